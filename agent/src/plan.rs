@@ -1,0 +1,170 @@
+//! What one container of a pod will do, as data. `run` executes this value and `dry-run` prints it: there is no other.
+//!
+//! ```text
+//! (AgentSpec, Facts) ─► plan ─► Plan { steps } ─► execute, in order ─► exit code
+//! ```
+//!
+//! Pure: no files, environment, network or clock here; what the host says comes in as `Facts`.
+//! The JSON form of these types is the documented output of `dry-run --format json` (version [`VERSION`]).
+
+use std::collections::BTreeMap;
+
+use flux_shared::words::Word;
+use serde::Serialize;
+
+/// Version of the JSON form.
+pub const VERSION: u32 = 1;
+
+/// What one container will do.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Plan {
+    /// Version of this shape.
+    pub version: u32,
+    /// Name of the MiniCluster.
+    pub cluster: String,
+    /// Which part the container plays.
+    pub role: Role,
+    /// The pod's completion index.
+    pub index: u32,
+    /// The pod's host name, as Flux knows it.
+    pub hostname: String,
+    /// Position in the hostlist; none for a sidecar.
+    pub rank: Option<u32>,
+    /// What the agent itself logs.
+    pub log: Log,
+    /// The steps, in order.
+    pub steps: Vec<Planned>,
+}
+
+/// Which part a container plays.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Rank 0: starts the instance and runs the program.
+    Lead,
+    /// Joins its parent.
+    Follower,
+    /// Serves beside the runner; its name.
+    Sidecar(String),
+}
+
+/// What the agent itself logs.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Log {
+    pub quiet: bool,
+    pub timed: bool,
+}
+
+/// A step, and the facts of the host that it was decided by.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Planned {
+    #[serde(flatten)]
+    pub step: Step,
+    /// Facts without which this step might read otherwise (`uid`, `cpus`, `view`, `env.HOME`, `archive` …).
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub depends_on: Vec<&'static str>,
+}
+
+/// One thing to do. Every step may run twice with the same result.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "step", rename_all = "kebab-case")]
+pub enum Step {
+    /// Add a user (and its group of the same id) to /etc/passwd and /etc/group unless the name is there.
+    User { name: String, uid: u32, gid: u32, home: String },
+    /// A directory with its parents; mode and owner apply to the last component.
+    Directory { path: String, mode: Mode, owner: Owner },
+    /// A whole file, written beside and renamed.
+    File { path: String, mode: Mode, owner: Owner, content: Content },
+    /// A symbolic link, replaced if it leads elsewhere; left alone if a real file or directory stands there.
+    Link { path: String, target: String },
+    /// Variables for every later step.
+    Environment { changes: Vec<EnvChange> },
+    /// The user's shell source; state carries over to later snippets and to every later step's environment.
+    Snippet { name: &'static str, source: String, strict: bool },
+    /// Until the parent broker's port answers.
+    WaitParent { host: String, port: u16 },
+    /// Until a Unix socket exists and answers.
+    WaitSocket { path: String },
+    /// Start a program, supervise it, remember its exit code.
+    Launch(Launch),
+    /// After the broker has ended: the finished dump takes the archive's place.
+    PublishArchive { from: String, to: String },
+}
+
+/// A program to start and supervise.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Launch {
+    /// `fluxstart` for the broker; the name in FLUXTIME lines.
+    pub label: &'static str,
+    pub argv: Vec<Word>,
+    /// Ids to run with; none: the agent's own.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub run_as: Option<Owner>,
+    pub stdout: Stdout,
+    /// What to do when it ends.
+    pub at_end: AtEnd,
+}
+
+/// How standard output reaches the container's log.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Stdout {
+    /// The child has the agent's own.
+    Inherit,
+    /// Through a raw pseudo-terminal that the agent copies, so that programs flush every line.
+    LineBuffered,
+    /// To nowhere.
+    Discard,
+}
+
+/// What the end of a launched program means.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "kebab-case", tag = "then")]
+pub enum AtEnd {
+    /// Its exit code is the container's.
+    Exit,
+    /// 0 ends the container; otherwise again with backoff, unless the lead has ended (then 0 as well).
+    RestartFollower { limit: u32 },
+    /// The container ends with 0, whatever the code.
+    Complete,
+}
+
+/// How a variable changes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "change", rename_all = "kebab-case")]
+pub enum EnvChange {
+    Set { name: String, value: Word },
+    /// `old + separator + value`, or the value alone where there is no old one; nothing if it is already in it.
+    Append { name: String, separator: char, value: String },
+    /// Only where it is not set.
+    Default { name: String, value: String },
+    Remove { name: String },
+}
+
+/// What a file holds.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Content {
+    Text(String),
+    /// Shell lines `export NAME='value'`, quoted by the writer, with the environment of that moment.
+    Exports(BTreeMap<String, Word>),
+    /// The curve certificate: checked and copied from the mounted Secret; never shown.
+    Curve { source: String },
+}
+
+/// Permission bits, shown in octal.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mode(pub u32);
+
+impl Serialize for Mode {
+    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_str(&format!("{:04o}", self.0))
+    }
+}
+
+/// User and group id.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct Owner {
+    pub uid: u32,
+    pub gid: u32,
+}

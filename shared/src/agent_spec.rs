@@ -1,0 +1,528 @@
+//! `AgentSpec`: all that a pod needs to know, as TOML in a ConfigMap. Written by the operator, read by the agent.
+//!
+//! Versioned; unknown fields are refused. Everything but `name` has a default, so that a person can write one by hand
+//! for a plain Indexed Job. The curve certificate is not in it: it is a Secret, mounted beside it.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use crate::words::Word;
+
+/// The version of the contract. Raised when an older agent would misread a newer spec.
+pub const VERSION: u32 = 1;
+
+fn version() -> u32 {
+    VERSION
+}
+fn one() -> u32 {
+    1
+}
+fn yes() -> bool {
+    true
+}
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+fn mount_path() -> String {
+    crate::paths::DEFAULT_MOUNT_PATH.into()
+}
+fn service() -> String {
+    "flux-service".into()
+}
+fn namespace() -> String {
+    "default".into()
+}
+fn port() -> u16 {
+    8050
+}
+fn log_level() -> u8 {
+    6
+}
+fn logs() -> String {
+    "/tmp/fluxout".into()
+}
+fn submit_command() -> Vec<String> {
+    vec!["flux".into(), "submit".into()]
+}
+
+/// The spec of one MiniCluster's pods.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct AgentSpec {
+    /// Version of this format: 1.
+    #[serde(default = "version")]
+    pub version: u32,
+    /// Name of the cluster; its pods' host names are `<name>-<index>`.
+    pub name: String,
+    /// Namespace of the pods, part of their DNS names.
+    #[serde(default = "namespace")]
+    pub namespace: String,
+    /// Number of pods at the start of the job, used in its flags.
+    #[serde(default = "one")]
+    pub size: u32,
+    /// Number of pods that there may ever be. Default: size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_size: Option<u32>,
+    /// Brokers online before the job starts. Default: size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub quorum: Option<u32>,
+    /// Total number of tasks of the job; 0: only the number of nodes is given.
+    #[serde(default = "one")]
+    pub tasks: u32,
+    /// Ask for `quorum` nodes at least, not for all of `size` (set when a minimum size is given).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub elastic: bool,
+    /// Where Flux's files are, in every container.
+    #[serde(default = "mount_path")]
+    pub mount_path: String,
+    /// State to restore and save, an absolute path.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive: Option<String>,
+    /// The view that brings Flux.
+    #[serde(default)]
+    pub view: View,
+    /// How the brokers find each other.
+    #[serde(default)]
+    pub network: Network,
+    /// Options of Flux.
+    #[serde(default)]
+    pub flux: Flux,
+    /// What is logged.
+    #[serde(default)]
+    pub logging: Logging,
+    /// The container that runs Flux.
+    #[serde(default)]
+    pub runner: Runner,
+    /// Containers beside it whose entrypoint is the agent, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sidecars: BTreeMap<String, Sidecar>,
+}
+
+/// The view that brings Flux.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct View {
+    /// Flux comes from a view; false: from the runner's own image.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// PYTHONPATH in place of the view's own site-packages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub python_path: Option<String>,
+}
+
+impl Default for View {
+    fn default() -> Self {
+        View { enabled: true, python_path: None }
+    }
+}
+
+/// How the brokers find each other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// Name of the headless Service, the pods' subdomain.
+    #[serde(default = "service")]
+    pub service: String,
+    /// Port of the brokers.
+    #[serde(default = "port")]
+    pub port: u16,
+    /// Domain of the cluster. Default: from resolv.conf, else cluster.local.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_domain: Option<String>,
+    /// All hosts of the instance in rank order (RFC 29). Default: `<name>-[0-(max_size - 1)]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostlist: Option<String>,
+    /// The lead broker, if it is in another cluster. Then every pod of this one is a follower.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lead: Option<RemoteLead>,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Network { service: service(), port: port(), cluster_domain: None, hostlist: None, lead: None }
+    }
+}
+
+/// A lead broker in another cluster.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct RemoteLead {
+    /// Host name or address; the first host of the list.
+    pub address: String,
+    /// Port.
+    #[serde(default = "port")]
+    pub port: u16,
+}
+
+/// Which scheduler to load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SchedulerKind {
+    /// Flux's own.
+    Simple,
+    /// Fluxion; an error if the view lacks it.
+    Fluxion,
+}
+
+/// Options of Flux.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Flux {
+    /// Level of the broker's messages on standard error, 0 to 7.
+    #[serde(default = "log_level")]
+    pub log_level: u8,
+    /// `tbon.connect_timeout`, a Flux duration. Unset: not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connect_timeout: Option<String>,
+    /// `tbon.topo`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<String>,
+    /// Words in place of `flux submit`.
+    #[serde(default = "submit_command")]
+    pub submit_command: Vec<String>,
+    /// Words added to submit and batch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub option_flags: Vec<String>,
+    /// `flux start --wrap=`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrap: Option<String>,
+    /// A follower ends after its broker's first end.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub complete_workers: bool,
+    /// Which scheduler to load. Unset: what Flux comes with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<SchedulerKind>,
+    /// Queue policy of Fluxion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_policy: Option<String>,
+    /// The whole broker.toml.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker_config: Option<String>,
+    /// Leave the socket where Flux puts it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub disable_socket: bool,
+    /// Environment of brokers and jobs, also in flux-view.sh.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
+}
+
+impl Default for Flux {
+    fn default() -> Self {
+        Flux {
+            log_level: log_level(),
+            connect_timeout: None,
+            topology: None,
+            submit_command: submit_command(),
+            option_flags: Vec::new(),
+            wrap: None,
+            complete_workers: false,
+            scheduler: None,
+            queue_policy: None,
+            broker_config: None,
+            disable_socket: false,
+            environment: BTreeMap::new(),
+        }
+    }
+}
+
+/// What is logged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Logging {
+    /// Nothing but the job's output and errors.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub quiet: bool,
+    /// A failing snippet ends the entrypoint.
+    #[serde(default = "yes")]
+    pub strict: bool,
+    /// FLUXTIME lines.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub timed: bool,
+    /// -vvv for submit and batch.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub debug: bool,
+    /// `tbon.zmqdebug`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub zeromq: bool,
+}
+
+impl Default for Logging {
+    fn default() -> Self {
+        Logging { quiet: false, strict: true, timed: false, debug: false, zeromq: false }
+    }
+}
+
+/// What the lead does once the instance is up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", tag = "mode", deny_unknown_fields)]
+pub enum Program {
+    /// Nothing: the broker stays up until it is shut down.
+    Persistent,
+    /// `flux submit … words`, watched.
+    Submit { words: Vec<Word> },
+    /// The words themselves are the initial program.
+    Launcher { words: Vec<Word> },
+    /// A script of the user's, submitted as the job (or, with `launch`, started as it is).
+    Script {
+        text: String,
+        #[serde(default, skip_serializing_if = "is_false")]
+        launch: bool,
+    },
+    /// One job a line, in a flux batch.
+    Batch { lines: Vec<BatchLine> },
+    /// The batch script itself.
+    BatchRaw { text: String },
+    /// Three reports on the instance, then it stays up.
+    Diagnostics,
+}
+
+/// A line of a batch: its text as the user wrote it, and its number (blank lines count).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct BatchLine {
+    pub number: u32,
+    pub text: String,
+}
+
+/// The container that runs Flux.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Runner {
+    /// No initial program even if one is given (`broker.rc2_none`).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub interactive: bool,
+    /// Words before submit, batch, the launcher's command, the broker and the followers' start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prefix: Vec<Word>,
+    /// Cores 0 to n-1 of every node. Unset: those that the container may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<u32>,
+    /// Directory for the output of batch jobs.
+    #[serde(default = "logs")]
+    pub logs: String,
+    /// The user to run Flux as. Unset: the container's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<User>,
+    /// The user's snippets.
+    #[serde(default)]
+    pub snippets: Snippets,
+    /// What the lead does.
+    #[serde(default = "persistent")]
+    pub program: Program,
+}
+
+fn persistent() -> Program {
+    Program::Persistent
+}
+
+impl Default for Runner {
+    fn default() -> Self {
+        Runner {
+            interactive: false,
+            prefix: Vec::new(),
+            cores: None,
+            logs: logs(),
+            user: None,
+            snippets: Snippets::default(),
+            program: Program::Persistent,
+        }
+    }
+}
+
+/// The user to run Flux as, made if missing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct User {
+    pub name: String,
+    /// Used only if the user must be made.
+    pub uid: u32,
+    /// Make the user, but run Flux as root.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub run_flux_as_root: bool,
+}
+
+/// The user's shell source, in the order of running.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Snippets {
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_command: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker_pre: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_pre: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub post: Option<String>,
+}
+
+/// A container beside the runner whose entrypoint is the agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Sidecar {
+    /// Wait for the broker's socket before the command.
+    #[serde(default = "yes")]
+    pub wait_socket: bool,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_command: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_pre: Option<String>,
+    /// Shell source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// A script to run in place of the command, byte for byte.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<String>,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub post: Option<String>,
+}
+
+impl Default for Sidecar {
+    fn default() -> Self {
+        Sidecar {
+            wait_socket: true,
+            init: None,
+            pre_command: None,
+            pre: None,
+            service_pre: None,
+            command: None,
+            script: None,
+            post: None,
+        }
+    }
+}
+
+/// Why a spec could not be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SpecError {
+    #[error("failed to read the spec: {0}")]
+    Syntax(String),
+    #[error("the spec has version {0}, this agent knows version {VERSION}")]
+    Version(u32),
+    #[error("the spec's {field} is out of range: {why}")]
+    Range { field: &'static str, why: String },
+}
+
+impl AgentSpec {
+    /// The spec as TOML.
+    pub fn to_toml(&self) -> Result<String, toml::ser::Error> {
+        toml::to_string(self)
+    }
+
+    /// The spec of `text`, checked.
+    pub fn from_toml(text: &str) -> Result<AgentSpec, SpecError> {
+        #[derive(Deserialize)]
+        struct Header {
+            #[serde(default = "version")]
+            version: u32,
+        }
+        let header: Header = toml::from_str(text).map_err(|error| SpecError::Syntax(one_line(&error)))?;
+        if header.version != VERSION {
+            return Err(SpecError::Version(header.version));
+        }
+        let spec: AgentSpec = toml::from_str(text).map_err(|error| SpecError::Syntax(one_line(&error)))?;
+        spec.check()?;
+        Ok(spec)
+    }
+
+    /// Bounds that the types don't express.
+    pub fn check(&self) -> Result<(), SpecError> {
+        let range = |field, why: &str| Err(SpecError::Range { field, why: why.to_owned() });
+        if !crate::names::is_dns_label(&self.name) {
+            return range("name", "use lower case letters, digits and `-`");
+        }
+        if self.size == 0 || self.size as usize > crate::hostlist::MAX_HOSTS {
+            return range("size", "use 1 or more");
+        }
+        if self.max_size.is_some_and(|max| max < self.size || max as usize > crate::hostlist::MAX_HOSTS) {
+            return range("max_size", "use size or more");
+        }
+        if self.quorum.is_some_and(|quorum| quorum == 0) {
+            return range("quorum", "use 1 or more");
+        }
+        if self.flux.log_level > 7 {
+            return range("flux.log_level", "use 0 to 7");
+        }
+        if !self.mount_path.starts_with('/') {
+            return range("mount_path", "use an absolute path");
+        }
+        if let Some(list) = &self.network.hostlist
+            && let Err(why) = crate::hostlist::expand(list)
+        {
+            return range("network.hostlist", &why);
+        }
+        Ok(())
+    }
+
+    /// Number of pods that there may ever be.
+    pub fn max_size(&self) -> u32 {
+        self.max_size.unwrap_or(self.size)
+    }
+
+    /// The hostlist of the instance, in rank order.
+    pub fn hostlist(&self) -> String {
+        match &self.network.hostlist {
+            Some(list) => list.clone(),
+            None => crate::hostlist::range(&self.name, 0, self.max_size() - 1),
+        }
+    }
+
+    /// The paths in the pod.
+    pub fn paths(&self) -> crate::paths::PodPaths {
+        crate::paths::PodPaths::new(&self.mount_path)
+    }
+}
+
+fn one_line(error: &toml::de::Error) -> String {
+    let place = error.span().map(|span| format!(" at byte {}", span.start)).unwrap_or_default();
+    format!("{}{place}", error.message().replace('\n', " "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_enough() {
+        let spec = AgentSpec::from_toml("name = \"mc\"\nsize = 4\n").unwrap();
+        assert_eq!(spec.hostlist(), "mc-[0-3]");
+        assert_eq!(spec.runner.program, Program::Persistent);
+        let again = AgentSpec::from_toml(&spec.to_toml().unwrap()).unwrap();
+        assert_eq!(again, spec);
+    }
+
+    #[test]
+    fn unknown_fields_and_versions_are_refused() {
+        assert!(matches!(AgentSpec::from_toml("name=\"a\"\nsizes=2"), Err(SpecError::Syntax(e)) if e.contains("sizes")));
+        assert!(matches!(AgentSpec::from_toml("name=\"a\"\nversion=2\nnew=1"), Err(SpecError::Version(2))));
+        assert!(matches!(AgentSpec::from_toml("name=\"a\"\nsize=0"), Err(SpecError::Range { field: "size", .. })));
+        assert!(AgentSpec::from_toml("name = ").is_err());
+    }
+
+    #[test]
+    fn every_program_survives_toml() {
+        let words = crate::words::split("echo \"hi $USER\" 'x'").unwrap().words;
+        for program in [
+            Program::Persistent,
+            Program::Submit { words: words.clone() },
+            Program::Launcher { words },
+            Program::Script { text: "#!/bin/sh\necho \"$A\"\n".into(), launch: true },
+            Program::Batch { lines: vec![BatchLine { number: 0, text: "echo '$x' \"y\"".into() }] },
+            Program::BatchRaw { text: "flux queue idle\n".into() },
+            Program::Diagnostics,
+        ] {
+            let mut spec = AgentSpec::from_toml("name=\"mc\"").unwrap();
+            spec.runner.program = program;
+            spec.sidecars.insert("db".into(), Sidecar { command: Some("exec db".into()), ..Sidecar::default() });
+            assert_eq!(AgentSpec::from_toml(&spec.to_toml().unwrap()).unwrap(), spec);
+        }
+    }
+}

@@ -1,0 +1,5 @@
+//! The wire types of the custom resource, and (feature `crd`) the CustomResourceDefinition made of them.
+
+#[cfg(feature = "crd")]
+//pub mod definition;
+pub mod v1alpha2;

@@ -1,0 +1,126 @@
+//! The agent's exit codes: an interface, so constants.
+//!
+//! The lead's container ends with the user's own code (0 to 255; 128 + n for signal n). Where the agent itself
+//! fails, it ends with one of the codes below, which are kept out of what programs commonly use. The operator's Job
+//! retries the retriable ones (within `backoffLimit`) and fails at once on every other non-zero code.
+
+use serde::{Deserialize, Serialize};
+
+/// Why the agent itself gave up. Closed: used for events, metric labels and the termination message.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Category {
+    /// The spec file is missing or cannot be read.
+    SpecUnreadable,
+    /// The spec file has an unknown field, another version, or a value out of range.
+    SpecInvalid,
+    /// The view (or, with the view disabled, `flux` on the PATH) is not there.
+    ViewMissing,
+    /// The parent broker did not answer within the deadline.
+    ParentUnreachable,
+    /// The user could not be found or made.
+    UserFailed,
+    /// A file, directory or link could not be written (disk full, read-only, no permission).
+    WriteFailed,
+    /// The curve certificate cannot be read or is not a valid pair.
+    CurveUnreadable,
+    /// A snippet was given, but the image has no shell.
+    ShellMissing,
+    /// A follower's broker kept failing.
+    BrokerFailed,
+    /// Anything else in the agent itself: a defect.
+    Internal,
+}
+
+impl Category {
+    /// Every category, in the order of its code.
+    pub const ALL: [Category; 10] = [
+        Category::SpecUnreadable,
+        Category::SpecInvalid,
+        Category::ViewMissing,
+        Category::ParentUnreachable,
+        Category::UserFailed,
+        Category::WriteFailed,
+        Category::CurveUnreadable,
+        Category::ShellMissing,
+        Category::BrokerFailed,
+        Category::Internal,
+    ];
+
+    /// The reserved exit code, 240 to 249.
+    pub const fn code(self) -> u8 {
+        match self {
+            Category::SpecUnreadable => 240,
+            Category::SpecInvalid => 241,
+            Category::ViewMissing => 242,
+            Category::ParentUnreachable => 243,
+            Category::UserFailed => 244,
+            Category::WriteFailed => 245,
+            Category::CurveUnreadable => 246,
+            Category::ShellMissing => 247,
+            Category::BrokerFailed => 248,
+            Category::Internal => 249,
+        }
+    }
+
+    /// Whether trying again elsewhere or later can help.
+    pub const fn is_retriable(self) -> bool {
+        matches!(
+            self,
+            Category::SpecUnreadable | Category::ParentUnreachable | Category::WriteFailed | Category::BrokerFailed
+        )
+    }
+
+    /// The category of a reserved code.
+    pub fn from_code(code: i32) -> Option<Category> {
+        Category::ALL.into_iter().find(|category| i32::from(category.code()) == code)
+    }
+
+    /// The name in messages and labels, as serde writes it.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Category::SpecUnreadable => "spec-unreadable",
+            Category::SpecInvalid => "spec-invalid",
+            Category::ViewMissing => "view-missing",
+            Category::ParentUnreachable => "parent-unreachable",
+            Category::UserFailed => "user-failed",
+            Category::WriteFailed => "write-failed",
+            Category::CurveUnreadable => "curve-unreadable",
+            Category::ShellMissing => "shell-missing",
+            Category::BrokerFailed => "broker-failed",
+            Category::Internal => "internal",
+        }
+    }
+}
+
+/// The shell's code for a command that was found but could not be executed.
+pub const NOT_EXECUTABLE: u8 = 126;
+/// The shell's code for a command that was not found.
+pub const NOT_FOUND: u8 = 127;
+
+/// The exit code for a process ended by a signal, as a shell says it.
+pub const fn of_signal(signal: i32) -> u8 {
+    ((128 + signal) & 0xff) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_category_has_its_own_code_and_name() {
+        for category in Category::ALL {
+            assert_eq!(Category::from_code(i32::from(category.code())), Some(category));
+            assert_eq!(serde_json::to_value(category).unwrap(), category.name());
+        }
+        let codes: std::collections::BTreeSet<u8> = Category::ALL.iter().map(|c| c.code()).collect();
+        assert_eq!(codes.len(), Category::ALL.len());
+    }
+
+    #[test]
+    fn user_codes_are_not_categories() {
+        for code in (0..240).chain(250..256) {
+            assert_eq!(Category::from_code(code), None);
+        }
+    }
+}

@@ -1,0 +1,36 @@
+//! Flux standard durations: a number and `ms`, `s`, `m`, `h` or `d`; bare numbers are seconds (RFC 23).
+
+/// Seconds, or why the text is no duration.
+pub fn seconds(text: &str) -> Result<f64, String> {
+    let text = text.trim();
+    let split = text.find(|c: char| c.is_ascii_alphabetic()).unwrap_or(text.len());
+    let (number, unit) = text.split_at(split);
+    let factor = match unit {
+        "ms" => 0.001,
+        "" | "s" => 1.0,
+        "m" => 60.0,
+        "h" => 3600.0,
+        "d" => 86400.0,
+        other => return Err(format!("unit `{other}` is none of ms, s, m, h, d")),
+    };
+    match number.parse::<f64>() {
+        Ok(value) if value.is_finite() && value >= 0.0 => Ok(value * factor),
+        _ => Err(format!("`{text}` is not a number with ms, s, m, h or d behind it, such as 5s")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::seconds;
+
+    #[test]
+    fn durations_have_flux_units() {
+        assert_eq!(seconds("5s"), Ok(5.0));
+        assert_eq!(seconds("500ms"), Ok(0.5));
+        assert_eq!(seconds("2"), Ok(2.0));
+        assert_eq!(seconds("1.5h"), Ok(5400.0));
+        for bad in ["", "s", "5x", "-1s", "5 seconds", "nan"] {
+            assert!(seconds(bad).is_err(), "{bad}");
+        }
+    }
+}

@@ -1,0 +1,149 @@
+//! Hostlists (RFC 29) as flux-core 0.88 reads and writes them: `mc-[0-3],lead`.
+//!
+//! Facts that differ from the RFC's text: padding comes from the low end of each range; only the first bracket group
+//! of an entry expands; blanks separate like commas.
+
+/// Most hosts that a list may name; flux-core's own limit is 1,048,576 a range.
+pub const MAX_HOSTS: usize = 65_536;
+
+/// The list as one entry for hosts `<prefix>-<first>` … `<prefix>-<last>`.
+pub fn range(prefix: &str, first: u32, last: u32) -> String {
+    match first == last {
+        true => format!("{prefix}-{first}"),
+        false => format!("{prefix}-[{first}-{last}]"),
+    }
+}
+
+/// Every host in order, duplicates removed (the first position counts, as Flux has it), or why the text is no hostlist.
+pub fn expand(list: &str) -> Result<Vec<String>, String> {
+    let mut seen = std::collections::HashSet::new();
+    let mut hosts = Vec::new();
+    for entry in split_entries(list)? {
+        for host in expand_entry(&entry)? {
+            if seen.insert(host.clone()) {
+                hosts.push(host);
+            }
+            if hosts.len() > MAX_HOSTS {
+                return Err(format!("more than {MAX_HOSTS} hosts"));
+            }
+        }
+    }
+    Ok(hosts)
+}
+
+/// The rank of `host`: its first position.
+pub fn rank_of(hosts: &[String], host: &str) -> Option<u32> {
+    hosts.iter().position(|h| h == host).and_then(|rank| u32::try_from(rank).ok())
+}
+
+/// Whether Flux would take `host` in its bootstrap configuration: labels of letters, digits and `-`, with dots.
+pub fn is_bootstrap_host(host: &str) -> bool {
+    !host.is_empty()
+        && host.split('.').all(|label| {
+            !label.is_empty()
+                && label.len() <= 63
+                && label.bytes().all(|b| b.is_ascii_alphanumeric() || b == b'-')
+                && !label.starts_with('-')
+                && !label.ends_with('-')
+        })
+}
+
+fn split_entries(list: &str) -> Result<Vec<String>, String> {
+    let mut entries = Vec::new();
+    let mut entry = String::new();
+    let mut depth = 0u32;
+    for c in list.chars() {
+        match c {
+            '[' => depth += 1,
+            ']' => depth = depth.checked_sub(1).ok_or("unbalanced `]`")?,
+            _ => {}
+        }
+        if depth > 1 {
+            return Err("brackets inside brackets".into());
+        }
+        if depth == 0 && (c == ',' || c.is_whitespace()) {
+            if !entry.is_empty() {
+                entries.push(std::mem::take(&mut entry));
+            }
+        } else {
+            entry.push(c);
+        }
+    }
+    if depth != 0 {
+        return Err("unbalanced `[`".into());
+    }
+    if !entry.is_empty() {
+        entries.push(entry);
+    }
+    Ok(entries)
+}
+
+fn expand_entry(entry: &str) -> Result<Vec<String>, String> {
+    let Some((prefix, rest)) = entry.split_once('[') else {
+        return Ok(vec![entry.to_owned()]);
+    };
+    let (ranges, suffix) = rest.split_once(']').ok_or("unbalanced `[`")?;
+    let mut hosts = Vec::new();
+    for range in ranges.split(',') {
+        let (low, high) = range.split_once('-').unwrap_or((range, range));
+        let (first, last) = (number(low)?, number(high)?);
+        if last < first {
+            return Err(format!("`{range}` runs downwards"));
+        }
+        if (last - first) as usize >= MAX_HOSTS || hosts.len() >= MAX_HOSTS {
+            return Err(format!("more than {MAX_HOSTS} hosts"));
+        }
+        let width = low.len();
+        hosts.extend((first..=last).map(|id| format!("{prefix}{id:0width$}{suffix}")));
+    }
+    Ok(hosts)
+}
+
+fn number(text: &str) -> Result<u64, String> {
+    match !text.is_empty() && text.len() < 16 && text.bytes().all(|b| b.is_ascii_digit()) {
+        true => text.parse().map_err(|_| format!("`{text}` is no number")),
+        false => Err(format!("`{text}` in brackets is no number")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hosts(list: &str) -> Vec<String> {
+        expand(list).unwrap()
+    }
+
+    #[test]
+    fn lists_expand_as_flux_core_does() {
+        assert_eq!(hosts("mc-[0-3],lead"), ["mc-0", "mc-1", "mc-2", "mc-3", "lead"]);
+        assert_eq!(hosts("n[08-11]"), ["n08", "n09", "n10", "n11"]);
+        assert_eq!(hosts("n[0-03]"), ["n0", "n1", "n2", "n3"]);
+        assert_eq!(hosts("n[005,4,11]"), ["n005", "n4", "n11"]);
+        assert_eq!(hosts("a[0-1]x b"), ["a0x", "a1x", "b"]);
+        assert_eq!(hosts("a[0-3],a[1-2]").len(), 4);
+        assert!(hosts("").is_empty());
+        assert_eq!(rank_of(&hosts("10.0.0.1,mc-[1-3]"), "mc-2"), Some(2));
+    }
+
+    #[test]
+    fn what_flux_refuses_is_refused() {
+        for bad in ["a[3-1]", "a[]", "a[1,]", "a[x]", "a[1", "a1]", "a[[1]]", "a[0-99999999]"] {
+            assert!(expand(bad).is_err(), "{bad}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn a_range_expands_to_its_hosts(first in 0u32..500, count in 0u32..500) {
+            let list = expand(&range("mc", first, first + count)).unwrap();
+            let want: Vec<String> = (first..=first + count).map(|i| format!("mc-{i}")).collect();
+            proptest::prop_assert_eq!(list, want);
+        }
+
+        #[test]
+        fn any_text_is_answered(text in ".{0,64}") {
+            let _ = expand(&text);
+        }
+    }
+}

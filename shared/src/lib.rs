@@ -1,0 +1,21 @@
+//! What the operator and the agent must agree on. No I/O, no logging, no async.
+//!
+//! ```text
+//! YAML ─► manifest::parse ─► crd::v1alpha2::MiniCluster ─► validate ─► ValidMiniCluster ─► AgentSpec
+//! ```
+//!
+//! The operator writes the [`agent_spec::AgentSpec`] into a ConfigMap; the agent reads it back.
+//! `flux-agent dry-run` walks the same arrows on a laptop.
+
+pub mod agent_spec;
+pub mod crd;
+pub mod derive;
+pub mod exit;
+pub mod fsd;
+pub mod hostlist;
+pub mod manifest;
+pub mod names;
+pub mod paths;
+pub mod quantity;
+pub mod validate;
+pub mod words;

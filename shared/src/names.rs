@@ -1,0 +1,96 @@
+//! Names of objects and hosts, and their limits.
+
+/// Length limit of a DNS label (RFC 1123), so of a pod's hostname.
+pub const LABEL_MAX: usize = 63;
+
+/// Whether `text` is a DNS label: lower case letters, digits and `-`, not at the ends, 63 at most.
+pub fn is_dns_label(text: &str) -> bool {
+    let byte_ok = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-';
+    !text.is_empty()
+        && text.len() <= LABEL_MAX
+        && text.bytes().all(byte_ok)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+/// Whether `text` is a DNS subdomain: labels with dots, 253 at most.
+pub fn is_dns_subdomain(text: &str) -> bool {
+    text.len() <= 253 && text.split('.').all(is_dns_label)
+}
+
+/// Whether `text` can name a Service (RFC 1035 label: begins with a letter).
+pub fn is_service_name(text: &str) -> bool {
+    is_dns_label(text) && text.starts_with(|c: char| c.is_ascii_lowercase())
+}
+
+/// Whether `text` can name an environment variable.
+pub fn is_env_name(text: &str) -> bool {
+    !text.is_empty() && !text.contains('=') && text.chars().all(|c| c.is_ascii_graphic())
+}
+
+/// Whether `text` can be a label's value: 63 at most, alphanumeric at the ends, `-`, `_`, `.` between.
+pub fn is_label_value(text: &str) -> bool {
+    let inner = |b: u8| b.is_ascii_alphanumeric() || matches!(b, b'-' | b'_' | b'.');
+    text.is_empty()
+        || (text.len() <= LABEL_MAX
+            && text.bytes().all(inner)
+            && text.as_bytes().first().is_some_and(u8::is_ascii_alphanumeric)
+            && text.as_bytes().last().is_some_and(u8::is_ascii_alphanumeric))
+}
+
+/// Whether `text` can be a label's key: an optional DNS prefix and `/`, then a name like a label's value.
+pub fn is_label_key(text: &str) -> bool {
+    let (prefix, name) = match text.split_once('/') {
+        Some((prefix, name)) => (Some(prefix), name),
+        None => (None, text),
+    };
+    !name.is_empty() && is_label_value(name) && prefix.is_none_or(is_dns_subdomain)
+}
+
+/// Length limit of a MiniCluster's name, so that the hosts `<name>-0 … <name>-<hosts - 1>` stay labels.
+pub fn cluster_name_max(hosts: u32) -> usize {
+    let digits = hosts.saturating_sub(1).to_string().len();
+    (LABEL_MAX - 1 - digits).min(LABEL_MAX - "-services".len())
+}
+
+/// The pod's host name, which is the Flux host name: `<cluster>-<index>`.
+pub fn host(cluster: &str, index: u32) -> String {
+    format!("{cluster}-{index}")
+}
+
+/// The ConfigMap with the AgentSpec.
+pub fn config_map(cluster: &str) -> String {
+    format!("{cluster}-agent")
+}
+
+/// The Secret with the curve certificate.
+pub fn curve_secret(cluster: &str) -> String {
+    format!("{cluster}-curve")
+}
+
+/// The pod of `spec.services`.
+pub fn services_pod(cluster: &str) -> String {
+    format!("{cluster}-services")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn labels_follow_rfc_1123() {
+        assert!(is_dns_label("flux-sample") && is_dns_label("0a"));
+        for bad in ["", "-a", "a-", "A", "a_b", "a.b", &"a".repeat(64)] {
+            assert!(!is_dns_label(bad), "{bad}");
+        }
+    }
+
+    #[test]
+    fn the_longest_name_leaves_room_for_every_host() {
+        for hosts in [1, 10, 11, 1000, 100_000] {
+            let name = "a".repeat(cluster_name_max(hosts));
+            assert!(is_dns_label(&host(&name, hosts - 1)));
+            assert!(is_dns_label(&services_pod(&name)));
+        }
+    }
+}

@@ -1,0 +1,138 @@
+//! Every path inside a pod. Those of Flux are relative to the mount path (`flux.container.mountPath`, `/mnt/flux`).
+
+/// Default of `flux.container.mountPath`.
+pub const DEFAULT_MOUNT_PATH: &str = "/mnt/flux";
+/// Where the operator mounts the ConfigMap with the spec.
+pub const SPEC_DIR: &str = "/etc/flux-agent/spec";
+/// The key of the spec in the ConfigMap.
+pub const SPEC_KEY: &str = "agent.toml";
+/// The spec as `flux-agent run` reads it.
+pub const SPEC_FILE: &str = "/etc/flux-agent/spec/agent.toml";
+/// Where the operator mounts the Secret with the curve certificate.
+pub const CURVE_DIR: &str = "/etc/flux-agent/curve";
+/// The key of the certificate in the Secret.
+pub const CURVE_KEY: &str = "curve.cert";
+/// The certificate as the agent reads it.
+pub const CURVE_FILE: &str = "/etc/flux-agent/curve/curve.cert";
+/// Where a view's files refer to, absolutely.
+pub const SOFTWARE_DIR: &str = "/opt/software";
+/// The view inside a view image.
+pub const VIEW_IMAGE_VIEWS: &str = "/opt/views/._view";
+/// The usual link to it.
+pub const VIEW_IMAGE_LINK: &str = "/opt/view";
+/// HOME where the image gives none, or `/`.
+pub const FALLBACK_HOME: &str = "/home/flux-operator";
+/// Where the `view` init container finds the volume that becomes `/opt/software`, relative to the mount path's parent.
+pub const SOFTWARE_STAGE: &str = "/mnt/flux-software";
+/// Where the whole view image is mounted if the node can mount images as volumes.
+pub const VIEW_IMAGE_MOUNT: &str = "/mnt/flux-image";
+/// Kubernetes' default for a container's termination message.
+pub const TERMINATION_LOG: &str = "/dev/termination-log";
+
+/// The paths below one mount path.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PodPaths {
+    mount: String,
+}
+
+impl PodPaths {
+    /// Paths below `mount`, an absolute path.
+    pub fn new(mount: &str) -> Self {
+        PodPaths { mount: mount.trim_end_matches('/').to_owned() }
+    }
+
+    fn at(&self, relative: &str) -> String {
+        format!("{}/{relative}", self.mount)
+    }
+
+    pub fn mount(&self) -> &str {
+        &self.mount
+    }
+
+    /// The agent's binary, put there by the first init container.
+    pub fn agent(&self) -> String {
+        self.at("flux-agent")
+    }
+
+    /// The Flux view.
+    pub fn view(&self) -> String {
+        self.at("view")
+    }
+
+    /// The marker that the view is whole; holds its digest.
+    pub fn view_done(&self) -> String {
+        self.at(".flux-view.done")
+    }
+
+    pub fn software_link(&self) -> String {
+        self.at("software")
+    }
+
+    /// Root of all that the agent writes for Flux.
+    pub fn config_root(&self) -> String {
+        self.at("config")
+    }
+
+    pub fn broker_toml(&self) -> String {
+        self.at("config/etc/flux/config/broker.toml")
+    }
+
+    /// Given to `flux start --config-path`.
+    pub fn broker_config_dir(&self) -> String {
+        self.at("config/etc/flux/config")
+    }
+
+    pub fn system_dir(&self) -> String {
+        self.at("config/etc/flux/system")
+    }
+
+    pub fn hostlist(&self) -> String {
+        self.at("config/etc/flux/system/hostlist")
+    }
+
+    pub fn resources(&self) -> String {
+        self.at("config/etc/flux/system/R")
+    }
+
+    pub fn cron_dir(&self) -> String {
+        self.at("config/etc/flux/system/cron.d")
+    }
+
+    pub fn curve_dir(&self) -> String {
+        self.at("config/curve")
+    }
+
+    pub fn curve_cert(&self) -> String {
+        self.at("config/curve/curve.cert")
+    }
+
+    pub fn run_dir(&self) -> String {
+        self.at("config/run/flux")
+    }
+
+    /// The broker's socket, without the `local://` scheme.
+    pub fn socket(&self) -> String {
+        self.at("config/run/flux/local")
+    }
+
+    pub fn state_dir(&self) -> String {
+        self.at("config/var/lib/flux")
+    }
+
+    pub fn flux_view_sh(&self) -> String {
+        self.at("flux-view.sh")
+    }
+
+    pub fn flux_connect_sh(&self) -> String {
+        self.at("flux-connect.sh")
+    }
+
+    pub fn load_fluxion_sh(&self) -> String {
+        self.at("load-fluxion.sh")
+    }
+
+    /// A user's `commands.script` of container `index`.
+    pub fn script(&self, container: &str) -> String {
+        format!("{}/config/scripts/{container}", self.mount)
+    }
+}

@@ -1,0 +1,86 @@
+//! Kubernetes quantities as text: `500M`, `4`, `0.5`, `64Gi`. Integers are accepted where users write them.
+
+use serde::{Deserialize, Deserializer, Serialize, de};
+
+/// A quantity as the user wrote it. Checked by [`Quantity::check`], not on reading, so that validation can name the field.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[serde(transparent)]
+pub struct Quantity(pub String);
+
+impl Quantity {
+    /// Whether Kubernetes would take it.
+    pub fn check(&self) -> Result<(), String> {
+        let text = self.0.as_str();
+        let unsigned = text.strip_prefix(['+', '-']).unwrap_or(text);
+        let digits = unsigned.find(|c: char| !c.is_ascii_digit() && c != '.').unwrap_or(unsigned.len());
+        let (number, suffix) = unsigned.split_at(digits);
+        let number_ok = number.matches('.').count() <= 1 && number.chars().any(|c| c.is_ascii_digit());
+        let suffix_ok = matches!(
+            suffix,
+            "" | "n" | "u" | "m" | "k" | "M" | "G" | "T" | "P" | "E" | "Ki" | "Mi" | "Gi" | "Ti" | "Pi" | "Ei"
+        ) || exponent(suffix);
+        match number_ok && suffix_ok {
+            true => Ok(()),
+            false => Err(format!(
+                "`{text}` is not a Kubernetes quantity: use a number and one of m, k, M, G, T, Ki, Mi, Gi, Ti (such as 500M or 64Gi)"
+            )),
+        }
+    }
+}
+
+fn exponent(suffix: &str) -> bool {
+    suffix.strip_prefix(['e', 'E']).is_some_and(|rest| {
+        let digits = rest.strip_prefix(['+', '-']).unwrap_or(rest);
+        !digits.is_empty() && digits.len() < 3 && digits.chars().all(|c| c.is_ascii_digit())
+    })
+}
+
+impl<'de> Deserialize<'de> for Quantity {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        struct Visitor;
+        impl de::Visitor<'_> for Visitor {
+            type Value = Quantity;
+            fn expecting(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+                formatter.write_str("a quantity (a string such as \"500M\", or a number)")
+            }
+            fn visit_str<E: de::Error>(self, value: &str) -> Result<Quantity, E> {
+                Ok(Quantity(value.to_owned()))
+            }
+            fn visit_i64<E: de::Error>(self, value: i64) -> Result<Quantity, E> {
+                Ok(Quantity(value.to_string()))
+            }
+            fn visit_u64<E: de::Error>(self, value: u64) -> Result<Quantity, E> {
+                Ok(Quantity(value.to_string()))
+            }
+            fn visit_f64<E: de::Error>(self, value: f64) -> Result<Quantity, E> {
+                Ok(Quantity(value.to_string()))
+            }
+        }
+        deserializer.deserialize_any(Visitor)
+    }
+}
+
+#[cfg(feature = "crd")]
+impl schemars::JsonSchema for Quantity {
+    fn schema_name() -> std::borrow::Cow<'static, str> {
+        "Quantity".into()
+    }
+    fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+        schemars::json_schema!({ "x-kubernetes-int-or-string": true })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::Quantity;
+
+    #[test]
+    fn quantities_are_those_of_kubernetes() {
+        for good in ["4", "0.5", "500M", "64Gi", "100m", "1e3", "1E-2", "+5", ".5"] {
+            assert_eq!(Quantity(good.into()).check(), Ok(()), "{good}");
+        }
+        for bad in ["", "64GB", "five", "1.2.3", "1 Gi", "Gi", "1e"] {
+            assert!(Quantity(bad.into()).check().is_err(), "{bad}");
+        }
+    }
+}

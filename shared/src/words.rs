@@ -1,0 +1,256 @@
+//! A command string becomes words: POSIX quoting, `$NAME` and `${NAME}` kept as references, nothing else.
+//!
+//! No globbing, no command substitution, no operators: `|`, `;`, `>` and `$(` reach the program as they are.
+//! `\$` is a literal `$`, inside double quotes too. Newlines are blanks.
+
+use serde::{Deserialize, Serialize};
+
+/// One part of a word.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Part {
+    /// Text as it is.
+    Text(String),
+    /// The value of an environment variable; empty if it is not set.
+    Env(String),
+}
+
+/// One word of a command. Serialized as a plain string where it refers to no variable, else as its parts.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(untagged)]
+pub enum Word {
+    Literal(String),
+    Template(Vec<Part>),
+}
+
+impl Word {
+    pub fn literal(text: impl Into<String>) -> Word {
+        Word::Literal(text.into())
+    }
+
+    /// The word with every reference looked up.
+    pub fn resolve(&self, lookup: impl Fn(&str) -> Option<String>) -> String {
+        match self {
+            Word::Literal(text) => text.clone(),
+            Word::Template(parts) => parts
+                .iter()
+                .map(|part| match part {
+                    Part::Text(text) => text.clone(),
+                    Part::Env(name) => lookup(name).unwrap_or_default(),
+                })
+                .collect(),
+        }
+    }
+
+    /// For people: references as `${NAME}`.
+    pub fn display(&self) -> String {
+        self.resolve_with(|name| format!("${{{name}}}"))
+    }
+
+    fn resolve_with(&self, show: impl Fn(&str) -> String) -> String {
+        self.resolve(|name| Some(show(name)))
+    }
+}
+
+/// A command's words, and what in it a shell would have treated otherwise.
+#[derive(Debug, Clone, PartialEq, Eq, Default)]
+pub struct Words {
+    pub words: Vec<Word>,
+    /// Unquoted operators and substitutions that reach the program as text, in order, once each.
+    pub shell_syntax: Vec<String>,
+}
+
+/// The words of `text`, or what is wrong with its quoting.
+pub fn split(text: &str) -> Result<Words, String> {
+    let mut splitter = Splitter { chars: text.chars().peekable(), out: Words::default(), word: None };
+    splitter.run()?;
+    Ok(splitter.out)
+}
+
+/// The words of `text` where references make no sense (argv of hooks, services): every `$` stays text.
+pub fn split_literal(text: &str) -> Result<Vec<String>, String> {
+    Ok(split(text)?.words.iter().map(|word| literal_source(word)).collect())
+}
+
+fn literal_source(word: &Word) -> String {
+    match word {
+        Word::Literal(text) => text.clone(),
+        Word::Template(parts) => parts
+            .iter()
+            .map(|part| match part {
+                Part::Text(text) => text.clone(),
+                Part::Env(name) => format!("${name}"),
+            })
+            .collect(),
+    }
+}
+
+struct Splitter<'a> {
+    chars: std::iter::Peekable<std::str::Chars<'a>>,
+    out: Words,
+    word: Option<Vec<Part>>,
+}
+
+impl Splitter<'_> {
+    fn run(&mut self) -> Result<(), String> {
+        while let Some(c) = self.chars.next() {
+            match c {
+                c if c.is_whitespace() => self.end_word(),
+                '\'' => self.single_quoted()?,
+                '"' => self.double_quoted()?,
+                '\\' => match self.chars.next() {
+                    Some('\n') => {}
+                    Some(escaped) => self.push(escaped),
+                    None => self.push('\\'),
+                },
+                '$' => self.dollar(true),
+                '|' | ';' | '>' | '<' | '&' | '`' => {
+                    self.note(c);
+                    self.push(c);
+                }
+                c => self.push(c),
+            }
+        }
+        self.end_word();
+        Ok(())
+    }
+
+    fn note(&mut self, c: char) {
+        let doubled = c == '&' && self.chars.peek() == Some(&'&');
+        let text = if doubled { "&&".to_owned() } else { c.to_string() };
+        let second_half = c == '&' && self.out.shell_syntax.last().is_some_and(|last| last == "&&");
+        if !second_half && !self.out.shell_syntax.contains(&text) {
+            self.out.shell_syntax.push(text);
+        }
+    }
+
+    fn push(&mut self, c: char) {
+        let parts = self.word.get_or_insert_default();
+        match parts.last_mut() {
+            Some(Part::Text(text)) => text.push(c),
+            _ => parts.push(Part::Text(c.to_string())),
+        }
+    }
+
+    fn end_word(&mut self) {
+        let Some(parts) = self.word.take() else { return };
+        let only_text = parts.iter().all(|part| matches!(part, Part::Text(_)));
+        self.out.words.push(match only_text {
+            true => Word::Literal(parts.into_iter().map(|p| if let Part::Text(t) = p { t } else { String::new() }).collect()),
+            false => Word::Template(parts),
+        });
+    }
+
+    fn single_quoted(&mut self) -> Result<(), String> {
+        self.word.get_or_insert_default();
+        loop {
+            match self.chars.next() {
+                Some('\'') => return Ok(()),
+                Some(c) => self.push(c),
+                None => return Err("a single quote (') is not closed".into()),
+            }
+        }
+    }
+
+    fn double_quoted(&mut self) -> Result<(), String> {
+        self.word.get_or_insert_default();
+        loop {
+            match self.chars.next() {
+                Some('"') => return Ok(()),
+                Some('\\') => match self.chars.next() {
+                    Some('\n') => {}
+                    Some(c @ ('$' | '"' | '\\' | '`')) => self.push(c),
+                    Some(c) => {
+                        self.push('\\');
+                        self.push(c);
+                    }
+                    None => return Err("a double quote (\") is not closed".into()),
+                },
+                Some('$') => self.dollar(false),
+                Some(c) => self.push(c),
+                None => return Err("a double quote (\") is not closed".into()),
+            }
+        }
+    }
+
+    /// After a `$`: a reference if a name follows, else the `$` itself.
+    fn dollar(&mut self, unquoted: bool) {
+        if unquoted && self.chars.peek() == Some(&'(') && !self.out.shell_syntax.iter().any(|s| s == "$(") {
+            self.out.shell_syntax.push("$(".into());
+        }
+        let rest: String = self.chars.clone().take(256).collect();
+        let braced = rest.starts_with('{');
+        let body = if braced { &rest[1..] } else { rest.as_str() };
+        let end = body.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(body.len());
+        let name = &body[..end];
+        let starts_well = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
+        if !starts_well || (braced && !body[end..].starts_with('}')) {
+            return self.push('$');
+        }
+        for _ in 0..name.len() + if braced { 2 } else { 0 } {
+            self.chars.next();
+        }
+        self.word.get_or_insert_default().push(Part::Env(name.to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn literal(text: &str) -> Vec<String> {
+        split(text).unwrap().words.iter().map(Word::display).collect()
+    }
+
+    #[test]
+    fn quoting_is_that_of_a_shell() {
+        assert_eq!(literal(r#"sh -c "echo hi there""#), ["sh", "-c", "echo hi there"]);
+        assert_eq!(literal("echo 'a  b' c\\ d \"\" e"), ["echo", "a  b", "c d", "", "e"]);
+        assert_eq!(literal("a\nb\n\n c\n"), ["a", "b", "c"]);
+        assert_eq!(literal("one\\\ntwo"), ["onetwo"]);
+        assert_eq!(literal(r#""a\"b" 'it'"'"'s'"#), ["a\"b", "it's"]);
+        assert_eq!(literal("ls *.txt ?"), ["ls", "*.txt", "?"]);
+    }
+
+    #[test]
+    fn references_are_kept_and_escapes_are_text() {
+        let words = split(r#"echo $HOME/x ${A}b '$C' \$D "$E \$F" $ $1 ${G:-1}"#).unwrap().words;
+        let value = |name: &str| Some(format!("<{name}>"));
+        let got: Vec<String> = words.iter().map(|w| w.resolve(value)).collect();
+        assert_eq!(got, ["echo", "<HOME>/x", "<A>b", "$C", "$D", "<E> $F", "$", "$1", "${G:-1}"]);
+        assert_eq!(words[0], Word::literal("echo"));
+    }
+
+    #[test]
+    fn shell_operators_are_text_and_are_reported_once() {
+        let split = split("a | b && c > $(d) ; 'x|y' | z").unwrap();
+        assert_eq!(split.shell_syntax, ["|", "&&", ">", "$(", ";"]);
+        assert_eq!(split.words.len(), 11);
+    }
+
+    #[test]
+    fn open_quotes_are_errors() {
+        assert!(split("echo 'a").is_err() && split("echo \"a").is_err() && split("echo \"a\\").is_err());
+    }
+
+    #[test]
+    fn words_survive_toml_and_json() {
+        #[derive(Serialize, Deserialize, PartialEq, Debug)]
+        struct Holder {
+            command: Vec<Word>,
+        }
+        let holder = Holder { command: split(r#"echo "$A b" c"#).unwrap().words };
+        let text = toml::to_string(&holder).unwrap();
+        assert_eq!(toml::from_str::<Holder>(&text).unwrap(), holder);
+        let json = serde_json::to_string(&holder).unwrap();
+        assert_eq!(serde_json::from_str::<Holder>(&json).unwrap(), holder);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_text_is_answered_and_plain_words_are_untouched(text in ".{0,80}", plain in "[a-z0-9./=-]{1,12}") {
+            let _ = split(&text);
+            proptest::prop_assert_eq!(literal(&plain), [plain.clone()]);
+        }
+    }
+}
