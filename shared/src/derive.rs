@@ -1,1 +1,72 @@
-//! stub
+//! A valid MiniCluster becomes the AgentSpec of its pods. Pure and total: the operator writes the result, `dry-run` explains it.
+
+use crate::agent_spec::{AgentSpec, Flux, Network, Runner, VERSION, View};
+use crate::validate::ValidMiniCluster;
+
+/// The spec of the cluster's pods.
+pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
+    AgentSpec {
+        version: VERSION,
+        name: cluster.name.clone(),
+        namespace: cluster.namespace.clone(),
+        size: cluster.size,
+        max_size: (cluster.max_size != cluster.size).then_some(cluster.max_size),
+        quorum: cluster.min_size,
+        tasks: cluster.tasks,
+        elastic: cluster.min_size.is_some_and(|min| min < cluster.size),
+        mount_path: cluster.view.mount_path.clone(),
+        archive: cluster.archive.clone(),
+        view: View { enabled: cluster.view.enabled, python_path: cluster.view.python_path.clone() },
+        network: Network {
+            service: cluster.headless_name.clone(),
+            hostlist: cluster.flux.hostlist.clone(),
+            lead: cluster.flux.lead.clone(),
+            ..Network::default()
+        },
+        flux: flux(cluster),
+        logging: crate::agent_spec::Logging {
+            quiet: cluster.logging.quiet,
+            strict: cluster.logging.strict,
+            timed: cluster.logging.timed,
+            debug: cluster.logging.debug,
+            zeromq: cluster.logging.zeromq,
+        },
+        runner: runner(cluster),
+        sidecars: cluster
+            .sidecars
+            .iter()
+            .filter_map(|sidecar| Some((sidecar.container.name.clone(), sidecar.wrapped.clone()?)))
+            .collect(),
+    }
+}
+
+fn flux(cluster: &ValidMiniCluster) -> Flux {
+    let options = &cluster.flux;
+    Flux {
+        log_level: options.log_level,
+        connect_timeout: options.connect_timeout.clone(),
+        topology: options.topology.clone(),
+        submit_command: options.submit_command.clone(),
+        option_flags: options.option_flags.clone(),
+        wrap: options.wrap.clone(),
+        complete_workers: options.complete_workers,
+        scheduler: options.scheduler,
+        queue_policy: options.queue_policy.clone(),
+        broker_config: options.broker_config.clone(),
+        disable_socket: options.disable_socket,
+        environment: options.environment.clone(),
+    }
+}
+
+fn runner(cluster: &ValidMiniCluster) -> Runner {
+    let runner = &cluster.runner;
+    Runner {
+        interactive: cluster.interactive,
+        prefix: runner.prefix.clone(),
+        cores: runner.cores,
+        logs: runner.logs.clone().unwrap_or_else(|| Runner::default().logs),
+        user: runner.user.clone(),
+        snippets: runner.snippets.clone(),
+        program: runner.program.clone(),
+    }
+}

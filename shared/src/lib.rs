@@ -9,6 +9,7 @@
 
 pub mod agent_spec;
 pub mod crd;
+pub mod curve;
 pub mod derive;
 pub mod exit;
 pub mod fsd;

@@ -1,0 +1,147 @@
+//! What the API server itself refuses: one line a rule. The list is the documentation; `definition` puts it into the CRD.
+//!
+//! Rules are CEL. They stand where their estimated cost fits the API server's budget: plain messages only (a
+//! `messageExpression` breaks it), and `definition::bound` gives every string, list and map an upper bound.
+
+/// A rule, where it stands, and what the user reads.
+pub(super) struct Rule {
+    /// Path of the schema that it stands at: property names, `[]` for items, `{}` for map values.
+    pub(super) at: &'static str,
+    pub(super) rule: &'static str,
+    /// Says what is wrong and the remedy.
+    pub(super) message: &'static str,
+    /// The field that the API server names, below `at`.
+    pub(super) field: &'static str,
+}
+
+const fn rule(at: &'static str, field: &'static str, rule: &'static str, message: &'static str) -> Rule {
+    Rule { at, rule, message, field }
+}
+
+/// Every rule that compares fields.
+pub(super) const RULES: &[Rule] = &[
+    rule("spec", ".maxSize", "!has(self.maxSize) || self.maxSize == 0 || self.maxSize >= self.size", "must not be smaller than size"),
+    rule("spec", ".minSize", "!has(self.minSize) || self.minSize <= self.size", "must not be larger than size"),
+    rule(
+        "spec",
+        ".containers",
+        "self.containers.size() == 1 ? (!has(self.containers[0].runFlux) || self.containers[0].runFlux) : self.containers.filter(c, has(c.runFlux) && c.runFlux).size() == 1",
+        "exactly one container runs Flux: set runFlux: true on one of several, and not to false on an only one",
+    ),
+    rule(
+        "spec",
+        ".containers",
+        "self.containers.size() == 1 || self.containers.all(c, (has(c.runFlux) && c.runFlux) || (has(c.name) && c.name != ''))",
+        "every container but the one that runs Flux needs a name",
+    ),
+    rule("spec", ".services", "!has(self.services) || self.services.all(c, has(c.name) && c.name != '')", "every service needs a name"),
+    rule(
+        "spec",
+        ".services",
+        "!has(self.services) || self.services.all(c, !has(c.commands) && (!has(c.runFlux) || !c.runFlux))",
+        "services run their image's entrypoint (or command): commands and runFlux belong to containers",
+    ),
+    rule(
+        "spec.containers.[]",
+        ".batch",
+        "!(has(self.batch) && self.batch && has(self.launcher) && self.launcher)",
+        "does not go with launcher: a batch is submitted by flux batch",
+    ),
+    rule(
+        "spec.containers.[]",
+        ".batch",
+        "!(has(self.batch) && self.batch) || (has(self.command) && self.command != '')",
+        "needs a command: its lines are the jobs",
+    ),
+    rule(
+        "spec.containers.[]",
+        ".batchRaw",
+        "!(has(self.batchRaw) && self.batchRaw) || (has(self.batch) && self.batch)",
+        "needs batch: true",
+    ),
+    rule(
+        "spec.containers.[]",
+        ".commands",
+        "!(has(self.commands) && has(self.commands.script) && self.commands.script != '' && has(self.command) && self.command != '')",
+        "commands.script takes the place of command: give one of them",
+    ),
+    rule(
+        "spec.flux.bursting",
+        ".hostlist",
+        "!(has(self.hostlist) && self.hostlist != '' && has(self.clusters) && self.clusters.size() > 0)",
+        "names all hosts, so clusters must be left out",
+    ),
+];
+
+/// What stands at every volume, of containers and of services.
+pub(super) const VOLUME_RULES: &[Rule] = &[
+    rule(
+        "",
+        "",
+        "(has(self.hostPath) ? 1 : 0) + (has(self.emptyDir) && self.emptyDir ? 1 : 0) + (has(self.claimName) ? 1 : 0) + (has(self.configMapName) ? 1 : 0) + (has(self.secretName) ? 1 : 0) + (has(self.csiDriver) ? 1 : 0) == 1",
+        "a volume has exactly one of hostPath, emptyDir, claimName, configMapName, secretName, csiDriver",
+    ),
+    rule(
+        "",
+        ".path",
+        "(has(self.path) && self.path.startsWith('/')) || (has(self.emptyDir) && self.emptyDir && !has(self.path))",
+        "must be an absolute path: where the volume is mounted in the container",
+    ),
+];
+
+/// Fields of the spec that are fixed once the cluster has been made, each with the remedy's reason.
+pub(super) const FIXED: &[&str] = &[
+    "maxSize",
+    "minSize",
+    "tasks",
+    "interactive",
+    "launcher",
+    "jobLabels",
+    "deadlineSeconds",
+    "backoffLimit",
+    "shareProcessNamespace",
+    "archive",
+    "network",
+    "flux",
+    "logging",
+    "pod",
+    "containers",
+    "services",
+];
+
+/// Lowest and highest value of numbers.
+pub(super) const RANGES: &[(&str, i64, i64)] = &[
+    ("spec.size", 1, 10_000),
+    ("spec.maxSize", 0, 10_000),
+    ("spec.minSize", 0, 10_000),
+    ("spec.tasks", 0, i32::MAX as i64),
+    ("spec.deadlineSeconds", 1, i64::MAX),
+    ("spec.backoffLimit", 0, i32::MAX as i64),
+    ("spec.ttlSecondsAfterFinished", 0, i32::MAX as i64),
+    ("spec.flux.logLevel", 0, 7),
+    ("spec.flux.leadBroker.port", 1, 65_535),
+    ("spec.flux.bursting.leadBroker.port", 1, 65_535),
+    ("spec.containers.[].cores", 1, 65_536),
+    ("spec.containers.[].ports.[]", 1, 65_535),
+    ("spec.services.[].ports.[]", 1, 65_535),
+    ("spec.containers.[].fluxUser.uid", 0, 4_294_967_293),
+    ("spec.containers.[].fluxuser.uid", 0, 4_294_967_293),
+];
+
+/// Closed sets of values.
+pub(super) const ENUMS: &[(&str, &[&str])] = &[
+    ("spec.pod.restartPolicy", &["Never", "OnFailure"]),
+    ("spec.pod.dnsPolicy", &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"]),
+    ("spec.flux.scheduler.queuePolicy", &["fcfs", "easy", "conservative", "hybrid"]),
+    ("spec.containers.[].imagePullPolicy", &["Always", "IfNotPresent", "Never"]),
+    ("spec.services.[].imagePullPolicy", &["Always", "IfNotPresent", "Never"]),
+];
+
+/// Patterns of strings.
+pub(super) const PATTERNS: &[(&str, &str)] = &[
+    ("spec.network.headlessName", "^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$"),
+    ("spec.flux.topology", "^(kary:[0-9]{1,5}|mincrit(:[0-9]{1,5})?|binomial|custom)$"),
+    ("spec.flux.connectTimeout", "^([0-9]+([.][0-9]+)?(ms|s|m|h|d)?)?$"),
+    ("spec.flux.container.mountPath", "^/[^:]+$"),
+    ("spec.archive.path", "^/.*[^/]$"),
+];

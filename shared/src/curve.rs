@@ -1,0 +1,103 @@
+//! The curve certificate as text (CZMQ's ZPL form): what Flux accepts, and no `Debug` of the secret half.
+
+/// A certificate: a pair of keys in Z85, and the name that Flux wants on brokers with children.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Certificate {
+    name: String,
+    public_key: String,
+    secret_key: String,
+}
+
+impl std::fmt::Debug for Certificate {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Certificate {{ name: {:?}, public_key: {:?}, secret_key: redacted }}", self.name, self.public_key)
+    }
+}
+
+impl Certificate {
+    /// A certificate of a key pair of 32 bytes each.
+    pub fn from_keys(name: &str, public: &[u8; 32], secret: &[u8; 32]) -> Certificate {
+        Certificate { name: name.to_owned(), public_key: z85::encode(public), secret_key: z85::encode(secret) }
+    }
+
+    /// The text of the file. Secret.
+    pub fn to_text(&self) -> String {
+        format!(
+            "#   ZeroMQ CURVE **Secret** Certificate\nmetadata\n    name = \"{}\"\n    keygen.hostname = \"{}\"\ncurve\n    public-key = \"{}\"\n    secret-key = \"{}\"\n",
+            self.name, self.name, self.public_key, self.secret_key
+        )
+    }
+
+    /// The certificate of a text, or what is wrong with it. No key appears in the message.
+    pub fn parse(text: &str) -> Result<Certificate, String> {
+        let mut section = "";
+        let (mut name, mut public, mut secret) = (None, None, None);
+        for (number, line) in text.lines().enumerate() {
+            let content = line.trim();
+            if content.is_empty() || content.starts_with('#') {
+                continue;
+            }
+            if !line.starts_with([' ', '\t']) {
+                section = match content {
+                    "metadata" | "curve" => content,
+                    _ => return Err(format!("line {}: expected `metadata` or `curve`", number + 1)),
+                };
+                continue;
+            }
+            let (key, value) =
+                content.split_once('=').ok_or_else(|| format!("line {}: expected key = \"value\"", number + 1))?;
+            let value = value.trim().strip_prefix('"').and_then(|v| v.strip_suffix('"'));
+            let value = value.ok_or_else(|| format!("line {}: the value is not in double quotes", number + 1))?;
+            let place = match (section, key.trim()) {
+                ("metadata", "name") => &mut name,
+                ("curve", "public-key") => &mut public,
+                ("curve", "secret-key") => &mut secret,
+                ("metadata", _) => continue,
+                _ => return Err(format!("line {}: this key does not belong here", number + 1)),
+            };
+            if place.replace(value.to_owned()).is_some() {
+                return Err(format!("line {}: this key stands there twice", number + 1));
+            }
+        }
+        let key = |value: Option<String>, what: &str| {
+            let value = value.ok_or_else(|| format!("curve has no {what}"))?;
+            match z85::decode(&value) {
+                Ok(bytes) if bytes.len() == 32 => Ok(value),
+                _ => Err(format!("{what} is not a key of 40 Z85 characters")),
+            }
+        };
+        Ok(Certificate {
+            name: name.ok_or("metadata has no name, which a broker with children needs")?,
+            public_key: key(public, "public-key")?,
+            secret_key: key(secret, "secret-key")?,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_certificate_survives_its_text() {
+        let certificate = Certificate::from_keys("mc-0", &[7; 32], &[9; 32]);
+        assert_eq!(Certificate::parse(&certificate.to_text()).unwrap(), certificate);
+    }
+
+    #[test]
+    fn debug_and_errors_hold_no_secret() {
+        let certificate = Certificate::from_keys("mc-0", &[7; 32], &[9; 32]);
+        let secret = z85::encode([9; 32]);
+        assert!(!format!("{certificate:?}").contains(&secret));
+        let short = certificate.to_text().replace(&secret, &secret[..39]);
+        let error = Certificate::parse(&short).unwrap_err();
+        assert!(error.contains("secret-key") && !error.contains(&secret[..20]));
+    }
+
+    #[test]
+    fn what_is_no_certificate_is_refused() {
+        for bad in ["", "[exec]\n", "metadata\n    name = \"a\"\n", "curve\n  public-key = x\n", "curve\n  a = \"b\"\n"] {
+            assert!(Certificate::parse(bad).is_err(), "{bad}");
+        }
+    }
+}

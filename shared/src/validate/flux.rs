@@ -1,0 +1,230 @@
+//! Options of Flux, the other clusters of its instance, and the container that brings it.
+
+use super::{FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, object_name, resources, security_context};
+use crate::agent_spec::{RemoteLead, SchedulerKind};
+use crate::crd::v1alpha2::{Bursting, Flux, LeadBroker, MiniClusterSpec};
+use crate::curve::Certificate;
+use crate::{fsd, hostlist, names, words};
+
+/// What Fluxion knows.
+const QUEUE_POLICIES: [&str; 4] = ["fcfs", "easy", "conservative", "hybrid"];
+/// Volumes of the pod that are the operator's own.
+pub(super) const OWN_VOLUMES: [&str; 5] =
+    ["flux-software", "flux-agent-spec", "flux-agent-curve", "flux-operator-home", "flux-munge"];
+
+pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &mut Report) -> FluxOptions {
+    let flux = spec.flux.clone().unwrap_or_default();
+    if !(0..=7).contains(&flux.log_level) {
+        report.problem("spec.flux.logLevel", "must be 0 (emergencies only) to 7 (debug)");
+    }
+    let connect_timeout = match flux.connect_timeout.as_str() {
+        "" => None,
+        text => report.take("spec.flux.connectTimeout", fsd::seconds(text)).map(|_| text.to_owned()),
+    };
+    if let Some(topology) = &flux.topology {
+        report.take("spec.flux.topology", check_topology(topology));
+    }
+    if let Some(wrap) = &flux.wrap
+        && (wrap.trim().is_empty() || wrap.chars().any(char::is_whitespace))
+    {
+        report.problem("spec.flux.wrap", "must be words separated by commas, without blanks, such as strace,-f");
+    }
+    for key in flux.environment.keys().filter(|key| !is_shell_name(key)) {
+        report.problem(format!("spec.flux.environment[{key}]"), "is not the name of a variable");
+    }
+    if let Some(config) = &flux.broker_config
+        && let Err(error) = toml::from_str::<toml::Table>(config)
+    {
+        report.problem("spec.flux.brokerConfig", format!("is not TOML: {}", error.message()));
+    }
+    let curve_cert = flux
+        .curve_cert
+        .as_deref()
+        .filter(|text| !text.trim().is_empty())
+        .and_then(|text| report.take("spec.flux.curveCert", certificate(text)));
+    if let Some(secret) = &flux.munge_secret {
+        report.take("spec.flux.mungeSecret", object_name(secret));
+    }
+    let submit_command = words_of("spec.flux.submitCommand", &flux.submit_command, report);
+    if submit_command.is_empty() {
+        report.problem("spec.flux.submitCommand", "must have at least one word");
+    }
+    let option_flags = words_of("spec.flux.optionFlags", &flux.option_flags, report);
+    let (scheduler, queue_policy) = scheduler(&flux, report);
+    let (hostlist, lead) = hosts(&flux, name, sizes, report);
+    FluxOptions {
+        complete_workers: flux.complete_workers,
+        topology: flux.topology,
+        submit_command,
+        option_flags,
+        log_level: flux.log_level.clamp(0, 7) as u8,
+        wrap: flux.wrap,
+        scheduler,
+        queue_policy,
+        minimal_service: flux.minimal_service,
+        broker_config: flux.broker_config.filter(|config| !config.trim().is_empty()),
+        curve_cert,
+        connect_timeout,
+        disable_socket: flux.disable_socket,
+        wait_socket: !flux.no_wait_socket,
+        munge_secret: flux.munge_secret,
+        environment: flux.environment,
+        hostlist,
+        lead,
+    }
+}
+
+fn certificate(text: &str) -> Result<Certificate, String> {
+    Certificate::parse(text).map_err(|why| format!("is not a curve certificate as `flux keygen` writes it: {why}"))
+}
+
+fn is_shell_name(name: &str) -> bool {
+    name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_')
+        && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+fn words_of(field: &str, text: &str, report: &mut Report) -> Vec<String> {
+    report.take(field, words::split_literal(text)).unwrap_or_default()
+}
+
+fn check_topology(text: &str) -> Result<(), String> {
+    let (kind, degree) = text.split_once(':').map_or((text, None), |(kind, degree)| (kind, Some(degree)));
+    let degree_ok = degree.is_none_or(|degree| degree.parse::<u16>().is_ok());
+    match (kind, degree) {
+        ("kary", Some(_)) | ("mincrit", _) if degree_ok => Ok(()),
+        ("binomial" | "custom", None) => Ok(()),
+        _ => Err(format!("`{text}` is none of kary:K, binomial, mincrit, mincrit:K")),
+    }
+}
+
+fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option<String>) {
+    let scheduler = flux.scheduler.clone().unwrap_or_default();
+    let policy = scheduler.queue_policy.filter(|policy| !policy.is_empty());
+    if let Some(policy) = &policy {
+        if !QUEUE_POLICIES.contains(&policy.as_str()) {
+            report.problem(
+                "spec.flux.scheduler.queuePolicy",
+                format!("is `{policy}`, must be one of {}", QUEUE_POLICIES.join(", ")),
+            );
+        }
+        if scheduler.simple == Some(true) && policy != "fcfs" {
+            report.problem("spec.flux.scheduler.queuePolicy", "is Fluxion's: leave scheduler.simple out, or set it to false");
+        }
+    }
+    let kind = scheduler.simple.map(|simple| if simple { SchedulerKind::Simple } else { SchedulerKind::Fluxion });
+    (kind, policy)
+}
+
+/// The hosts of the instance where they are not only this cluster's, and the lead where it is elsewhere.
+fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<String>, Option<RemoteLead>) {
+    let bursting = flux.bursting.clone().unwrap_or_default();
+    if bursting.lead_broker.is_some() && flux.lead_broker.is_some() {
+        report.problem("spec.flux.leadBroker", "stands at spec.flux.bursting.leadBroker as well: use one");
+    }
+    let lead = bursting.lead_broker.clone().or_else(|| flux.lead_broker.clone());
+    let given = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
+    let list = given(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| given(&lead.hostlist)));
+    if list.is_some() && !bursting.clusters.is_empty() {
+        report.problem("spec.flux.bursting.hostlist", "names all hosts, so clusters must be left out");
+    }
+    let generated = generated_hosts(&bursting, lead.as_ref(), name, sizes, report);
+    let remote = lead.and_then(|lead| remote(&lead, list.is_some(), report));
+    let result = match (list, remote.is_some() || !bursting.clusters.is_empty()) {
+        (Some(list), _) => Some(list),
+        (None, true) => Some(generated),
+        (None, false) => None,
+    };
+    if let Some(list) = &result {
+        match hostlist::expand(list) {
+            Ok(hosts) => {
+                if let Some(bad) = hosts.iter().find(|host| !hostlist::is_bootstrap_host(host)) {
+                    report.problem("spec.flux.bursting", format!("host `{bad}`: Flux takes letters, digits, `-` and dots only"));
+                }
+                let own = names::host(name, 0);
+                if !hosts.contains(&own) {
+                    report.problem(
+                        "spec.flux.bursting",
+                        format!("the hosts `{list}` lack this cluster's own, such as {own}: name it in clusters or hostlist"),
+                    );
+                }
+            }
+            Err(why) => report.problem("spec.flux.bursting.hostlist", format!("is no hostlist: {why}")),
+        }
+    }
+    (result, remote)
+}
+
+fn generated_hosts(
+    bursting: &Bursting,
+    lead: Option<&LeadBroker>,
+    name: &str,
+    sizes: Sizes,
+    report: &mut Report,
+) -> String {
+    let mut lists = Vec::new();
+    let own_size = sizes.max_size;
+    match lead {
+        None => lists.push(hostlist::range(name, 0, own_size - 1)),
+        Some(lead) => {
+            lists.push(lead.address.clone().unwrap_or_default());
+            let size = lead.size.filter(|size| *size > 0).map_or(own_size, i32::unsigned_abs);
+            if size > 1 {
+                lists.push(hostlist::range(lead.name.as_deref().unwrap_or_default(), 1, size - 1));
+            }
+        }
+    }
+    for (i, cluster) in bursting.clusters.iter().enumerate() {
+        let field = format!("spec.flux.bursting.clusters[{i}]");
+        let size = cluster.size.filter(|size| *size != 0).unwrap_or(own_size as i32);
+        if size < 1 || size as usize > hostlist::MAX_HOSTS {
+            report.problem(format!("{field}.size"), "must be 1 or more");
+            continue;
+        }
+        let prefix = cluster.name.clone().unwrap_or_else(|| format!("burst-{i}"));
+        lists.push(hostlist::range(&prefix, 0, size.unsigned_abs() - 1));
+    }
+    lists.join(",")
+}
+
+fn remote(lead: &LeadBroker, has_list: bool, report: &mut Report) -> Option<RemoteLead> {
+    let address = lead.address.clone().filter(|address| !address.is_empty());
+    if address.is_none() {
+        report.problem("spec.flux.leadBroker.address", "is needed: the host name or address at which the lead broker answers");
+    }
+    if lead.name.as_deref().unwrap_or_default().is_empty() && !has_list {
+        report.problem("spec.flux.leadBroker.name", "is needed: the name of the lead's MiniCluster");
+    }
+    let port = u16::try_from(lead.port).ok().filter(|port| *port > 0);
+    if port.is_none() {
+        report.problem("spec.flux.leadBroker.port", "must be 1 to 65535");
+    }
+    Some(RemoteLead { address: address?, port: port? })
+}
+
+pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer {
+    let view = spec.flux.as_ref().and_then(|flux| flux.container.clone()).unwrap_or_default();
+    let field = "spec.flux.container";
+    if !names::is_dns_label(&view.name) || OWN_VOLUMES.contains(&view.name.as_str()) || view.name == "flux-agent" {
+        report.problem(format!("{field}.name"), "must be a DNS label, and none of the operator's own names");
+    }
+    let mount_path = report.take(format!("{field}.mountPath"), absolute(&view.mount_path));
+    let mount_path = mount_path.unwrap_or_else(|| crate::paths::DEFAULT_MOUNT_PATH.into());
+    if ["/opt/software", "/etc", "/usr", "/bin", "/lib", "/proc", "/sys", "/dev", "/opt"].contains(&mount_path.as_str()) {
+        report.problem(format!("{field}.mountPath"), "would hide what the image has there: choose a folder of its own");
+    }
+    if let Some(secret) = &view.image_pull_secret {
+        report.take(format!("{field}.imagePullSecret"), object_name(secret));
+    }
+    ViewContainer {
+        enabled: !view.disable,
+        image: view.image.filter(|image| !image.is_empty()),
+        name: view.name,
+        python_path: view.python_path,
+        resources: resources(&format!("{field}.resources"), &view.resources, report),
+        working_dir: view.working_dir,
+        pull_policy: if view.pull_always { PullPolicy::Always } else { PullPolicy::IfNotPresent },
+        image_pull_secret: view.image_pull_secret,
+        mount_path,
+        security_context: security_context(&format!("{field}.securityContext"), &view.security_context, report),
+    }
+}

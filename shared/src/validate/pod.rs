@@ -1,0 +1,72 @@
+//! Attributes of the pods.
+
+use super::{Report, labels, object_name, quantities};
+use crate::crd::v1alpha2::Pod;
+use crate::names;
+
+/// Labels that the operator sets itself, whatever the user says.
+const DNS_POLICIES: [&str; 4] = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
+
+pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
+    labels("spec.pod.labels", &pod.labels, report);
+    labels("spec.pod.nodeSelector", &pod.node_selector, report);
+    for key in pod.annotations.keys().filter(|key| !names::is_label_key(key)) {
+        report.problem(format!("spec.pod.annotations[{key}]"), "is not an annotation's key");
+    }
+    quantities("spec.pod.resources", &pod.resources, report);
+    let one_of = |field: &str, value: &Option<String>, known: &[&str], report: &mut Report| {
+        if let Some(value) = value
+            && !known.contains(&value.as_str())
+        {
+            report.problem(field, format!("is `{value}`, must be one of {}", known.join(", ")));
+        }
+    };
+    one_of("spec.pod.restartPolicy", &pod.restart_policy, &["Never", "OnFailure"], report);
+    one_of("spec.pod.dnsPolicy", &pod.dns_policy, &DNS_POLICIES, report);
+    for (field, name) in [
+        ("spec.pod.schedulerName", &pod.scheduler_name),
+        ("spec.pod.serviceAccountName", &pod.service_account_name),
+        ("spec.pod.runtimeClassName", &pod.runtime_class_name),
+    ] {
+        if let Some(name) = name {
+            report.take(field, object_name(name));
+        }
+    }
+    for (i, toleration) in pod.tolerations.iter().enumerate() {
+        let field = format!("spec.pod.tolerations[{i}]");
+        one_of(&format!("{field}.operator"), &toleration.operator, &["Equal", "Exists"], report);
+        one_of(&format!("{field}.effect"), &toleration.effect, &["NoSchedule", "PreferNoSchedule", "NoExecute"], report);
+        let exists = toleration.operator.as_deref() == Some("Exists");
+        if toleration.key.as_deref().unwrap_or_default().is_empty() && !exists {
+            report.problem(format!("{field}.key"), "is needed, or operator: Exists for every taint");
+        }
+        if exists && toleration.value.as_deref().is_some_and(|value| !value.is_empty()) {
+            report.problem(format!("{field}.value"), "must be left out with operator: Exists");
+        }
+        if toleration.toleration_seconds.is_some() && toleration.effect.as_deref() != Some("NoExecute") {
+            report.problem(format!("{field}.tolerationSeconds"), "needs effect: NoExecute");
+        }
+    }
+    for (key, values) in &pod.node_affinity {
+        let field = format!("spec.pod.nodeAffinity[{key}]");
+        if !names::is_label_key(key) || values.is_empty() || values.iter().any(|value| !names::is_label_value(value)) {
+            report.problem(field, "must be a label's key with a list of at least one value");
+        }
+    }
+    let mut pod = pod;
+    if let Some(context) = &pod.security_context {
+        if context.is_null() {
+            pod.security_context = None;
+        } else if !context.is_object() {
+            report.problem("spec.pod.securityContext", "must be an object, as Kubernetes' securityContext of a pod");
+        } else {
+            #[cfg(feature = "crd")]
+            if let Err(error) =
+                serde_json::from_value::<k8s_openapi::api::core::v1::PodSecurityContext>(context.clone())
+            {
+                report.problem("spec.pod.securityContext", error.to_string());
+            }
+        }
+    }
+    pod
+}

@@ -1,0 +1,75 @@
+//! What the lead runs: command, script, batch, or nothing.
+
+use super::Report;
+use crate::agent_spec::{BatchLine, Program};
+use crate::crd::v1alpha2::{Commands, Container};
+use crate::words;
+
+pub(super) fn check(field: &str, container: &Container, commands: &Commands, launcher: bool, report: &mut Report) -> Program {
+    let command = container.command.as_deref().map(str::trim).filter(|text| !text.is_empty());
+    let script = commands.script.as_deref().filter(|text| !text.trim().is_empty());
+    conflicts(field, container, command, script, launcher, report);
+    if container.diagnostics {
+        return Program::Diagnostics;
+    }
+    match (script, command) {
+        (Some(script), _) => Program::Script { text: unescape(script), launch: launcher },
+        (None, None) => Program::Persistent,
+        (None, Some(_)) if container.batch && container.batch_raw => {
+            Program::BatchRaw { text: container.command.clone().unwrap_or_default() }
+        }
+        (None, Some(_)) if container.batch => Program::Batch { lines: lines(container.command.as_deref().unwrap_or_default()) },
+        (None, Some(command)) => words_of(field, command, launcher, report),
+    }
+}
+
+fn conflicts(
+    field: &str,
+    container: &Container,
+    command: Option<&str>,
+    script: Option<&str>,
+    launcher: bool,
+    report: &mut Report,
+) {
+    if command.is_some() && script.is_some() {
+        report.problem(format!("{field}.commands.script"), "takes the place of command: give one of them");
+    }
+    if container.batch && launcher {
+        report.problem(format!("{field}.batch"), "does not go with launcher: a batch is submitted by flux batch");
+    }
+    if container.batch && command.is_none() {
+        report.problem(format!("{field}.batch"), "needs a command: its lines are the jobs");
+    }
+    if container.batch_raw && !container.batch {
+        report.problem(format!("{field}.batchRaw"), "needs batch: true");
+    }
+}
+
+fn words_of(field: &str, command: &str, launcher: bool, report: &mut Report) -> Program {
+    let field = format!("{field}.command");
+    let Some(split) = report.take(&field, words::split(command)) else { return Program::Persistent };
+    if !split.shell_syntax.is_empty() {
+        let syntax = split.shell_syntax.join(" ");
+        report.notice(
+            field,
+            format!("`{syntax}` reaches the program as text: commands are not run by a shell; use commands.script for shell source"),
+        );
+    }
+    match launcher {
+        true => Program::Launcher { words: split.words },
+        false => Program::Submit { words: split.words },
+    }
+}
+
+/// The documented escape for `$`, from the time when the text passed through a shell.
+fn unescape(script: &str) -> String {
+    script.replace("\\$", "$")
+}
+
+fn lines(command: &str) -> Vec<BatchLine> {
+    let numbered = command.lines().zip(0u32..);
+    numbered
+        .filter(|(text, _)| !text.trim().is_empty())
+        .map(|(text, number)| BatchLine { number, text: text.to_owned() })
+        .collect()
+}

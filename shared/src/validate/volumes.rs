@@ -1,0 +1,128 @@
+//! Volumes: one source each, mounted in the container that names them.
+
+use std::collections::BTreeMap;
+
+use super::flux::OWN_VOLUMES;
+use super::{Mount, Report, VolumeSource, absolute, object_name};
+use crate::crd::v1alpha2::Volume;
+use crate::names;
+
+/// Where memory-backed empty directories are mounted.
+const SHARED_MEMORY: &str = "/dev/shm";
+
+pub(super) fn check(field: &str, volumes: &BTreeMap<String, Volume>, view_name: &str, report: &mut Report) -> Vec<Mount> {
+    let mut mounts: Vec<Mount> = Vec::new();
+    for (name, volume) in volumes {
+        let field = format!("{field}.volumes[{name}]");
+        if !names::is_dns_label(name) {
+            report.problem(&field, "the volume's name must be lower case letters, digits and `-`, 63 at most");
+        }
+        if OWN_VOLUMES.contains(&name.as_str()) || name == view_name {
+            report.problem(&field, "this name is the operator's own: choose another");
+        }
+        let Some(source) = source(&field, volume, report) else { continue };
+        let Some(path) = mount_path(&field, volume, &source, report) else { continue };
+        if let Some(other) = mounts.iter().find(|mount| mount.path == path) {
+            report.problem(format!("{field}.path"), format!("{path} is the place of volume {} already", other.name));
+        }
+        mounts.push(Mount { name: name.clone(), path, read_only: volume.read_only, source });
+    }
+    mounts
+}
+
+fn source(field: &str, volume: &Volume, report: &mut Report) -> Option<VolumeSource> {
+    let set = |value: &Option<String>| value.as_deref().is_some_and(|value| !value.is_empty());
+    let given = [
+        ("hostPath", set(&volume.host_path)),
+        ("emptyDir", volume.empty_dir),
+        ("claimName", set(&volume.claim_name)),
+        ("configMapName", set(&volume.config_map_name)),
+        ("secretName", set(&volume.secret_name)),
+        ("csiDriver", set(&volume.csi_driver)),
+    ];
+    let named: Vec<&str> = given.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| *name).collect();
+    if named.len() != 1 {
+        let what = if named.is_empty() { "has no source".to_owned() } else { format!("has {}", named.join(" and ")) };
+        let names = given.map(|(name, _)| name).join(", ");
+        report.problem(field, format!("{what}: give exactly one of {names}"));
+        return None;
+    }
+    let only_with = |is_set: bool, key: &str, sources: &[&str], report: &mut Report| {
+        if is_set && !sources.contains(&named[0]) {
+            report.problem(format!("{field}.{key}"), format!("goes with {} only", sources.join(" or ")));
+        }
+    };
+    only_with(set(&volume.empty_dir_medium), "emptyDirMedium", &["emptyDir"], report);
+    only_with(volume.empty_dir_size_limit.is_some(), "emptyDirSizeLimit", &["emptyDir"], report);
+    only_with(!volume.items.is_empty(), "items", &["configMapName", "secretName"], report);
+    only_with(!volume.csi_driver_attributes.is_empty(), "csiDriverAttributes", &["csiDriver"], report);
+    for (key, path) in &volume.items {
+        if path.is_empty() || path.starts_with('/') || path.split('/').any(|part| part == "..") {
+            report.problem(format!("{field}.items[{key}]"), "must be a path below the mount, without `..`");
+        }
+    }
+    let text = |value: &Option<String>| value.clone().unwrap_or_default();
+    Some(match named[0] {
+        "hostPath" => VolumeSource::HostPath(report.take(format!("{field}.hostPath"), host_path(&text(&volume.host_path)))?),
+        "emptyDir" => empty_dir(field, volume, report)?,
+        "claimName" => VolumeSource::Claim(named_object(field, "claimName", &volume.claim_name, report)?),
+        "configMapName" => VolumeSource::ConfigMap {
+            name: named_object(field, "configMapName", &volume.config_map_name, report)?,
+            items: volume.items.clone(),
+        },
+        "secretName" => VolumeSource::Secret {
+            name: named_object(field, "secretName", &volume.secret_name, report)?,
+            items: volume.items.clone(),
+        },
+        _ => VolumeSource::Csi {
+            driver: named_object(field, "csiDriver", &volume.csi_driver, report)?,
+            attributes: volume.csi_driver_attributes.clone(),
+            read_only: volume.read_only,
+        },
+    })
+}
+
+fn host_path(path: &str) -> Result<String, String> {
+    match path.starts_with('/') && !path.split('/').any(|part| part == "..") {
+        true => Ok(path.to_owned()),
+        false => Err(format!("`{path}` must be an absolute path without `..`")),
+    }
+}
+
+fn named_object(field: &str, key: &str, name: &Option<String>, report: &mut Report) -> Option<String> {
+    let name = name.clone().unwrap_or_default();
+    report.take(format!("{field}.{key}"), object_name(&name)).map(|()| name)
+}
+
+fn empty_dir(field: &str, volume: &Volume, report: &mut Report) -> Option<VolumeSource> {
+    if let Some(limit) = &volume.empty_dir_size_limit {
+        report.take(format!("{field}.emptyDirSizeLimit"), limit.check());
+    }
+    let medium = volume.empty_dir_medium.as_deref().unwrap_or_default();
+    let memory = medium.eq_ignore_ascii_case("memory");
+    if !memory && !medium.is_empty() {
+        report.problem(format!("{field}.emptyDirMedium"), format!("is `{medium}`, must be memory, or left out"));
+        return None;
+    }
+    Some(VolumeSource::EmptyDir { memory, size_limit: volume.empty_dir_size_limit.clone() })
+}
+
+fn mount_path(field: &str, volume: &Volume, source: &VolumeSource, report: &mut Report) -> Option<String> {
+    let path = volume.path.as_deref().unwrap_or_default();
+    match source {
+        VolumeSource::EmptyDir { memory: true, .. } => Some(SHARED_MEMORY.to_owned()),
+        VolumeSource::EmptyDir { memory: false, .. } if path.is_empty() => Some(SHARED_MEMORY.to_owned()),
+        _ if path.is_empty() => {
+            report.problem(format!("{field}.path"), "is needed: where the volume is mounted in the container");
+            None
+        }
+        _ => {
+            let path = report.take(format!("{field}.path"), absolute(path))?;
+            let own = [crate::paths::SOFTWARE_DIR, crate::paths::SPEC_DIR, crate::paths::CURVE_DIR];
+            if own.contains(&path.as_str()) {
+                report.problem(format!("{field}.path"), format!("{path} is the operator's own: choose another"));
+            }
+            Some(path)
+        }
+    }
+}
