@@ -501,7 +501,9 @@ mod tests {
 
     #[test]
     fn unknown_fields_and_versions_are_refused() {
-        assert!(matches!(AgentSpec::from_toml("name=\"a\"\nsizes=2"), Err(SpecError::Syntax(e)) if e.contains("sizes")));
+        assert!(
+            matches!(AgentSpec::from_toml("name=\"a\"\nsizes=2"), Err(SpecError::Syntax(e)) if e.contains("sizes"))
+        );
         assert!(matches!(AgentSpec::from_toml("name=\"a\"\nversion=2\nnew=1"), Err(SpecError::Version(2))));
         assert!(matches!(AgentSpec::from_toml("name=\"a\"\nsize=0"), Err(SpecError::Range { field: "size", .. })));
         assert!(AgentSpec::from_toml("name = ").is_err());

@@ -10,7 +10,11 @@ pub struct Certificate {
 
 impl std::fmt::Debug for Certificate {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(formatter, "Certificate {{ name: {:?}, public_key: {:?}, secret_key: redacted }}", self.name, self.public_key)
+        write!(
+            formatter,
+            "Certificate {{ name: {:?}, public_key: {:?}, secret_key: redacted }}",
+            self.name, self.public_key
+        )
     }
 }
 
@@ -96,7 +100,8 @@ mod tests {
 
     #[test]
     fn what_is_no_certificate_is_refused() {
-        for bad in ["", "[exec]\n", "metadata\n    name = \"a\"\n", "curve\n  public-key = x\n", "curve\n  a = \"b\"\n"] {
+        for bad in ["", "[exec]\n", "metadata\n    name = \"a\"\n", "curve\n  public-key = x\n", "curve\n  a = \"b\"\n"]
+        {
             assert!(Certificate::parse(bad).is_err(), "{bad}");
         }
     }

@@ -342,7 +342,10 @@ fn sizes(manifest: &Manifest, report: &mut Report) -> Sizes {
             "must be lower case letters, digits and `-`, beginning with a letter: it names hosts and Services",
         );
     } else if manifest.name.len() > limit {
-        report.problem("metadata.name", format!("must be {limit} characters at most, so that hosts can be named after it"));
+        report.problem(
+            "metadata.name",
+            format!("must be {limit} characters at most, so that hosts can be named after it"),
+        );
     }
     Sizes { size: usable(spec.size), max_size: usable(max_size.max(spec.size)), min_size: min_size.map(usable) }
 }
@@ -365,7 +368,8 @@ fn quantities(field: &str, quantities: &BTreeMap<String, Quantity>, report: &mut
     for (key, quantity) in quantities {
         report.take(format!("{field}[{key}]"), quantity.check());
         if !names::is_label_key(key) {
-            report.problem(format!("{field}[{key}]"), "is not the name of a resource, such as memory or nvidia.com/gpu");
+            report
+                .problem(format!("{field}[{key}]"), "is not the name of a resource, such as memory or nvidia.com/gpu");
         }
     }
 }

@@ -136,7 +136,9 @@ impl Splitter<'_> {
         let Some(parts) = self.word.take() else { return };
         let only_text = parts.iter().all(|part| matches!(part, Part::Text(_)));
         self.out.words.push(match only_text {
-            true => Word::Literal(parts.into_iter().map(|p| if let Part::Text(t) = p { t } else { String::new() }).collect()),
+            true => Word::Literal(
+                parts.into_iter().map(|p| if let Part::Text(t) = p { t } else { String::new() }).collect(),
+            ),
             false => Word::Template(parts),
         });
     }

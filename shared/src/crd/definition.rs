@@ -8,8 +8,7 @@ use super::rules::{ENUMS, FIXED, PATTERNS, RANGES, RULES, Rule, VOLUME_RULES};
 use super::v1alpha2::MiniCluster;
 
 /// A quantity as Kubernetes' own schema has it.
-const QUANTITY: &str =
-    r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
+const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
 /// Why the definition could not be made: a defect, found by the tests.
 #[derive(Debug, thiserror::Error)]
@@ -52,14 +51,22 @@ pub fn crd() -> Result<CustomResourceDefinition, DefinitionError> {
 
 /// Rules that compare with the object as it was: at the root, where the status can be seen.
 fn lifetime_rules(root: &mut Map<String, Value>) {
-    let mut rules = vec![json!({
+    let mut rules = vec![
+        json!({
+            "rule": "self.metadata.name.size() <= 54 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+            "message": "metadata.name must be lower case letters, digits and `-`, beginning with a letter, 54 at most: it names hosts and Services",
+        }),
+        json!({
         "rule": "!has(oldSelf.status) || !has(oldSelf.status.maximumSize) || self.spec.size <= oldSelf.status.maximumSize",
         "message": "size cannot exceed what the cluster was made for (the larger of size and maxSize then): delete it and create it with a larger maxSize",
         "fieldPath": ".spec.size",
         "reason": "FieldValueForbidden",
-    })];
+        }),
+    ];
     for field in FIXED {
-        let same = format!("has(self.spec.{field}) == has(oldSelf.spec.{field}) && (!has(self.spec.{field}) || self.spec.{field} == oldSelf.spec.{field})");
+        let same = format!(
+            "has(self.spec.{field}) == has(oldSelf.spec.{field}) && (!has(self.spec.{field}) || self.spec.{field} == oldSelf.spec.{field})"
+        );
         rules.push(json!({
             "rule": format!("!has(oldSelf.status) || !has(oldSelf.status.maximumSize) || ({same})"),
             "message": format!("{field} cannot change once the cluster has been made: delete the MiniCluster and create it anew"),

@@ -20,7 +20,12 @@ const fn rule(at: &'static str, field: &'static str, rule: &'static str, message
 
 /// Every rule that compares fields.
 pub(super) const RULES: &[Rule] = &[
-    rule("spec", ".maxSize", "!has(self.maxSize) || self.maxSize == 0 || self.maxSize >= self.size", "must not be smaller than size"),
+    rule(
+        "spec",
+        ".maxSize",
+        "!has(self.maxSize) || self.maxSize == 0 || self.maxSize >= self.size",
+        "must not be smaller than size",
+    ),
     rule("spec", ".minSize", "!has(self.minSize) || self.minSize <= self.size", "must not be larger than size"),
     rule(
         "spec",
@@ -34,7 +39,12 @@ pub(super) const RULES: &[Rule] = &[
         "self.containers.size() == 1 || self.containers.all(c, (has(c.runFlux) && c.runFlux) || (has(c.name) && c.name != ''))",
         "every container but the one that runs Flux needs a name",
     ),
-    rule("spec", ".services", "!has(self.services) || self.services.all(c, has(c.name) && c.name != '')", "every service needs a name"),
+    rule(
+        "spec",
+        ".services",
+        "!has(self.services) || self.services.all(c, has(c.name) && c.name != '')",
+        "every service needs a name",
+    ),
     rule(
         "spec",
         ".services",

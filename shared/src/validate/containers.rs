@@ -1,8 +1,8 @@
 //! The containers: one runs Flux, the others serve it; and those of the services pod.
 
 use super::{
-    DEFAULT_IMAGE, MAX_TEXT, PullPolicy, Report, Runner, Sidecar, ValidContainer, ViewContainer, object_name, program, resources,
-    security_context, volumes,
+    DEFAULT_IMAGE, MAX_TEXT, PullPolicy, Report, Runner, Sidecar, ValidContainer, ViewContainer, object_name, program,
+    resources, security_context, volumes,
 };
 use crate::agent_spec;
 use crate::crd::v1alpha2::{Commands, Container, MiniClusterSpec};
@@ -76,7 +76,8 @@ fn text_bytes(container: &Container) -> usize {
 }
 
 fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, report: &mut Report) {
-    let mut taken = vec![("flux-agent".to_owned(), "the operator's own init container"), (view.name.clone(), "the view's")];
+    let mut taken =
+        vec![("flux-agent".to_owned(), "the operator's own init container"), (view.name.clone(), "the view's")];
     taken.push((cluster.to_owned(), "the Flux runner's"));
     for (list, containers) in [("containers", &spec.containers), ("services", &spec.services)] {
         let mut seen = taken.clone();
@@ -84,7 +85,10 @@ fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, rep
             let runs_flux = list == "containers" && container.run_flux.unwrap_or(containers.len() == 1);
             let Some(name) = container.name.as_deref().filter(|_| !runs_flux) else { continue };
             if let Some((_, whose)) = seen.iter().find(|(other, _)| other == name) {
-                report.problem(format!("spec.{list}[{i}].name"), format!("`{name}` is {whose} name already: choose another"));
+                report.problem(
+                    format!("spec.{list}[{i}].name"),
+                    format!("`{name}` is {whose} name already: choose another"),
+                );
             }
             seen.push((name.to_owned(), "another container's"));
         }
@@ -101,13 +105,19 @@ fn runner(
 ) -> Runner {
     let commands = container.commands.clone().unwrap_or_default();
     if container.no_wrap_entrypoint {
-        report.problem(format!("{field}.noWrapEntrypoint"), "is for sidecars: the container that runs Flux needs the agent");
+        report.problem(
+            format!("{field}.noWrapEntrypoint"),
+            "is for sidecars: the container that runs Flux needs the agent",
+        );
     }
     if commands.service_pre.is_some() {
         report.problem(format!("{field}.commands.servicePre"), "is for sidecars: use pre, brokerPre or workerPre here");
     }
     if container.cores.is_some_and(|cores| !(1..=65_536).contains(&cores)) {
-        report.problem(format!("{field}.cores"), "must be 1 or more; leave it out for the cores that the container may use");
+        report.problem(
+            format!("{field}.cores"),
+            "must be 1 or more; leave it out for the cores that the container may use",
+        );
     }
     let logs = container.logs.clone().filter(|logs| !logs.is_empty());
     if logs.as_deref().is_some_and(|logs| !logs.starts_with('/')) {
@@ -145,7 +155,8 @@ fn one_of(
 ) -> Option<String> {
     match (snippet(value), snippet(other)) {
         (Some(value), Some(other)) if value != other => {
-            report.problem(format!("{field}.commands.{other_name}"), format!("is another spelling of {name}: give one"));
+            report
+                .problem(format!("{field}.commands.{other_name}"), format!("is another spelling of {name}: give one"));
             Some(value)
         }
         (value, other) => value.or(other),
@@ -174,7 +185,10 @@ fn user(field: &str, container: &Container, commands: &Commands, report: &mut Re
         && name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
         && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.'));
     if !name_ok {
-        report.problem(format!("{field}.fluxUser.name"), "must be a user's name: lower case letters, digits, `-`, `_`, 32 at most");
+        report.problem(
+            format!("{field}.fluxUser.name"),
+            "must be a user's name: lower case letters, digits, `-`, `_`, 32 at most",
+        );
     }
     let uid = u32::try_from(user.uid.unwrap_or(1000)).ok().filter(|uid| *uid < u32::MAX - 1);
     if uid.is_none() {
@@ -183,7 +197,13 @@ fn user(field: &str, container: &Container, commands: &Commands, report: &mut Re
     Some(agent_spec::User { name, uid: uid?, run_flux_as_root: commands.run_flux_as_root })
 }
 
-fn sidecar(field: &str, container: &Container, view: &ViewContainer, wait_socket: bool, report: &mut Report) -> Sidecar {
+fn sidecar(
+    field: &str,
+    container: &Container,
+    view: &ViewContainer,
+    wait_socket: bool,
+    report: &mut Report,
+) -> Sidecar {
     let commands = container.commands.clone().unwrap_or_default();
     for (name, is_set) in [
         ("launcher", container.launcher),
@@ -230,7 +250,9 @@ fn sidecar(field: &str, container: &Container, view: &ViewContainer, wait_socket
 
 fn named(field: &str, container: &Container, report: &mut Report) {
     match container.name.as_deref() {
-        None | Some("") => report.problem(format!("{field}.name"), "is needed for every container but the one that runs Flux"),
+        None | Some("") => {
+            report.problem(format!("{field}.name"), "is needed for every container but the one that runs Flux")
+        }
         Some(name) if !names::is_dns_label(name) => {
             report.problem(format!("{field}.name"), "must be lower case letters, digits and `-`, 63 at most");
         }
@@ -287,7 +309,9 @@ fn common(field: &str, container: &Container, view: &ViewContainer, report: &mut
     let mut ports = Vec::new();
     for port in &container.ports {
         match u16::try_from(*port).ok().filter(|port| *port > 0) {
-            Some(port) if ports.contains(&port) => report.problem(format!("{field}.ports"), format!("{port} stands there twice")),
+            Some(port) if ports.contains(&port) => {
+                report.problem(format!("{field}.ports"), format!("{port} stands there twice"))
+            }
             Some(port) => ports.push(port),
             None => report.problem(format!("{field}.ports"), format!("{port} is no port: 1 to 65535")),
         }

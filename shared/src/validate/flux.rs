@@ -1,6 +1,8 @@
 //! Options of Flux, the other clusters of its instance, and the container that brings it.
 
-use super::{FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, object_name, resources, security_context};
+use super::{
+    FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, object_name, resources, security_context,
+};
 use crate::agent_spec::{RemoteLead, SchedulerKind};
 use crate::crd::v1alpha2::{Bursting, Flux, LeadBroker, MiniClusterSpec};
 use crate::curve::Certificate;
@@ -108,7 +110,10 @@ fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option
             );
         }
         if scheduler.simple == Some(true) && policy != "fcfs" {
-            report.problem("spec.flux.scheduler.queuePolicy", "is Fluxion's: leave scheduler.simple out, or set it to false");
+            report.problem(
+                "spec.flux.scheduler.queuePolicy",
+                "is Fluxion's: leave scheduler.simple out, or set it to false",
+            );
         }
     }
     let kind = scheduler.simple.map(|simple| if simple { SchedulerKind::Simple } else { SchedulerKind::Fluxion });
@@ -138,13 +143,18 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
         match hostlist::expand(list) {
             Ok(hosts) => {
                 if let Some(bad) = hosts.iter().find(|host| !hostlist::is_bootstrap_host(host)) {
-                    report.problem("spec.flux.bursting", format!("host `{bad}`: Flux takes letters, digits, `-` and dots only"));
+                    report.problem(
+                        "spec.flux.bursting",
+                        format!("host `{bad}`: Flux takes letters, digits, `-` and dots only"),
+                    );
                 }
                 let own = names::host(name, 0);
                 if !hosts.contains(&own) {
                     report.problem(
                         "spec.flux.bursting",
-                        format!("the hosts `{list}` lack this cluster's own, such as {own}: name it in clusters or hostlist"),
+                        format!(
+                            "the hosts `{list}` lack this cluster's own, such as {own}: name it in clusters or hostlist"
+                        ),
                     );
                 }
             }
@@ -189,7 +199,10 @@ fn generated_hosts(
 fn remote(lead: &LeadBroker, has_list: bool, report: &mut Report) -> Option<RemoteLead> {
     let address = lead.address.clone().filter(|address| !address.is_empty());
     if address.is_none() {
-        report.problem("spec.flux.leadBroker.address", "is needed: the host name or address at which the lead broker answers");
+        report.problem(
+            "spec.flux.leadBroker.address",
+            "is needed: the host name or address at which the lead broker answers",
+        );
     }
     if lead.name.as_deref().unwrap_or_default().is_empty() && !has_list {
         report.problem("spec.flux.leadBroker.name", "is needed: the name of the lead's MiniCluster");
@@ -209,7 +222,8 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     }
     let mount_path = report.take(format!("{field}.mountPath"), absolute(&view.mount_path));
     let mount_path = mount_path.unwrap_or_else(|| crate::paths::DEFAULT_MOUNT_PATH.into());
-    if ["/opt/software", "/etc", "/usr", "/bin", "/lib", "/proc", "/sys", "/dev", "/opt"].contains(&mount_path.as_str()) {
+    if ["/opt/software", "/etc", "/usr", "/bin", "/lib", "/proc", "/sys", "/dev", "/opt"].contains(&mount_path.as_str())
+    {
         report.problem(format!("{field}.mountPath"), "would hide what the image has there: choose a folder of its own");
     }
     if let Some(secret) = &view.image_pull_secret {

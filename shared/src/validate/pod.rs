@@ -35,7 +35,12 @@ pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
     for (i, toleration) in pod.tolerations.iter().enumerate() {
         let field = format!("spec.pod.tolerations[{i}]");
         one_of(&format!("{field}.operator"), &toleration.operator, &["Equal", "Exists"], report);
-        one_of(&format!("{field}.effect"), &toleration.effect, &["NoSchedule", "PreferNoSchedule", "NoExecute"], report);
+        one_of(
+            &format!("{field}.effect"),
+            &toleration.effect,
+            &["NoSchedule", "PreferNoSchedule", "NoExecute"],
+            report,
+        );
         let exists = toleration.operator.as_deref() == Some("Exists");
         if toleration.key.as_deref().unwrap_or_default().is_empty() && !exists {
             report.problem(format!("{field}.key"), "is needed, or operator: Exists for every taint");

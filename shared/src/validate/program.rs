@@ -5,7 +5,13 @@ use crate::agent_spec::{BatchLine, Program};
 use crate::crd::v1alpha2::{Commands, Container};
 use crate::words;
 
-pub(super) fn check(field: &str, container: &Container, commands: &Commands, launcher: bool, report: &mut Report) -> Program {
+pub(super) fn check(
+    field: &str,
+    container: &Container,
+    commands: &Commands,
+    launcher: bool,
+    report: &mut Report,
+) -> Program {
     let command = container.command.as_deref().map(str::trim).filter(|text| !text.is_empty());
     let script = commands.script.as_deref().filter(|text| !text.trim().is_empty());
     conflicts(field, container, command, script, launcher, report);
@@ -18,7 +24,9 @@ pub(super) fn check(field: &str, container: &Container, commands: &Commands, lau
         (None, Some(_)) if container.batch && container.batch_raw => {
             Program::BatchRaw { text: container.command.clone().unwrap_or_default() }
         }
-        (None, Some(_)) if container.batch => Program::Batch { lines: lines(container.command.as_deref().unwrap_or_default()) },
+        (None, Some(_)) if container.batch => {
+            Program::Batch { lines: lines(container.command.as_deref().unwrap_or_default()) }
+        }
         (None, Some(command)) => words_of(field, command, launcher, report),
     }
 }

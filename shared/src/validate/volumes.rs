@@ -10,7 +10,12 @@ use crate::names;
 /// Where memory-backed empty directories are mounted.
 const SHARED_MEMORY: &str = "/dev/shm";
 
-pub(super) fn check(field: &str, volumes: &BTreeMap<String, Volume>, view_name: &str, report: &mut Report) -> Vec<Mount> {
+pub(super) fn check(
+    field: &str,
+    volumes: &BTreeMap<String, Volume>,
+    view_name: &str,
+    report: &mut Report,
+) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = Vec::new();
     for (name, volume) in volumes {
         let field = format!("{field}.volumes[{name}]");
@@ -63,7 +68,9 @@ fn source(field: &str, volume: &Volume, report: &mut Report) -> Option<VolumeSou
     }
     let text = |value: &Option<String>| value.clone().unwrap_or_default();
     Some(match named[0] {
-        "hostPath" => VolumeSource::HostPath(report.take(format!("{field}.hostPath"), host_path(&text(&volume.host_path)))?),
+        "hostPath" => {
+            VolumeSource::HostPath(report.take(format!("{field}.hostPath"), host_path(&text(&volume.host_path)))?)
+        }
         "emptyDir" => empty_dir(field, volume, report)?,
         "claimName" => VolumeSource::Claim(named_object(field, "claimName", &volume.claim_name, report)?),
         "configMapName" => VolumeSource::ConfigMap {
