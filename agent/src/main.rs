@@ -1,1 +1,7 @@
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
+
+mod facts;
+mod plan;
+mod spec;
+
 fn main() {}

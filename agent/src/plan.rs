@@ -7,10 +7,38 @@
 //! Pure: no files, environment, network or clock here; what the host says comes in as `Facts`.
 //! The JSON form of these types is the documented output of `dry-run --format json` (version [`VERSION`]).
 
+mod batch;
+mod broker;
+mod curve;
+pub mod display;
+mod environment;
+mod error;
+mod follower;
+mod helpers;
+mod hosts;
+mod lead;
+mod options;
+mod program;
+mod resources;
+mod runner;
+mod scene;
+mod scheduler;
+mod sidecar;
+mod snippets;
+mod topology;
+mod user;
+
 use std::collections::BTreeMap;
 
+use flux_shared::agent_spec::AgentSpec;
 use flux_shared::words::Word;
 use serde::Serialize;
+
+use crate::facts::Facts;
+
+pub use error::PlanError;
+use scene::Scene;
+pub use user::home_of;
 
 /// Version of the JSON form.
 pub const VERSION: u32 = 1;
@@ -32,8 +60,46 @@ pub struct Plan {
     pub rank: Option<u32>,
     /// What the agent itself logs.
     pub log: Log,
+    /// What a person should know, a line each: where the spec's word could not be kept as it stands.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub notices: Vec<String>,
     /// The steps, in order.
     pub steps: Vec<Planned>,
+}
+
+/// Which container is planned for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ContainerRole {
+    /// The one that runs Flux.
+    Runner,
+    /// One beside it, by name.
+    Sidecar(String),
+}
+
+/// What the container will do on the host that `facts` tell of.
+pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Result<Plan, PlanError> {
+    let mut scene = Scene::new(spec, facts)?;
+    let (role, steps) = match container {
+        ContainerRole::Sidecar(name) => {
+            let sidecar = spec.sidecars.get(name).ok_or_else(|| PlanError::UnknownSidecar(name.clone()))?;
+            scene.in_sidecar();
+            (Role::Sidecar(name.clone()), sidecar::steps(&scene, name, sidecar)?)
+        }
+        ContainerRole::Runner if scene.is_lead() => (Role::Lead, lead::steps(&scene)?),
+        ContainerRole::Runner => (Role::Follower, follower::steps(&scene)?),
+    };
+    let logging = &spec.logging;
+    Ok(Plan {
+        version: VERSION,
+        cluster: spec.name.clone(),
+        index: scene.index(),
+        rank: (!matches!(role, Role::Sidecar(_))).then_some(scene.rank),
+        role,
+        hostname: scene.hostname.clone(),
+        log: Log { quiet: logging.quiet, timed: logging.timed && !logging.quiet },
+        notices: scene.notices(),
+        steps,
+    })
 }
 
 /// Which part a container plays.
@@ -63,6 +129,12 @@ pub struct Planned {
     /// Facts without which this step might read otherwise (`uid`, `cpus`, `view`, `env.HOME`, `archive` …).
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub depends_on: Vec<&'static str>,
+}
+
+impl Planned {
+    fn with(depends_on: &[&'static str], step: Step) -> Planned {
+        Planned { step, depends_on: depends_on.to_vec() }
+    }
 }
 
 /// One thing to do. Every step may run twice with the same result.
@@ -139,6 +211,10 @@ pub enum EnvChange {
     /// Only where it is not set.
     Default { name: String, value: String },
     Remove { name: String },
+}
+
+fn set(name: &str, value: &str) -> EnvChange {
+    EnvChange::Set { name: name.to_owned(), value: Word::literal(value) }
 }
 
 /// What a file holds.

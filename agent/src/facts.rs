@@ -1,0 +1,231 @@
+//! What the host says. Read once, before anything is decided; nothing here chooses.
+//!
+//! ```text
+//! host (hosts, resolv.conf, passwd, /sys, /proc, the view tree) ─► Facts::read ─► plan
+//! a file of pretended facts (TOML, JSON, YAML)                  ─► Facts::parse ─► plan   (dry-run)
+//! ```
+//!
+//! No NSS: names come from plain files, so that it works in any image.
+
+mod cpu;
+mod devices;
+mod host;
+mod network;
+mod view;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::IsTerminal;
+use std::path::Path;
+
+use flux_shared::agent_spec::AgentSpec;
+use flux_shared::paths;
+use serde::{Deserialize, Serialize};
+
+pub use view::ViewFacts;
+
+/// The shells that snippets may run in, best first.
+pub const SHELLS: [&str; 4] = ["/bin/bash", "/usr/bin/bash", "/bin/sh", "/usr/bin/sh"];
+
+/// What a container's host says. Every field may be left out of a file: it then has the value of the usual pod
+/// (root, a Debian image with bash, a view with Fluxion, 4 cores).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Facts {
+    /// What gethostname says. Empty (only in files): `<cluster>-<index>`.
+    pub hostname: String,
+    /// The pod's completion index, `JOB_COMPLETION_INDEX`.
+    pub index: Option<u32>,
+    /// The user and group that the agent runs as.
+    pub uid: u32,
+    pub gid: u32,
+    /// Text of /etc/passwd and /etc/group; empty where there is none.
+    pub passwd: String,
+    pub group: String,
+    /// The environment of the container.
+    pub environment: BTreeMap<String, String>,
+    /// The working directory that the container starts in.
+    pub working_directory: String,
+    /// The pod's own address; none: the brokers bind to all.
+    pub address: Option<String>,
+    /// From the search list of resolv.conf.
+    pub cluster_domain: Option<String>,
+    /// Cores (not SMT siblings) in the affinity mask.
+    pub cores: u32,
+    /// CPUs' worth of time that the cgroup may use; none: no limit.
+    pub cpu_quota: Option<f64>,
+    /// NVIDIA and AMD devices in the container.
+    pub gpus: u32,
+    /// The Flux view.
+    pub view: ViewFacts,
+    /// Where `flux` is on the PATH (of use where the view is disabled).
+    pub flux_on_path: Option<String>,
+    /// The image's shell: bash, else sh, else none.
+    pub shell: Option<String>,
+    /// Whether standard input is a terminal.
+    pub terminal: bool,
+    /// Of the paths that a plan asks about, those that exist.
+    pub present: BTreeSet<String>,
+    /// … and those that the agent may write to.
+    pub writable: BTreeSet<String>,
+}
+
+impl Default for Facts {
+    fn default() -> Self {
+        Facts {
+            hostname: String::new(),
+            index: None,
+            uid: 0,
+            gid: 0,
+            passwd: "root:x:0:0:root:/root:/bin/bash\n".into(),
+            group: "root:x:0:\n".into(),
+            environment: BTreeMap::from([
+                ("HOME".into(), "/root".into()),
+                ("PATH".into(), "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".into()),
+            ]),
+            working_directory: "/".into(),
+            address: None,
+            cluster_domain: None,
+            cores: 4,
+            cpu_quota: None,
+            gpus: 0,
+            view: ViewFacts::default(),
+            flux_on_path: Some("/usr/bin/flux".into()),
+            shell: Some("/bin/bash".into()),
+            terminal: false,
+            present: [paths::FALLBACK_HOME, paths::CURVE_FILE, "/root"].map(String::from).into(),
+            writable: ["/", paths::FALLBACK_HOME].map(String::from).into(),
+        }
+    }
+}
+
+/// Why the host could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FactsError {
+    #[error("failed to read the host name: {0}")]
+    Hostname(String),
+    #[error("failed to read the facts: {0}")]
+    Syntax(String),
+}
+
+impl Facts {
+    /// The facts of this host, for `spec`; files are looked for below `root`.
+    pub fn read(root: &Path, spec: &AgentSpec) -> Result<Facts, FactsError> {
+        let host = host::Host::new(root);
+        let hostname = network::hostname()?;
+        let environment: BTreeMap<String, String> = std::env::vars_os()
+            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+            .collect();
+        let working_directory =
+            std::env::current_dir().ok().and_then(|dir| dir.to_str().map(str::to_owned)).unwrap_or_else(|| "/".into());
+        let asked = questions(spec, &environment, &working_directory);
+        let pod = spec.paths();
+        Ok(Facts {
+            index: environment.get("JOB_COMPLETION_INDEX").and_then(|index| index.parse().ok()),
+            uid: nix::unistd::geteuid().as_raw(),
+            gid: nix::unistd::getegid().as_raw(),
+            passwd: host.text("/etc/passwd").unwrap_or_default(),
+            group: host.text("/etc/group").unwrap_or_default(),
+            address: network::address(&host, &hostname),
+            cluster_domain: network::cluster_domain(&host),
+            cores: cpu::cores(&host),
+            cpu_quota: cpu::quota(&host),
+            gpus: devices::gpus(&host),
+            view: ViewFacts::read(&host, &pod.view()),
+            flux_on_path: environment.get("PATH").and_then(|path| host.which("flux", path)),
+            shell: SHELLS.into_iter().find(|shell| host.is_executable(shell)).map(str::to_owned),
+            terminal: std::io::stdin().is_terminal(),
+            present: asked.iter().filter(|path| host.exists(path)).cloned().collect(),
+            writable: asked.iter().filter(|path| host.is_writable(path)).cloned().collect(),
+            hostname,
+            environment,
+            working_directory,
+        })
+    }
+
+    /// The facts of a file's text: JSON, TOML or YAML.
+    pub fn parse(text: &str) -> Result<Facts, FactsError> {
+        let one_line = |error: &dyn std::fmt::Display| {
+            FactsError::Syntax(error.to_string().lines().next().unwrap_or_default().to_owned())
+        };
+        if text.trim_start().starts_with('{') {
+            return serde_json::from_str(text).map_err(|error| one_line(&error));
+        }
+        match toml::from_str(text) {
+            Ok(facts) => Ok(facts),
+            // A YAML mapping is no TOML, and the other way round: the message is that of the likelier one.
+            Err(error) if text.lines().any(|line| line.contains(" = ") || line.starts_with('[')) => {
+                Err(FactsError::Syntax(error.message().replace('\n', " ")))
+            }
+            Err(_) => serde_saphyr::from_str(text).map_err(|error| one_line(&error)),
+        }
+    }
+
+    /// Cores that the container may really use: the mask, bounded by the quota, 1 at least.
+    pub fn usable_cores(&self) -> u32 {
+        let quota = self.cpu_quota.map_or(u32::MAX, |cpus| cpus.floor().clamp(1.0, f64::from(u32::MAX)) as u32);
+        self.cores.min(quota).max(1)
+    }
+
+    pub fn is_present(&self, path: &str) -> bool {
+        self.present.contains(path)
+    }
+
+    pub fn is_writable(&self, path: &str) -> bool {
+        self.writable.contains(path)
+    }
+}
+
+/// The paths that a plan for `spec` may ask about.
+fn questions(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd: &str) -> BTreeSet<String> {
+    let mut paths: BTreeSet<String> =
+        [paths::FALLBACK_HOME, paths::CURVE_FILE, cwd, &spec.runner.logs].map(str::to_owned).into();
+    paths.extend(spec.archive.clone());
+    paths.extend(environment.get("SHELL").cloned());
+    paths.extend(spec.runner.user.as_ref().map(|user| crate::plan::home_of(&user.name)));
+    paths.insert(spec.paths().view());
+    paths
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec() -> AgentSpec {
+        AgentSpec::from_toml("name = 'mc'\nsize = 2\narchive = '/state/a.tgz'").unwrap()
+    }
+
+    #[test]
+    fn a_host_without_any_file_is_read() {
+        let root = tempfile::tempdir().unwrap();
+        let facts = Facts::read(root.path(), &spec()).unwrap();
+        assert_eq!((facts.passwd.as_str(), facts.shell, facts.flux_on_path), ("", None, None));
+        assert!(!facts.view.flux && facts.present.is_empty() && facts.cores >= 1 && facts.gpus == 0);
+    }
+
+    #[test]
+    fn facts_come_from_three_formats_and_unknown_names_are_refused() {
+        let want = Facts { uid: 1000, cores: 8, cpu_quota: Some(2.5), ..Facts::default() };
+        for text in [
+            "uid = 1000\ncores = 8\ncpu_quota = 2.5\n",
+            "{\"uid\": 1000, \"cores\": 8, \"cpu_quota\": 2.5}",
+            "uid: 1000\ncores: 8\ncpu_quota: 2.5\n",
+        ] {
+            assert_eq!(Facts::parse(text).unwrap(), want, "{text}");
+        }
+        for bad in ["uuid = 1\n", "uuid: 1\n", "{\"uuid\": 1}"] {
+            assert!(Facts::parse(bad).unwrap_err().to_string().contains("uuid"), "{bad}");
+        }
+        let again = Facts::parse(&serde_json::to_string(&want).unwrap()).unwrap();
+        assert_eq!(again, want);
+    }
+
+    #[test]
+    fn the_quota_bounds_the_mask_and_one_core_remains() {
+        let usable = |cores, cpu_quota| Facts { cores, cpu_quota, ..Facts::default() }.usable_cores();
+        assert_eq!(usable(8, None), 8);
+        assert_eq!(usable(8, Some(2.5)), 2);
+        assert_eq!(usable(2, Some(16.0)), 2);
+        assert_eq!(usable(8, Some(0.5)), 1);
+        assert_eq!(usable(0, Some(f64::NAN)), 1);
+    }
+}

@@ -1,0 +1,135 @@
+//! What the container may use of the CPUs: the affinity mask (which a cpuset shapes) in cores, and the CFS quota.
+
+use std::collections::BTreeSet;
+
+use super::host::Host;
+
+/// Cores in the affinity mask: SMT siblings count once, as hwloc and Flux have it.
+pub fn cores(host: &Host) -> u32 {
+    let mask = mask();
+    let topology = |cpu: usize, file: &str| {
+        let text = host.text(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/{file}"))?;
+        text.trim().parse::<i64>().ok()
+    };
+    count_cores(&mask, |cpu| Some((topology(cpu, "physical_package_id")?, topology(cpu, "core_id")?)))
+}
+
+fn mask() -> Vec<usize> {
+    let Ok(set) = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)) else { return vec![0] };
+    (0..nix::sched::CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect()
+}
+
+/// Distinct (package, core) pairs; a CPU whose place is unknown is a core of its own.
+fn count_cores(cpus: &[usize], place: impl Fn(usize) -> Option<(i64, i64)>) -> u32 {
+    let mut known = BTreeSet::new();
+    let mut unknown = 0;
+    for cpu in cpus {
+        match place(*cpu) {
+            Some(place) => drop(known.insert(place)),
+            None => unknown += 1,
+        }
+    }
+    u32::try_from(known.len() + unknown).unwrap_or(u32::MAX).max(1)
+}
+
+/// CPUs' worth of time that the container's cgroup and those above it allow; none: no limit. Versions 1 and 2.
+pub fn quota(host: &Host) -> Option<f64> {
+    let text = host.text("/proc/self/cgroup").unwrap_or_default();
+    let limits = folders(&text).into_iter().filter_map(|folder| {
+        let file = |name: &str| host.text(&format!("{folder}/{name}"));
+        let v2 = file("cpu.max").and_then(|text| from_v2(&text));
+        v2.or_else(|| from_v1(&file("cpu.cfs_quota_us")?, &file("cpu.cfs_period_us")?))
+    });
+    limits.reduce(f64::min)
+}
+
+/// The cgroup folders to look at: the process' own path and all above it, for the unified tree and for `cpu`.
+/// In a container with its own cgroup namespace the mount's root is the own group.
+fn folders(proc_self_cgroup: &str) -> Vec<String> {
+    let mut folders = Vec::new();
+    for line in proc_self_cgroup.lines() {
+        let mut fields = line.splitn(3, ':').skip(1);
+        let (Some(controllers), Some(path)) = (fields.next(), fields.next()) else { continue };
+        if controllers.is_empty() {
+            folders.extend(upwards("/sys/fs/cgroup", path));
+        } else if controllers.split(',').any(|controller| controller == "cpu") {
+            folders.extend(upwards(&format!("/sys/fs/cgroup/{controllers}"), path));
+            folders.extend(upwards("/sys/fs/cgroup/cpu", path));
+        }
+    }
+    if folders.is_empty() {
+        folders.extend(["/sys/fs/cgroup".to_owned(), "/sys/fs/cgroup/cpu".to_owned()]);
+    }
+    folders
+}
+
+/// `base` with `path` below it, and with every shorter path up to `base` itself.
+fn upwards(base: &str, path: &str) -> Vec<String> {
+    let path = path.trim_end_matches('/');
+    let ends = path.match_indices('/').map(|(at, _)| at).chain([path.len()]);
+    ends.map(|end| format!("{base}{}", &path[..end])).collect()
+}
+
+fn from_v2(text: &str) -> Option<f64> {
+    let mut words = text.split_whitespace();
+    let quota: f64 = words.next()?.parse().ok()?;
+    let period: f64 = words.next().unwrap_or("100000").parse().ok()?;
+    ratio(quota, period)
+}
+
+fn from_v1(quota: &str, period: &str) -> Option<f64> {
+    ratio(quota.trim().parse().ok()?, period.trim().parse().ok()?)
+}
+
+fn ratio(quota: f64, period: f64) -> Option<f64> {
+    (quota > 0.0 && period > 0.0).then(|| quota / period)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn siblings_count_once_and_cpus_of_unknown_place_count_each() {
+        assert_eq!(count_cores(&[0, 1, 2, 3], |cpu| Some((0, cpu as i64 % 2))), 2);
+        assert_eq!(count_cores(&[0, 1, 2, 3], |cpu| Some((cpu as i64 / 2, cpu as i64 % 2))), 4);
+        assert_eq!(count_cores(&[4, 5], |_| None), 2);
+        assert_eq!(count_cores(&[], |_| None), 1);
+    }
+
+    #[test]
+    fn quotas_of_both_cgroup_versions_are_read_and_the_smallest_counts() {
+        let read = |files: &[(&str, &str)]| {
+            let root = tempfile::tempdir().unwrap();
+            for (path, text) in files {
+                let path = root.path().join(path);
+                std::fs::create_dir_all(path.parent().unwrap()).unwrap();
+                std::fs::write(path, text).unwrap();
+            }
+            quota(&Host::new(root.path()))
+        };
+        assert_eq!(read(&[]), None);
+        assert_eq!(read(&[("sys/fs/cgroup/cpu.max", "max 100000\n")]), None);
+        assert_eq!(read(&[("proc/self/cgroup", "0::/\n"), ("sys/fs/cgroup/cpu.max", "150000 100000\n")]), Some(1.5));
+        assert_eq!(
+            read(&[
+                ("proc/self/cgroup", "0::/pod/container\n"),
+                ("sys/fs/cgroup/pod/container/cpu.max", "400000 100000"),
+                ("sys/fs/cgroup/pod/cpu.max", "200000 100000"),
+            ]),
+            Some(2.0)
+        );
+        assert_eq!(
+            read(&[
+                ("proc/self/cgroup", "5:memory:/a\n4:cpu,cpuacct:/kubepods/x\n"),
+                ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_quota_us", "300000\n"),
+                ("sys/fs/cgroup/cpu,cpuacct/cpu.cfs_period_us", "100000\n"),
+            ]),
+            Some(3.0)
+        );
+        assert_eq!(
+            read(&[("sys/fs/cgroup/cpu/cpu.cfs_quota_us", "-1"), ("sys/fs/cgroup/cpu/cpu.cfs_period_us", "100000")]),
+            None
+        );
+    }
+}

@@ -1,0 +1,119 @@
+//! The files of a host, below a root directory.
+
+use std::path::{Component, Path, PathBuf};
+
+use nix::unistd::{AccessFlags, access};
+
+/// Symbolic links followed before a path counts as missing, as the kernel has it.
+const MAX_LINKS: usize = 40;
+
+/// A host's files, below a root.
+pub struct Host {
+    root: PathBuf,
+}
+
+impl Host {
+    pub fn new(root: &Path) -> Host {
+        Host { root: root.to_owned() }
+    }
+
+    /// Where the absolute `path` really is, its links followed inside the root.
+    fn real(&self, path: &str) -> Option<PathBuf> {
+        let mut left: Vec<std::ffi::OsString> = components(Path::new(path));
+        let mut inside = PathBuf::new();
+        let mut links = 0;
+        while let Some(name) = left.pop() {
+            if name == ".." {
+                inside.pop();
+                continue;
+            }
+            let next = inside.join(&name);
+            match std::fs::read_link(self.root.join(&next)) {
+                Ok(target) => {
+                    links += 1;
+                    if links > MAX_LINKS {
+                        return None;
+                    }
+                    if target.is_absolute() {
+                        inside = PathBuf::new();
+                    }
+                    left.extend(components(&target));
+                }
+                Err(_) => inside = next,
+            }
+        }
+        Some(self.root.join(inside))
+    }
+
+    pub fn exists(&self, path: &str) -> bool {
+        self.real(path).is_some_and(|path| path.exists())
+    }
+
+    pub fn is_executable(&self, path: &str) -> bool {
+        self.real(path).is_some_and(|path| path.is_file() && access(&path, AccessFlags::X_OK).is_ok())
+    }
+
+    pub fn is_writable(&self, path: &str) -> bool {
+        self.real(path).is_some_and(|path| access(&path, AccessFlags::W_OK).is_ok())
+    }
+
+    /// A file's text; none if it can't be read. Bytes that are no UTF-8 are replaced.
+    pub fn text(&self, path: &str) -> Option<String> {
+        let bytes = std::fs::read(self.real(path)?).ok()?;
+        Some(String::from_utf8_lossy(&bytes).into_owned())
+    }
+
+    /// The names in a directory, sorted; empty if it can't be read.
+    pub fn names(&self, path: &str) -> Vec<String> {
+        let Some(entries) = self.real(path).and_then(|path| std::fs::read_dir(path).ok()) else { return Vec::new() };
+        let mut names: Vec<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
+        names.sort();
+        names
+    }
+
+    /// The first executable file `program` in the folders of `path`.
+    pub fn which(&self, program: &str, path: &str) -> Option<String> {
+        path.split(':')
+            .filter(|folder| folder.starts_with('/'))
+            .map(|folder| format!("{}/{program}", folder.trim_end_matches('/')))
+            .find(|candidate| self.is_executable(candidate))
+    }
+}
+
+/// The components of a path, last first; `.` and the root left out.
+fn components(path: &Path) -> Vec<std::ffi::OsString> {
+    path.components()
+        .filter_map(|component| match component {
+            Component::Normal(name) => Some(name.to_owned()),
+            Component::ParentDir => Some("..".into()),
+            _ => None,
+        })
+        .rev()
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    #[test]
+    fn absolute_links_stay_inside_the_root() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        std::fs::create_dir_all(at("opt/software/bin")).unwrap();
+        std::fs::create_dir_all(at("mnt/view")).unwrap();
+        std::fs::write(at("opt/software/bin/flux"), "#!").unwrap();
+        std::fs::set_permissions(at("opt/software/bin/flux"), PermissionsExt::from_mode(0o755)).unwrap();
+        symlink("/opt/software/bin", at("mnt/view/bin")).unwrap();
+        symlink("loop", at("mnt/loop")).unwrap();
+        symlink("../../opt/software/gone", at("mnt/view/gone")).unwrap();
+
+        let host = Host::new(root.path());
+        assert!(host.is_executable("/mnt/view/bin/flux"));
+        assert!(!host.exists("/mnt/loop") && !host.exists("/mnt/view/gone"));
+        assert_eq!(host.which("flux", "relative:/bin:/mnt/view/bin/").as_deref(), Some("/mnt/view/bin/flux"));
+        assert_eq!(host.names("/mnt/view/bin"), ["flux"]);
+        assert_eq!(host.text("/mnt/view/bin/flux").as_deref(), Some("#!"));
+    }
+}

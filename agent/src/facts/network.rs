@@ -1,0 +1,82 @@
+//! Names and addresses of this host, from plain files.
+
+use std::net::IpAddr;
+
+use super::FactsError;
+use super::host::Host;
+
+/// What gethostname says.
+pub fn hostname() -> Result<String, FactsError> {
+    let name = nix::unistd::gethostname().map_err(|error| FactsError::Hostname(error.to_string()))?;
+    name.into_string().map_err(|_| FactsError::Hostname("it is no UTF-8".into()))
+}
+
+/// The host's own address: its line in /etc/hosts, else the first interface that is no loopback, IPv4 before IPv6.
+pub fn address(host: &Host, hostname: &str) -> Option<String> {
+    let text = host.text("/etc/hosts").unwrap_or_default();
+    from_hosts(&text, hostname).or_else(from_interfaces).map(|address| address.to_string())
+}
+
+fn from_hosts(text: &str, hostname: &str) -> Option<IpAddr> {
+    text.lines()
+        .map(|line| line.split('#').next().unwrap_or_default())
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let address: IpAddr = words.next()?.parse().ok()?;
+            words.any(|name| name == hostname).then_some(address)
+        })
+        .find(|address| !address.is_loopback())
+}
+
+fn from_interfaces() -> Option<IpAddr> {
+    let found: Vec<IpAddr> = nix::ifaddrs::getifaddrs()
+        .ok()?
+        .filter_map(|interface| {
+            let address = interface.address?;
+            let v4 = address.as_sockaddr_in().map(|address| IpAddr::V4(address.ip()));
+            v4.or_else(|| address.as_sockaddr_in6().map(|address| IpAddr::V6(address.ip())))
+        })
+        .filter(|address| !address.is_loopback() && !is_link_local(address))
+        .collect();
+    found.iter().find(|address| address.is_ipv4()).or(found.first()).copied()
+}
+
+fn is_link_local(address: &IpAddr) -> bool {
+    match address {
+        IpAddr::V4(address) => address.is_link_local(),
+        IpAddr::V6(address) => address.is_unicast_link_local(),
+    }
+}
+
+/// The cluster's domain: what follows `svc.` in the search list of resolv.conf.
+pub fn cluster_domain(host: &Host) -> Option<String> {
+    from_resolv_conf(&host.text("/etc/resolv.conf")?)
+}
+
+fn from_resolv_conf(text: &str) -> Option<String> {
+    text.lines()
+        .filter_map(|line| line.trim().strip_prefix("search"))
+        .flat_map(str::split_whitespace)
+        .find_map(|domain| domain.strip_prefix("svc."))
+        .map(|domain| domain.trim_end_matches('.').to_owned())
+        .filter(|domain| !domain.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_domain_follows_svc_in_the_search_list() {
+        let kubernetes = "nameserver 10.96.0.10\nsearch default.svc.corp.example svc.corp.example corp.example lan\n";
+        assert_eq!(from_resolv_conf(kubernetes).as_deref(), Some("corp.example"));
+        assert_eq!(from_resolv_conf("nameserver 1.1.1.1\nsearch lan\n"), None);
+    }
+
+    #[test]
+    fn the_own_line_of_the_hosts_file_counts() {
+        let text = "127.0.0.1 localhost mc-0\n# 10.0.0.9 mc-0\n10.0.0.7\tmc-0.flux-service.default mc-0 # me\n";
+        assert_eq!(from_hosts(text, "mc-0"), "10.0.0.7".parse().ok());
+        assert_eq!(from_hosts(text, "mc-1"), None);
+    }
+}

@@ -1,0 +1,270 @@
+//! broker.toml, and what it refers to: directories and the hostlist.
+
+use flux_shared::agent_spec::AgentSpec;
+use serde::Serialize;
+
+use super::error::RenderError;
+use super::{Content, Mode, PlanError, Planned, Scene, Step, hosts, scheduler};
+
+/// How long followers live on without a word from the lead (which speaks every `HEARTBEAT_PERIOD`). Flux's own five
+/// minutes are for machines that reboot; a pod that is gone does not come back under the same broker.
+const HEARTBEAT_TIMEOUT: &str = "10s";
+const HEARTBEAT_PERIOD: &str = "2s";
+
+/// The directories of Flux, owned by who runs it.
+pub fn directories(scene: &Scene) -> Vec<Planned> {
+    let paths = &scene.paths;
+    let mut directories = vec![
+        (paths.broker_config_dir(), 0o755),
+        (paths.system_dir(), 0o755),
+        (paths.cron_dir(), 0o755),
+        (paths.run_dir(), 0o755),
+        (paths.state_dir(), 0o700),
+    ];
+    if scene.needs_curve() {
+        directories.push((paths.curve_dir(), 0o700));
+    }
+    // One that is there already may be a volume of the user's: it stays as it is.
+    if !scene.facts.is_present(&scene.spec.runner.logs) {
+        directories.push((scene.spec.runner.logs.clone(), 0o755));
+    }
+    let owner = scene.identity.owner;
+    directories
+        .into_iter()
+        .map(|(path, mode)| Planned::with(&["uid"], Step::Directory { path, mode: Mode(mode), owner }))
+        .collect()
+}
+
+/// The hostlist, one line.
+pub fn hostlist(scene: &Scene) -> Planned {
+    let content = Content::Text(format!("{}\n", scene.hosts.list));
+    let owner = scene.identity.owner;
+    Planned::with(&["uid"], Step::File { path: scene.paths.hostlist(), mode: Mode(0o644), owner, content })
+}
+
+/// broker.toml: the user's own as it is, else ours.
+pub fn config(scene: &Scene) -> Result<Planned, PlanError> {
+    let (text, facts): (String, &[&'static str]) = match &scene.spec.flux.broker_config {
+        Some(text) => (text.clone(), &["uid"]),
+        None => (generate(scene)?, &["uid", "address", "cluster_domain", "cores", "view"]),
+    };
+    let owner = scene.identity.owner;
+    let content = Content::Text(text);
+    Ok(Planned::with(facts, Step::File { path: scene.paths.broker_toml(), mode: Mode(0o644), owner, content }))
+}
+
+/// Links from where the documents of the first releases had the files to where they are, as far as the view is ours
+/// to write to.
+pub fn documented_links(scene: &Scene) -> Vec<Planned> {
+    let view = scene.paths.view();
+    if !scene.facts.is_writable(&view) {
+        return Vec::new();
+    }
+    [
+        ("etc/flux/config", scene.paths.broker_config_dir()),
+        ("etc/flux/system", scene.paths.system_dir()),
+        ("run/flux", scene.paths.run_dir()),
+        ("var/lib/flux", scene.paths.state_dir()),
+        ("curve", scene.paths.curve_dir()),
+    ]
+    .into_iter()
+    .map(|(path, target)| Planned::with(&["view"], Step::Link { path: format!("{view}/{path}"), target }))
+    .collect()
+}
+
+#[derive(Serialize)]
+struct Config {
+    access: Access,
+    bootstrap: Bootstrap,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    resource: Option<Resource>,
+    heartbeat: Heartbeat,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    modules: Option<Modules>,
+    #[serde(rename = "sched-fluxion-qmanager", skip_serializing_if = "Option::is_none")]
+    qmanager: Option<Qmanager>,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Access {
+    allow_guest_user: bool,
+    allow_root_owner: bool,
+}
+
+#[derive(Serialize)]
+struct Bootstrap {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    curve_cert: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    enable_ipv6: bool,
+    default_port: u16,
+    default_bind: String,
+    default_connect: String,
+    hosts: Vec<HostEntry>,
+}
+
+#[derive(Serialize)]
+struct HostEntry {
+    host: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    bind: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    connect: Option<String>,
+}
+
+#[derive(Serialize)]
+struct Resource {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    path: Option<String>,
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    noverify: bool,
+}
+
+#[derive(Serialize)]
+struct Heartbeat {
+    period: &'static str,
+    timeout: &'static str,
+}
+
+#[derive(Serialize)]
+struct Modules {
+    alternatives: Alternatives,
+}
+
+#[derive(Serialize)]
+struct Alternatives {
+    sched: &'static str,
+}
+
+#[derive(Serialize)]
+#[serde(rename_all = "kebab-case")]
+struct Qmanager {
+    queue_policy: String,
+}
+
+fn generate(scene: &Scene) -> Result<String, PlanError> {
+    let config = Config {
+        access: Access { allow_guest_user: true, allow_root_owner: true },
+        bootstrap: bootstrap(scene),
+        resource: resource(scene),
+        heartbeat: Heartbeat { period: HEARTBEAT_PERIOD, timeout: HEARTBEAT_TIMEOUT },
+        modules: scheduler::chosen(scene)?
+            .map(|kind| Modules { alternatives: Alternatives { sched: scheduler::module(kind) } }),
+        qmanager: scene.spec.flux.queue_policy.clone().map(|queue_policy| Qmanager { queue_policy }),
+    };
+    let failed = |error: toml::ser::Error| PlanError::Render { file: "broker.toml", source: RenderError(error.to_string()) };
+    toml::to_string(&config).map_err(failed)
+}
+
+/// The lead says what there is; the others only need `[bootstrap]`. Flux drains a node that has fewer cores than R
+/// says, so where the user claims more than there are, it must not check.
+fn resource(scene: &Scene) -> Option<Resource> {
+    let noverify = scene.spec.runner.cores.is_some_and(|cores| cores > scene.facts.cores);
+    let path = scene.is_lead().then(|| scene.paths.resources());
+    (path.is_some() || noverify).then_some(Resource { path, noverify })
+}
+
+fn bootstrap(scene: &Scene) -> Bootstrap {
+    let spec = scene.spec;
+    let own = scene.facts.address.as_deref();
+    let is_ipv6 = own.is_some_and(|address| address.contains(':'));
+    Bootstrap {
+        curve_cert: scene.needs_curve().then(|| scene.paths.curve_cert()),
+        enable_ipv6: is_ipv6,
+        default_port: spec.network.port,
+        default_bind: format!("tcp://{}:%p", own.map_or("*".into(), bracketed)),
+        default_connect: format!("tcp://%h{}:%p", hosts::suffix(spec, &scene.domain)),
+        hosts: host_entries(spec, &scene.hosts.list),
+    }
+}
+
+/// A lead in another cluster is reached by its address and port; of a host that is named twice the first entry counts.
+fn host_entries(spec: &AgentSpec, list: &str) -> Vec<HostEntry> {
+    let all = HostEntry { host: list.to_owned(), bind: None, connect: None };
+    match &spec.network.lead {
+        None => vec![all],
+        Some(lead) => {
+            let connect = format!("tcp://{}:{}", bracketed(&lead.address), lead.port);
+            let bind = format!("tcp://*:{}", lead.port);
+            vec![HostEntry { host: lead.address.clone(), bind: Some(bind), connect: Some(connect) }, all]
+        }
+    }
+}
+
+/// An IPv6 address as a URI has it.
+fn bracketed(address: &str) -> String {
+    if address.contains(':') { format!("[{address}]") } else { address.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Facts;
+
+    fn toml_of(spec: &str, facts: Facts) -> toml::Table {
+        let spec = AgentSpec::from_toml(spec).unwrap();
+        let scene = Scene::new(&spec, &facts).unwrap();
+        toml::from_str(&generate(&scene).unwrap()).unwrap()
+    }
+
+    fn at<'a>(table: &'a toml::Table, path: &str) -> Option<&'a toml::Value> {
+        let (first, rest) = path.split_once('/').unwrap_or((path, ""));
+        let value = table.get(first)?;
+        if rest.is_empty() { Some(value) } else { at(value.as_table()?, rest) }
+    }
+
+    #[test]
+    fn brokers_bind_to_their_own_address_and_find_each_other_by_name() {
+        let facts = Facts { address: Some("10.1.2.3".into()), cluster_domain: Some("corp".into()), ..Facts::default() };
+        let table = toml_of("name='mc'\nsize=4\nnamespace='team'", facts);
+        assert_eq!(at(&table, "bootstrap/default_bind").unwrap().as_str(), Some("tcp://10.1.2.3:%p"));
+        let connect = at(&table, "bootstrap/default_connect").unwrap().as_str();
+        assert_eq!(connect, Some("tcp://%h.flux-service.team.svc.corp:%p"));
+        assert_eq!(at(&table, "resource/path").unwrap().as_str(), Some("/mnt/flux/config/etc/flux/system/R"));
+    }
+
+    #[test]
+    fn ipv6_is_enabled_where_it_is_the_own_address() {
+        let table = toml_of("name='mc'\nsize=2", Facts { address: Some("fd00::7".into()), ..Facts::default() });
+        assert_eq!(at(&table, "bootstrap/enable_ipv6").unwrap().as_bool(), Some(true));
+        assert_eq!(at(&table, "bootstrap/default_bind").unwrap().as_str(), Some("tcp://[fd00::7]:%p"));
+    }
+
+    #[test]
+    fn followers_have_no_resources_and_a_single_broker_needs_no_certificate() {
+        let follower = Facts { index: Some(1), ..Facts::default() };
+        let table = toml_of("name='mc'\nsize=2", follower);
+        assert!(at(&table, "resource").is_none() && at(&table, "bootstrap/curve_cert").is_some());
+        let bare = Facts { present: Default::default(), ..Facts::default() };
+        assert!(at(&toml_of("name='mc'", bare), "bootstrap/curve_cert").is_none());
+    }
+
+    #[test]
+    fn flux_does_not_check_cores_that_are_not_there() {
+        let more = "name='mc'\nsize=2\n[runner]\ncores=16";
+        assert_eq!(at(&toml_of(more, Facts::default()), "resource/noverify").unwrap().as_bool(), Some(true));
+        let fewer = "name='mc'\nsize=2\n[runner]\ncores=2";
+        assert!(at(&toml_of(fewer, Facts::default()), "resource/noverify").is_none());
+    }
+
+    #[test]
+    fn a_remote_lead_has_an_entry_of_its_own() {
+        let spec = "name='burst-0'\nsize=2\n[network]\nlead={address='10.9.9.9',port=30123}";
+        let table = toml_of(spec, Facts { index: Some(1), ..Facts::default() });
+        let hosts = at(&table, "bootstrap/hosts").unwrap().as_array().unwrap();
+        assert_eq!(hosts[0]["connect"].as_str(), Some("tcp://10.9.9.9:30123"));
+        assert_eq!(hosts[1]["host"].as_str(), Some("10.9.9.9,burst-0-[0-1]"));
+    }
+
+    #[test]
+    fn a_queue_policy_brings_fluxion_if_the_view_has_it() {
+        let spec = "name='mc'\n[flux]\nqueue_policy='easy'";
+        let table = toml_of(spec, Facts::default());
+        assert_eq!(at(&table, "sched-fluxion-qmanager/queue-policy").unwrap().as_str(), Some("easy"));
+        assert_eq!(at(&table, "modules/alternatives/sched").unwrap().as_str(), Some("sched-fluxion-qmanager"));
+        let mut facts = Facts::default();
+        facts.view.fluxion = false;
+        assert!(at(&toml_of(spec, facts), "modules").is_none());
+    }
+}

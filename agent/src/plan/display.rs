@@ -1,0 +1,51 @@
+//! Words as a person would type them.
+
+use flux_shared::words::{Part, Word};
+
+/// `text` as one word of a shell.
+pub fn quote(text: &str) -> String {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%^".contains(c);
+    match !text.is_empty() && text.chars().all(plain) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    }
+}
+
+/// A word for display: references stay references.
+pub fn word(word: &Word) -> String {
+    let parts = match word {
+        Word::Literal(text) => return quote(text),
+        Word::Template(parts) => parts,
+    };
+    let inner: String = parts
+        .iter()
+        .map(|part| match part {
+            Part::Env(name) => format!("${{{name}}}"),
+            Part::Text(text) => text.chars().flat_map(escape).collect(),
+        })
+        .collect();
+    format!("\"{inner}\"")
+}
+
+/// Inside double quotes.
+fn escape(c: char) -> impl Iterator<Item = char> {
+    let backslash = matches!(c, '"' | '\\' | '$' | '`').then_some('\\');
+    backslash.into_iter().chain(std::iter::once(c))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn words_read_back_as_they_were() {
+        for text in ["plain", "", "two words", "it's", "$HOME", "a\"b", "-Sa=b", "*", "a\nb", "~"] {
+            let typed = word(&Word::literal(text));
+            let back = flux_shared::words::split(&typed).unwrap().words;
+            assert_eq!(back, [Word::literal(text)], "{typed}");
+        }
+        let template = flux_shared::words::split(r#""a $B \$c \"""#).unwrap().words;
+        assert_eq!(word(&template[0]), r#""a ${B} \$c \"""#);
+        assert_eq!(flux_shared::words::split(&word(&template[0])).unwrap().words, template);
+    }
+}

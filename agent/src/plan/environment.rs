@@ -1,0 +1,70 @@
+//! The environment of everything that follows: PATH, PYTHONPATH, the scheduler's choice, the user's own for Flux.
+
+use flux_shared::agent_spec::SchedulerKind;
+
+use super::{EnvChange, PlanError, Planned, Scene, Step, scheduler, set};
+
+/// Where the image sets no PATH.
+const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// The step for the runner.
+pub fn step(scene: &Scene) -> Result<Planned, PlanError> {
+    let mut changes = view_paths(scene);
+    changes.push(set("STATE_DIR", &scene.paths.state_dir()));
+    changes.push(set("FLUX_OUTPUT_DIR", &scene.spec.runner.logs));
+    changes.extend(scheduler_changes(scene)?);
+    changes.extend(scene.spec.flux.environment.iter().map(|(name, value)| set(name, value)));
+    Ok(Planned::with(depends_on(scene), Step::Environment { changes }))
+}
+
+/// The step for a container beside the runner: the same programs, and where the socket is.
+pub fn sidecar_step(scene: &Scene) -> Planned {
+    let mut changes = view_paths(scene);
+    changes.push(set("fluxsocket", &format!("local://{}", scene.socket())));
+    changes.extend(scene.spec.flux.environment.iter().map(|(name, value)| set(name, value)));
+    Planned::with(depends_on(scene), Step::Environment { changes })
+}
+
+fn depends_on(scene: &Scene) -> &'static [&'static str] {
+    if scene.spec.view.enabled { &["env.PATH", "view"] } else { &[] }
+}
+
+/// The view's programs come last, so that the image's own come first.
+fn view_paths(scene: &Scene) -> Vec<EnvChange> {
+    let mut changes = Vec::new();
+    if !scene.facts.environment.contains_key("PATH") {
+        changes.push(EnvChange::Default { name: "PATH".into(), value: DEFAULT_PATH.into() });
+    }
+    if scene.spec.view.enabled {
+        changes.push(append("PATH", format!("{}/bin", scene.paths.view())));
+    }
+    changes.extend(scene.python_path().map(|path| append("PYTHONPATH", path)));
+    changes
+}
+
+/// What makes Flux of any age load the scheduler that was chosen.
+fn scheduler_changes(scene: &Scene) -> Result<Vec<EnvChange>, PlanError> {
+    let view = scene.paths.view();
+    let old = !scene.facts.view.fluxion_modprobe;
+    Ok(match scheduler::chosen(scene)? {
+        None => Vec::new(),
+        Some(_) if !scene.spec.view.enabled => Vec::new(),
+        Some(SchedulerKind::Simple) if scene.facts.view.fluxion && old => {
+            vec![set("FLUXION_RESOURCE_RC_NOOP", "1"), set("FLUXION_QMANAGER_RC_NOOP", "1")]
+        }
+        Some(SchedulerKind::Simple) => Vec::new(),
+        Some(SchedulerKind::Fluxion) => {
+            let mut changes = vec![append("FLUX_RC_EXTRA", format!("{view}/etc/flux"))];
+            match old {
+                true => changes.push(set("FLUX_SCHED_MODULE", "none")),
+                false => changes.push(append("FLUX_MODPROBE_PATH_APPEND", format!("{view}/etc/flux/modprobe"))),
+            }
+            changes.push(append("FLUX_MODULE_PATH_PREPEND", format!("{view}/lib/flux/modules")));
+            changes
+        }
+    })
+}
+
+fn append(name: &str, value: String) -> EnvChange {
+    EnvChange::Append { name: name.into(), separator: ':', value }
+}

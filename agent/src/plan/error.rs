@@ -1,0 +1,66 @@
+//! Why no plan can be made.
+
+use flux_shared::exit::Category;
+
+/// Why no plan can be made.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+pub enum PlanError {
+    #[error("failed to place host `{host}`: it is not in the hostlist {hostlist}")]
+    NotInHostlist { host: String, hostlist: String },
+    #[error("failed to read the hostlist: {0}")]
+    Hostlist(String),
+    #[error("failed to read the topology `{0}`")]
+    Topology(String),
+    #[error("failed to set the quorum: {quorum} brokers of {hosts}")]
+    Quorum { quorum: u32, hosts: usize },
+    #[error("failed to find Flux: {0} is not there")]
+    FluxMissing(String),
+    #[error("failed to find Fluxion in {0}")]
+    FluxionMissing(String),
+    #[error("failed to find a shell for {0}")]
+    ShellMissing(String),
+    #[error("failed to find container `{0}` in the spec")]
+    UnknownSidecar(String),
+    #[error("failed to write {file}")]
+    Render { file: &'static str, source: RenderError },
+}
+
+/// A file's content could not be serialized.
+#[derive(Debug, Clone, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub struct RenderError(pub String);
+
+impl PlanError {
+    /// The exit category.
+    pub fn category(&self) -> Category {
+        match self {
+            PlanError::NotInHostlist { .. }
+            | PlanError::Hostlist(_)
+            | PlanError::Topology(_)
+            | PlanError::Quorum { .. }
+            | PlanError::UnknownSidecar(_) => Category::SpecInvalid,
+            PlanError::FluxMissing(_) | PlanError::FluxionMissing(_) => Category::ViewMissing,
+            PlanError::ShellMissing(_) => Category::ShellMissing,
+            PlanError::Render { .. } => Category::Internal,
+        }
+    }
+
+    /// What a person can do about it.
+    pub fn hint(&self) -> &'static str {
+        match self {
+            PlanError::NotInHostlist { .. } => {
+                "the pod's host name must be `<name>-<index>`: remove hostname and setHostnameAsFQDN from the pod, or name the host in the list"
+            }
+            PlanError::Hostlist(_) => "write it like mc-[0-3],other",
+            PlanError::Topology(_) => "use kary:K, mincrit, mincrit:K, binomial or custom",
+            PlanError::Quorum { .. } => "the quorum is 1 at least and the number of hosts at most",
+            PlanError::FluxMissing(_) => {
+                "with the view enabled its image must hold Flux for this architecture; with `flux.container.disable` the container's image must have `flux` on its PATH"
+            }
+            PlanError::FluxionMissing(_) => "use a view with flux-sched, or leave the scheduler as it is",
+            PlanError::ShellMissing(_) => "use an image with /bin/sh, or do without snippets, scripts and batch",
+            PlanError::UnknownSidecar(_) => "the container's argument must be the name of a wrapped container",
+            PlanError::Render { .. } => "this is a defect of flux-agent: please report it with the spec",
+        }
+    }
+}

@@ -1,0 +1,54 @@
+//! Every other rank: joins its parent, and ends when the instance does.
+
+use flux_shared::words::Word;
+
+use super::{AtEnd, Launch, PlanError, Planned, Scene, Step, Stdout, hosts, options, runner, snippets, topology};
+
+/// How often a follower's broker is started again before the pod gives up.
+pub const RESTART_LIMIT: u32 = 10;
+
+pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
+    let mut steps = runner::prepare(scene)?;
+    steps.extend(snippets::step(scene, "workerPre", scene.spec.runner.snippets.worker_pre.as_ref())?);
+    steps.extend(wait(scene)?);
+    steps.push(launch(scene)?);
+    steps.extend(snippets::step(scene, "post", scene.spec.runner.snippets.post.as_ref())?);
+    Ok(steps)
+}
+
+/// The parent's full name, so that the resolver needs no search list; or a remote lead as it was given.
+/// A broker.toml of the user's own may name other hosts and ports: Flux then waits by itself.
+fn wait(scene: &Scene) -> Result<Option<Planned>, PlanError> {
+    let spec = scene.spec;
+    if spec.flux.broker_config.is_some() {
+        return Ok(None);
+    }
+    let parent = topology::parent(spec.flux.topology.as_deref(), scene.rank, scene.hosts.size())?;
+    let (host, port) = match &spec.network.lead {
+        Some(lead) if parent == 0 => (lead.address.clone(), lead.port),
+        _ => {
+            let suffix = hosts::suffix(spec, &scene.domain);
+            (format!("{}{suffix}.", scene.hosts.name(parent)), spec.network.port)
+        }
+    };
+    Ok(Some(Planned::with(&["cluster_domain"], Step::WaitParent { host, port })))
+}
+
+fn launch(scene: &Scene) -> Result<Planned, PlanError> {
+    let runner = &scene.spec.runner;
+    let argv = runner.prefix.iter().cloned();
+    let argv = argv.chain(runner::flux_start(scene)?.into_iter().map(Word::Literal));
+    let options = options::broker(scene, runner.interactive).into_iter().map(Word::Literal);
+    let at_end = match scene.spec.flux.complete_workers {
+        true => AtEnd::Complete,
+        false => AtEnd::RestartFollower { limit: RESTART_LIMIT },
+    };
+    let launch = Launch {
+        label: "fluxstart",
+        argv: argv.chain(options).collect(),
+        run_as: scene.identity.run_as,
+        stdout: Stdout::Inherit,
+        at_end,
+    };
+    Ok(Planned::with(&[scene.flux_fact()], Step::Launch(launch)))
+}

@@ -1,0 +1,61 @@
+//! The files that people source or run in any container of the pod, as the documents promise.
+
+use std::collections::BTreeMap;
+
+use flux_shared::words::{Part, Word};
+
+use super::display::quote;
+use super::{Content, Mode, Planned, Scene, Step};
+
+/// flux-view.sh, flux-connect.sh, load-fluxion.sh. Executable, so that they can be run as well as sourced.
+pub fn steps(scene: &Scene) -> Vec<Planned> {
+    let paths = &scene.paths;
+    let file = |path: String, content: Content, facts: &[&'static str]| {
+        Planned::with(facts, Step::File { path, mode: Mode(0o755), owner: scene.identity.owner, content })
+    };
+    vec![
+        file(paths.flux_view_sh(), Content::Exports(exports(scene)), &["uid", "view"]),
+        file(paths.flux_connect_sh(), Content::Text(connect(scene)), &["uid", "shell"]),
+        file(paths.load_fluxion_sh(), Content::Text(fluxion(scene)), &["uid"]),
+    ]
+}
+
+/// What flux-view.sh exports: the values that the entrypoint had when it wrote the file.
+fn exports(scene: &Scene) -> BTreeMap<String, Word> {
+    let own = |name: &str| (name.to_owned(), Word::Template(vec![Part::Env(name.to_owned())]));
+    let mut exports = BTreeMap::from([
+        own("PATH"),
+        own("HOME"),
+        own("LD_LIBRARY_PATH"),
+        ("fluxsocket".to_owned(), Word::literal(format!("local://{}", scene.socket()))),
+    ]);
+    exports.extend(scene.python_path().map(|_| own("PYTHONPATH")));
+    let user = scene.spec.flux.environment.iter();
+    exports.extend(user.map(|(name, value)| (name.clone(), Word::literal(value))));
+    exports
+}
+
+/// A shell, or the command given, inside the instance.
+fn connect(scene: &Scene) -> String {
+    let view = quote(&scene.paths.flux_view_sh());
+    let shell = scene.facts.shell.as_deref().unwrap_or("/bin/sh");
+    format!("#!/bin/sh\n. {view}\n[ $# -gt 0 ] || set -- {shell}\nexec flux proxy \"$fluxsocket\" \"$@\"\n")
+}
+
+/// Fluxion in place of the scheduler that runs, whichever it is. To be run inside the instance, on the lead.
+fn fluxion(scene: &Scene) -> String {
+    let modules = format!("{}/lib/flux/modules", scene.paths.view());
+    let load = |name: &str| match scene.spec.view.enabled {
+        true => quote(&format!("{modules}/{name}.so")),
+        false => name.to_owned(),
+    };
+    let mut text = String::from("#!/bin/sh\n");
+    for module in ["sched-fluxion-qmanager", "sched-fluxion-feasibility", "sched-fluxion-resource", "sched-simple"] {
+        text += &format!("flux module remove -f {module}\n");
+    }
+    text += &format!("flux module load {} || exit 1\n", load("sched-fluxion-resource"));
+    text += "# part of newer releases only\n";
+    text += &format!("flux module load {} 2>/dev/null || :\n", load("sched-fluxion-feasibility"));
+    text += &format!("flux module load {}\n", load("sched-fluxion-qmanager"));
+    text
+}

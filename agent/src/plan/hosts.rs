@@ -1,0 +1,123 @@
+//! The instance's hosts in rank order, and their names in the DNS.
+
+use flux_shared::agent_spec::AgentSpec;
+use flux_shared::hostlist;
+
+use super::PlanError;
+
+/// The domain where neither the spec nor resolv.conf names one.
+const DEFAULT_DOMAIN: &str = "cluster.local";
+
+/// The instance's hosts in rank order.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Hosts {
+    /// The list as it is written to files.
+    pub list: String,
+    /// Every host once, in rank order.
+    pub names: Vec<String>,
+}
+
+impl Hosts {
+    /// A lead broker of another cluster comes first, named by its address.
+    pub fn of(spec: &AgentSpec) -> Result<Hosts, PlanError> {
+        let mut list = spec.hostlist();
+        let mut names = hostlist::expand(&list).map_err(PlanError::Hostlist)?;
+        if let Some(lead) = &spec.network.lead
+            && names.first() != Some(&lead.address)
+        {
+            names.retain(|name| *name != lead.address);
+            names.insert(0, lead.address.clone());
+            list = encode(&names);
+        }
+        match names.iter().find(|name| !hostlist::is_bootstrap_host(name)) {
+            Some(name) => Err(PlanError::Hostlist(format!("`{name}` is no host name"))),
+            None if names.is_empty() => Err(PlanError::Hostlist("it is empty".into())),
+            None => Ok(Hosts { list, names }),
+        }
+    }
+
+    pub fn rank_of(&self, host: &str) -> Result<u32, PlanError> {
+        hostlist::rank_of(&self.names, host)
+            .ok_or_else(|| PlanError::NotInHostlist { host: host.into(), hostlist: self.list.clone() })
+    }
+
+    pub fn size(&self) -> u32 {
+        u32::try_from(self.names.len()).unwrap_or(u32::MAX)
+    }
+
+    pub fn name(&self, rank: u32) -> &str {
+        self.names.get(rank as usize).map_or("", String::as_str)
+    }
+}
+
+/// A hostlist for `names` that names each exactly once: numbered neighbours become ranges.
+pub fn encode(names: &[String]) -> String {
+    let mut entries: Vec<(String, Option<(u64, u64)>)> = Vec::new();
+    for name in names {
+        let (prefix, number) = numbered(name);
+        match (entries.last_mut(), number) {
+            (Some((last, Some((_, end)))), Some(number)) if *last == prefix && *end + 1 == number => *end = number,
+            _ => entries.push((prefix, number.map(|number| (number, number)))),
+        }
+    }
+    let entry = |(prefix, range): (String, Option<(u64, u64)>)| match range {
+        None => prefix,
+        Some((first, last)) if first == last => format!("{prefix}{first}"),
+        Some((first, last)) => format!("{prefix}[{first}-{last}]"),
+    };
+    entries.into_iter().map(entry).collect::<Vec<String>>().join(",")
+}
+
+/// A name's prefix and its number, if it ends in one without padding.
+fn numbered(name: &str) -> (String, Option<u64>) {
+    let start = name.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);
+    let digits = &name[start..];
+    let padded = digits.len() > 1 && digits.starts_with('0');
+    match (padded || digits.len() > 12 || start == 0, digits.parse()) {
+        (false, Ok(number)) => (name[..start].to_owned(), Some(number)),
+        _ => (name.to_owned(), None),
+    }
+}
+
+/// The cluster's domain: from the spec, else from the host, else the usual one.
+pub fn domain(spec: &AgentSpec, from_host: Option<&str>) -> String {
+    let chosen = spec.network.cluster_domain.as_deref().or(from_host).unwrap_or(DEFAULT_DOMAIN);
+    chosen.trim_end_matches('.').to_owned()
+}
+
+/// What follows a pod's host name in the DNS, with the leading dot and without a trailing one.
+pub fn suffix(spec: &AgentSpec, domain: &str) -> String {
+    format!(".{}.{}.svc.{domain}", spec.network.service, spec.namespace)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_remote_lead_comes_first_once() {
+        let hosts = |text: &str| Hosts::of(&AgentSpec::from_toml(text).unwrap()).unwrap();
+        let local = hosts("name='mc'\nsize=3");
+        assert_eq!((local.list.as_str(), local.size()), ("mc-[0-2]", 3));
+        let named = "name='burst-0'\nsize=2\n[network]\nhostlist='10.0.0.1,mc-[1-3],burst-0-[0-1]'\nlead={address='10.0.0.1'}";
+        assert_eq!(hosts(named).list, "10.0.0.1,mc-[1-3],burst-0-[0-1]");
+        let bare = "name='burst-0'\nsize=2\n[network]\nlead={address='lead.example'}";
+        assert_eq!(hosts(bare).list, "lead.example,burst-0-[0-1]");
+    }
+
+    #[test]
+    fn what_flux_would_refuse_is_refused() {
+        for list in ["", "a_b", "mc-[0-1][0-1]"] {
+            let spec = AgentSpec::from_toml(&format!("name='mc'\n[network]\nhostlist='{list}'")).unwrap();
+            assert!(Hosts::of(&spec).is_err(), "{list}");
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn an_encoded_list_expands_to_the_same_hosts(names in proptest::collection::btree_set("[a-c](-?[0-9]{0,3})", 1..20)) {
+            let names: Vec<String> = names.into_iter().filter(|name| hostlist::is_bootstrap_host(name)).collect();
+            proptest::prop_assert_eq!(hostlist::expand(&encode(&names)).unwrap(), names);
+        }
+    }
+}

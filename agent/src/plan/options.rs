@@ -1,0 +1,47 @@
+//! The options of every broker, in the order of the documents.
+
+use super::Scene;
+use super::topology::DEFAULT_FANOUT;
+
+/// `-S` attributes for any rank. `interactive`: no initial program at all.
+pub fn broker(scene: &Scene, interactive: bool) -> Vec<String> {
+    let (spec, paths) = (scene.spec, &scene.paths);
+    let flux = &spec.flux;
+    let mut options = vec![attribute("cron.directory", paths.cron_dir())];
+    if flux.topology.is_none() {
+        options.push(attribute("tbon.fanout", DEFAULT_FANOUT));
+    }
+    options.push(attribute("rundir", paths.run_dir()));
+    if interactive {
+        options.push("-Sbroker.rc2_none".into());
+    }
+    options.push(attribute("statedir", paths.state_dir()));
+    if !flux.disable_socket {
+        options.push(attribute("local-uri", format!("local://{}", paths.socket())));
+    }
+    if let Some(timeout) = flux.connect_timeout.as_deref().filter(|timeout| !timeout.is_empty()) {
+        options.push(attribute("tbon.connect_timeout", timeout));
+    }
+    if let Some(topology) = &flux.topology {
+        options.push(attribute("tbon.topo", topology));
+    }
+    if let Some(quorum) = quorum(scene) {
+        options.push(attribute("broker.quorum", quorum));
+    }
+    if spec.logging.zeromq {
+        options.push(attribute("tbon.zmqdebug", 1));
+    }
+    options.push(attribute("log-stderr-level", if spec.logging.quiet { 0 } else { flux.log_level }));
+    options.push("-Slog-stderr-mode=local".into());
+    options
+}
+
+fn attribute(name: &str, value: impl std::fmt::Display) -> String {
+    format!("-S{name}={value}")
+}
+
+/// Brokers to wait for, where that is not simply all of them.
+fn quorum(scene: &Scene) -> Option<u32> {
+    let spec = scene.spec;
+    spec.quorum.or_else(|| (scene.hosts.size() != spec.size && spec.network.lead.is_none()).then_some(spec.size))
+}

@@ -1,0 +1,166 @@
+//! The lead's initial program: what `flux start` runs once the instance is up, and the files that it needs.
+
+use flux_shared::agent_spec::Program;
+use flux_shared::words::Word;
+
+use super::{Content, Mode, PlanError, Planned, Scene, Step, Stdout, batch};
+
+/// What runs inside the instance.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Initial {
+    /// Nothing: the broker alone, until it is shut down.
+    pub words: Option<Vec<Word>>,
+    pub stdout: Stdout,
+}
+
+/// The initial program of the lead.
+pub fn initial(scene: &Scene) -> Initial {
+    let runner = &scene.spec.runner;
+    let interactive = runner.interactive && runner.program != Program::Diagnostics;
+    let quiet = scene.spec.logging.quiet;
+    let (words, stdout) = match &runner.program {
+        _ if interactive => (None, Stdout::Inherit),
+        Program::Persistent => (None, Stdout::Inherit),
+        Program::Submit { words } if words.is_empty() => (None, Stdout::Inherit),
+        Program::Launcher { words } if words.is_empty() => (None, Stdout::Inherit),
+        Program::Submit { words } => (Some(submit(scene, words)), live(scene)),
+        Program::Launcher { words } => (Some(launcher(scene, words.clone())), Stdout::Inherit),
+        Program::Script { launch: true, .. } => (Some(launcher(scene, vec![script_word(scene)])), Stdout::Inherit),
+        Program::Script { launch: false, .. } => (Some(submit(scene, &[script_word(scene)])), live(scene)),
+        Program::Batch { .. } | Program::BatchRaw { .. } if quiet => (Some(run_batch(scene)), Stdout::Discard),
+        Program::Batch { .. } | Program::BatchRaw { .. } => (Some(run_batch(scene)), Stdout::Inherit),
+        Program::Diagnostics => (Some(literals([&scene.paths.agent(), "diagnostics"])), Stdout::Inherit),
+    };
+    Initial { words, stdout }
+}
+
+/// The program's files: a script on every pod (any of them may run it), a batch on the lead.
+pub fn files(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
+    Ok(match &scene.spec.runner.program {
+        Program::Script { text, .. } => {
+            let content = Content::Text(with_shebang(scene, text, "the script")?);
+            let owner = scene.identity.owner;
+            let step = Step::File { path: script_path(scene), mode: Mode(0o755), owner, content };
+            vec![Planned::with(&["uid", "shell"], step)]
+        }
+        Program::Batch { lines } if scene.is_lead() => vec![batch::file(scene, batch::script(scene, lines)?)],
+        Program::BatchRaw { text } if scene.is_lead() => vec![batch::file(scene, batch::raw(scene, text)?)],
+        _ => Vec::new(),
+    })
+}
+
+/// A script's text, with a first line for the image's shell if it has none.
+pub fn with_shebang(scene: &Scene, text: &str, what: &str) -> Result<String, PlanError> {
+    match text.starts_with("#!") {
+        true => Ok(text.to_owned()),
+        false => Ok(scene.shebang(what)? + text),
+    }
+}
+
+/// `flux submit` keeps its output back on a pipe; a terminal makes it flush every line.
+fn live(scene: &Scene) -> Stdout {
+    if scene.facts.terminal { Stdout::Inherit } else { Stdout::LineBuffered }
+}
+
+fn submit(scene: &Scene, command: &[Word]) -> Vec<Word> {
+    let mut words = timed(scene);
+    words.extend(scene.spec.runner.prefix.iter().cloned());
+    words.extend(literals(&scene.spec.flux.submit_command));
+    words.extend(literals(flags(scene)));
+    words.extend(literals(["--quiet", "--watch"]));
+    words.extend_from_slice(command);
+    words
+}
+
+fn launcher(scene: &Scene, command: Vec<Word>) -> Vec<Word> {
+    let mut words = timed(scene);
+    words.extend(scene.spec.runner.prefix.iter().cloned());
+    words.extend(command);
+    words
+}
+
+/// The batch is submitted and awaited by the agent, whose exit code is that of the first job that failed.
+fn run_batch(scene: &Scene) -> Vec<Word> {
+    let mut words = timed(scene);
+    words.extend(scene.spec.runner.prefix.iter().cloned());
+    words.extend(literals([&scene.paths.agent(), "batch", "--", "flux", "batch"]));
+    words.extend(literals(flags(scene)));
+    words.extend(literals(["--flags", "waitable"]));
+    words.push(Word::literal(batch::path(scene)));
+    words
+}
+
+/// The agent measures what follows, where that is asked for and shown.
+fn timed(scene: &Scene) -> Vec<Word> {
+    let logging = &scene.spec.logging;
+    match logging.timed && !logging.quiet {
+        true => literals([&scene.paths.agent(), "time", "--label", "fluxsubmit", "--"]),
+        false => Vec::new(),
+    }
+}
+
+/// Size and tasks, the user's flags, verbosity.
+fn flags(scene: &Scene) -> Vec<String> {
+    let spec = scene.spec;
+    let nodes = |count: u32| ["-N".to_owned(), count.to_string()];
+    let tasks = ["-n".to_owned(), spec.tasks.to_string()];
+    let mut flags = Vec::new();
+    match (spec.tasks, spec.elastic) {
+        (0, false) => flags.extend(nodes(spec.size)),
+        (0, true) => flags.extend(nodes(spec.quorum.unwrap_or(1).min(spec.size))),
+        (count, false) if count >= spec.size => flags.extend(nodes(spec.size).into_iter().chain(tasks)),
+        _ => flags.extend(tasks),
+    }
+    flags.extend(spec.flux.option_flags.iter().cloned());
+    if spec.logging.debug {
+        flags.push("-vvv".into());
+    }
+    flags
+}
+
+fn script_path(scene: &Scene) -> String {
+    scene.paths.script("job")
+}
+
+fn script_word(scene: &Scene) -> Word {
+    Word::literal(script_path(scene))
+}
+
+fn literals<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Vec<Word> {
+    texts.into_iter().map(|text| Word::literal(text.as_ref())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Facts;
+    use flux_shared::agent_spec::AgentSpec;
+
+    fn flags_of(spec: &str) -> String {
+        let spec = AgentSpec::from_toml(&format!("name='mc'\n{spec}")).unwrap();
+        let facts = Facts::default();
+        flags(&Scene::new(&spec, &facts).unwrap()).join(" ")
+    }
+
+    #[test]
+    fn tasks_are_the_total_of_the_job() {
+        assert_eq!(flags_of("size=4\ntasks=0"), "-N 4");
+        assert_eq!(flags_of("size=4\ntasks=4"), "-N 4 -n 4");
+        assert_eq!(flags_of("size=4\ntasks=8"), "-N 4 -n 8");
+        assert_eq!(flags_of("size=4\ntasks=2"), "-n 2");
+        assert_eq!(flags_of("size=4"), "-n 1");
+        assert_eq!(flags_of("size=1"), "-N 1 -n 1");
+    }
+
+    #[test]
+    fn an_elastic_job_asks_for_no_more_nodes_than_it_must_have() {
+        assert_eq!(flags_of("size=4\nquorum=2\nelastic=true\ntasks=0"), "-N 2");
+        assert_eq!(flags_of("size=4\nquorum=2\nelastic=true\ntasks=8"), "-n 8");
+    }
+
+    #[test]
+    fn own_flags_come_between_size_and_verbosity() {
+        let spec = "size=2\ntasks=2\n[flux]\noption_flags=['-o','cpu-affinity=per-task']\n[logging]\ndebug=true";
+        assert_eq!(flags_of(spec), "-N 2 -n 2 -o cpu-affinity=per-task -vvv");
+    }
+}

@@ -1,0 +1,104 @@
+//! R, the resource set of the instance (RFC 20, version 1): every host with the same cores and GPUs.
+//!
+//! Written by the lead only: the others fetch it from there. Its hosts must be those of the instance, each once.
+
+use serde::Serialize;
+
+use super::error::RenderError;
+use super::hosts::encode;
+use super::{Content, Mode, PlanError, Planned, Scene, Step};
+
+#[derive(Serialize)]
+struct Resources {
+    version: u32,
+    execution: Execution,
+}
+
+#[derive(Serialize)]
+struct Execution {
+    #[serde(rename = "R_lite")]
+    r_lite: [Ranks; 1],
+    starttime: f64,
+    expiration: f64,
+    nodelist: [String; 1],
+}
+
+#[derive(Serialize)]
+struct Ranks {
+    rank: String,
+    children: Children,
+}
+
+#[derive(Serialize)]
+struct Children {
+    core: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    gpu: Option<String>,
+}
+
+/// The step that writes R.
+pub fn step(scene: &Scene) -> Result<Planned, PlanError> {
+    let cores = scene.spec.runner.cores.filter(|cores| *cores > 0).unwrap_or_else(|| scene.facts.usable_cores());
+    let gpus = scene.facts.gpus;
+    let resources = Resources {
+        version: 1,
+        execution: Execution {
+            r_lite: [Ranks {
+                rank: ids(scene.hosts.size()),
+                children: Children { core: ids(cores), gpu: (gpus > 0).then(|| ids(gpus)) },
+            }],
+            starttime: 0.0,
+            expiration: 0.0,
+            nodelist: [encode(&scene.hosts.names)],
+        },
+    };
+    let text = serde_json::to_string(&resources)
+        .map_err(|error| PlanError::Render { file: "R", source: RenderError(error.to_string()) })?;
+    let step = Step::File {
+        path: scene.paths.resources(),
+        mode: Mode(0o644),
+        owner: scene.identity.owner,
+        content: Content::Text(text + "\n"),
+    };
+    Ok(Planned::with(&["uid", "cores", "gpus"], step))
+}
+
+/// The set of the first `count` ids.
+fn ids(count: u32) -> String {
+    match count {
+        0 | 1 => "0".into(),
+        _ => format!("0-{}", count - 1),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Facts;
+    use flux_shared::agent_spec::AgentSpec;
+
+    fn r_of(spec: &str, facts: &Facts) -> serde_json::Value {
+        let spec = AgentSpec::from_toml(spec).unwrap();
+        let planned = step(&Scene::new(&spec, facts).unwrap()).unwrap();
+        let Step::File { content: Content::Text(text), .. } = planned.step else { unreachable!() };
+        serde_json::from_str(&text).unwrap()
+    }
+
+    #[test]
+    fn every_host_has_the_cores_that_the_container_may_use() {
+        let facts = Facts { cores: 8, cpu_quota: Some(3.5), gpus: 2, ..Facts::default() };
+        let r = r_of("name='mc'\nsize=4", &facts);
+        let want = serde_json::json!({"version": 1, "execution": {
+            "R_lite": [{"rank": "0-3", "children": {"core": "0-2", "gpu": "0-1"}}],
+            "starttime": 0.0, "expiration": 0.0, "nodelist": ["mc-[0-3]"]}});
+        assert_eq!(r, want);
+    }
+
+    #[test]
+    fn declared_cores_and_hosts_named_twice_are_taken_at_their_word_once() {
+        let r = r_of("name='mc'\nsize=4\n[runner]\ncores=1\n[network]\nhostlist='mc-[0-3],mc-[1-2],gpu'", &Facts::default());
+        assert_eq!(r["execution"]["nodelist"][0], "mc-[0-3],gpu");
+        assert_eq!(r["execution"]["R_lite"][0]["rank"], "0-4");
+        assert_eq!(r["execution"]["R_lite"][0]["children"], serde_json::json!({"core": "0"}));
+    }
+}

@@ -1,0 +1,33 @@
+//! What lead and followers have in common: everything before the broker.
+
+use super::{PlanError, Planned, Scene, broker, curve, environment, helpers, program, resources, snippets, user};
+
+/// User and home, `init`, environment, files, `preCommand`, `pre`.
+pub fn prepare(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
+    let own = &scene.spec.runner.snippets;
+    let mut steps = user::steps(scene);
+    steps.extend(snippets::step(scene, "init", own.init.as_ref())?);
+    steps.push(environment::step(scene)?);
+    steps.extend(broker::directories(scene));
+    steps.push(broker::hostlist(scene));
+    steps.push(broker::config(scene)?);
+    steps.extend(curve::step(scene));
+    if scene.is_lead() {
+        steps.push(resources::step(scene)?);
+    }
+    steps.extend(broker::documented_links(scene));
+    steps.extend(helpers::steps(scene));
+    steps.extend(program::files(scene)?);
+    steps.extend(snippets::step(scene, "preCommand", own.pre_command.as_ref())?);
+    steps.extend(snippets::step(scene, "pre", own.pre.as_ref())?);
+    Ok(steps)
+}
+
+/// `flux start` as far as the broker's options. `-o --config DIR` is understood by every release: flux-start takes
+/// `--config` for an option of the broker and hands the folder on with all that follows.
+pub fn flux_start(scene: &Scene) -> Result<Vec<String>, PlanError> {
+    let mut words = vec![scene.flux()?, "start".into()];
+    words.extend(scene.spec.flux.wrap.as_ref().map(|wrap| format!("--wrap={wrap}")));
+    words.extend(["-o".into(), "--config".into(), scene.paths.broker_config_dir()]);
+    Ok(words)
+}

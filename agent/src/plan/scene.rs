@@ -1,0 +1,138 @@
+//! The scene: what the user said and what the host resolves, put together once. Every step is planned from it.
+
+use flux_shared::agent_spec::{AgentSpec, Program};
+use flux_shared::paths::{CURVE_FILE, PodPaths};
+
+use super::hosts::{self, Hosts};
+use super::user::Identity;
+use super::{PlanError, topology};
+use crate::facts::Facts;
+
+/// All that steps are planned from.
+pub struct Scene<'a> {
+    pub spec: &'a AgentSpec,
+    pub facts: &'a Facts,
+    pub paths: PodPaths,
+    pub hosts: Hosts,
+    /// The pod's host name.
+    pub hostname: String,
+    /// Position in the hostlist.
+    pub rank: u32,
+    pub identity: Identity,
+    /// The cluster's domain.
+    pub domain: String,
+}
+
+impl<'a> Scene<'a> {
+    pub fn new(spec: &'a AgentSpec, facts: &'a Facts) -> Result<Scene<'a>, PlanError> {
+        let hosts = Hosts::of(spec)?;
+        let hostname = hostname(spec, facts);
+        let rank = hosts.rank_of(&hostname)?;
+        if let Some(quorum) = spec.quorum
+            && (quorum == 0 || quorum > hosts.size())
+        {
+            return Err(PlanError::Quorum { quorum, hosts: hosts.names.len() });
+        }
+        topology::parent(spec.flux.topology.as_deref(), rank.max(1), hosts.size())?;
+        Ok(Scene {
+            spec,
+            facts,
+            paths: spec.paths(),
+            hostname,
+            rank,
+            identity: Identity::of(spec.runner.user.as_ref(), facts),
+            domain: hosts::domain(spec, facts.cluster_domain.as_deref()),
+            hosts,
+        })
+    }
+
+    /// The scene of a container beside the runner: it runs as its own user.
+    pub fn in_sidecar(&mut self) {
+        self.identity = Identity::of(None, self.facts);
+    }
+
+    /// What a person should know about the plan.
+    pub fn notices(&self) -> Vec<String> {
+        let spec = self.spec;
+        let mut notices: Vec<String> = self.identity.notice.clone().into_iter().collect();
+        let has_program = !matches!(spec.runner.program, Program::Persistent | Program::Diagnostics);
+        if spec.runner.interactive && has_program {
+            notices.push("interactive: the instance stays up and the command is not run".into());
+        }
+        if spec.flux.queue_policy.is_some() && spec.view.enabled && !self.facts.view.fluxion {
+            notices.push("the view has no Fluxion: the queue policy has no effect".into());
+        }
+        if spec.runner.cores.is_some_and(|cores| cores > self.facts.cores) {
+            notices.push(format!("more cores are declared than the {} there are: Flux does not check", self.facts.cores));
+        }
+        notices
+    }
+
+    /// Rank 0 leads, unless the lead is elsewhere.
+    pub fn is_lead(&self) -> bool {
+        self.rank == 0 && self.spec.network.lead.is_none()
+    }
+
+    /// The completion index, else the number at the end of the host name, else the rank.
+    pub fn index(&self) -> u32 {
+        index(&self.hostname, self.facts).unwrap_or(self.rank)
+    }
+
+    /// The `flux` program.
+    pub fn flux(&self) -> Result<String, PlanError> {
+        let in_view = format!("{}/bin/flux", self.paths.view());
+        match (self.spec.view.enabled, &self.facts.flux_on_path) {
+            (true, _) if self.facts.view.flux => Ok(in_view),
+            (true, _) => Err(PlanError::FluxMissing(in_view)),
+            (false, Some(path)) => Ok(path.clone()),
+            (false, None) => Err(PlanError::FluxMissing("`flux` on the PATH".into())),
+        }
+    }
+
+    /// Which fact `flux` was decided by.
+    pub fn flux_fact(&self) -> &'static str {
+        if self.spec.view.enabled { "view" } else { "flux_on_path" }
+    }
+
+    /// The image's shell, needed by `what`.
+    pub fn shell(&self, what: &str) -> Result<&str, PlanError> {
+        self.facts.shell.as_deref().ok_or_else(|| PlanError::ShellMissing(what.to_owned()))
+    }
+
+    /// The first line of a script that has none.
+    pub fn shebang(&self, what: &str) -> Result<String, PlanError> {
+        Ok(format!("#!{}\n", self.shell(what)?))
+    }
+
+    /// The broker's socket: where the documents promise it, or where Flux puts it.
+    pub fn socket(&self) -> String {
+        match self.spec.flux.disable_socket {
+            true => format!("{}/local-{}", self.paths.run_dir(), self.rank),
+            false => self.paths.socket(),
+        }
+    }
+
+    /// Several brokers need the certificate; a single one takes it if it is there.
+    pub fn needs_curve(&self) -> bool {
+        self.hosts.size() > 1 || self.facts.is_present(CURVE_FILE)
+    }
+
+    /// Directory of the view's Python modules.
+    pub fn python_path(&self) -> Option<String> {
+        let own = || self.facts.view.python.as_ref().map(|python| format!("{}/lib/{python}/site-packages", self.paths.view()));
+        self.spec.view.enabled.then(|| self.spec.view.python_path.clone().or_else(own)).flatten()
+    }
+}
+
+/// The host's name, or the one that a pod of this index would have.
+pub fn hostname(spec: &AgentSpec, facts: &Facts) -> String {
+    match facts.hostname.is_empty() {
+        true => flux_shared::names::host(&spec.name, facts.index.unwrap_or(0)),
+        false => facts.hostname.clone(),
+    }
+}
+
+/// The completion index, else the number at the end of the host name.
+pub fn index(hostname: &str, facts: &Facts) -> Option<u32> {
+    facts.index.or_else(|| hostname.rsplit('-').next()?.parse().ok())
+}

@@ -1,0 +1,56 @@
+//! A container beside the runner: the user's command, once the broker answers on its socket.
+
+use flux_shared::agent_spec::Sidecar;
+use flux_shared::words::Word;
+
+use super::{
+    AtEnd, Content, Launch, Mode, Owner, PlanError, Planned, Scene, Step, Stdout, environment, program, snippets, user,
+};
+
+pub fn steps(scene: &Scene, name: &str, sidecar: &Sidecar) -> Result<Vec<Planned>, PlanError> {
+    let mut steps = user::steps(scene);
+    steps.extend(snippets::step(scene, "init", sidecar.init.as_ref())?);
+    steps.push(environment::sidecar_step(scene));
+    let script = script(scene, name, sidecar)?;
+    steps.extend(script.clone());
+    steps.extend(snippets::step(scene, "preCommand", sidecar.pre_command.as_ref())?);
+    steps.extend(snippets::step(scene, "pre", sidecar.pre.as_ref())?);
+    steps.extend(snippets::step(scene, "servicePre", sidecar.service_pre.as_ref())?);
+    if sidecar.wait_socket {
+        steps.push(Planned::with(&[], Step::WaitSocket { path: scene.socket() }));
+    }
+    steps.extend(command(scene, name, sidecar, script.is_some())?);
+    steps.extend(snippets::step(scene, "post", sidecar.post.as_ref())?);
+    Ok(steps)
+}
+
+/// The command: the script as a program, or shell source. Its exit code is the container's.
+fn command(scene: &Scene, name: &str, sidecar: &Sidecar, has_script: bool) -> Result<Option<Planned>, PlanError> {
+    let source = sidecar.command.as_ref().filter(|source| !source.trim().is_empty());
+    let argv = match (has_script, source) {
+        (true, _) => vec![script_path(scene, name)],
+        (false, Some(source)) => vec![scene.shell("the command")?.to_owned(), "-c".into(), source.clone()],
+        (false, None) => return Ok(None),
+    };
+    let launch = Launch {
+        label: "command",
+        argv: argv.into_iter().map(Word::Literal).collect(),
+        run_as: None,
+        stdout: Stdout::Inherit,
+        at_end: AtEnd::Exit,
+    };
+    Ok(Some(Planned::with(&["shell"], Step::Launch(launch))))
+}
+
+fn script(scene: &Scene, name: &str, sidecar: &Sidecar) -> Result<Option<Planned>, PlanError> {
+    let Some(text) = sidecar.script.as_ref().filter(|text| !text.trim().is_empty()) else { return Ok(None) };
+    let content = Content::Text(program::with_shebang(scene, text, "the script")?);
+    let owner = Owner { uid: scene.facts.uid, gid: scene.facts.gid };
+    let step = Step::File { path: script_path(scene, name), mode: Mode(0o755), owner, content };
+    Ok(Some(Planned::with(&["uid", "shell"], step)))
+}
+
+/// At the mount's root, which every user may write to: the configuration belongs to the runner's.
+fn script_path(scene: &Scene, name: &str) -> String {
+    format!("{}/script-{name}", scene.paths.mount())
+}
