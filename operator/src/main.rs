@@ -1,1 +1,7 @@
-fn main() {}
+//! The `flux-operator` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    flux_operator::cli::main()
+}

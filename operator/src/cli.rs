@@ -1,0 +1,159 @@
+//! What a person can ask of the program.
+
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+use flux_shared::curve::Certificate;
+use flux_shared::validate::{Problem, ValidMiniCluster};
+
+use crate::install;
+use crate::render::{self, Facts, Objects, Options};
+use crate::yaml::{self, YamlError};
+
+#[derive(Debug, Parser)]
+#[command(name = "flux-operator", version, about = "Turns MiniClusters into Flux instances on Kubernetes")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Watch MiniClusters and make them run
+    Run(Run),
+    /// Print the CustomResourceDefinition
+    Crd,
+    /// Print everything that an installation needs, as one YAML stream
+    Install(install::Settings),
+    /// Print the objects that a MiniCluster becomes, as YAML (keys redacted)
+    Render {
+        /// A file with a MiniCluster, or - for standard input
+        file: PathBuf,
+        #[command(flatten)]
+        images: Images,
+    },
+    /// Check a MiniCluster: 0, or 1 and every problem with its field
+    Validate {
+        /// A file with a MiniCluster, or - for standard input
+        file: PathBuf,
+    },
+}
+
+#[derive(Debug, Args)]
+struct Run {
+    /// Watch this namespace only
+    #[arg(long, env = "WATCH_NAMESPACE")]
+    namespace: Option<String>,
+    #[command(flatten)]
+    images: Images,
+}
+
+#[derive(Debug, Args)]
+struct Images {
+    /// Image of the agent
+    #[arg(long, env = "FLUX_AGENT_IMAGE", default_value = render::DEFAULT_AGENT_IMAGE)]
+    agent_image: String,
+    /// Image with the Flux view, for MiniClusters that name none
+    #[arg(long, env = "FLUX_VIEW_IMAGE", default_value = render::DEFAULT_VIEW_IMAGE)]
+    view_image: String,
+}
+
+impl From<Images> for Options {
+    fn from(images: Images) -> Options {
+        Options { agent_image: images.agent_image, view_image: images.view_image }
+    }
+}
+
+/// Why the program ends with an error.
+#[derive(Debug, thiserror::Error)]
+enum CliError {
+    #[error("failed to read {path}")]
+    Read { path: String, source: std::io::Error },
+    #[error("{}", lines(.0))]
+    Problems(Vec<Problem>),
+    #[error(transparent)]
+    Render(#[from] render::RenderError),
+    #[error(transparent)]
+    Yaml(#[from] YamlError),
+    #[error(transparent)]
+    Install(#[from] install::InstallError),
+    #[error("failed to write the output")]
+    Write(#[from] std::io::Error),
+}
+
+fn lines(problems: &[Problem]) -> String {
+    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
+}
+
+/// The whole program.
+pub fn main() -> ExitCode {
+    match answer(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            let mut text = error.to_string();
+            let mut source = std::error::Error::source(&error);
+            while let Some(inner) = source {
+                text.push_str(&format!(": {inner}"));
+                source = inner.source();
+            }
+            // Nothing is left to tell where standard error is closed.
+            let _ = writeln!(std::io::stderr(), "{text}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn answer(command: Command) -> Result<(), CliError> {
+    let text = match command {
+        Command::Run(run) => return serve(run),
+        Command::Crd => install::crd()?,
+        Command::Install(settings) => install::manifests(&settings)?,
+        Command::Render { file, images } => {
+            let cluster = cluster(&file)?;
+            let objects = render::objects(&cluster, &images.into(), &Facts::default(), placeholder(&cluster))?;
+            to_yaml(&objects)?
+        }
+        Command::Validate { file } => {
+            let cluster = cluster(&file)?;
+            let notices = cluster.notices.iter().map(|notice| format!("note: {notice}\n")).collect::<String>();
+            format!("{notices}MiniCluster {} is valid\n", cluster.name)
+        }
+    };
+    Ok(std::io::stdout().write_all(text.as_bytes())?)
+}
+
+/// The certificate is made when the cluster is; a person who looks at the objects gets none.
+fn placeholder(cluster: &ValidMiniCluster) -> Certificate {
+    Certificate::from_keys(&cluster.name, &[0; 32], &[0; 32])
+}
+
+fn cluster(file: &Path) -> Result<ValidMiniCluster, CliError> {
+    let text = match file == Path::new("-") {
+        true => std::io::read_to_string(std::io::stdin()),
+        false => std::fs::read_to_string(file),
+    };
+    let text = text.map_err(|source| CliError::Read { path: file.display().to_string(), source })?;
+    let manifest = flux_shared::manifest::parse(&text).map_err(CliError::Problems)?;
+    flux_shared::validate::validate(&manifest).map_err(CliError::Problems)
+}
+
+/// Every object, in the order in which they are made.
+fn to_yaml(objects: &Objects) -> Result<String, YamlError> {
+    let Objects { config_map, secret, headless, services, job, services_pod } = objects;
+    let mut documents =
+        vec![yaml::document(config_map)?, yaml::document(&secret.redacted())?, yaml::document(headless)?];
+    for service in services {
+        documents.push(yaml::document(service)?);
+    }
+    documents.push(yaml::document(job)?);
+    if let Some(pod) = services_pod {
+        documents.push(yaml::document(pod)?);
+    }
+    Ok(yaml::stream(documents))
+}
+
+fn serve(_run: Run) -> Result<(), CliError> {
+    Ok(())
+}

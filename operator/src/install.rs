@@ -1,0 +1,202 @@
+//! The installation: what an administrator applies, with the reason of every permission.
+
+use clap::Args;
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use serde_json::json;
+
+use crate::yaml::{self, YamlError};
+
+/// The name of the operator's own objects.
+pub const NAME: &str = "flux-operator";
+/// The operator that belongs to this source.
+pub const DEFAULT_IMAGE: &str = concat!("ghcr.io/flux-framework/flux-operator:", env!("CARGO_PKG_VERSION"));
+
+/// What the administrator chooses.
+#[derive(Debug, Clone, Args)]
+pub struct Settings {
+    /// Image of the operator; a digest is possible
+    #[arg(long, default_value = DEFAULT_IMAGE)]
+    pub image: String,
+    /// Image of the agent; a digest is possible
+    #[arg(long, default_value = crate::render::DEFAULT_AGENT_IMAGE)]
+    pub agent_image: String,
+    /// Image with the Flux view, for MiniClusters that name none
+    #[arg(long, default_value = crate::render::DEFAULT_VIEW_IMAGE)]
+    pub view_image: String,
+    /// Namespace of the operator
+    #[arg(long, default_value = NAME)]
+    pub namespace: String,
+    /// Serve the MiniClusters of the operator's own namespace only, with no permission beyond it
+    #[arg(long)]
+    pub namespaced: bool,
+}
+
+/// Why the installation could not be written: a defect.
+#[derive(Debug, thiserror::Error)]
+pub enum InstallError {
+    #[error("failed to make the CustomResourceDefinition")]
+    Definition(#[from] flux_shared::crd::definition::DefinitionError),
+    #[error(transparent)]
+    Yaml(#[from] YamlError),
+    #[error("failed to make the {0}")]
+    Object(&'static str, #[source] serde_json::Error),
+}
+
+/// A permission, and what it is for.
+#[derive(Debug, Clone, Copy)]
+pub struct Permission {
+    pub group: &'static str,
+    pub resource: &'static str,
+    pub verbs: &'static [&'static str],
+    pub reason: &'static str,
+}
+
+const fn allow(
+    group: &'static str,
+    resource: &'static str,
+    verbs: &'static [&'static str],
+    reason: &'static str,
+) -> Permission {
+    Permission { group, resource, verbs, reason }
+}
+
+/// All that the operator may do where MiniClusters are. A test fails when it needs more, or less.
+pub const PERMISSIONS: &[Permission] = &[
+    allow("flux-framework.org", "miniclusters", &["list", "watch"], "the objects it serves"),
+    allow("flux-framework.org", "miniclusters", &["delete"], "cleanup and ttlSecondsAfterFinished"),
+    allow("flux-framework.org", "miniclusters/status", &["patch"], "to say what they are doing"),
+    allow(
+        "flux-framework.org",
+        "miniclusters/finalizers",
+        &["update"],
+        "to be the owner that a foreground deletion waits for, where OwnerReferencesPermissionEnforcement is on",
+    ),
+    allow("batch", "jobs", &["list", "watch", "create", "patch"], "one a MiniCluster; patch: size and suspend"),
+    allow("", "services", &["list", "watch", "create", "patch"], "the pods' names; patch: who shares one"),
+    allow("", "pods", &["list", "watch", "patch"], "the state of the brokers; patch: the label job-index"),
+    allow("", "pods", &["create"], "the pod of spec.services"),
+    allow("", "configmaps", &["create", "patch"], "what the agents need to know"),
+    allow("", "secrets", &["create"], "the curve certificate, made once"),
+    allow("", "configmaps", &["get"], "whose it is, if one of that name exists (only then, and only its metadata)"),
+    allow("", "secrets", &["get"], "whose it is, if one of that name exists (only then, and only its metadata)"),
+    allow("", "services", &["get"], "whose it is, if one of that name exists"),
+    allow("batch", "jobs", &["get"], "whose it is, if one of that name exists"),
+    allow("", "pods", &["get"], "whose it is, if a services pod of that name exists"),
+    allow(
+        "events.k8s.io",
+        "events",
+        &["create", "patch"],
+        "what a person would want to know; patch: counts repetitions",
+    ),
+];
+
+/// What it may do in its own namespace besides.
+pub const OWN_PERMISSIONS: &[Permission] =
+    &[allow("coordination.k8s.io", "leases", &["get", "create", "patch"], "which of several operators leads")];
+
+/// The CustomResourceDefinition as YAML.
+pub fn crd() -> Result<String, InstallError> {
+    Ok(yaml::document(&flux_shared::crd::definition::crd()?)?)
+}
+
+/// Everything, in the order in which it can be applied.
+pub fn manifests(settings: &Settings) -> Result<String, InstallError> {
+    // The operator's pods run "restricted". Where MiniClusters live beside it, their authors' pods set the level.
+    let labels = match settings.namespaced {
+        true => json!({}),
+        false => json!({ "pod-security.kubernetes.io/enforce": "restricted" }),
+    };
+    let namespace: Namespace =
+        serde_json::from_value(json!({ "metadata": { "name": settings.namespace, "labels": labels } }))
+            .map_err(|e| InstallError::Object("Namespace", e))?;
+    let account: ServiceAccount =
+        serde_json::from_value(json!({ "metadata": { "name": NAME, "namespace": settings.namespace } }))
+            .map_err(|e| InstallError::Object("ServiceAccount", e))?;
+    let scope = settings.namespaced.then_some(settings.namespace.as_str());
+    let own = Some(settings.namespace.as_str());
+    Ok(yaml::stream([
+        yaml::document(&namespace)?,
+        crd()?,
+        yaml::document(&account)?,
+        role(NAME, scope, PERMISSIONS),
+        binding(NAME, scope, &settings.namespace),
+        role("flux-operator-leader", own, OWN_PERMISSIONS),
+        binding("flux-operator-leader", own, &settings.namespace),
+        yaml::document(&deployment(settings)?)?,
+    ]))
+}
+
+/// A Role of a namespace, or a ClusterRole, with its reasons as comments: text, since no object holds comments.
+fn role(name: &str, namespace: Option<&str>, permissions: &[Permission]) -> String {
+    let kind = if namespace.is_some() { "Role" } else { "ClusterRole" };
+    let place = namespace.map(|namespace| format!("  namespace: {namespace}\n")).unwrap_or_default();
+    let mut text =
+        format!("apiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n  name: {name}\n{place}rules:\n");
+    for Permission { group, resource, verbs, reason } in permissions {
+        let verbs = verbs.join(", ");
+        text.push_str(&format!(
+            "# {reason}\n- apiGroups: [{group:?}]\n  resources: [{resource:?}]\n  verbs: [{verbs}]\n"
+        ));
+    }
+    text
+}
+
+fn binding(name: &str, namespace: Option<&str>, account_namespace: &str) -> String {
+    let prefix = if namespace.is_some() { "" } else { "Cluster" };
+    let place = namespace.map(|namespace| format!("  namespace: {namespace}\n")).unwrap_or_default();
+    format!(
+        "apiVersion: rbac.authorization.k8s.io/v1\nkind: {prefix}RoleBinding\nmetadata:\n  name: {name}\n{place}\
+         roleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: {prefix}Role\n  name: {name}\n\
+         subjects:\n- kind: ServiceAccount\n  name: {NAME}\n  namespace: {account_namespace}\n"
+    )
+}
+
+/// One pod of the scratch image, under the "restricted" Pod Security Standard.
+fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
+    let labels = json!({ "app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "operator" });
+    let mut args = vec!["run".to_owned()];
+    if settings.namespaced {
+        args.push(format!("--namespace={}", settings.namespace));
+    }
+    let value = json!({
+        "metadata": { "name": NAME, "namespace": settings.namespace, "labels": labels },
+        "spec": {
+            "replicas": 1,
+            "selector": { "matchLabels": labels },
+            "template": {
+                "metadata": { "labels": labels },
+                "spec": {
+                    "serviceAccountName": NAME,
+                    "securityContext": {
+                        "runAsNonRoot": true,
+                        "runAsUser": 65532,
+                        "seccompProfile": { "type": "RuntimeDefault" },
+                    },
+                    "enableServiceLinks": false,
+                    "containers": [{
+                        "name": "operator",
+                        "image": settings.image,
+                        "imagePullPolicy": "IfNotPresent",
+                        "args": args,
+                        "env": [
+                            { "name": "FLUX_AGENT_IMAGE", "value": settings.agent_image },
+                            { "name": "FLUX_VIEW_IMAGE", "value": settings.view_image },
+                        ],
+                        "resources": {
+                            "requests": { "cpu": "50m", "memory": "32Mi" },
+                            "limits": { "memory": "256Mi" },
+                        },
+                        "securityContext": {
+                            "allowPrivilegeEscalation": false,
+                            "capabilities": { "drop": ["ALL"] },
+                            "readOnlyRootFilesystem": true,
+                        },
+                        "terminationMessagePolicy": "FallbackToLogsOnError",
+                    }],
+                },
+            },
+        },
+    });
+    serde_json::from_value(value).map_err(|e| InstallError::Object("Deployment", e))
+}

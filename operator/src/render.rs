@@ -1,0 +1,148 @@
+//! A valid MiniCluster becomes Kubernetes objects. Pure: no client, no clock, no random source; same input, same bytes.
+//!
+//! ```text
+//! ValidMiniCluster + Options + Facts ─► config, curve, services, job (pod (containers, volumes, access, placement)),
+//!                                       services_pod ─► Objects
+//! ```
+//!
+//! The operator creates what is missing of [`Objects`] and never changes a running cluster's objects, but for what
+//! [`elastic`] names and the members of the shared Service.
+
+use flux_shared::curve::Certificate;
+use flux_shared::validate::ValidMiniCluster;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+mod access;
+mod config;
+mod containers;
+pub mod curve;
+pub mod elastic;
+mod job;
+pub mod labels;
+mod placement;
+mod pod;
+pub mod services;
+mod services_pod;
+mod volumes;
+
+/// The view of clusters that name none: the oldest libc of the published ones, so it suits most images.
+pub const DEFAULT_VIEW_IMAGE: &str = "ghcr.io/converged-computing/flux-view-rocky:tag-9";
+/// The agent that belongs to this operator.
+pub const DEFAULT_AGENT_IMAGE: &str = concat!("ghcr.io/flux-framework/flux-agent:", env!("CARGO_PKG_VERSION"));
+
+/// What the administrator chose.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Options {
+    pub agent_image: String,
+    pub view_image: String,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Options { agent_image: DEFAULT_AGENT_IMAGE.into(), view_image: DEFAULT_VIEW_IMAGE.into() }
+    }
+}
+
+/// What is known of the object in the cluster.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Facts {
+    /// The MiniCluster's uid, for owner references. None: rendered for a person.
+    pub uid: Option<String>,
+    /// The size when the Job was made, which later pods must agree on. None: the spec's.
+    pub initial_size: Option<u32>,
+    /// The largest size, frozen when the cluster was made. None: the spec's.
+    pub maximum_size: Option<u32>,
+}
+
+/// Every object of a MiniCluster.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Objects {
+    pub config_map: ConfigMap,
+    pub secret: curve::CurveSecret,
+    /// The Service that gives the pods their names; may be shared with other MiniClusters.
+    pub headless: Service,
+    /// One for each sidecar with ports.
+    pub services: Vec<Service>,
+    pub job: Job,
+    pub services_pod: Option<Pod>,
+}
+
+/// Why a valid MiniCluster could not be rendered: a defect of ours, or a field that validation let through.
+#[derive(Debug, thiserror::Error)]
+pub enum RenderError {
+    #[error("failed to write the agent's spec")]
+    Spec(#[from] toml::ser::Error),
+    #[error("failed to read {field}")]
+    Field { field: String, source: serde_json::Error },
+}
+
+/// All objects of `cluster`. `certificate` goes into the Secret, unless the user gave one.
+pub fn objects(
+    cluster: &ValidMiniCluster,
+    options: &Options,
+    facts: &Facts,
+    certificate: Certificate,
+) -> Result<Objects, RenderError> {
+    Ok(Objects {
+        config_map: config::config_map(cluster, facts)?,
+        secret: curve::secret(cluster, facts, certificate),
+        headless: services::headless(
+            &cluster.namespace,
+            &cluster.headless_name,
+            &services::members_of_one(cluster, facts),
+        ),
+        services: services::of_sidecars(cluster, facts),
+        job: job::job(cluster, options, facts)?,
+        services_pod: services_pod::pod(cluster, facts)?,
+    })
+}
+
+/// Metadata of an object that belongs to `cluster` alone.
+fn metadata(name: String, cluster: &ValidMiniCluster, facts: &Facts) -> ObjectMeta {
+    ObjectMeta {
+        name: Some(name),
+        namespace: Some(cluster.namespace.clone()),
+        labels: Some(labels::of_object(&cluster.name)),
+        owner_references: facts.uid.as_deref().map(|uid| vec![owner(&cluster.name, uid)]),
+        ..ObjectMeta::default()
+    }
+}
+
+/// The MiniCluster as the one controller of an object: it goes when the MiniCluster does.
+fn owner(name: &str, uid: &str) -> OwnerReference {
+    OwnerReference {
+        api_version: labels::API_VERSION.into(),
+        kind: flux_shared::crd::v1alpha2::KIND.into(),
+        name: name.into(),
+        uid: uid.into(),
+        controller: Some(true),
+        block_owner_deletion: Some(true),
+    }
+}
+
+/// Unset where there is nothing: an empty list in an object is a difference to whoever compares it.
+fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
+    (!list.is_empty()).then_some(list)
+}
+
+/// A Kubernetes type from the JSON in which the user gave it.
+fn typed<T: serde::de::DeserializeOwned>(
+    field: &str,
+    value: Option<&serde_json::Value>,
+) -> Result<Option<T>, RenderError> {
+    value
+        .map(|value| serde_json::from_value(value.clone()))
+        .transpose()
+        .map_err(|source| RenderError::Field { field: field.to_owned(), source })
+}
+
+/// FNV-1a over the JSON of `content`: says whether two renderings differ; not for security.
+pub fn hash(content: &impl serde::Serialize) -> String {
+    let bytes = serde_json::to_vec(content).unwrap_or_default();
+    let hash = bytes
+        .iter()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3));
+    format!("{hash:016x}")
+}

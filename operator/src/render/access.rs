@@ -1,0 +1,79 @@
+//! How the runner may read the curve certificate, whoever it runs as, without opening it to more than it must be.
+//!
+//! The kubelet writes a Secret's files as root, with the volume's mode. A runner that is not root can read them through
+//! the pod's fsGroup: the kubelet gives the files that group, and the container belongs to it. But an fsGroup also makes
+//! the kubelet change the group of everything on PersistentVolumeClaims and CSI volumes, which are the user's data. So:
+//!
+//! | the runner | the pod has | then |
+//! |---|---|---|
+//! | any | an fsGroup of the user's | nothing: it serves for the Secret too |
+//! | runs as root, as the spec says | any | nothing: mode 0400 is root's |
+//! | not root, or unknown (the image says) | no claim, no CSI volume | fsGroup 65532 |
+//! | not root, or unknown | a claim or a CSI volume | mode 0444 inside this one container |
+
+use flux_shared::validate::{ValidMiniCluster, VolumeSource};
+use k8s_openapi::api::core::v1::{PodSecurityContext, SecurityContext};
+
+/// A group without members in images ("nonroot" by custom).
+const GROUP: i64 = 65532;
+const OWNER_ONLY: i32 = 0o400;
+const EVERYONE: i32 = 0o444;
+
+/// What has to be set.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Access {
+    /// None: leave the pod's as it is.
+    pub(super) fs_group: Option<i64>,
+    /// Mode of the Secret's files.
+    pub(super) mode: i32,
+}
+
+/// Whether something in the pod would suffer from an fsGroup.
+pub(super) fn holds_user_data(cluster: &ValidMiniCluster) -> bool {
+    let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
+    let mut mounts = sidecars.chain([&cluster.runner.container]).flat_map(|container| &container.mounts);
+    mounts.any(|mount| matches!(mount.source, VolumeSource::Claim(_) | VolumeSource::Csi { .. }))
+}
+
+/// See the table of this module.
+pub(super) fn access(
+    pod: Option<&PodSecurityContext>,
+    runner: Option<&SecurityContext>,
+    holds_user_data: bool,
+) -> Access {
+    let user = runner.and_then(|context| context.run_as_user).or(pod.and_then(|context| context.run_as_user));
+    if pod.is_some_and(|context| context.fs_group.is_some()) || user == Some(0) {
+        return Access { fs_group: None, mode: OWNER_ONLY };
+    }
+    match holds_user_data {
+        false => Access { fs_group: Some(GROUP), mode: OWNER_ONLY },
+        true => Access { fs_group: None, mode: EVERYONE },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_certificate_is_readable_and_no_more() {
+        let pod = |user, group| PodSecurityContext { run_as_user: user, fs_group: group, ..Default::default() };
+        let runner = |user| SecurityContext { run_as_user: user, ..Default::default() };
+        let (group, owner, everyone) = (Some(GROUP), OWNER_ONLY, EVERYONE);
+        for (pod, runner, data, fs_group, mode) in [
+            (pod(None, None), runner(None), false, group, owner),
+            (pod(None, None), runner(None), true, None, everyone),
+            (pod(None, None), runner(Some(0)), false, None, owner),
+            (pod(Some(0), None), runner(None), true, None, owner),
+            (pod(Some(0), None), runner(Some(1000)), false, group, owner),
+            (pod(Some(1000), None), runner(Some(0)), true, None, owner),
+            (pod(Some(1000), None), runner(None), true, None, everyone),
+            (pod(None, Some(7)), runner(Some(1000)), true, None, owner),
+            (pod(None, Some(7)), runner(None), false, None, owner),
+        ] {
+            let found = access(Some(&pod), Some(&runner), data);
+            assert_eq!(found, Access { fs_group, mode }, "{pod:?} {runner:?} {data}");
+        }
+        assert_eq!(access(None, None, false), Access { fs_group: group, mode: owner });
+    }
+}

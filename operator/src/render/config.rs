@@ -1,0 +1,21 @@
+//! The ConfigMap with the AgentSpec: the whole of what the operator tells the pods.
+
+use flux_shared::validate::ValidMiniCluster;
+use flux_shared::{derive, names, paths};
+use k8s_openapi::api::core::v1::ConfigMap;
+
+use super::{Facts, RenderError, hash, labels, metadata};
+
+pub(super) fn config_map(cluster: &ValidMiniCluster, facts: &Facts) -> Result<ConfigMap, RenderError> {
+    let mut spec = derive::agent_spec(cluster);
+    if let Some(size) = facts.initial_size {
+        spec.size = size;
+    }
+    if let Some(maximum) = facts.maximum_size {
+        spec.max_size = (maximum != spec.size).then_some(maximum);
+    }
+    let data = [(paths::SPEC_KEY.to_owned(), spec.to_toml()?)].into();
+    let mut metadata = metadata(names::config_map(&cluster.name), cluster, facts);
+    metadata.annotations = Some([(labels::RENDERED_HASH.to_owned(), hash(&data))].into());
+    Ok(ConfigMap { metadata, data: Some(data), ..ConfigMap::default() })
+}

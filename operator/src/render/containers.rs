@@ -1,0 +1,176 @@
+//! The containers of a pod, in the order in which they start.
+
+use flux_shared::agent_spec::Program;
+use flux_shared::crd::v1alpha2::Resources;
+use flux_shared::validate::{PullPolicy, Sidecar, ValidContainer, ValidMiniCluster};
+use k8s_openapi::api::core::v1::{
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, Lifecycle, LifecycleHandler,
+    ResourceRequirements, SecretKeySelector, SecurityContext,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::volumes::{self, UserVolumes};
+use super::{Options, RenderError, some, typed};
+
+/// The init container that installs the agent, and the agent's path in its image.
+const AGENT: &str = "flux-agent";
+const AGENT_IN_IMAGE: &str = "/flux-agent";
+
+/// Init containers: the agent, the view, then the sidecars. These are restartable, so that they end with the pod.
+pub(super) fn init(
+    cluster: &ValidMiniCluster,
+    options: &Options,
+    user: &UserVolumes,
+) -> Result<Vec<Container>, RenderError> {
+    let mut containers = vec![install(cluster, options)];
+    if cluster.view.enabled {
+        containers.push(view(cluster, options)?);
+    }
+    for sidecar in &cluster.sidecars {
+        containers.push(sidecar_of(cluster, sidecar, user)?);
+    }
+    Ok(containers)
+}
+
+fn install(cluster: &ValidMiniCluster, options: &Options) -> Container {
+    let paths = volumes::paths_of(cluster);
+    Container {
+        name: AGENT.into(),
+        image: Some(options.agent_image.clone()),
+        image_pull_policy: Some(PullPolicy::IfNotPresent.name().into()),
+        command: Some([AGENT_IN_IMAGE, "install", "--to", paths.mount()].map(str::to_owned).into()),
+        volume_mounts: Some(volumes::for_install(cluster)),
+        // It writes into an empty directory that everybody may write to, and needs nothing else.
+        security_context: Some(SecurityContext {
+            allow_privilege_escalation: Some(false),
+            capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
+            read_only_root_filesystem: Some(true),
+            ..SecurityContext::default()
+        }),
+        termination_message_policy: Some("File".into()),
+        ..Container::default()
+    }
+}
+
+fn view(cluster: &ValidMiniCluster, options: &Options) -> Result<Container, RenderError> {
+    let view = &cluster.view;
+    Ok(Container {
+        name: view.name.clone(),
+        image: Some(view.image.clone().unwrap_or_else(|| options.view_image.clone())),
+        image_pull_policy: Some(view.pull_policy.name().into()),
+        command: Some(vec![volumes::paths_of(cluster).agent(), "view".into(), "--to".into(), view.mount_path.clone()]),
+        resources: resources(&view.resources),
+        working_dir: view.working_dir.clone(),
+        security_context: typed("spec.flux.container.securityContext", view.security_context.as_ref())?,
+        volume_mounts: Some(volumes::for_view(cluster)),
+        termination_message_policy: Some("File".into()),
+        ..Container::default()
+    })
+}
+
+fn sidecar_of(cluster: &ValidMiniCluster, sidecar: &Sidecar, user: &UserVolumes) -> Result<Container, RenderError> {
+    let wrapped = sidecar.wrapped.is_some();
+    let mut container = common(&sidecar.container)?;
+    container.volume_mounts =
+        some(volumes::merged(volumes::for_sidecar(cluster, wrapped), user.mounts(&sidecar.container)));
+    if wrapped {
+        let agent = volumes::paths_of(cluster).agent();
+        container.command = Some(vec![agent, "sidecar".into(), sidecar.container.name.clone()]);
+    }
+    container.restart_policy = Some("Always".into());
+    Ok(container)
+}
+
+/// The container that runs Flux; named after the cluster.
+pub(super) fn runner(cluster: &ValidMiniCluster, user: &UserVolumes) -> Result<Container, RenderError> {
+    let runner = &cluster.runner;
+    let mut container = common(&runner.container)?;
+    container.command = Some(vec![volumes::paths_of(cluster).agent(), "run".into()]);
+    container.volume_mounts = some(volumes::merged(volumes::for_runner(cluster), user.mounts(&runner.container)));
+    // A terminal mixes standard output and error and ends lines in CR LF, so only where a person may attach.
+    let terminal = (cluster.interactive || runner.program == Program::Persistent).then_some(true);
+    container.stdin = terminal;
+    container.tty = terminal;
+    Ok(container)
+}
+
+/// A container of the services pod: the image's own entrypoint, unless words were given.
+pub(super) fn service(container: &ValidContainer, user: &UserVolumes) -> Result<Container, RenderError> {
+    Ok(Container {
+        command: container.entrypoint.clone(),
+        volume_mounts: some(user.mounts(container)),
+        ..common(container)?
+    })
+}
+
+fn common(container: &ValidContainer) -> Result<Container, RenderError> {
+    let port = |port: &u16| ContainerPort {
+        container_port: i32::from(*port),
+        protocol: Some("TCP".into()),
+        ..ContainerPort::default()
+    };
+    Ok(Container {
+        name: container.name.clone(),
+        image: Some(container.image.clone()),
+        image_pull_policy: Some(container.pull_policy.name().into()),
+        working_dir: container.working_dir.clone(),
+        env: some(environment(container)),
+        ports: some(container.ports.iter().map(port).collect()),
+        resources: resources(&container.resources),
+        lifecycle: lifecycle(container),
+        security_context: typed(
+            &format!("securityContext of container {}", container.name),
+            container.security_context.as_ref(),
+        )?,
+        termination_message_policy: Some("File".into()),
+        ..Container::default()
+    })
+}
+
+fn environment(container: &ValidContainer) -> Vec<EnvVar> {
+    let plain = container.environment.iter().map(|(name, value)| EnvVar {
+        name: name.clone(),
+        value: Some(value.clone()),
+        value_from: None,
+    });
+    let secret = container.secrets.iter().map(|(name, secret)| EnvVar {
+        name: name.clone(),
+        value: None,
+        value_from: Some(EnvVarSource {
+            secret_key_ref: Some(SecretKeySelector {
+                name: secret.name.clone(),
+                key: secret.key.clone(),
+                optional: None,
+            }),
+            ..EnvVarSource::default()
+        }),
+    });
+    plain.chain(secret).collect()
+}
+
+fn lifecycle(container: &ValidContainer) -> Option<Lifecycle> {
+    let hook = |words: &Option<Vec<String>>| {
+        words.as_ref().map(|words| LifecycleHandler {
+            exec: Some(ExecAction { command: Some(words.clone()) }),
+            ..LifecycleHandler::default()
+        })
+    };
+    let (post_start, pre_stop) = (hook(&container.post_start), hook(&container.pre_stop));
+    (post_start.is_some() || pre_stop.is_some()).then(|| Lifecycle { post_start, pre_stop, ..Lifecycle::default() })
+}
+
+/// Requests and limits; none where none are given.
+pub(super) fn resources(resources: &Resources) -> Option<ResourceRequirements> {
+    let limits = quantities(&resources.limits);
+    let requests = quantities(&resources.requests);
+    (limits.is_some() || requests.is_some()).then(|| ResourceRequirements { limits, requests, claims: None })
+}
+
+/// Kubernetes' quantities of ours.
+pub(super) fn quantities(
+    quantities: &std::collections::BTreeMap<String, flux_shared::quantity::Quantity>,
+) -> Option<std::collections::BTreeMap<String, Quantity>> {
+    let convert =
+        |(name, quantity): (&String, &flux_shared::quantity::Quantity)| (name.clone(), Quantity(quantity.0.clone()));
+    (!quantities.is_empty()).then(|| quantities.iter().map(convert).collect())
+}

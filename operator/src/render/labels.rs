@@ -1,0 +1,56 @@
+//! Labels and annotations of our objects.
+
+use std::collections::BTreeMap;
+
+/// `apiVersion` of a MiniCluster.
+pub const API_VERSION: &str = "flux-framework.org/v1alpha2";
+/// The one field manager of all our writes, and the value of the managed-by label.
+pub const MANAGER: &str = "flux-operator";
+/// Whose work an object is; the operator watches nothing without it.
+pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
+/// The MiniCluster that an object belongs to.
+pub const CLUSTER: &str = "flux-framework.org/minicluster";
+/// The MiniCluster that a services pod belongs to, in place of the label of its brokers.
+pub const SERVICES_OF: &str = "flux-framework.org/services-of";
+/// The headless Service that gives a pod its name; its selector.
+pub const HEADLESS: &str = "flux-framework.org/headless";
+/// What an object was rendered to; another value means that it has to be written.
+pub const RENDERED_HASH: &str = "flux-framework.org/rendered-hash";
+/// On the Job: the largest size of the cluster, fixed when it was made.
+pub const MAXIMUM_SIZE: &str = "flux-framework.org/maximum-size";
+/// On the Job: the size when it was made.
+pub const INITIAL_SIZE: &str = "flux-framework.org/initial-size";
+/// Kubernetes' own label on the pods of an Indexed Job.
+pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+/// The documented label with a pod's index.
+pub const JOB_INDEX: &str = "job-index";
+/// What autoscalers select the pods by.
+pub const AUTOSCALER: &str = "hpa-selector";
+
+/// Labels of an object other than a pod.
+pub fn of_object(cluster: &str) -> BTreeMap<String, String> {
+    let labels = [("app.kubernetes.io/name", cluster), (MANAGED_BY, MANAGER), (CLUSTER, cluster)];
+    labels.map(|(key, value)| (key.to_owned(), value.to_owned())).into()
+}
+
+/// Labels of a pod: the user's, and over them ours.
+pub fn of_pod(
+    user: &BTreeMap<String, String>,
+    cluster: &str,
+    namespace: &str,
+    headless: &str,
+) -> BTreeMap<String, String> {
+    let mut labels = user.clone();
+    labels.extend(of_object(cluster));
+    for (key, value) in
+        [("namespace", namespace), (AUTOSCALER, cluster), ("app", "flux-operator"), (HEADLESS, headless)]
+    {
+        labels.insert(key.into(), value.into());
+    }
+    labels
+}
+
+/// Selector of the pods of a MiniCluster, for its status.
+pub fn selector(cluster: &str) -> String {
+    format!("{AUTOSCALER}={cluster}")
+}

@@ -1,0 +1,106 @@
+//! The template of the Job's pods.
+
+use flux_shared::validate::{ValidContainer, ValidMiniCluster};
+use k8s_openapi::api::core::v1::{
+    LocalObjectReference, PodSecurityContext, PodSpec, PodTemplateSpec, ResourceRequirements,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::volumes::UserVolumes;
+use super::{Options, RenderError, access, containers, labels, placement, some, typed, volumes};
+
+/// Time for the broker's orderly end before the kubelet kills it: Kubernetes' own default, said aloud.
+const GRACE_SECONDS: i64 = 30;
+
+pub(super) fn template(cluster: &ValidMiniCluster, options: &Options) -> Result<PodTemplateSpec, RenderError> {
+    let pod = &cluster.pod;
+    let runner = &cluster.runner.container;
+    let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
+    let user = UserVolumes::of([runner].into_iter().chain(sidecars.clone()));
+    let init_containers = containers::init(cluster, options, &user)?;
+    let runner_container = containers::runner(cluster, &user)?;
+
+    let context: Option<PodSecurityContext> = typed("spec.pod.securityContext", pod.security_context.as_ref())?;
+    let access =
+        access::access(context.as_ref(), runner_container.security_context.as_ref(), access::holds_user_data(cluster));
+    let context = match access.fs_group {
+        Some(group) => Some(PodSecurityContext { fs_group: Some(group), ..context.unwrap_or_default() }),
+        None => context,
+    };
+    let mut all_volumes = volumes::own(cluster, access.mode);
+    all_volumes.extend(user.volumes());
+
+    let mut spec = PodSpec {
+        restart_policy: Some(pod.restart_policy.clone().unwrap_or_else(|| "Never".into())),
+        affinity: placement::affinity(cluster),
+        host_ipc: pod.host_ipc.then_some(true),
+        host_pid: pod.host_pid.then_some(true),
+        image_pull_secrets: pull_secrets(
+            [cluster.view.image_pull_secret.as_ref().filter(|_| cluster.view.enabled)]
+                .into_iter()
+                .chain([runner].into_iter().chain(sidecars).map(|container| container.image_pull_secret.as_ref())),
+        ),
+        security_context: context,
+        share_process_namespace: cluster.share_process_namespace.then_some(true),
+        termination_grace_period_seconds: Some(GRACE_SECONDS),
+        ..shared_with_services(cluster)
+    };
+    // A runtime class defines overhead; without one, admission refuses it, and the pod's own resources are meant.
+    let quantities = containers::quantities(&pod.resources);
+    match pod.runtime_class_name {
+        Some(_) => spec.overhead = quantities,
+        None => {
+            spec.resources = quantities.map(|limits| ResourceRequirements {
+                requests: Some(limits.clone()),
+                limits: Some(limits),
+                claims: None,
+            });
+        }
+    }
+    spec.init_containers = Some(init_containers);
+    spec.containers = vec![runner_container];
+    spec.volumes = Some(all_volumes);
+    Ok(PodTemplateSpec { metadata: Some(metadata(cluster)), spec: Some(spec) })
+}
+
+/// What the pods of the Job and the services pod have in common.
+pub(super) fn shared_with_services(cluster: &ValidMiniCluster) -> PodSpec {
+    let pod = &cluster.pod;
+    PodSpec {
+        automount_service_account_token: Some(pod.automount_service_account_token),
+        dns_policy: pod.dns_policy.clone(),
+        // Hundreds of variables about unrelated Services would slow every process down.
+        enable_service_links: Some(false),
+        node_selector: placement::node_selector(cluster),
+        runtime_class_name: pod.runtime_class_name.clone(),
+        scheduler_name: pod.scheduler_name.clone(),
+        service_account_name: pod.service_account_name.clone(),
+        subdomain: Some(cluster.headless_name.clone()),
+        tolerations: placement::tolerations(cluster),
+        ..PodSpec::default()
+    }
+}
+
+fn metadata(cluster: &ValidMiniCluster) -> ObjectMeta {
+    ObjectMeta {
+        labels: Some(labels::of_pod(&cluster.pod.labels, &cluster.name, &cluster.namespace, &cluster.headless_name)),
+        annotations: (!cluster.pod.annotations.is_empty()).then(|| cluster.pod.annotations.clone()),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Each secret once, in the order of the containers.
+pub(super) fn pull_secrets<'a>(secrets: impl Iterator<Item = Option<&'a String>>) -> Option<Vec<LocalObjectReference>> {
+    let mut names: Vec<&String> = Vec::new();
+    for name in secrets.flatten() {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    some(names.into_iter().map(|name| LocalObjectReference { name: name.clone() }).collect())
+}
+
+/// The pull secrets of containers.
+pub(super) fn pull_secrets_of(containers: &[ValidContainer]) -> Option<Vec<LocalObjectReference>> {
+    pull_secrets(containers.iter().map(|container| container.image_pull_secret.as_ref()))
+}

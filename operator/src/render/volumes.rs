@@ -1,0 +1,260 @@
+//! The pod's volumes: ours, and the users', whose names are only unique in their container.
+
+use std::collections::BTreeMap;
+
+use flux_shared::names;
+use flux_shared::paths::{self, PodPaths};
+use flux_shared::validate::{Mount, ValidContainer, ValidMiniCluster, VolumeSource};
+use k8s_openapi::api::core::v1::{
+    CSIVolumeSource, ConfigMapVolumeSource, EmptyDirVolumeSource, HostPathVolumeSource, KeyToPath,
+    PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume, VolumeMount,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+
+use super::some;
+
+const SOFTWARE: &str = "flux-software";
+const SPEC: &str = "flux-agent-spec";
+const CURVE: &str = "flux-agent-curve";
+const HOME: &str = "flux-operator-home";
+const MUNGE: &str = "flux-munge";
+const MUNGE_DIR: &str = "/etc/munge";
+/// munged refuses a key that others can read.
+const MUNGE_MODE: i32 = 0o400;
+
+/// The users' volumes of a pod. A mount belongs to its container only.
+#[derive(Debug, Default)]
+pub(super) struct UserVolumes {
+    volumes: Vec<(String, VolumeSource)>,
+    /// (container, the user's key) to the volume's name in the pod.
+    names: BTreeMap<(String, String), String>,
+}
+
+impl UserVolumes {
+    /// The same key with the same source is one volume; with another source it gets a name of its own.
+    pub(super) fn of<'a>(containers: impl IntoIterator<Item = &'a ValidContainer>) -> UserVolumes {
+        let mut all = UserVolumes::default();
+        for container in containers {
+            for mount in &container.mounts {
+                let name = all.name_for(mount);
+                all.names.insert((container.name.clone(), mount.name.clone()), name);
+            }
+        }
+        all
+    }
+
+    fn name_for(&mut self, mount: &Mount) -> String {
+        let mut number = 1;
+        loop {
+            let name = match number {
+                1 => mount.name.clone(),
+                _ => suffixed(&mount.name, number),
+            };
+            match self.volumes.iter().find(|(other, _)| *other == name) {
+                Some((_, source)) if *source == mount.source => return name,
+                Some(_) => number += 1,
+                None => {
+                    self.volumes.push((name.clone(), mount.source.clone()));
+                    return name;
+                }
+            }
+        }
+    }
+
+    pub(super) fn mounts(&self, container: &ValidContainer) -> Vec<VolumeMount> {
+        let name = |mount: &Mount| self.names.get(&(container.name.clone(), mount.name.clone())).cloned();
+        let mount = |mount: &Mount| VolumeMount {
+            name: name(mount).unwrap_or_default(),
+            mount_path: mount.path.clone(),
+            read_only: mount.read_only.then_some(true),
+            ..VolumeMount::default()
+        };
+        container.mounts.iter().map(mount).collect()
+    }
+
+    pub(super) fn volumes(&self) -> Vec<Volume> {
+        self.volumes.iter().map(|(name, source)| volume(name, source)).collect()
+    }
+}
+
+fn suffixed(name: &str, number: usize) -> String {
+    let suffix = format!("-{number}");
+    let room = names::LABEL_MAX - suffix.len();
+    let kept = name.get(..room).unwrap_or(name).trim_end_matches('-');
+    format!("{kept}{suffix}")
+}
+
+fn volume(name: &str, source: &VolumeSource) -> Volume {
+    let mut volume = Volume { name: name.to_owned(), ..Volume::default() };
+    let items = |items: &BTreeMap<String, String>| {
+        let item = |(key, path): (&String, &String)| KeyToPath { key: key.clone(), path: path.clone(), mode: None };
+        some(items.iter().map(item).collect())
+    };
+    match source {
+        VolumeSource::HostPath(path) => {
+            volume.host_path = Some(HostPathVolumeSource { path: path.clone(), type_: Some("Directory".into()) });
+        }
+        VolumeSource::EmptyDir { memory, size_limit } => {
+            volume.empty_dir = Some(EmptyDirVolumeSource {
+                medium: memory.then(|| "Memory".into()),
+                size_limit: size_limit.as_ref().map(|limit| Quantity(limit.0.clone())),
+            });
+        }
+        VolumeSource::Claim(claim) => {
+            volume.persistent_volume_claim =
+                Some(PersistentVolumeClaimVolumeSource { claim_name: claim.clone(), read_only: None });
+        }
+        VolumeSource::ConfigMap { name, items: keys } => {
+            volume.config_map = Some(ConfigMapVolumeSource {
+                name: name.clone(),
+                items: items(keys),
+                ..ConfigMapVolumeSource::default()
+            });
+        }
+        VolumeSource::Secret { name, items: keys } => {
+            volume.secret = Some(SecretVolumeSource {
+                secret_name: Some(name.clone()),
+                items: items(keys),
+                ..SecretVolumeSource::default()
+            });
+        }
+        VolumeSource::Csi { driver, attributes, read_only } => {
+            volume.csi = Some(CSIVolumeSource {
+                driver: driver.clone(),
+                volume_attributes: (!attributes.is_empty()).then(|| attributes.clone()),
+                read_only: read_only.then_some(true),
+                ..CSIVolumeSource::default()
+            });
+        }
+    }
+    volume
+}
+
+/// The volumes of the operator itself.
+pub(super) fn own(cluster: &ValidMiniCluster, curve_mode: i32) -> Vec<Volume> {
+    let empty = |name: &str| Volume {
+        name: name.to_owned(),
+        empty_dir: Some(EmptyDirVolumeSource::default()),
+        ..Volume::default()
+    };
+    let secret = |name: &str, secret: &str, mode: i32| Volume {
+        name: name.to_owned(),
+        secret: Some(SecretVolumeSource {
+            secret_name: Some(secret.to_owned()),
+            default_mode: Some(mode),
+            ..SecretVolumeSource::default()
+        }),
+        ..Volume::default()
+    };
+    let mut volumes = vec![empty(&cluster.view.name)];
+    if cluster.view.enabled {
+        volumes.push(empty(SOFTWARE));
+    }
+    volumes.push(Volume {
+        name: SPEC.into(),
+        config_map: Some(ConfigMapVolumeSource {
+            name: names::config_map(&cluster.name),
+            ..ConfigMapVolumeSource::default()
+        }),
+        ..Volume::default()
+    });
+    volumes.push(secret(CURVE, &names::curve_secret(&cluster.name), curve_mode));
+    volumes.push(empty(HOME));
+    if let Some(munge) = &cluster.flux.munge_secret {
+        volumes.push(secret(MUNGE, munge, MUNGE_MODE));
+    }
+    volumes
+}
+
+fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
+    VolumeMount {
+        name: name.to_owned(),
+        mount_path: path.to_owned(),
+        read_only: read_only.then_some(true),
+        ..VolumeMount::default()
+    }
+}
+
+/// The one mount of the init container that installs the agent.
+pub(super) fn for_install(cluster: &ValidMiniCluster) -> Vec<VolumeMount> {
+    vec![mount(&cluster.view.name, paths_of(cluster).mount(), false)]
+}
+
+/// Mounts of the init container that brings the view. `/opt/software` is the image's own there.
+pub(super) fn for_view(cluster: &ValidMiniCluster) -> Vec<VolumeMount> {
+    let mut mounts = for_install(cluster);
+    mounts.push(mount(SOFTWARE, paths::SOFTWARE_STAGE, false));
+    mounts
+}
+
+/// Our mounts in a sidecar.
+pub(super) fn for_sidecar(cluster: &ValidMiniCluster, wrapped: bool) -> Vec<VolumeMount> {
+    let mut mounts = for_install(cluster);
+    if cluster.view.enabled {
+        mounts.push(mount(SOFTWARE, paths::SOFTWARE_DIR, false));
+    }
+    if wrapped {
+        mounts.push(mount(SPEC, paths::SPEC_DIR, true));
+    }
+    mounts.push(mount(HOME, paths::FALLBACK_HOME, false));
+    mounts
+}
+
+/// Our mounts in the container that runs Flux: the only one with the certificate.
+pub(super) fn for_runner(cluster: &ValidMiniCluster) -> Vec<VolumeMount> {
+    let mut mounts = for_sidecar(cluster, true);
+    mounts.push(mount(CURVE, paths::CURVE_DIR, true));
+    if cluster.flux.munge_secret.is_some() {
+        mounts.push(mount(MUNGE, MUNGE_DIR, true));
+    }
+    mounts
+}
+
+/// Ours and the user's; where a user mounts something at a place of ours, the user's stays.
+pub(super) fn merged(own: Vec<VolumeMount>, user: Vec<VolumeMount>) -> Vec<VolumeMount> {
+    let free = |mount: &VolumeMount| !user.iter().any(|other| other.mount_path == mount.mount_path);
+    let mut mounts: Vec<VolumeMount> = own.into_iter().filter(free).collect();
+    mounts.extend(user);
+    mounts
+}
+
+pub(super) fn paths_of(cluster: &ValidMiniCluster) -> PodPaths {
+    PodPaths::new(&cluster.view.mount_path)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn container(name: &str, mounts: &[(&str, VolumeSource)]) -> ValidContainer {
+        let mut container = crate::testing::cluster("size: 1").runner.container;
+        container.name = name.into();
+        let mount = |(key, source): &(&str, VolumeSource)| Mount {
+            name: (*key).into(),
+            path: format!("/{key}"),
+            read_only: false,
+            source: source.clone(),
+        };
+        container.mounts = mounts.iter().map(mount).collect();
+        container
+    }
+
+    #[test]
+    fn one_key_with_two_sources_makes_two_volumes_and_a_mount_stays_in_its_container() {
+        let claim = |name: &str| VolumeSource::Claim(name.into());
+        let a = container("a", &[("data", claim("one")), ("more", claim("two"))]);
+        let b = container("b", &[("data", claim("other")), ("data-2", claim("third")), ("more", claim("two"))]);
+        let all = UserVolumes::of([&a, &b]);
+        let names: Vec<String> = all.volumes().into_iter().map(|volume| volume.name).collect();
+        assert_eq!(names, ["data", "more", "data-2", "data-2-2"]);
+        let mounts = |container| all.mounts(container).into_iter().map(|mount| mount.name).collect::<Vec<_>>();
+        assert_eq!(mounts(&a), ["data", "more"]);
+        assert_eq!(mounts(&b), ["data-2", "data-2-2", "more"]);
+    }
+
+    #[test]
+    fn a_long_name_leaves_room_for_its_number() {
+        let name = suffixed(&"a".repeat(63), 12);
+        assert!(names::is_dns_label(&name) && name.ends_with("-12"));
+    }
+}
