@@ -1,0 +1,122 @@
+//! Every manifest below `examples/` is what a user may apply: it parses, is valid, and becomes an AgentSpec that its pods
+//! can read. And the folder is whole: each has its manifest and its explanation, and the index names it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use flux_shared::agent_spec::AgentSpec;
+use flux_shared::{derive, manifest, validate};
+use serde_json::Value;
+
+fn root() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../examples")
+}
+
+fn entries(folder: &Path) -> Vec<PathBuf> {
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    entries
+}
+
+fn folders() -> Vec<PathBuf> {
+    entries(&root()).into_iter().filter(|path| path.is_dir()).collect()
+}
+
+fn name(path: &Path) -> &str {
+    path.file_name().and_then(|name| name.to_str()).unwrap()
+}
+
+/// Every YAML file with its documents.
+fn manifests() -> Vec<(PathBuf, String, Vec<Value>)> {
+    let files = folders().into_iter().flat_map(|folder| entries(&folder));
+    files
+        .filter(|file| file.extension().is_some_and(|ending| ending == "yaml"))
+        .map(|file| {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let documents = serde_saphyr::from_multiple(&text).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+            (file, text, documents)
+        })
+        .collect()
+}
+
+fn is_minicluster(document: &Value) -> bool {
+    document["kind"] == "MiniCluster"
+}
+
+#[test]
+fn every_minicluster_becomes_the_spec_of_its_pods() {
+    let (mut wrong, mut taken) = (Vec::new(), 0);
+    for (file, text, documents) in manifests() {
+        if !documents.iter().any(is_minicluster) {
+            continue;
+        }
+        let cluster = match manifest::parse(&text).and_then(|manifest| validate::validate(&manifest)) {
+            Ok(cluster) => cluster,
+            Err(problems) => {
+                wrong.extend(problems.iter().map(|problem| format!("{}: {problem}", file.display())));
+                continue;
+            }
+        };
+        wrong.extend(cluster.notices.iter().map(|notice| format!("{}: {notice}", file.display())));
+        let spec = derive::agent_spec(&cluster);
+        assert_eq!(AgentSpec::from_toml(&spec.to_toml().unwrap()).unwrap(), spec, "{}", file.display());
+        taken += 1;
+    }
+    println!("{taken} MiniClusters");
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_file_has_one_minicluster_or_complete_objects_of_other_kinds() {
+    for (file, _, documents) in manifests() {
+        let miniclusters = documents.iter().filter(|document| is_minicluster(document)).count();
+        assert!(miniclusters == 0 || documents.len() == 1, "{}: more than the MiniCluster", file.display());
+        for document in &documents {
+            for field in ["/apiVersion", "/kind", "/metadata/name"] {
+                assert!(document.pointer(field).is_some_and(Value::is_string), "{}: no {field}", file.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn names_are_those_of_the_folders_and_none_stands_there_twice() {
+    let mut seen = BTreeMap::new();
+    for (file, _, documents) in manifests() {
+        for document in documents.iter().filter(|document| is_minicluster(document)) {
+            let cluster = document["metadata"]["name"].as_str().unwrap().to_owned();
+            if name(&file) == "minicluster.yaml" {
+                assert_eq!(cluster, name(file.parent().unwrap()), "{}", file.display());
+            }
+            if let Some(other) = seen.insert(cluster, file.clone()) {
+                panic!("{} and {} have one name", file.display(), other.display());
+            }
+        }
+    }
+}
+
+#[test]
+fn every_folder_has_its_manifest_and_explains_every_file_and_the_index_names_it() {
+    let index = std::fs::read_to_string(root().join("README.md")).unwrap();
+    for folder in folders() {
+        assert!(index.contains(&format!("]({})", name(&folder))), "{} is not in the index", folder.display());
+        let readme = std::fs::read_to_string(folder.join("README.md")).unwrap();
+        assert!(readme.starts_with(&format!("# {}\n", name(&folder))), "{}: its title", folder.display());
+        assert!(folder.join("minicluster.yaml").is_file(), "{} has no minicluster.yaml", folder.display());
+        for file in entries(&folder).iter().filter(|file| name(file) != "README.md") {
+            assert!(readme.contains(name(file)), "{} is not explained", file.display());
+        }
+    }
+}
+
+#[test]
+fn links_between_the_explanations_lead_somewhere() {
+    let pages = folders().into_iter().map(|folder| folder.join("README.md")).chain([root().join("README.md")]);
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let target = page.parent().unwrap().join(link.split('#').next().unwrap());
+            assert!(target.exists(), "{}: {link}", page.display());
+        }
+    }
+}
