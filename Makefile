@@ -1,0 +1,19 @@
+# Each recipe is one line that a person could type; what takes more stands in .ci/.
+
+.PHONY: demo test e2e lint bench images generate dist
+
+demo: ; @.ci/demo
+
+test: ; @.ci/test
+
+e2e: ; @.ci/e2e
+
+lint: ; @.ci/lint
+
+bench: ; @cargo bench --workspace
+
+images: dist ; @.ci/images
+
+generate: ; @UPDATE=1 cargo test --workspace
+
+dist: ; @.ci/dist
