@@ -244,3 +244,6 @@ pub struct Owner {
     pub uid: u32,
     pub gid: u32,
 }
+
+#[cfg(test)]
+mod tests;

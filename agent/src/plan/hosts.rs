@@ -70,11 +70,11 @@ pub fn encode(names: &[String]) -> String {
 
 /// A name's prefix and its number, if it ends in one without padding.
 fn numbered(name: &str) -> (String, Option<u64>) {
-    let start = name.rfind(|c: char| !c.is_ascii_digit()).map_or(0, |at| at + 1);
-    let digits = &name[start..];
+    let prefix = name.trim_end_matches(|c: char| c.is_ascii_digit());
+    let digits = &name[prefix.len()..];
     let padded = digits.len() > 1 && digits.starts_with('0');
-    match (padded || digits.len() > 12 || start == 0, digits.parse()) {
-        (false, Ok(number)) => (name[..start].to_owned(), Some(number)),
+    match (padded || digits.len() > 12 || prefix.is_empty(), digits.parse()) {
+        (false, Ok(number)) => (prefix.to_owned(), Some(number)),
         _ => (name.to_owned(), None),
     }
 }

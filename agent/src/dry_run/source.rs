@@ -1,0 +1,102 @@
+//! What to explain: a MiniCluster, or the AgentSpec that was made of one.
+
+use flux_shared::agent_spec::{AgentSpec, Program};
+use flux_shared::validate::{Problem, ValidMiniCluster};
+use flux_shared::{derive, manifest, validate};
+use serde::Serialize;
+
+use crate::facts::Facts;
+
+/// What the input was.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub enum Kind {
+    MiniCluster,
+    AgentSpec,
+}
+
+/// The input, understood.
+pub struct Source {
+    pub kind: Kind,
+    pub spec: AgentSpec,
+    /// Valid, but perhaps not what the user meant.
+    pub notices: Vec<String>,
+    /// Containers that the agent has no part in, one a line.
+    pub others: Vec<String>,
+    cluster: Option<Box<ValidMiniCluster>>,
+}
+
+/// Everything that is wrong with the input.
+#[derive(Debug, thiserror::Error)]
+#[error("{}", lines(.0))]
+pub struct Problems(pub Vec<Problem>);
+
+fn lines(problems: &[Problem]) -> String {
+    problems.iter().map(Problem::to_string).collect::<Vec<String>>().join("\n")
+}
+
+impl Source {
+    /// A MiniCluster names its kind; all else is an AgentSpec.
+    pub fn parse(text: &str) -> Result<Source, Problems> {
+        let names_kind = |line: &str| line.trim_start_matches(['{', ' ', '"']).starts_with("kind");
+        match text.lines().any(|line| names_kind(line) && line.contains(':')) {
+            true => mini_cluster(text).map_err(Problems),
+            false => agent_spec(text),
+        }
+    }
+
+    /// The usual pod, with what the MiniCluster says of its container.
+    pub fn assumed_facts(&self) -> Facts {
+        let mut facts = Facts { address: Some("POD_IP".into()), ..Facts::default() };
+        let is_up_for_people = self.spec.runner.interactive || self.spec.runner.program == Program::Persistent;
+        facts.terminal = is_up_for_people;
+        facts.writable.insert(self.spec.paths().view());
+        let Some(cluster) = &self.cluster else { return facts };
+        let container = &cluster.runner.container;
+        let id = |name: &str| {
+            let own = container.security_context.as_ref().and_then(|context| context.get(name)?.as_u64());
+            own.and_then(|id| u32::try_from(id).ok())
+        };
+        if let Some(uid) = id("runAsUser") {
+            pretend_user(&mut facts, uid, id("runAsGroup").unwrap_or(0));
+        }
+        facts.environment.extend(container.environment.clone());
+        if let Some(folder) = &container.working_dir {
+            facts.working_directory = folder.clone();
+            facts.writable.insert(folder.clone());
+        }
+        facts
+    }
+}
+
+/// A user that the image's password file does not have, unless it is root.
+pub fn pretend_user(facts: &mut Facts, uid: u32, gid: u32) {
+    (facts.uid, facts.gid) = (uid, gid);
+    if uid != 0 {
+        facts.environment.insert("HOME".into(), "/".into());
+        facts.writable.remove("/");
+    }
+}
+
+fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {
+    let cluster = validate::validate(&manifest::parse(text)?)?;
+    let unwrapped = cluster.sidecars.iter().filter(|sidecar| sidecar.wrapped.is_none());
+    let mut others: Vec<String> = unwrapped
+        .map(|sidecar| format!("{} (in every pod): the image's own entrypoint", sidecar.container.name))
+        .collect();
+    others.extend(cluster.services.iter().map(|service| {
+        let entrypoint = service.entrypoint.as_ref().map_or("the image's own entrypoint".into(), |words| words.join(" "));
+        format!("{} (in the services pod): {entrypoint}", service.name)
+    }));
+    Ok(Source {
+        kind: Kind::MiniCluster,
+        spec: derive::agent_spec(&cluster),
+        notices: cluster.notices.iter().map(Problem::to_string).collect(),
+        others,
+        cluster: Some(Box::new(cluster)),
+    })
+}
+
+fn agent_spec(text: &str) -> Result<Source, Problems> {
+    let spec = AgentSpec::from_toml(text).map_err(|error| Problems(vec![Problem::new("", error.to_string())]))?;
+    Ok(Source { kind: Kind::AgentSpec, spec, notices: Vec::new(), others: Vec::new(), cluster: None })
+}

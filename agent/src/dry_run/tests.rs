@@ -1,0 +1,127 @@
+use std::path::PathBuf;
+
+use super::*;
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests").join(name)
+}
+
+fn inputs() -> Vec<PathBuf> {
+    let mut files: Vec<PathBuf> = std::fs::read_dir(folder("inputs")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(!files.is_empty());
+    files
+}
+
+fn args(file: &Path) -> Args {
+    Args { file: file.to_owned(), ..Args::default() }
+}
+
+fn input(name: &str) -> PathBuf {
+    folder("inputs").join(name)
+}
+
+fn golden(name: &str, got: &str) {
+    let path = folder("golden").join(name);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&path, got).unwrap();
+    }
+    let want = std::fs::read_to_string(&path).unwrap_or_default();
+    assert!(want == got, "{} is not what it says now; renew it with UPDATE=1 cargo test -p flux-agent\n{got}", path.display());
+}
+
+#[test]
+fn every_input_is_told_as_its_golden_files_say() {
+    for file in inputs() {
+        let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
+        golden(&format!("{name}.txt"), &run(&args(&file)).unwrap());
+        let json = Args { format: Format::Json, ..args(&file) };
+        golden(&format!("{name}.json"), &run(&json).unwrap());
+    }
+}
+
+#[test]
+fn the_json_form_is_that_of_the_schema() {
+    let schema = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("schema/dry-run.json")).unwrap();
+    let schema = serde_json::from_str(&schema).unwrap();
+    jsonschema::meta::validate(&schema).unwrap();
+    let validator = jsonschema::validator_for(&schema).unwrap();
+    for file in inputs() {
+        let json = run(&Args { format: Format::Json, ..args(&file) }).unwrap();
+        let value = serde_json::from_str(&json).unwrap();
+        let errors: Vec<String> = validator.iter_errors(&value).map(|error| format!("{}: {error}", error.instance_path())).collect();
+        assert!(errors.is_empty(), "{}: {errors:#?}", file.display());
+    }
+}
+
+#[test]
+fn one_pod_is_told_alone_and_others_do_not_exist() {
+    let text = run(&Args { index: Some(3), ..args(&input("hello.yaml")) }).unwrap();
+    assert!(text.contains("Follower: index 3, host hello-world-3, rank 3") && !text.contains("Lead:"), "{text}");
+    let error = run(&Args { index: Some(4), ..args(&input("hello.yaml")) }).unwrap_err();
+    assert_eq!(error.to_string(), "failed to find a pod of index 4: there are 4");
+}
+
+#[test]
+fn a_pretended_host_shows() {
+    let text = |change: fn(&mut Args)| {
+        let mut args = args(&input("hello.yaml"));
+        change(&mut args);
+        run(&args)
+    };
+    let eight = text(|args| args.cpus = Some(8)).unwrap();
+    assert!(eight.contains("8 cores") && eight.contains(r#""core":"0-7""#));
+    let stranger = text(|args| args.uid = Some(4711)).unwrap();
+    assert!(stranger.contains("HOME=/home/flux-operator") && stranger.contains("4711:4711"));
+    assert!(text(|args| args.gpus = Some(2)).unwrap().contains(r#""gpu":"0-1""#));
+    assert!(text(|args| args.no_shell = true).is_ok(), "a command needs no shell");
+}
+
+#[test]
+fn facts_of_a_file_count_and_its_mistakes_are_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("facts.toml");
+    let with = |text: &str, name: &str| {
+        std::fs::write(&file, text).unwrap();
+        run(&Args { facts: Some(file.clone()), ..args(&input(name)) })
+    };
+    let text = with("cores = 16\ncpu_quota = 2.0\n[view]\nfluxion = false\n", "hello.yaml").unwrap();
+    assert!(text.contains("2 cores") && text.contains("no Fluxion"), "{text}");
+    assert!(matches!(with("core = 1\n", "hello.yaml"), Err(DryRunError::Facts { .. })));
+    let shellless = with("shell = ''\nindex = 0\n", "hello.yaml");
+    assert!(shellless.is_ok(), "{shellless:?}");
+    let missing = with("[view]\nflux = false\n", "hello.yaml").unwrap_err();
+    assert_eq!(missing.category(), Category::ViewMissing);
+}
+
+#[test]
+fn every_problem_of_a_manifest_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bad.yaml");
+    std::fs::write(
+        &file,
+        "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: a}\nspec:\n  size: 0\n  deadlineSeconds: 0\n  containers: [{image: x, command: a}]\n",
+    )
+    .unwrap();
+    let DryRunError::Input { source, .. } = run(&args(&file)).unwrap_err() else { unreachable!() };
+    assert!(source.0.len() >= 2, "{source}");
+}
+
+#[test]
+fn a_certificate_in_the_manifest_is_not_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("secret.yaml");
+    let secret = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+    let public = "Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID";
+    let manifest = format!(
+        "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: a}}\nspec:\n  size: 2\n  flux:\n    curveCert: |\n      metadata\n          name = \"a\"\n      curve\n          public-key = \"{public}\"\n          secret-key = \"{secret}\"\n  containers:\n  - image: x\n    command: hostname\n"
+    );
+    std::fs::write(&file, manifest).unwrap();
+    for format in [Format::Text, Format::Json] {
+        match run(&Args { format, ..args(&file) }) {
+            Ok(told) => assert!(!told.contains(secret) && !told.contains(&secret[..8])),
+            Err(DryRunError::Input { source, .. }) => assert!(!source.to_string().contains(secret), "{source}"),
+            Err(other) => unreachable!("{other}"),
+        }
+    }
+}

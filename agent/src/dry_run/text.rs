@@ -1,0 +1,251 @@
+//! The plans as text for people: a heading for each container, its steps in order, the words of what is started.
+
+use std::fmt::Write as _;
+
+use super::pods::Pod;
+use super::source::Source;
+use crate::facts::Facts;
+use crate::plan::display::{quote, word};
+use crate::plan::{AtEnd, Content, EnvChange, Launch, Owner, Plan, Planned, Role, Step, Stdout};
+
+/// Where lines of words are broken.
+const WIDTH: usize = 100;
+
+pub fn render(source: &Source, facts: &Facts, pods: &[Pod]) -> String {
+    let mut out = String::new();
+    head(&mut out, source, facts);
+    let mut lead: &[Planned] = &[];
+    for pod in pods {
+        heading(&mut out, pod);
+        steps(&mut out, &pod.plan.steps, lead);
+        if pod.plan.role == Role::Lead {
+            lead = &pod.plan.steps;
+        }
+    }
+    if !source.others.is_empty() {
+        section(&mut out, "Without the agent");
+        for line in &source.others {
+            line_of(&mut out, 1, line);
+        }
+    }
+    out
+}
+
+/// The steps in order. What is the very same as the lead's, and directories in a row, are told in one.
+fn steps(out: &mut String, steps: &[Planned], lead: &[Planned]) {
+    let mut at = 0;
+    while let Some(planned) = steps.get(at) {
+        let rest = &steps[at..];
+        let place = lead.iter().position(|known| known == planned);
+        let known = place.map_or(0, |place| rest.iter().zip(&lead[place..]).take_while(|(own, lead)| own == lead).count());
+        let directories = rest.iter().take_while(|planned| matches!(planned.step, Step::Directory { .. })).count();
+        match (known, directories) {
+            (2.., _) => {
+                let theirs = numbers(place.unwrap_or(0), known);
+                let _ = writeln!(out, "{:>5} the same as the lead's {theirs}", numbers(at, known));
+                at += known;
+            }
+            (_, 2..) => {
+                let _ = writeln!(out, "{:>5} directories{}", numbers(at, directories), brackets(planned));
+                rest[..directories].iter().for_each(|planned| directory(out, &planned.step));
+                at += directories;
+            }
+            _ => {
+                step(out, &numbers(at, 1), planned, known == 1);
+                at += 1;
+            }
+        }
+    }
+}
+
+/// `3-5`, counted from 1.
+fn numbers(at: usize, count: usize) -> String {
+    if count == 1 { (at + 1).to_string() } else { format!("{}-{}", at + 1, at + count) }
+}
+
+fn brackets(planned: &Planned) -> String {
+    if planned.depends_on.is_empty() { String::new() } else { format!("  [{}]", planned.depends_on.join(", ")) }
+}
+
+fn directory(out: &mut String, step: &Step) {
+    if let Step::Directory { path, mode, owner } = step {
+        line_of(out, 2, &format!("{:04o} {} {}", mode.0, ids(owner), quote(path)));
+    }
+}
+
+/// One line at an indent of `depth` times four blanks.
+fn line_of(out: &mut String, depth: usize, text: &str) {
+    let indent = "    ".repeat(depth);
+    // Writing to a String cannot fail.
+    let _ = writeln!(out, "{}", format!("{indent}{text}").trim_end());
+}
+
+fn head(out: &mut String, source: &Source, facts: &Facts) {
+    let spec = &source.spec;
+    let pods = if spec.size == 1 { "1 pod".into() } else { format!("{} pods", spec.size) };
+    let most = match spec.max_size() > spec.size {
+        true => format!(", {} at most", spec.max_size()),
+        false => String::new(),
+    };
+    line_of(out, 0, &format!("MiniCluster {} in namespace {}: {pods}{most}, hosts {}", spec.name, spec.namespace, spec.hostlist()));
+    line_of(out, 0, &format!("Host as assumed: {}", assumed(source, facts)));
+    line_of(out, 0, "A step that depends on the real host says on what, in [brackets]. Pretend another host with --facts FILE, --cpus, --uid …");
+    for notice in &source.notices {
+        line_of(out, 0, &format!("Notice: {notice}"));
+    }
+}
+
+fn assumed(source: &Source, facts: &Facts) -> String {
+    let mut parts = vec![match facts.uid {
+        0 => "root".to_owned(),
+        uid => format!("uid {uid}, gid {}", facts.gid),
+    }];
+    parts.push(match facts.usable_cores() {
+        1 => "1 core".into(),
+        cores => format!("{cores} cores"),
+    });
+    if facts.gpus > 0 {
+        parts.push(format!("{} GPUs", facts.gpus));
+    }
+    parts.push(facts.shell.clone().unwrap_or_else(|| "no shell".into()));
+    if source.spec.view.enabled {
+        let python = facts.view.python.as_deref().unwrap_or("no Python");
+        let fluxion = if facts.view.fluxion { "Fluxion" } else { "no Fluxion" };
+        parts.push(if facts.view.flux { format!("a view with {python} and {fluxion}") } else { "no view".into() });
+    } else {
+        parts.push(format!("Flux at {}", facts.flux_on_path.as_deref().unwrap_or("(not on the PATH)")));
+    }
+    parts.join(", ")
+}
+
+fn heading(out: &mut String, pod: &Pod) {
+    let Pod { indexes, plan } = pod;
+    let many = indexes.contains('-');
+    let title = match (&plan.role, plan.rank) {
+        (Role::Sidecar(name), _) if many => format!("Container {name} beside it, in the pods of index {indexes}"),
+        (Role::Sidecar(name), _) => format!("Container {name} beside it, in the pod of index {indexes}"),
+        (Role::Lead, _) => format!("Lead: index {indexes}, host {}, rank 0", plan.hostname),
+        (Role::Follower, rank) => {
+            let rank = rank.map(|rank| rank.to_string()).unwrap_or_default();
+            let alike = if many { format!("Followers: indexes {indexes}, all alike; here index {}", plan.index) } else { format!("Follower: index {indexes}") };
+            format!("{alike}, host {}, rank {rank}", plan.hostname)
+        }
+    };
+    section(out, &title);
+    for notice in &plan.notices {
+        line_of(out, 1, &format!("Notice: {notice}"));
+    }
+}
+
+fn section(out: &mut String, title: &str) {
+    out.push('\n');
+    line_of(out, 0, title);
+    line_of(out, 0, &"─".repeat(title.chars().count()));
+}
+
+/// A step on its first line, details below. `is_known`: the lead does the very same, and its long text stands there.
+fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
+    let facts = brackets(planned);
+    let mut first = |text: &str| {
+        let _ = writeln!(out, "{number:>5} {text}{facts}");
+    };
+    match &planned.step {
+        Step::User { name, uid, gid, home } => {
+            first(&format!("add user {name}, uid {uid}, gid {gid}, home {home}, unless the name is there"));
+        }
+        Step::Directory { path, mode, owner } => first(&format!("directory {} {:04o} {}", quote(path), mode.0, ids(owner))),
+        Step::File { path, mode, owner, content } => {
+            first(&format!("file {} {:04o} {}", quote(path), mode.0, ids(owner)));
+            file(out, content, is_known);
+        }
+        Step::Link { path, target } => first(&format!("link {} -> {}", quote(path), quote(target))),
+        Step::Environment { changes } => {
+            first("environment");
+            changes.iter().for_each(|change| line_of(out, 2, &variable(change)));
+        }
+        Step::Snippet { name, source, strict } => {
+            let end = if *strict { "a failure ends the container with its code" } else { "a failure is reported and passed over" };
+            first(&format!("snippet {name}, in the image's shell; {end}"));
+            block(out, source);
+        }
+        Step::WaitParent { host, port } => first(&format!("wait until {host} answers on port {port}")),
+        Step::WaitSocket { path } => first(&format!("wait until the broker answers on {}", quote(path))),
+        Step::Launch(launch) => {
+            first(&format!("start {}", launch_notes(launch)));
+            words(out, launch);
+        }
+        Step::PublishArchive { from, to } => first(&format!("rename {} to {}, if the dump is whole", quote(from), quote(to))),
+    }
+}
+
+fn ids(owner: &Owner) -> String {
+    format!("{}:{}", owner.uid, owner.gid)
+}
+
+fn file(out: &mut String, content: &Content, is_known: bool) {
+    match content {
+        Content::Text(_) | Content::Exports(_) if is_known => line_of(out, 2, "(the same as the lead's)"),
+        Content::Text(text) => block(out, text),
+        Content::Exports(exports) => {
+            line_of(out, 2, "(with the values of that moment)");
+            exports.iter().for_each(|(name, value)| line_of(out, 2, &format!("│ export {name}={}", word(value))));
+        }
+        Content::Curve { source } => line_of(out, 2, &format!("(the certificate of {source}, checked; never shown)")),
+    }
+}
+
+fn block(out: &mut String, text: &str) {
+    text.lines().for_each(|line| line_of(out, 2, &format!("│ {line}")));
+}
+
+fn variable(change: &EnvChange) -> String {
+    match change {
+        EnvChange::Set { name, value } => format!("{name}={}", word(value)),
+        EnvChange::Append { name, separator, value } => format!("{name} += {separator}{}", quote(value)),
+        EnvChange::Default { name, value } => format!("{name}={}  (if it is not set)", quote(value)),
+        EnvChange::Remove { name } => format!("{name} is removed"),
+    }
+}
+
+/// Who it runs as, where its output goes, what its end means.
+fn launch_notes(launch: &Launch) -> String {
+    let mut notes = vec![launch.label.to_owned()];
+    notes.extend(launch.run_as.map(|owner| format!("as {}", ids(&owner))));
+    match launch.stdout {
+        Stdout::Inherit => {}
+        Stdout::LineBuffered => notes.push("output live, line by line".into()),
+        Stdout::Discard => notes.push("standard output dropped".into()),
+    }
+    notes.push(match launch.at_end {
+        AtEnd::Exit => "its exit code is the container's".into(),
+        AtEnd::Complete => "then the container ends with 0".into(),
+        AtEnd::RestartFollower { limit } => {
+            format!("a failure is tried again, {limit} times at most; 0, or the lead's end, ends the container with 0")
+        }
+    });
+    notes.join("; ")
+}
+
+/// The words as they would be typed: each `-S` option on a line, then what follows them.
+fn words(out: &mut String, launch: &Launch) {
+    let typed: Vec<String> = launch.argv.iter().map(word).collect();
+    let last_option = typed.iter().rposition(|typed| typed.starts_with("-S"));
+    let mut lines: Vec<String> = Vec::new();
+    for (at, typed) in typed.iter().enumerate() {
+        let breaks = typed.starts_with("-S") || last_option.is_some_and(|last| at == last + 1);
+        match lines.last_mut() {
+            Some(line) if !breaks && line.len() + typed.len() < WIDTH => *line += &format!(" {typed}"),
+            _ => lines.push(typed.clone()),
+        }
+    }
+    let count = lines.len();
+    for (at, line) in lines.iter().enumerate() {
+        let indent = if at == 0 { "" } else { "  " };
+        let more = if at + 1 < count { " \\" } else { "" };
+        // A word of several lines (shell source) keeps them.
+        line.lines().enumerate().for_each(|(part, text)| {
+            let end = if part + 1 == line.lines().count() { more } else { "" };
+            line_of(out, 2, &format!("{indent}{text}{end}"));
+        });
+    }
+}

@@ -1,0 +1,321 @@
+use flux_shared::agent_spec::*;
+use flux_shared::words::{self, Word};
+use proptest::prelude::*;
+
+use super::*;
+
+fn spec(text: &str) -> AgentSpec {
+    AgentSpec::from_toml(&format!("name = 'mc'\n{text}")).unwrap()
+}
+
+fn facts(index: u32) -> Facts {
+    Facts { index: Some(index), ..Facts::default() }
+}
+
+fn run(spec: &AgentSpec, facts: &Facts) -> Plan {
+    plan(spec, facts, &ContainerRole::Runner).unwrap()
+}
+
+fn launch(plan: &Plan) -> &Launch {
+    plan.steps
+        .iter()
+        .find_map(|planned| match &planned.step {
+            Step::Launch(launch) => Some(launch),
+            _ => None,
+        })
+        .unwrap()
+}
+
+fn argv(plan: &Plan) -> String {
+    launch(plan).argv.iter().map(display::word).collect::<Vec<String>>().join(" ")
+}
+
+/// The steps' names and, where there is one, what they are about.
+fn outline(plan: &Plan) -> Vec<String> {
+    plan.steps
+        .iter()
+        .map(|planned| match &planned.step {
+            Step::User { name, .. } => format!("user {name}"),
+            Step::Directory { path, .. } => format!("directory {path}"),
+            Step::File { path, .. } => format!("file {path}"),
+            Step::Link { path, .. } => format!("link {path}"),
+            Step::Environment { .. } => "environment".into(),
+            Step::Snippet { name, .. } => format!("snippet {name}"),
+            Step::WaitParent { .. } => "wait-parent".into(),
+            Step::WaitSocket { .. } => "wait-socket".into(),
+            Step::Launch(_) => "launch".into(),
+            Step::PublishArchive { .. } => "publish-archive".into(),
+        })
+        .collect()
+}
+
+#[test]
+fn the_steps_come_in_the_order_of_the_documents() {
+    let spec = spec(
+        "size = 2\narchive = '/state/a.tgz'\n[runner]\nuser = {name = 'flux', uid = 1000}\n[runner.snippets]\n\
+         init = 'a'\npre_command = 'b'\npre = 'c'\nbroker_pre = 'd'\nworker_pre = 'e'\npost = 'f'\n",
+    );
+    let few = |plan: &Plan| -> Vec<String> {
+        outline(plan).into_iter().filter(|line| !line.starts_with("directory") && !line.starts_with("file") && !line.starts_with("link")).collect()
+    };
+    let lead = run(&spec, &facts(0));
+    let want = [
+        "user flux", "environment", "snippet init", "environment", "snippet preCommand", "snippet pre",
+        "snippet brokerPre", "launch", "publish-archive", "snippet post",
+    ];
+    assert_eq!(few(&lead), want);
+    let want = [
+        "user flux", "environment", "snippet init", "environment", "snippet preCommand", "snippet pre",
+        "snippet workerPre", "wait-parent", "launch", "snippet post",
+    ];
+    assert_eq!(few(&run(&spec, &facts(1))), want);
+}
+
+#[test]
+fn blank_snippets_are_no_steps_and_need_no_shell() {
+    let spec = spec("[runner.snippets]\npre = \"\\n  \\n\"\n[runner.program]\nmode = 'submit'\nwords = ['a']\n");
+    let scratch = Facts { shell: None, ..facts(0) };
+    assert!(!outline(&run(&spec, &scratch)).iter().any(|line| line.starts_with("snippet")));
+}
+
+#[test]
+fn what_needs_a_shell_says_so() {
+    let scratch = Facts { shell: None, ..facts(0) };
+    for text in [
+        "[runner.snippets]\npost = 'true'\n",
+        "[runner.program]\nmode = 'script'\ntext = 'true'\n",
+        "[runner.program]\nmode = 'batch'\nlines = []\n",
+        "[runner.program]\nmode = 'batch-raw'\ntext = 'true'\n",
+    ] {
+        let error = plan(&spec(text), &scratch, &ContainerRole::Runner).unwrap_err();
+        assert_eq!(error.category(), flux_shared::exit::Category::ShellMissing, "{text}");
+    }
+    let own = spec("[runner.program]\nmode = 'script'\ntext = \"#!/usr/bin/env python3\\n\"\n");
+    assert!(plan(&own, &scratch, &ContainerRole::Runner).is_ok());
+}
+
+#[test]
+fn a_host_that_is_not_listed_is_told_with_a_remedy() {
+    let stranger = Facts { hostname: "other-7".into(), ..facts(0) };
+    let error = plan(&spec("size = 4"), &stranger, &ContainerRole::Runner).unwrap_err();
+    assert_eq!(error.to_string(), "failed to place host `other-7`: it is not in the hostlist mc-[0-3]");
+    assert!(error.hint().contains("setHostnameAsFQDN"));
+}
+
+#[test]
+fn a_cluster_without_a_command_has_a_broker_without_a_program() {
+    let headless = argv(&run(&spec("size = 2"), &facts(0)));
+    assert!(headless.starts_with("/mnt/flux/view/bin/flux broker --config-path /mnt/flux/config/etc/flux/config -S"));
+    assert!(headless.contains(" -Sbroker.rc2_none "));
+    let terminal = Facts { terminal: true, ..facts(0) };
+    assert!(!argv(&run(&spec("size = 2"), &terminal)).contains("rc2_none"));
+    let interactive = spec("size = 2\n[runner]\ninteractive = true\nprogram = {mode = 'submit', words = ['hostname']}\n");
+    let plan = run(&interactive, &terminal);
+    assert!(argv(&plan).contains("-Sbroker.rc2_none") && !argv(&plan).contains("hostname"));
+    assert_eq!(plan.notices.len(), 1);
+}
+
+#[test]
+fn quorum_is_said_only_where_it_is_not_the_whole_instance() {
+    let quorum = |text: &str| {
+        let argv = argv(&run(&spec(text), &facts(0)));
+        argv.split(' ').find_map(|word| word.strip_prefix("-Sbroker.quorum=").map(str::to_owned))
+    };
+    assert_eq!(quorum("size = 4"), None);
+    assert_eq!(quorum("size = 4\nquorum = 2").as_deref(), Some("2"));
+    assert_eq!(quorum("size = 4\nmax_size = 8").as_deref(), Some("4"));
+    assert_eq!(quorum("size = 4\n[network]\nhostlist = 'mc-[0-3],burst-0-[0-3]'").as_deref(), Some("4"));
+    assert!(plan(&spec("size = 2\nquorum = 3"), &facts(0), &ContainerRole::Runner).is_err());
+}
+
+#[test]
+fn followers_wait_for_their_own_parent() {
+    let wait = |text: &str, index: u32| {
+        run(&spec(text), &facts(index)).steps.into_iter().find_map(|planned| match planned.step {
+            Step::WaitParent { host, port } => Some(format!("{host}:{port}")),
+            _ => None,
+        })
+    };
+    let suffix = ".flux-service.default.svc.cluster.local.:8050";
+    assert_eq!(wait("size = 8", 7), Some(format!("mc-0{suffix}")));
+    assert_eq!(wait("size = 8\n[flux]\ntopology = 'kary:2'", 7), Some(format!("mc-3{suffix}")));
+    assert_eq!(wait("size = 8\n[flux]\ntopology = 'binomial'", 7), Some(format!("mc-6{suffix}")));
+    assert_eq!(wait("size = 2\n[network]\nlead = {address = 'lead.example', port = 30000}", 0).as_deref(), Some("lead.example:30000"));
+    assert_eq!(wait("size = 2\n[flux]\nbroker_config = ''", 1), None);
+}
+
+#[test]
+fn the_archive_is_read_if_it_is_there_and_written_beside_itself() {
+    let spec = spec("archive = '/state/a.tar.gz'");
+    let mut facts = facts(0);
+    assert!(argv(&run(&spec, &facts)).ends_with("-Scontent.dump=/state/.unfinished-a.tar.gz"));
+    assert!(!argv(&run(&spec, &facts)).contains("content.restore"));
+    facts.present.insert("/state/a.tar.gz".into());
+    assert!(argv(&run(&spec, &facts)).contains("-Scontent.restore=/state/a.tar.gz"));
+    assert!(!argv(&run(&AgentSpec { size: 2, ..spec }, &Facts { index: Some(1), ..facts })).contains("content."));
+}
+
+#[test]
+fn a_batch_goes_where_it_can_be_written() {
+    let spec = spec("[runner.program]\nmode = 'batch'\nlines = [{number = 0, text = 'true'}]\n");
+    let files = |cwd: &str, writable: &[&str]| {
+        let writable = writable.iter().map(|path| (*path).to_owned()).collect();
+        let plan = run(&spec, &Facts { working_directory: cwd.into(), writable, ..facts(0) });
+        outline(&plan).into_iter().find(|line| line.ends_with("flux-job.batch")).unwrap()
+    };
+    assert_eq!(files("/work", &["/work"]), "file /work/flux-job.batch");
+    assert_eq!(files("/", &["/"]), "file /flux-job.batch");
+    assert_eq!(files("/", &[]), "file /mnt/flux/config/flux-job.batch");
+}
+
+#[test]
+fn a_home_that_leads_nowhere_is_replaced() {
+    let home = |facts: &Facts| {
+        let plan = run(&spec(""), facts);
+        let set = plan.steps.iter().find_map(|planned| match &planned.step {
+            Step::Environment { changes } => changes.iter().find_map(|change| match change {
+                EnvChange::Set { name, value: Word::Literal(value) } if name == "HOME" => Some(value.clone()),
+                _ => None,
+            }),
+            _ => None,
+        });
+        (set, outline(&plan).first().cloned().unwrap())
+    };
+    let mut facts = facts(0);
+    assert_eq!(home(&facts).0, None);
+    (facts.uid, facts.gid) = (4711, 0);
+    facts.environment.insert("HOME".into(), "/".into());
+    assert_eq!(home(&facts).0.as_deref(), Some("/home/flux-operator"));
+    facts.environment.remove("HOME");
+    facts.writable.clear();
+    assert_eq!(home(&facts), (Some("/mnt/flux/home-4711".into()), "directory /mnt/flux/home-4711".into()));
+}
+
+#[test]
+fn a_shell_variable_that_leads_nowhere_is_replaced() {
+    let shell = |own: Option<&str>, image: Option<&str>| {
+        let mut facts = facts(0);
+        facts.shell = image.map(str::to_owned);
+        facts.environment.extend(own.map(|own| ("SHELL".into(), own.to_owned())));
+        let plan = run(&spec(""), &facts);
+        let Step::Environment { changes } = &plan.steps[0].step else { unreachable!() };
+        changes.iter().find_map(|change| match change {
+            EnvChange::Set { name, value: Word::Literal(value) } if name == "SHELL" => Some(value.clone()),
+            _ => None,
+        })
+    };
+    assert_eq!(shell(None, Some("/bin/bash")), None);
+    assert_eq!(shell(None, Some("/bin/sh")).as_deref(), Some("/bin/sh"));
+    assert_eq!(shell(Some("/bin/zsh"), Some("/bin/bash")).as_deref(), Some("/bin/bash"));
+    assert_eq!(shell(None, None), None);
+}
+
+#[test]
+fn a_missing_flux_and_a_missing_fluxion_are_told() {
+    let mut facts = facts(0);
+    facts.view.fluxion = false;
+    let wanted = spec("[flux]\nscheduler = 'fluxion'");
+    assert!(matches!(plan(&wanted, &facts, &ContainerRole::Runner), Err(PlanError::FluxionMissing(_))));
+    facts.view.flux = false;
+    assert!(matches!(plan(&spec(""), &facts, &ContainerRole::Runner), Err(PlanError::FluxMissing(_))));
+    facts.flux_on_path = None;
+    let disabled = spec("[view]\nenabled = false");
+    assert!(matches!(plan(&disabled, &facts, &ContainerRole::Runner), Err(PlanError::FluxMissing(_))));
+}
+
+#[test]
+fn an_unknown_sidecar_is_told() {
+    let error = plan(&spec(""), &facts(0), &ContainerRole::Sidecar("db".into())).unwrap_err();
+    assert_eq!(error, PlanError::UnknownSidecar("db".into()));
+}
+
+#[test]
+fn no_step_but_the_file_of_the_certificate_knows_of_it() {
+    let plan = run(&spec("size = 2"), &facts(0));
+    let with = plan.steps.iter().filter(|planned| format!("{planned:?}").contains("Curve {")).count();
+    assert_eq!(with, 1);
+}
+
+fn word() -> impl Strategy<Value = Word> {
+    "[ -~]{0,12}".prop_map(|text| words::split(&text).ok().and_then(|split| split.words.first().cloned()).unwrap_or(Word::literal(text)))
+}
+
+fn program() -> impl Strategy<Value = Program> {
+    let words = || proptest::collection::vec(word(), 0..4);
+    let line = (0u32..9, ".{0,20}").prop_map(|(number, text)| BatchLine { number, text });
+    prop_oneof![
+        Just(Program::Persistent),
+        Just(Program::Diagnostics),
+        words().prop_map(|words| Program::Submit { words }),
+        words().prop_map(|words| Program::Launcher { words }),
+        (".{0,30}", any::<bool>()).prop_map(|(text, launch)| Program::Script { text, launch }),
+        proptest::collection::vec(line, 0..4).prop_map(|lines| Program::Batch { lines }),
+        ".{0,30}".prop_map(|text| Program::BatchRaw { text }),
+    ]
+}
+
+prop_compose! {
+    fn any_spec()(
+        (size, extra, quorum, tasks) in (1u32..40, proptest::option::of(0u32..40), proptest::option::of(1u32..60), 0u32..90),
+        (elastic, enabled, quiet, timed, interactive, socket) in any::<(bool, bool, bool, bool, bool, bool)>(),
+        (archive, hostlist, topology, mount) in (
+            proptest::option::of(".{0,12}"), proptest::option::of("[a-z0-9\\[\\]\\-,]{0,16}"),
+            proptest::option::of("(kary|mincrit|binomial|custom)?:?[0-9]{0,3}"), "/?[a-z /]{0,12}",
+        ),
+        (lead, cores, wrap, flag) in (
+            proptest::option::of(".{0,8}"), proptest::option::of(0u32..200), proptest::option::of(".{0,8}"), ".{0,8}",
+        ),
+        (program, prefix, snippet, user) in (
+            program(), proptest::collection::vec(word(), 0..3), proptest::option::of(".{0,20}"),
+            proptest::option::of(("[a-z]{0,5}", any::<u32>(), any::<bool>())),
+        ),
+    ) -> AgentSpec {
+        let mut spec = spec("");
+        spec.size = size;
+        spec.max_size = extra.map(|extra| size + extra);
+        (spec.quorum, spec.tasks, spec.elastic, spec.archive, spec.mount_path) = (quorum, tasks, elastic, archive, mount);
+        spec.view.enabled = enabled;
+        spec.network.hostlist = hostlist;
+        spec.network.lead = lead.map(|address| RemoteLead { address, port: 8050 });
+        (spec.flux.topology, spec.flux.wrap, spec.flux.disable_socket) = (topology, wrap, socket);
+        spec.flux.option_flags = vec![flag];
+        (spec.logging.quiet, spec.logging.timed) = (quiet, timed);
+        spec.runner = Runner { interactive, prefix, cores, program, ..Runner::default() };
+        spec.runner.user = user.map(|(name, uid, run_flux_as_root)| User { name, uid, run_flux_as_root });
+        spec.runner.snippets = Snippets { init: snippet.clone(), post: snippet.clone(), ..Snippets::default() };
+        spec.sidecars.insert("side".into(), Sidecar { command: snippet.clone(), script: snippet, ..Sidecar::default() });
+        spec
+    }
+}
+
+prop_compose! {
+    fn any_facts()(
+        (index, uid, cores, gpus) in (proptest::option::of(0u32..80), 0u32..3, 0u32..300, 0u32..9),
+        (quota, hostname, passwd, address) in (
+            proptest::option::of(any::<f64>()), prop_oneof![Just(String::new()), Just("mc-1".into()), ".{0,8}"],
+            ".{0,40}", proptest::option::of(".{0,12}"),
+        ),
+        (shell, flux, terminal, cwd) in (proptest::option::of(Just("/bin/sh".to_owned())), any::<bool>(), any::<bool>(), ".{0,9}"),
+    ) -> Facts {
+        let mut facts = Facts { index, uid, gid: uid, cores, gpus, cpu_quota: quota, hostname, passwd, address, shell, terminal, ..Facts::default() };
+        facts.working_directory = cwd;
+        facts.view.flux = flux;
+        facts
+    }
+}
+
+proptest! {
+    #[test]
+    fn any_spec_on_any_host_is_answered(spec in any_spec(), facts in any_facts()) {
+        for role in [ContainerRole::Runner, ContainerRole::Sidecar("side".into()), ContainerRole::Sidecar("none".into())] {
+            match plan(&spec, &facts, &role) {
+                Ok(plan) => {
+                    let again = super::plan(&spec, &facts, &role);
+                    prop_assert_eq!(again.as_ref(), Ok(&plan), "the same input, the same plan");
+                    prop_assert!(serde_json::to_string(&plan).is_ok());
+                }
+                Err(error) => prop_assert!(!error.to_string().is_empty() && !error.hint().is_empty()),
+            }
+        }
+    }
+}
