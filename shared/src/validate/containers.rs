@@ -1,12 +1,23 @@
 //! The containers: one runs Flux, the others serve it; and those of the services pod.
 
+use std::collections::BTreeMap;
+
+use super::flux::DEFAULT_LOG_LEVEL;
 use super::{
     DEFAULT_IMAGE, MAX_TEXT, PullPolicy, Report, Runner, Sidecar, ValidContainer, ViewContainer, object_name, program,
     resources, security_context, volumes,
 };
 use crate::agent_spec;
-use crate::crd::v1alpha2::{Commands, Container, MiniClusterSpec};
+use crate::crd::v1alpha2::{Commands, Container, FluxUser, MadeVolume, MiniClusterSpec};
 use crate::{names, words};
+
+/// What a container's check needs to know of the rest of the spec.
+pub(super) struct Surroundings<'a> {
+    pub(super) cluster: &'a str,
+    pub(super) view: &'a ViewContainer,
+    /// `spec.volumes`.
+    pub(super) volumes: &'a BTreeMap<String, MadeVolume>,
+}
 
 /// The containers, sorted by what they do.
 pub(super) struct Parts {
@@ -22,6 +33,7 @@ pub(super) fn check(
     wait_socket: bool,
     report: &mut Report,
 ) -> Parts {
+    let around = Surroundings { cluster, view, volumes: &spec.volumes };
     let mut parts = Parts { runner: None, sidecars: Vec::new(), services: Vec::new() };
     let only = spec.containers.len() == 1;
     let runs_flux = |container: &Container| container.run_flux.unwrap_or(only);
@@ -32,16 +44,16 @@ pub(super) fn check(
     for (i, container) in spec.containers.iter().enumerate() {
         let field = format!("spec.containers[{i}]");
         if runs_flux(container) {
-            parts.runner = Some(runner(&field, container, spec, cluster, view, report));
+            parts.runner = Some(runner(&field, container, spec, &around, report));
         } else {
-            parts.sidecars.push(sidecar(&field, container, view, wait_socket, report));
+            parts.sidecars.push(sidecar(&field, container, &around, wait_socket, report));
         }
     }
     if spec.launcher && runners == 0 {
         report.problem("spec.launcher", "needs a container that runs Flux");
     }
     for (i, container) in spec.services.iter().enumerate() {
-        parts.services.push(service(&format!("spec.services[{i}]"), container, view, report));
+        parts.services.push(service(&format!("spec.services[{i}]"), container, &around, report));
     }
     unique_names(spec, cluster, view, report);
     let bytes: usize = spec.containers.iter().map(text_bytes).sum();
@@ -76,14 +88,13 @@ fn text_bytes(container: &Container) -> usize {
 }
 
 fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, report: &mut Report) {
-    let mut taken =
-        vec![("flux-agent".to_owned(), "the operator's own init container"), (view.name.clone(), "the view's")];
-    taken.push((cluster.to_owned(), "the Flux runner's"));
+    let taken = vec![("flux-agent".to_owned(), "the operator's own init container"), (view.name.clone(), "the view's")];
     for (list, containers) in [("containers", &spec.containers), ("services", &spec.services)] {
         let mut seen = taken.clone();
         for (i, container) in containers.iter().enumerate() {
             let runs_flux = list == "containers" && container.run_flux.unwrap_or(containers.len() == 1);
-            let Some(name) = container.name.as_deref().filter(|_| !runs_flux) else { continue };
+            let name = if runs_flux { Some(runner_name(container, cluster)) } else { container.name.as_deref() };
+            let Some(name) = name else { continue };
             if let Some((_, whose)) = seen.iter().find(|(other, _)| other == name) {
                 report.problem(
                     format!("spec.{list}[{i}].name"),
@@ -99,8 +110,7 @@ fn runner(
     field: &str,
     container: &Container,
     spec: &MiniClusterSpec,
-    cluster: &str,
-    view: &ViewContainer,
+    around: &Surroundings<'_>,
     report: &mut Report,
 ) -> Runner {
     let commands = container.commands.clone().unwrap_or_default();
@@ -128,8 +138,11 @@ fn runner(
     let prefix = commands.prefix.as_deref().unwrap_or_default();
     let prefix = report.take(format!("{field}.commands.prefix"), words::split(prefix)).unwrap_or_default();
     let user = user(field, container, &commands, report);
-    let mut valid = common(field, container, view, report);
-    valid.name = cluster.to_owned();
+    let mut valid = common(field, container, around, report);
+    valid.name = runner_name(container, cluster).to_owned();
+    if valid.name != cluster && !names::is_dns_label(&valid.name) {
+        report.problem(format!("{field}.name"), "must be lower case letters, digits and `-`, 63 at most");
+    }
     let snippets = agent_spec::Snippets {
         init: snippet(&commands.init),
         pre_command: snippet(&container.pre_command),
@@ -140,6 +153,11 @@ fn runner(
     };
     let cores = container.cores.map(i32::unsigned_abs);
     Runner { container: valid, program, prefix: prefix.words, cores, logs, user, snippets }
+}
+
+/// The name of the container that runs Flux: the user's, else the cluster's.
+fn runner_name<'a>(container: &'a Container, cluster: &'a str) -> &'a str {
+    container.name.as_deref().filter(|name| !name.is_empty()).unwrap_or(cluster)
 }
 
 fn snippet(text: &Option<String>) -> Option<String> {
@@ -167,7 +185,9 @@ fn user(field: &str, container: &Container, commands: &Commands, report: &mut Re
     if container.flux_user.is_some() && container.fluxuser.is_some() && container.flux_user != container.fluxuser {
         report.problem(format!("{field}.fluxuser"), "is another spelling of fluxUser: give one");
     }
-    let Some(user) = container.flux_user.clone().or_else(|| container.fluxuser.clone()) else {
+    let spelling = if container.flux_user.is_some() { "fluxUser" } else { "fluxuser" };
+    let given = container.flux_user.clone().or_else(|| container.fluxuser.clone());
+    let Some(user) = given.filter(|user| !user.disable) else {
         if commands.run_flux_as_root {
             report.notice(
                 format!("{field}.commands.runFluxAsRoot"),
@@ -181,26 +201,29 @@ fn user(field: &str, container: &Container, commands: &Commands, report: &mut Re
         });
     };
     let name = user.name.filter(|name| !name.is_empty()).unwrap_or_else(|| "flux".into());
-    let name_ok = name.len() <= 32
-        && name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
-        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.'));
-    if !name_ok {
+    if !names::is_user_name(&name) {
         report.problem(
-            format!("{field}.fluxUser.name"),
+            format!("{field}.{spelling}.name"),
             "must be a user's name: lower case letters, digits, `-`, `_`, 32 at most",
         );
     }
     let uid = u32::try_from(user.uid.unwrap_or(1000)).ok().filter(|uid| *uid < u32::MAX - 1);
     if uid.is_none() {
-        report.problem(format!("{field}.fluxUser.uid"), "must be a user id, 0 or more");
+        report.problem(format!("{field}.{spelling}.uid"), "must be a user id, 0 or more");
     }
     Some(agent_spec::User { name, uid: uid?, run_flux_as_root: commands.run_flux_as_root })
+}
+
+/// Whether the container has a user for Flux that is more than the default written out.
+fn names_a_user(container: &Container) -> bool {
+    let default = FluxUser { name: Some("flux".into()), uid: Some(1000), disable: false };
+    [&container.flux_user, &container.fluxuser].into_iter().flatten().any(|user| !user.disable && *user != default)
 }
 
 fn sidecar(
     field: &str,
     container: &Container,
-    view: &ViewContainer,
+    around: &Surroundings<'_>,
     wait_socket: bool,
     report: &mut Report,
 ) -> Sidecar {
@@ -212,9 +235,12 @@ fn sidecar(
         ("diagnostics", container.diagnostics),
         ("logs", container.logs.is_some()),
         ("cores", container.cores.is_some()),
-        ("fluxUser", container.flux_user.is_some() || container.fluxuser.is_some()),
-        ("commands.brokerPre", commands.broker_pre.is_some() || commands.pre_broker.is_some()),
-        ("commands.workerPre", commands.worker_pre.is_some() || commands.pre_worker.is_some()),
+        ("fluxUser", container.flux_user.is_some()),
+        ("fluxuser", container.fluxuser.is_some()),
+        ("commands.brokerPre", commands.broker_pre.is_some()),
+        ("commands.preBroker", commands.pre_broker.is_some()),
+        ("commands.workerPre", commands.worker_pre.is_some()),
+        ("commands.preWorker", commands.pre_worker.is_some()),
         ("commands.prefix", commands.prefix.is_some()),
         ("commands.runFluxAsRoot", commands.run_flux_as_root),
     ] {
@@ -243,7 +269,7 @@ fn sidecar(
             "keeps the image's own entrypoint, so command, preCommand and commands would have no effect: leave them out",
         );
     }
-    let valid = common(field, container, view, report);
+    let valid = common(field, container, around, report);
     named(field, container, report);
     Sidecar { container: valid, wrapped: (has_work && !container.no_wrap_entrypoint).then_some(spec) }
 }
@@ -263,7 +289,7 @@ fn named(field: &str, container: &Container, report: &mut Report) {
     }
 }
 
-fn service(field: &str, container: &Container, view: &ViewContainer, report: &mut Report) -> ValidContainer {
+fn service(field: &str, container: &Container, around: &Surroundings<'_>, report: &mut Report) -> ValidContainer {
     let commands = container.commands.clone().unwrap_or_default();
     for (name, is_set) in [
         ("runFlux", container.run_flux == Some(true)),
@@ -273,7 +299,8 @@ fn service(field: &str, container: &Container, view: &ViewContainer, report: &mu
         ("diagnostics", container.diagnostics),
         ("logs", container.logs.is_some()),
         ("cores", container.cores.is_some()),
-        ("fluxUser", container.flux_user.is_some() || container.fluxuser.is_some()),
+        ("fluxUser", container.flux_user.is_some()),
+        ("fluxuser", container.fluxuser.is_some()),
         ("preCommand", container.pre_command.is_some()),
         ("commands", commands != Commands::default()),
         ("noWrapEntrypoint", container.no_wrap_entrypoint && container.command.is_some()),
@@ -285,7 +312,7 @@ fn service(field: &str, container: &Container, view: &ViewContainer, report: &mu
             );
         }
     }
-    let mut valid = common(field, container, view, report);
+    let mut valid = common(field, container, around, report);
     if let Some(command) = container.command.as_deref().filter(|command| !command.trim().is_empty()) {
         valid.entrypoint = report.take(format!("{field}.command"), words::split_literal(command));
     }
@@ -293,7 +320,7 @@ fn service(field: &str, container: &Container, view: &ViewContainer, report: &mu
     valid
 }
 
-fn common(field: &str, container: &Container, view: &ViewContainer, report: &mut Report) -> ValidContainer {
+fn common(field: &str, container: &Container, around: &Surroundings<'_>, report: &mut Report) -> ValidContainer {
     for name in container.environment.keys().chain(container.secrets.keys()).filter(|name| !names::is_env_name(name)) {
         report.problem(format!("{field}.environment[{name}]"), "is not the name of a variable");
     }
@@ -333,7 +360,7 @@ fn common(field: &str, container: &Container, view: &ViewContainer, report: &mut
         ports,
         post_start: hook("postStartExec", &hooks.post_start_exec, report),
         pre_stop: hook("preStopExec", &hooks.pre_stop_exec, report),
-        mounts: volumes::check(field, &container.volumes, &view.name, report),
+        mounts: volumes::check(field, container, around, report),
         security_context: security_context(&format!("{field}.securityContext"), &container.security_context, report),
         entrypoint: None,
     }

@@ -4,21 +4,27 @@ use super::{
     FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, object_name, resources, security_context,
 };
 use crate::agent_spec::{RemoteLead, SchedulerKind};
-use crate::crd::v1alpha2::{Bursting, Flux, LeadBroker, MiniClusterSpec};
+use crate::crd::v1alpha2::{Bursting, Container, Flux, LeadBroker, MiniClusterSpec};
 use crate::curve::Certificate;
 use crate::{fsd, hostlist, names, words};
 
+/// The level where none is given.
+pub(super) const DEFAULT_LOG_LEVEL: u8 = 6;
 /// What Fluxion knows.
 const QUEUE_POLICIES: [&str; 4] = ["fcfs", "easy", "conservative", "hybrid"];
 /// Volumes of the pod that are the operator's own.
-pub(super) const OWN_VOLUMES: [&str; 5] =
-    ["flux-software", "flux-agent-spec", "flux-agent-curve", "flux-operator-home", "flux-munge"];
+pub(super) const OWN_VOLUMES: [&str; 7] = [
+    "flux-software",
+    "flux-agent-spec",
+    "flux-agent-curve",
+    "flux-agent-users",
+    "flux-agent-restful",
+    "flux-operator-home",
+    "flux-munge",
+];
 
 pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &mut Report) -> FluxOptions {
     let flux = spec.flux.clone().unwrap_or_default();
-    if !(0..=7).contains(&flux.log_level) {
-        report.problem("spec.flux.logLevel", "must be 0 (emergencies only) to 7 (debug)");
-    }
     let connect_timeout = match flux.connect_timeout.as_str() {
         "" => None,
         text => report.take("spec.flux.connectTimeout", fsd::seconds(text)).map(|_| text.to_owned()),
@@ -47,11 +53,17 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     if let Some(secret) = &flux.munge_secret {
         report.take("spec.flux.mungeSecret", object_name(secret));
     }
+    if let Some(secret) = flux.curve_cert_secret.as_deref().filter(|secret| !secret.is_empty()) {
+        report.take("spec.flux.curveCertSecret", object_name(secret));
+        if curve_cert.is_some() {
+            report.problem("spec.flux.curveCertSecret", "takes the place of curveCert: give one of them");
+        }
+    }
     let submit_command = words_of("spec.flux.submitCommand", &flux.submit_command, report);
     if submit_command.is_empty() {
         report.problem("spec.flux.submitCommand", "must have at least one word");
     }
-    let option_flags = words_of("spec.flux.optionFlags", &flux.option_flags, report);
+    let option_flags = option_flags(spec, &flux, report);
     let (scheduler, queue_policy) = scheduler(&flux, report);
     let (hostlist, lead) = hosts(&flux, name, sizes, report);
     FluxOptions {
@@ -59,13 +71,14 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
         topology: flux.topology,
         submit_command,
         option_flags,
-        log_level: flux.log_level.clamp(0, 7) as u8,
+        log_level: log_level(spec, &flux, report),
         wrap: flux.wrap,
         scheduler,
         queue_policy,
         minimal_service: flux.minimal_service,
         broker_config: flux.broker_config.filter(|config| !config.trim().is_empty()),
         curve_cert,
+        curve_cert_secret: flux.curve_cert_secret.filter(|secret| !secret.is_empty()),
         connect_timeout,
         disable_socket: flux.disable_socket,
         wait_socket: !flux.no_wait_socket,
@@ -74,6 +87,46 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
         hostlist,
         lead,
     }
+}
+
+/// The container that runs Flux, and its field.
+fn runner(spec: &MiniClusterSpec) -> Option<(String, &Container)> {
+    let only = spec.containers.len() == 1;
+    let (i, runner) = spec.containers.iter().enumerate().find(|(_, c)| c.run_flux.unwrap_or(only))?;
+    Some((format!("spec.containers[{i}]"), runner))
+}
+
+/// optionFlags, or the fluxOptionFlags of the container that runs Flux.
+fn option_flags(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> Vec<String> {
+    let own = words_of("spec.flux.optionFlags", &flux.option_flags, report);
+    let Some((field, runner)) = runner(spec) else { return own };
+    let field = format!("{field}.fluxOptionFlags");
+    let older = words_of(&field, runner.flux_option_flags.as_deref().unwrap_or_default(), report);
+    if !own.is_empty() && !older.is_empty() && own != older {
+        report.problem(field, "says otherwise than spec.flux.optionFlags: give one of them");
+    }
+    if own.is_empty() { older } else { own }
+}
+
+/// The fluxLogLevel of the container that runs Flux, or logLevel.
+fn log_level(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> u8 {
+    let mut check = |field: &str, level: i32| match u8::try_from(level) {
+        Ok(level @ 0..=7) => level,
+        _ => {
+            report.problem(field, "must be 0 (emergencies only) to 7 (debug)");
+            DEFAULT_LOG_LEVEL
+        }
+    };
+    let own = check("spec.flux.logLevel", flux.log_level);
+    let Some((field, older)) = runner(spec).and_then(|(field, runner)| Some((field, runner.flux_log_level?))) else {
+        return own;
+    };
+    let field = format!("{field}.fluxLogLevel");
+    let older = check(&field, older);
+    if own != DEFAULT_LOG_LEVEL && own != older {
+        report.problem(field, "says otherwise than spec.flux.logLevel: give one of them");
+    }
+    older
 }
 
 fn certificate(text: &str) -> Result<Certificate, String> {
@@ -126,6 +179,7 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
     if bursting.lead_broker.is_some() && flux.lead_broker.is_some() {
         report.problem("spec.flux.leadBroker", "stands at spec.flux.bursting.leadBroker as well: use one");
     }
+    let field = if bursting.lead_broker.is_some() { "spec.flux.bursting.leadBroker" } else { "spec.flux.leadBroker" };
     let lead = bursting.lead_broker.clone().or_else(|| flux.lead_broker.clone());
     let given = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
     let list = given(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| given(&lead.hostlist)));
@@ -133,7 +187,7 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
         report.problem("spec.flux.bursting.hostlist", "names all hosts, so clusters must be left out");
     }
     let generated = generated_hosts(&bursting, lead.as_ref(), name, sizes, report);
-    let remote = lead.and_then(|lead| remote(&lead, list.is_some(), report));
+    let remote = lead.and_then(|lead| remote(field, &lead, list.is_some(), report));
     let result = match (list, remote.is_some() || !bursting.clusters.is_empty()) {
         (Some(list), _) => Some(list),
         (None, true) => Some(generated),
@@ -196,20 +250,20 @@ fn generated_hosts(
     lists.join(",")
 }
 
-fn remote(lead: &LeadBroker, has_list: bool, report: &mut Report) -> Option<RemoteLead> {
+fn remote(field: &str, lead: &LeadBroker, has_list: bool, report: &mut Report) -> Option<RemoteLead> {
     let address = lead.address.clone().filter(|address| !address.is_empty());
     if address.is_none() {
         report.problem(
-            "spec.flux.leadBroker.address",
+            format!("{field}.address"),
             "is needed: the host name or address at which the lead broker answers",
         );
     }
     if lead.name.as_deref().unwrap_or_default().is_empty() && !has_list {
-        report.problem("spec.flux.leadBroker.name", "is needed: the name of the lead's MiniCluster");
+        report.problem(format!("{field}.name"), "is needed: the name of the lead's MiniCluster");
     }
     let port = u16::try_from(lead.port).ok().filter(|port| *port > 0);
     if port.is_none() {
-        report.problem("spec.flux.leadBroker.port", "must be 1 to 65535");
+        report.problem(format!("{field}.port"), "must be 1 to 65535");
     }
     Some(RemoteLead { address: address?, port: port? })
 }
@@ -229,8 +283,14 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     if let Some(secret) = &view.image_pull_secret {
         report.take(format!("{field}.imagePullSecret"), object_name(secret));
     }
+    let root = spec.flux.as_ref().and_then(|flux| flux.install_root.clone()).filter(|root| !root.is_empty());
+    if root.is_some() && !view.disable {
+        report.problem("spec.flux.installRoot", "is where the image's own Flux is: it needs container.disable: true");
+    }
+    let root = root.and_then(|root| report.take("spec.flux.installRoot", absolute(&root)));
     ViewContainer {
         enabled: !view.disable,
+        install_root: root.filter(|root| root != "/usr"),
         image: view.image.filter(|image| !image.is_empty()),
         name: view.name,
         python_path: view.python_path,
