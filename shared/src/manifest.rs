@@ -41,7 +41,9 @@ struct Metadata {
 
 /// The first MiniCluster of `text` (other documents are passed over), or every problem with its shape.
 pub fn parse(text: &str) -> Result<Manifest, Vec<Problem>> {
-    let documents: Vec<Value> = serde_saphyr::from_multiple(text).map_err(|error| {
+    // Of a key that stands there twice the last counts, as kubectl has it.
+    let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         let first_line = error.to_string().lines().next().unwrap_or_default().to_owned();
         vec![Problem::new("", format!("this is not YAML: {first_line}"))]
     })?;
@@ -148,6 +150,8 @@ mod tests {
         let found = problems(&format!("{HEAD}spec:\n  size: four\n  containers: []\n"));
         assert!(found[0].starts_with("spec.size: "), "{found:?}");
         assert!(problems("a: [")[0].starts_with("this is not YAML"));
+        let twice = parse(&format!("{HEAD}spec:\n  size: 2\n  size: 3\n  containers: []\n")).unwrap();
+        assert_eq!(twice.spec.size, 3);
         assert!(problems("kind: Pod")[0].contains("kind MiniCluster"));
     }
 

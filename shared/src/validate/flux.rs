@@ -1,33 +1,43 @@
 //! Options of Flux, the other clusters of its instance, and the container that brings it.
 
 use super::{
-    FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, object_name, resources, security_context,
+    FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, object_name, resources,
+    security_context,
 };
 use crate::agent_spec::{RemoteLead, SchedulerKind};
-use crate::crd::v1alpha2::{Bursting, Container, Flux, LeadBroker, MiniClusterSpec};
+use crate::crd::v1alpha2::{Bursting, Flux, LeadBroker, MiniClusterSpec};
 use crate::curve::Certificate;
 use crate::{fsd, hostlist, names, words};
 
-/// The level where none is given.
-pub(super) const DEFAULT_LOG_LEVEL: u8 = 6;
 /// What Fluxion knows.
 const QUEUE_POLICIES: [&str; 4] = ["fcfs", "easy", "conservative", "hybrid"];
 /// Volumes of the pod that are the operator's own.
-pub(super) const OWN_VOLUMES: [&str; 7] = [
+pub(super) const OWN_VOLUMES: [&str; 5] = [
     "flux-software",
     "flux-agent-spec",
     "flux-agent-curve",
-    "flux-agent-users",
-    "flux-agent-restful",
     "flux-operator-home",
     "flux-munge",
 ];
 
-pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &mut Report) -> FluxOptions {
+pub(super) fn check(
+    spec: &MiniClusterSpec,
+    name: &str,
+    sizes: Sizes,
+    report: &mut Report,
+) -> FluxOptions {
     let flux = spec.flux.clone().unwrap_or_default();
+    if !(0..=7).contains(&flux.log_level) {
+        report.problem(
+            "spec.flux.logLevel",
+            "must be 0 (emergencies only) to 7 (debug)",
+        );
+    }
     let connect_timeout = match flux.connect_timeout.as_str() {
         "" => None,
-        text => report.take("spec.flux.connectTimeout", fsd::seconds(text)).map(|_| text.to_owned()),
+        text => report
+            .take("spec.flux.connectTimeout", fsd::seconds(text))
+            .map(|_| text.to_owned()),
     };
     if let Some(topology) = &flux.topology {
         report.take("spec.flux.topology", check_topology(topology));
@@ -35,15 +45,24 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     if let Some(wrap) = &flux.wrap
         && (wrap.trim().is_empty() || wrap.chars().any(char::is_whitespace))
     {
-        report.problem("spec.flux.wrap", "must be words separated by commas, without blanks, such as strace,-f");
+        report.problem(
+            "spec.flux.wrap",
+            "must be words separated by commas, without blanks, such as strace,-f",
+        );
     }
     for key in flux.environment.keys().filter(|key| !is_shell_name(key)) {
-        report.problem(format!("spec.flux.environment[{key}]"), "is not the name of a variable");
+        report.problem(
+            format!("spec.flux.environment[{key}]"),
+            "is not the name of a variable",
+        );
     }
     if let Some(config) = &flux.broker_config
         && let Err(error) = toml::from_str::<toml::Table>(config)
     {
-        report.problem("spec.flux.brokerConfig", format!("is not TOML: {}", error.message()));
+        report.problem(
+            "spec.flux.brokerConfig",
+            format!("is not TOML: {}", error.message()),
+        );
     }
     let curve_cert = flux
         .curve_cert
@@ -53,17 +72,11 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     if let Some(secret) = &flux.munge_secret {
         report.take("spec.flux.mungeSecret", object_name(secret));
     }
-    if let Some(secret) = flux.curve_cert_secret.as_deref().filter(|secret| !secret.is_empty()) {
-        report.take("spec.flux.curveCertSecret", object_name(secret));
-        if curve_cert.is_some() {
-            report.problem("spec.flux.curveCertSecret", "takes the place of curveCert: give one of them");
-        }
-    }
     let submit_command = words_of("spec.flux.submitCommand", &flux.submit_command, report);
     if submit_command.is_empty() {
         report.problem("spec.flux.submitCommand", "must have at least one word");
     }
-    let option_flags = option_flags(spec, &flux, report);
+    let option_flags = words_of("spec.flux.optionFlags", &flux.option_flags, report);
     let (scheduler, queue_policy) = scheduler(&flux, report);
     let (hostlist, lead) = hosts(&flux, name, sizes, report);
     FluxOptions {
@@ -71,14 +84,15 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
         topology: flux.topology,
         submit_command,
         option_flags,
-        log_level: log_level(spec, &flux, report),
+        log_level: flux.log_level.clamp(0, 7) as u8,
         wrap: flux.wrap,
         scheduler,
         queue_policy,
         minimal_service: flux.minimal_service,
-        broker_config: flux.broker_config.filter(|config| !config.trim().is_empty()),
+        broker_config: flux
+            .broker_config
+            .filter(|config| !config.trim().is_empty()),
         curve_cert,
-        curve_cert_secret: flux.curve_cert_secret.filter(|secret| !secret.is_empty()),
         connect_timeout,
         disable_socket: flux.disable_socket,
         wait_socket: !flux.no_wait_socket,
@@ -89,48 +103,9 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     }
 }
 
-/// The container that runs Flux, and its field.
-fn runner(spec: &MiniClusterSpec) -> Option<(String, &Container)> {
-    let only = spec.containers.len() == 1;
-    let (i, runner) = spec.containers.iter().enumerate().find(|(_, c)| c.run_flux.unwrap_or(only))?;
-    Some((format!("spec.containers[{i}]"), runner))
-}
-
-/// optionFlags, or the fluxOptionFlags of the container that runs Flux.
-fn option_flags(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> Vec<String> {
-    let own = words_of("spec.flux.optionFlags", &flux.option_flags, report);
-    let Some((field, runner)) = runner(spec) else { return own };
-    let field = format!("{field}.fluxOptionFlags");
-    let older = words_of(&field, runner.flux_option_flags.as_deref().unwrap_or_default(), report);
-    if !own.is_empty() && !older.is_empty() && own != older {
-        report.problem(field, "says otherwise than spec.flux.optionFlags: give one of them");
-    }
-    if own.is_empty() { older } else { own }
-}
-
-/// The fluxLogLevel of the container that runs Flux, or logLevel.
-fn log_level(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> u8 {
-    let mut check = |field: &str, level: i32| match u8::try_from(level) {
-        Ok(level @ 0..=7) => level,
-        _ => {
-            report.problem(field, "must be 0 (emergencies only) to 7 (debug)");
-            DEFAULT_LOG_LEVEL
-        }
-    };
-    let own = check("spec.flux.logLevel", flux.log_level);
-    let Some((field, older)) = runner(spec).and_then(|(field, runner)| Some((field, runner.flux_log_level?))) else {
-        return own;
-    };
-    let field = format!("{field}.fluxLogLevel");
-    let older = check(&field, older);
-    if own != DEFAULT_LOG_LEVEL && own != older {
-        report.problem(field, "says otherwise than spec.flux.logLevel: give one of them");
-    }
-    older
-}
-
 fn certificate(text: &str) -> Result<Certificate, String> {
-    Certificate::parse(text).map_err(|why| format!("is not a curve certificate as `flux keygen` writes it: {why}"))
+    Certificate::parse(text)
+        .map_err(|why| format!("is not a curve certificate as `flux keygen` writes it: {why}"))
 }
 
 fn is_shell_name(name: &str) -> bool {
@@ -139,16 +114,22 @@ fn is_shell_name(name: &str) -> bool {
 }
 
 fn words_of(field: &str, text: &str, report: &mut Report) -> Vec<String> {
-    report.take(field, words::split_literal(text)).unwrap_or_default()
+    report
+        .take(field, words::split_literal(text))
+        .unwrap_or_default()
 }
 
 fn check_topology(text: &str) -> Result<(), String> {
-    let (kind, degree) = text.split_once(':').map_or((text, None), |(kind, degree)| (kind, Some(degree)));
+    let (kind, degree) = text
+        .split_once(':')
+        .map_or((text, None), |(kind, degree)| (kind, Some(degree)));
     let degree_ok = degree.is_none_or(|degree| degree.parse::<u16>().is_ok());
     match (kind, degree) {
         ("kary", Some(_)) | ("mincrit", _) if degree_ok => Ok(()),
         ("binomial" | "custom", None) => Ok(()),
-        _ => Err(format!("`{text}` is none of kary:K, binomial, mincrit, mincrit:K")),
+        _ => Err(format!(
+            "`{text}` is none of kary:K, binomial, mincrit, mincrit:K"
+        )),
     }
 }
 
@@ -159,7 +140,10 @@ fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option
         if !QUEUE_POLICIES.contains(&policy.as_str()) {
             report.problem(
                 "spec.flux.scheduler.queuePolicy",
-                format!("is `{policy}`, must be one of {}", QUEUE_POLICIES.join(", ")),
+                format!(
+                    "is `{policy}`, must be one of {}",
+                    QUEUE_POLICIES.join(", ")
+                ),
             );
         }
         if scheduler.simple == Some(true) && policy != "fcfs" {
@@ -169,22 +153,47 @@ fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option
             );
         }
     }
-    let kind = scheduler.simple.map(|simple| if simple { SchedulerKind::Simple } else { SchedulerKind::Fluxion });
+    let kind = scheduler.simple.map(|simple| {
+        if simple {
+            SchedulerKind::Simple
+        } else {
+            SchedulerKind::Fluxion
+        }
+    });
     (kind, policy)
 }
 
 /// The hosts of the instance where they are not only this cluster's, and the lead where it is elsewhere.
-fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<String>, Option<RemoteLead>) {
+fn hosts(
+    flux: &Flux,
+    name: &str,
+    sizes: Sizes,
+    report: &mut Report,
+) -> (Option<String>, Option<RemoteLead>) {
     let bursting = flux.bursting.clone().unwrap_or_default();
     if bursting.lead_broker.is_some() && flux.lead_broker.is_some() {
-        report.problem("spec.flux.leadBroker", "stands at spec.flux.bursting.leadBroker as well: use one");
+        report.problem(
+            "spec.flux.leadBroker",
+            "stands at spec.flux.bursting.leadBroker as well: use one",
+        );
     }
-    let field = if bursting.lead_broker.is_some() { "spec.flux.bursting.leadBroker" } else { "spec.flux.leadBroker" };
-    let lead = bursting.lead_broker.clone().or_else(|| flux.lead_broker.clone());
+    let field = if bursting.lead_broker.is_some() {
+        "spec.flux.bursting.leadBroker"
+    } else {
+        "spec.flux.leadBroker"
+    };
+    let lead = bursting
+        .lead_broker
+        .clone()
+        .or_else(|| flux.lead_broker.clone());
     let given = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
-    let list = given(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| given(&lead.hostlist)));
+    let list =
+        given(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| given(&lead.hostlist)));
     if list.is_some() && !bursting.clusters.is_empty() {
-        report.problem("spec.flux.bursting.hostlist", "names all hosts, so clusters must be left out");
+        report.problem(
+            "spec.flux.bursting.hostlist",
+            "names all hosts, so clusters must be left out",
+        );
     }
     let generated = generated_hosts(&bursting, lead.as_ref(), name, sizes, report);
     let remote = lead.and_then(|lead| remote(field, &lead, list.is_some(), report));
@@ -212,7 +221,10 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
                     );
                 }
             }
-            Err(why) => report.problem("spec.flux.bursting.hostlist", format!("is no hostlist: {why}")),
+            Err(why) => report.problem(
+                "spec.flux.bursting.hostlist",
+                format!("is no hostlist: {why}"),
+            ),
         }
     }
     (result, remote)
@@ -231,15 +243,25 @@ fn generated_hosts(
         None => lists.push(hostlist::range(name, 0, own_size - 1)),
         Some(lead) => {
             lists.push(lead.address.clone().unwrap_or_default());
-            let size = lead.size.filter(|size| *size > 0).map_or(own_size, i32::unsigned_abs);
+            let size = lead
+                .size
+                .filter(|size| *size > 0)
+                .map_or(own_size, i32::unsigned_abs);
             if size > 1 {
-                lists.push(hostlist::range(lead.name.as_deref().unwrap_or_default(), 1, size - 1));
+                lists.push(hostlist::range(
+                    lead.name.as_deref().unwrap_or_default(),
+                    1,
+                    size - 1,
+                ));
             }
         }
     }
     for (i, cluster) in bursting.clusters.iter().enumerate() {
         let field = format!("spec.flux.bursting.clusters[{i}]");
-        let size = cluster.size.filter(|size| *size != 0).unwrap_or(own_size as i32);
+        let size = cluster
+            .size
+            .filter(|size| *size != 0)
+            .unwrap_or(own_size as i32);
         if size < 1 || size as usize > hostlist::MAX_HOSTS {
             report.problem(format!("{field}.size"), "must be 1 or more");
             continue;
@@ -250,7 +272,12 @@ fn generated_hosts(
     lists.join(",")
 }
 
-fn remote(field: &str, lead: &LeadBroker, has_list: bool, report: &mut Report) -> Option<RemoteLead> {
+fn remote(
+    field: &str,
+    lead: &LeadBroker,
+    has_list: bool,
+    report: &mut Report,
+) -> Option<RemoteLead> {
     let address = lead.address.clone().filter(|address| !address.is_empty());
     if address.is_none() {
         report.problem(
@@ -259,46 +286,78 @@ fn remote(field: &str, lead: &LeadBroker, has_list: bool, report: &mut Report) -
         );
     }
     if lead.name.as_deref().unwrap_or_default().is_empty() && !has_list {
-        report.problem(format!("{field}.name"), "is needed: the name of the lead's MiniCluster");
+        report.problem(
+            format!("{field}.name"),
+            "is needed: the name of the lead's MiniCluster",
+        );
     }
     let port = u16::try_from(lead.port).ok().filter(|port| *port > 0);
     if port.is_none() {
         report.problem(format!("{field}.port"), "must be 1 to 65535");
     }
-    Some(RemoteLead { address: address?, port: port? })
+    Some(RemoteLead {
+        address: address?,
+        port: port?,
+    })
 }
 
 pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer {
-    let view = spec.flux.as_ref().and_then(|flux| flux.container.clone()).unwrap_or_default();
+    let view = spec
+        .flux
+        .as_ref()
+        .and_then(|flux| flux.container.clone())
+        .unwrap_or_default();
     let field = "spec.flux.container";
-    if !names::is_dns_label(&view.name) || OWN_VOLUMES.contains(&view.name.as_str()) || view.name == "flux-agent" {
-        report.problem(format!("{field}.name"), "must be a DNS label, and none of the operator's own names");
+    if !names::is_dns_label(&view.name)
+        || OWN_VOLUMES.contains(&view.name.as_str())
+        || view.name == "flux-agent"
+    {
+        report.problem(
+            format!("{field}.name"),
+            "must be a DNS label, and none of the operator's own names",
+        );
     }
     let mount_path = report.take(format!("{field}.mountPath"), absolute(&view.mount_path));
     let mount_path = mount_path.unwrap_or_else(|| crate::paths::DEFAULT_MOUNT_PATH.into());
-    if ["/opt/software", "/etc", "/usr", "/bin", "/lib", "/proc", "/sys", "/dev", "/opt"].contains(&mount_path.as_str())
+    if [
+        "/opt/software",
+        "/etc",
+        "/usr",
+        "/bin",
+        "/lib",
+        "/proc",
+        "/sys",
+        "/dev",
+        "/opt",
+    ]
+    .contains(&mount_path.as_str())
     {
-        report.problem(format!("{field}.mountPath"), "would hide what the image has there: choose a folder of its own");
+        report.problem(
+            format!("{field}.mountPath"),
+            "would hide what the image has there: choose a folder of its own",
+        );
     }
     if let Some(secret) = &view.image_pull_secret {
         report.take(format!("{field}.imagePullSecret"), object_name(secret));
     }
-    let root = spec.flux.as_ref().and_then(|flux| flux.install_root.clone()).filter(|root| !root.is_empty());
-    if root.is_some() && !view.disable {
-        report.problem("spec.flux.installRoot", "is where the image's own Flux is: it needs container.disable: true");
-    }
-    let root = root.and_then(|root| report.take("spec.flux.installRoot", absolute(&root)));
     ViewContainer {
         enabled: !view.disable,
-        install_root: root.filter(|root| root != "/usr"),
         image: view.image.filter(|image| !image.is_empty()),
         name: view.name,
         python_path: view.python_path,
         resources: resources(&format!("{field}.resources"), &view.resources, report),
         working_dir: view.working_dir,
-        pull_policy: if view.pull_always { PullPolicy::Always } else { PullPolicy::IfNotPresent },
+        pull_policy: if view.pull_always {
+            PullPolicy::Always
+        } else {
+            PullPolicy::IfNotPresent
+        },
         image_pull_secret: view.image_pull_secret,
         mount_path,
-        security_context: security_context(&format!("{field}.securityContext"), &view.security_context, report),
+        security_context: security_context(
+            &format!("{field}.securityContext"),
+            &view.security_context,
+            report,
+        ),
     }
 }
