@@ -1,8 +1,8 @@
 //! The containers: one runs Flux, the others serve it; and those of the services pod.
 
 use super::{
-    DEFAULT_IMAGE, MAX_TEXT, PullPolicy, Report, Runner, Sidecar, ValidContainer, ViewContainer,
-    object_name, program, resources, security_context, volumes,
+    DEFAULT_IMAGE, MAX_TEXT, PullPolicy, Report, Runner, Sidecar, ValidContainer, ViewContainer, object_name, program,
+    resources, security_context, volumes,
 };
 use crate::agent_spec;
 use crate::crd::v1alpha2::{Commands, Container, MiniClusterSpec};
@@ -22,44 +22,26 @@ pub(super) fn check(
     wait_socket: bool,
     report: &mut Report,
 ) -> Parts {
-    let mut parts = Parts {
-        runner: None,
-        sidecars: Vec::new(),
-        services: Vec::new(),
-    };
+    let mut parts = Parts { runner: None, sidecars: Vec::new(), services: Vec::new() };
     let only = spec.containers.len() == 1;
     let runs_flux = |container: &Container| container.run_flux.unwrap_or(only);
-    let runners = spec
-        .containers
-        .iter()
-        .filter(|container| runs_flux(container))
-        .count();
+    let runners = spec.containers.iter().filter(|container| runs_flux(container)).count();
     if runners != 1 {
-        report.problem(
-            "spec.containers",
-            format!("{runners} of them run Flux: set runFlux: true on exactly one"),
-        );
+        report.problem("spec.containers", format!("{runners} of them run Flux: set runFlux: true on exactly one"));
     }
     for (i, container) in spec.containers.iter().enumerate() {
         let field = format!("spec.containers[{i}]");
         if runs_flux(container) {
             parts.runner = Some(runner(&field, container, spec, cluster, view, report));
         } else {
-            parts
-                .sidecars
-                .push(sidecar(&field, container, view, wait_socket, report));
+            parts.sidecars.push(sidecar(&field, container, view, wait_socket, report));
         }
     }
     if spec.launcher && runners == 0 {
         report.problem("spec.launcher", "needs a container that runs Flux");
     }
     for (i, container) in spec.services.iter().enumerate() {
-        parts.services.push(service(
-            &format!("spec.services[{i}]"),
-            container,
-            view,
-            report,
-        ));
+        parts.services.push(service(&format!("spec.services[{i}]"), container, view, report));
     }
     unique_names(spec, cluster, view, report);
     let bytes: usize = spec.containers.iter().map(text_bytes).sum();
@@ -94,23 +76,12 @@ fn text_bytes(container: &Container) -> usize {
 }
 
 fn unique_names(spec: &MiniClusterSpec, cluster: &str, view: &ViewContainer, report: &mut Report) {
-    let taken = vec![
-        ("flux-agent".to_owned(), "the operator's own init container"),
-        (view.name.clone(), "the view's"),
-    ];
-    for (list, containers) in [
-        ("containers", &spec.containers),
-        ("services", &spec.services),
-    ] {
+    let taken = vec![("flux-agent".to_owned(), "the operator's own init container"), (view.name.clone(), "the view's")];
+    for (list, containers) in [("containers", &spec.containers), ("services", &spec.services)] {
         let mut seen = taken.clone();
         for (i, container) in containers.iter().enumerate() {
-            let runs_flux =
-                list == "containers" && container.run_flux.unwrap_or(containers.len() == 1);
-            let name = if runs_flux {
-                Some(runner_name(container, cluster))
-            } else {
-                container.name.as_deref()
-            };
+            let runs_flux = list == "containers" && container.run_flux.unwrap_or(containers.len() == 1);
+            let name = if runs_flux { Some(runner_name(container, cluster)) } else { container.name.as_deref() };
             let Some(name) = name else { continue };
             if let Some((_, whose)) = seen.iter().find(|(other, _)| other == name) {
                 report.problem(
@@ -139,15 +110,9 @@ fn runner(
         );
     }
     if commands.service_pre.is_some() {
-        report.problem(
-            format!("{field}.commands.servicePre"),
-            "is for sidecars: use pre, brokerPre or workerPre here",
-        );
+        report.problem(format!("{field}.commands.servicePre"), "is for sidecars: use pre, brokerPre or workerPre here");
     }
-    if container
-        .cores
-        .is_some_and(|cores| !(1..=65_536).contains(&cores))
-    {
+    if container.cores.is_some_and(|cores| !(1..=65_536).contains(&cores)) {
         report.problem(
             format!("{field}.cores"),
             "must be 1 or more; leave it out for the cores that the container may use",
@@ -160,55 +125,28 @@ fn runner(
     let launcher = container.launcher || spec.launcher;
     let program = program::check(field, container, &commands, launcher, report);
     let prefix = commands.prefix.as_deref().unwrap_or_default();
-    let prefix = report
-        .take(format!("{field}.commands.prefix"), words::split(prefix))
-        .unwrap_or_default();
+    let prefix = report.take(format!("{field}.commands.prefix"), words::split(prefix)).unwrap_or_default();
     let user = user(field, container, &commands, report);
     let mut valid = common(field, container, view, report);
     valid.name = runner_name(container, cluster).to_owned();
     if valid.name != cluster && !names::is_dns_label(&valid.name) {
-        report.problem(
-            format!("{field}.name"),
-            "must be lower case letters, digits and `-`, 63 at most",
-        );
+        report.problem(format!("{field}.name"), "must be lower case letters, digits and `-`, 63 at most");
     }
     let snippets = agent_spec::Snippets {
         init: snippet(&commands.init),
         pre_command: snippet(&container.pre_command),
         pre: snippet(&commands.pre),
-        broker_pre: one_of(
-            field,
-            ("brokerPre", &commands.broker_pre),
-            ("preBroker", &commands.pre_broker),
-            report,
-        ),
-        worker_pre: one_of(
-            field,
-            ("workerPre", &commands.worker_pre),
-            ("preWorker", &commands.pre_worker),
-            report,
-        ),
+        broker_pre: one_of(field, ("brokerPre", &commands.broker_pre), ("preBroker", &commands.pre_broker), report),
+        worker_pre: one_of(field, ("workerPre", &commands.worker_pre), ("preWorker", &commands.pre_worker), report),
         post: snippet(&commands.post),
     };
     let cores = container.cores.map(i32::unsigned_abs);
-    Runner {
-        container: valid,
-        program,
-        prefix: prefix.words,
-        cores,
-        logs,
-        user,
-        snippets,
-    }
+    Runner { container: valid, program, prefix: prefix.words, cores, logs, user, snippets }
 }
 
 /// The name of the container that runs Flux: the user's, else the cluster's.
 fn runner_name<'a>(container: &'a Container, cluster: &'a str) -> &'a str {
-    container
-        .name
-        .as_deref()
-        .filter(|name| !name.is_empty())
-        .unwrap_or(cluster)
+    container.name.as_deref().filter(|name| !name.is_empty()).unwrap_or(cluster)
 }
 
 fn snippet(text: &Option<String>) -> Option<String> {
@@ -224,41 +162,20 @@ fn one_of(
 ) -> Option<String> {
     match (snippet(value), snippet(other)) {
         (Some(value), Some(other)) if value != other => {
-            report.problem(
-                format!("{field}.commands.{other_name}"),
-                format!("is another spelling of {name}: give one"),
-            );
+            report
+                .problem(format!("{field}.commands.{other_name}"), format!("is another spelling of {name}: give one"));
             Some(value)
         }
         (value, other) => value.or(other),
     }
 }
 
-fn user(
-    field: &str,
-    container: &Container,
-    commands: &Commands,
-    report: &mut Report,
-) -> Option<agent_spec::User> {
-    if container.flux_user.is_some()
-        && container.fluxuser.is_some()
-        && container.flux_user != container.fluxuser
-    {
-        report.problem(
-            format!("{field}.fluxuser"),
-            "is another spelling of fluxUser: give one",
-        );
+fn user(field: &str, container: &Container, commands: &Commands, report: &mut Report) -> Option<agent_spec::User> {
+    if container.flux_user.is_some() && container.fluxuser.is_some() && container.flux_user != container.fluxuser {
+        report.problem(format!("{field}.fluxuser"), "is another spelling of fluxUser: give one");
     }
-    let spelling = if container.flux_user.is_some() {
-        "fluxUser"
-    } else {
-        "fluxuser"
-    };
-    let Some(user) = container
-        .flux_user
-        .clone()
-        .or_else(|| container.fluxuser.clone())
-    else {
+    let spelling = if container.flux_user.is_some() { "fluxUser" } else { "fluxuser" };
+    let Some(user) = container.flux_user.clone().or_else(|| container.fluxuser.clone()) else {
         if commands.run_flux_as_root {
             report.notice(
                 format!("{field}.commands.runFluxAsRoot"),
@@ -271,35 +188,21 @@ fn user(
             run_flux_as_root: true,
         });
     };
-    let name = user
-        .name
-        .filter(|name| !name.is_empty())
-        .unwrap_or_else(|| "flux".into());
+    let name = user.name.filter(|name| !name.is_empty()).unwrap_or_else(|| "flux".into());
     let name_ok = name.len() <= 32
         && name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
-        && name
-            .chars()
-            .all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.'));
+        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.'));
     if !name_ok {
         report.problem(
             format!("{field}.{spelling}.name"),
             "must be a user's name: lower case letters, digits, `-`, `_`, 32 at most",
         );
     }
-    let uid = u32::try_from(user.uid.unwrap_or(1000))
-        .ok()
-        .filter(|uid| *uid < u32::MAX - 1);
+    let uid = u32::try_from(user.uid.unwrap_or(1000)).ok().filter(|uid| *uid < u32::MAX - 1);
     if uid.is_none() {
-        report.problem(
-            format!("{field}.{spelling}.uid"),
-            "must be a user id, 0 or more",
-        );
+        report.problem(format!("{field}.{spelling}.uid"), "must be a user id, 0 or more");
     }
-    Some(agent_spec::User {
-        name,
-        uid: uid?,
-        run_flux_as_root: commands.run_flux_as_root,
-    })
+    Some(agent_spec::User { name, uid: uid?, run_flux_as_root: commands.run_flux_as_root })
 }
 
 fn sidecar(
@@ -327,10 +230,7 @@ fn sidecar(
         ("commands.runFluxAsRoot", commands.run_flux_as_root),
     ] {
         if is_set {
-            report.problem(
-                format!("{field}.{name}"),
-                "is for the container that runs Flux, not for a sidecar",
-            );
+            report.problem(format!("{field}.{name}"), "is for the container that runs Flux, not for a sidecar");
         }
     }
     let spec = agent_spec::Sidecar {
@@ -344,15 +244,9 @@ fn sidecar(
         post: snippet(&commands.post),
     };
     if spec.command.is_some() && spec.script.is_some() {
-        report.problem(
-            format!("{field}.commands.script"),
-            "takes the place of command: give one of them",
-        );
+        report.problem(format!("{field}.commands.script"), "takes the place of command: give one of them");
     }
-    let silent = agent_spec::Sidecar {
-        wait_socket,
-        ..agent_spec::Sidecar::default()
-    };
+    let silent = agent_spec::Sidecar { wait_socket, ..agent_spec::Sidecar::default() };
     let has_work = spec != silent;
     if has_work && container.no_wrap_entrypoint {
         report.problem(
@@ -362,40 +256,25 @@ fn sidecar(
     }
     let valid = common(field, container, view, report);
     named(field, container, report);
-    Sidecar {
-        container: valid,
-        wrapped: (has_work && !container.no_wrap_entrypoint).then_some(spec),
-    }
+    Sidecar { container: valid, wrapped: (has_work && !container.no_wrap_entrypoint).then_some(spec) }
 }
 
 fn named(field: &str, container: &Container, report: &mut Report) {
     match container.name.as_deref() {
-        None | Some("") => report.problem(
-            format!("{field}.name"),
-            "is needed for every container but the one that runs Flux",
-        ),
+        None | Some("") => {
+            report.problem(format!("{field}.name"), "is needed for every container but the one that runs Flux")
+        }
         Some(name) if !names::is_dns_label(name) => {
-            report.problem(
-                format!("{field}.name"),
-                "must be lower case letters, digits and `-`, 63 at most",
-            );
+            report.problem(format!("{field}.name"), "must be lower case letters, digits and `-`, 63 at most");
         }
         Some(name) if !container.ports.is_empty() && !names::is_service_name(name) => {
-            report.problem(
-                format!("{field}.name"),
-                "names a Service (for its ports), so it must begin with a letter",
-            );
+            report.problem(format!("{field}.name"), "names a Service (for its ports), so it must begin with a letter");
         }
         Some(_) => {}
     }
 }
 
-fn service(
-    field: &str,
-    container: &Container,
-    view: &ViewContainer,
-    report: &mut Report,
-) -> ValidContainer {
+fn service(field: &str, container: &Container, view: &ViewContainer, report: &mut Report) -> ValidContainer {
     let commands = container.commands.clone().unwrap_or_default();
     for (name, is_set) in [
         ("runFlux", container.run_flux == Some(true)),
@@ -409,10 +288,7 @@ fn service(
         ("fluxuser", container.fluxuser.is_some()),
         ("preCommand", container.pre_command.is_some()),
         ("commands", commands != Commands::default()),
-        (
-            "noWrapEntrypoint",
-            container.no_wrap_entrypoint && container.command.is_some(),
-        ),
+        ("noWrapEntrypoint", container.no_wrap_entrypoint && container.command.is_some()),
     ] {
         if is_set {
             report.problem(
@@ -422,44 +298,21 @@ fn service(
         }
     }
     let mut valid = common(field, container, view, report);
-    if let Some(command) = container
-        .command
-        .as_deref()
-        .filter(|command| !command.trim().is_empty())
-    {
+    if let Some(command) = container.command.as_deref().filter(|command| !command.trim().is_empty()) {
         valid.entrypoint = report.take(format!("{field}.command"), words::split_literal(command));
     }
     named(field, container, report);
     valid
 }
 
-fn common(
-    field: &str,
-    container: &Container,
-    view: &ViewContainer,
-    report: &mut Report,
-) -> ValidContainer {
-    for name in container
-        .environment
-        .keys()
-        .chain(container.secrets.keys())
-        .filter(|name| !names::is_env_name(name))
-    {
-        report.problem(
-            format!("{field}.environment[{name}]"),
-            "is not the name of a variable",
-        );
+fn common(field: &str, container: &Container, view: &ViewContainer, report: &mut Report) -> ValidContainer {
+    for name in container.environment.keys().chain(container.secrets.keys()).filter(|name| !names::is_env_name(name)) {
+        report.problem(format!("{field}.environment[{name}]"), "is not the name of a variable");
     }
     for (name, secret) in &container.secrets {
-        report.take(
-            format!("{field}.secrets[{name}].name"),
-            object_name(&secret.name),
-        );
+        report.take(format!("{field}.secrets[{name}].name"), object_name(&secret.name));
         if container.environment.contains_key(name) {
-            report.problem(
-                format!("{field}.secrets[{name}]"),
-                "is set in environment as well: give one",
-            );
+            report.problem(format!("{field}.secrets[{name}]"), "is set in environment as well: give one");
         }
     }
     if let Some(secret) = &container.image_pull_secret {
@@ -468,32 +321,21 @@ fn common(
     let mut ports = Vec::new();
     for port in &container.ports {
         match u16::try_from(*port).ok().filter(|port| *port > 0) {
-            Some(port) if ports.contains(&port) => report.problem(
-                format!("{field}.ports"),
-                format!("{port} stands there twice"),
-            ),
+            Some(port) if ports.contains(&port) => {
+                report.problem(format!("{field}.ports"), format!("{port} stands there twice"))
+            }
             Some(port) => ports.push(port),
-            None => report.problem(
-                format!("{field}.ports"),
-                format!("{port} is no port: 1 to 65535"),
-            ),
+            None => report.problem(format!("{field}.ports"), format!("{port} is no port: 1 to 65535")),
         }
     }
     let hooks = container.life_cycle.clone().unwrap_or_default();
     let hook = |name: &str, text: &Option<String>, report: &mut Report| {
         let text = text.as_deref().filter(|text| !text.trim().is_empty())?;
-        report.take(
-            format!("{field}.lifeCycle.{name}"),
-            words::split_literal(text),
-        )
+        report.take(format!("{field}.lifeCycle.{name}"), words::split_literal(text))
     };
     ValidContainer {
         name: container.name.clone().unwrap_or_default(),
-        image: container
-            .image
-            .clone()
-            .filter(|image| !image.is_empty())
-            .unwrap_or_else(|| DEFAULT_IMAGE.into()),
+        image: container.image.clone().filter(|image| !image.is_empty()).unwrap_or_else(|| DEFAULT_IMAGE.into()),
         resources: resources(&format!("{field}.resources"), &container.resources, report),
         image_pull_secret: container.image_pull_secret.clone(),
         working_dir: container.working_dir.clone(),
@@ -504,11 +346,7 @@ fn common(
         post_start: hook("postStartExec", &hooks.post_start_exec, report),
         pre_stop: hook("preStopExec", &hooks.pre_stop_exec, report),
         mounts: volumes::check(field, &container.volumes, &view.name, report),
-        security_context: security_context(
-            &format!("{field}.securityContext"),
-            &container.security_context,
-            report,
-        ),
+        security_context: security_context(&format!("{field}.securityContext"), &container.security_context, report),
         entrypoint: None,
     }
 }

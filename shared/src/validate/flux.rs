@@ -1,8 +1,7 @@
 //! Options of Flux, the other clusters of its instance, and the container that brings it.
 
 use super::{
-    FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, object_name, resources,
-    security_context,
+    FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, object_name, resources, security_context,
 };
 use crate::agent_spec::{RemoteLead, SchedulerKind};
 use crate::crd::v1alpha2::{Bursting, Flux, LeadBroker, MiniClusterSpec};
@@ -12,32 +11,17 @@ use crate::{fsd, hostlist, names, words};
 /// What Fluxion knows.
 const QUEUE_POLICIES: [&str; 4] = ["fcfs", "easy", "conservative", "hybrid"];
 /// Volumes of the pod that are the operator's own.
-pub(super) const OWN_VOLUMES: [&str; 5] = [
-    "flux-software",
-    "flux-agent-spec",
-    "flux-agent-curve",
-    "flux-operator-home",
-    "flux-munge",
-];
+pub(super) const OWN_VOLUMES: [&str; 5] =
+    ["flux-software", "flux-agent-spec", "flux-agent-curve", "flux-operator-home", "flux-munge"];
 
-pub(super) fn check(
-    spec: &MiniClusterSpec,
-    name: &str,
-    sizes: Sizes,
-    report: &mut Report,
-) -> FluxOptions {
+pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &mut Report) -> FluxOptions {
     let flux = spec.flux.clone().unwrap_or_default();
     if !(0..=7).contains(&flux.log_level) {
-        report.problem(
-            "spec.flux.logLevel",
-            "must be 0 (emergencies only) to 7 (debug)",
-        );
+        report.problem("spec.flux.logLevel", "must be 0 (emergencies only) to 7 (debug)");
     }
     let connect_timeout = match flux.connect_timeout.as_str() {
         "" => None,
-        text => report
-            .take("spec.flux.connectTimeout", fsd::seconds(text))
-            .map(|_| text.to_owned()),
+        text => report.take("spec.flux.connectTimeout", fsd::seconds(text)).map(|_| text.to_owned()),
     };
     if let Some(topology) = &flux.topology {
         report.take("spec.flux.topology", check_topology(topology));
@@ -45,24 +29,15 @@ pub(super) fn check(
     if let Some(wrap) = &flux.wrap
         && (wrap.trim().is_empty() || wrap.chars().any(char::is_whitespace))
     {
-        report.problem(
-            "spec.flux.wrap",
-            "must be words separated by commas, without blanks, such as strace,-f",
-        );
+        report.problem("spec.flux.wrap", "must be words separated by commas, without blanks, such as strace,-f");
     }
     for key in flux.environment.keys().filter(|key| !is_shell_name(key)) {
-        report.problem(
-            format!("spec.flux.environment[{key}]"),
-            "is not the name of a variable",
-        );
+        report.problem(format!("spec.flux.environment[{key}]"), "is not the name of a variable");
     }
     if let Some(config) = &flux.broker_config
         && let Err(error) = toml::from_str::<toml::Table>(config)
     {
-        report.problem(
-            "spec.flux.brokerConfig",
-            format!("is not TOML: {}", error.message()),
-        );
+        report.problem("spec.flux.brokerConfig", format!("is not TOML: {}", error.message()));
     }
     let curve_cert = flux
         .curve_cert
@@ -89,9 +64,7 @@ pub(super) fn check(
         scheduler,
         queue_policy,
         minimal_service: flux.minimal_service,
-        broker_config: flux
-            .broker_config
-            .filter(|config| !config.trim().is_empty()),
+        broker_config: flux.broker_config.filter(|config| !config.trim().is_empty()),
         curve_cert,
         connect_timeout,
         disable_socket: flux.disable_socket,
@@ -104,8 +77,7 @@ pub(super) fn check(
 }
 
 fn certificate(text: &str) -> Result<Certificate, String> {
-    Certificate::parse(text)
-        .map_err(|why| format!("is not a curve certificate as `flux keygen` writes it: {why}"))
+    Certificate::parse(text).map_err(|why| format!("is not a curve certificate as `flux keygen` writes it: {why}"))
 }
 
 fn is_shell_name(name: &str) -> bool {
@@ -114,22 +86,16 @@ fn is_shell_name(name: &str) -> bool {
 }
 
 fn words_of(field: &str, text: &str, report: &mut Report) -> Vec<String> {
-    report
-        .take(field, words::split_literal(text))
-        .unwrap_or_default()
+    report.take(field, words::split_literal(text)).unwrap_or_default()
 }
 
 fn check_topology(text: &str) -> Result<(), String> {
-    let (kind, degree) = text
-        .split_once(':')
-        .map_or((text, None), |(kind, degree)| (kind, Some(degree)));
+    let (kind, degree) = text.split_once(':').map_or((text, None), |(kind, degree)| (kind, Some(degree)));
     let degree_ok = degree.is_none_or(|degree| degree.parse::<u16>().is_ok());
     match (kind, degree) {
         ("kary", Some(_)) | ("mincrit", _) if degree_ok => Ok(()),
         ("binomial" | "custom", None) => Ok(()),
-        _ => Err(format!(
-            "`{text}` is none of kary:K, binomial, mincrit, mincrit:K"
-        )),
+        _ => Err(format!("`{text}` is none of kary:K, binomial, mincrit, mincrit:K")),
     }
 }
 
@@ -140,10 +106,7 @@ fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option
         if !QUEUE_POLICIES.contains(&policy.as_str()) {
             report.problem(
                 "spec.flux.scheduler.queuePolicy",
-                format!(
-                    "is `{policy}`, must be one of {}",
-                    QUEUE_POLICIES.join(", ")
-                ),
+                format!("is `{policy}`, must be one of {}", QUEUE_POLICIES.join(", ")),
             );
         }
         if scheduler.simple == Some(true) && policy != "fcfs" {
@@ -153,47 +116,22 @@ fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option
             );
         }
     }
-    let kind = scheduler.simple.map(|simple| {
-        if simple {
-            SchedulerKind::Simple
-        } else {
-            SchedulerKind::Fluxion
-        }
-    });
+    let kind = scheduler.simple.map(|simple| if simple { SchedulerKind::Simple } else { SchedulerKind::Fluxion });
     (kind, policy)
 }
 
 /// The hosts of the instance where they are not only this cluster's, and the lead where it is elsewhere.
-fn hosts(
-    flux: &Flux,
-    name: &str,
-    sizes: Sizes,
-    report: &mut Report,
-) -> (Option<String>, Option<RemoteLead>) {
+fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<String>, Option<RemoteLead>) {
     let bursting = flux.bursting.clone().unwrap_or_default();
     if bursting.lead_broker.is_some() && flux.lead_broker.is_some() {
-        report.problem(
-            "spec.flux.leadBroker",
-            "stands at spec.flux.bursting.leadBroker as well: use one",
-        );
+        report.problem("spec.flux.leadBroker", "stands at spec.flux.bursting.leadBroker as well: use one");
     }
-    let field = if bursting.lead_broker.is_some() {
-        "spec.flux.bursting.leadBroker"
-    } else {
-        "spec.flux.leadBroker"
-    };
-    let lead = bursting
-        .lead_broker
-        .clone()
-        .or_else(|| flux.lead_broker.clone());
+    let field = if bursting.lead_broker.is_some() { "spec.flux.bursting.leadBroker" } else { "spec.flux.leadBroker" };
+    let lead = bursting.lead_broker.clone().or_else(|| flux.lead_broker.clone());
     let given = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
-    let list =
-        given(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| given(&lead.hostlist)));
+    let list = given(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| given(&lead.hostlist)));
     if list.is_some() && !bursting.clusters.is_empty() {
-        report.problem(
-            "spec.flux.bursting.hostlist",
-            "names all hosts, so clusters must be left out",
-        );
+        report.problem("spec.flux.bursting.hostlist", "names all hosts, so clusters must be left out");
     }
     let generated = generated_hosts(&bursting, lead.as_ref(), name, sizes, report);
     let remote = lead.and_then(|lead| remote(field, &lead, list.is_some(), report));
@@ -221,10 +159,7 @@ fn hosts(
                     );
                 }
             }
-            Err(why) => report.problem(
-                "spec.flux.bursting.hostlist",
-                format!("is no hostlist: {why}"),
-            ),
+            Err(why) => report.problem("spec.flux.bursting.hostlist", format!("is no hostlist: {why}")),
         }
     }
     (result, remote)
@@ -243,25 +178,15 @@ fn generated_hosts(
         None => lists.push(hostlist::range(name, 0, own_size - 1)),
         Some(lead) => {
             lists.push(lead.address.clone().unwrap_or_default());
-            let size = lead
-                .size
-                .filter(|size| *size > 0)
-                .map_or(own_size, i32::unsigned_abs);
+            let size = lead.size.filter(|size| *size > 0).map_or(own_size, i32::unsigned_abs);
             if size > 1 {
-                lists.push(hostlist::range(
-                    lead.name.as_deref().unwrap_or_default(),
-                    1,
-                    size - 1,
-                ));
+                lists.push(hostlist::range(lead.name.as_deref().unwrap_or_default(), 1, size - 1));
             }
         }
     }
     for (i, cluster) in bursting.clusters.iter().enumerate() {
         let field = format!("spec.flux.bursting.clusters[{i}]");
-        let size = cluster
-            .size
-            .filter(|size| *size != 0)
-            .unwrap_or(own_size as i32);
+        let size = cluster.size.filter(|size| *size != 0).unwrap_or(own_size as i32);
         if size < 1 || size as usize > hostlist::MAX_HOSTS {
             report.problem(format!("{field}.size"), "must be 1 or more");
             continue;
@@ -272,12 +197,7 @@ fn generated_hosts(
     lists.join(",")
 }
 
-fn remote(
-    field: &str,
-    lead: &LeadBroker,
-    has_list: bool,
-    report: &mut Report,
-) -> Option<RemoteLead> {
+fn remote(field: &str, lead: &LeadBroker, has_list: bool, report: &mut Report) -> Option<RemoteLead> {
     let address = lead.address.clone().filter(|address| !address.is_empty());
     if address.is_none() {
         report.problem(
@@ -286,56 +206,26 @@ fn remote(
         );
     }
     if lead.name.as_deref().unwrap_or_default().is_empty() && !has_list {
-        report.problem(
-            format!("{field}.name"),
-            "is needed: the name of the lead's MiniCluster",
-        );
+        report.problem(format!("{field}.name"), "is needed: the name of the lead's MiniCluster");
     }
     let port = u16::try_from(lead.port).ok().filter(|port| *port > 0);
     if port.is_none() {
         report.problem(format!("{field}.port"), "must be 1 to 65535");
     }
-    Some(RemoteLead {
-        address: address?,
-        port: port?,
-    })
+    Some(RemoteLead { address: address?, port: port? })
 }
 
 pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer {
-    let view = spec
-        .flux
-        .as_ref()
-        .and_then(|flux| flux.container.clone())
-        .unwrap_or_default();
+    let view = spec.flux.as_ref().and_then(|flux| flux.container.clone()).unwrap_or_default();
     let field = "spec.flux.container";
-    if !names::is_dns_label(&view.name)
-        || OWN_VOLUMES.contains(&view.name.as_str())
-        || view.name == "flux-agent"
-    {
-        report.problem(
-            format!("{field}.name"),
-            "must be a DNS label, and none of the operator's own names",
-        );
+    if !names::is_dns_label(&view.name) || OWN_VOLUMES.contains(&view.name.as_str()) || view.name == "flux-agent" {
+        report.problem(format!("{field}.name"), "must be a DNS label, and none of the operator's own names");
     }
     let mount_path = report.take(format!("{field}.mountPath"), absolute(&view.mount_path));
     let mount_path = mount_path.unwrap_or_else(|| crate::paths::DEFAULT_MOUNT_PATH.into());
-    if [
-        "/opt/software",
-        "/etc",
-        "/usr",
-        "/bin",
-        "/lib",
-        "/proc",
-        "/sys",
-        "/dev",
-        "/opt",
-    ]
-    .contains(&mount_path.as_str())
+    if ["/opt/software", "/etc", "/usr", "/bin", "/lib", "/proc", "/sys", "/dev", "/opt"].contains(&mount_path.as_str())
     {
-        report.problem(
-            format!("{field}.mountPath"),
-            "would hide what the image has there: choose a folder of its own",
-        );
+        report.problem(format!("{field}.mountPath"), "would hide what the image has there: choose a folder of its own");
     }
     if let Some(secret) = &view.image_pull_secret {
         report.take(format!("{field}.imagePullSecret"), object_name(secret));
@@ -347,17 +237,9 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
         python_path: view.python_path,
         resources: resources(&format!("{field}.resources"), &view.resources, report),
         working_dir: view.working_dir,
-        pull_policy: if view.pull_always {
-            PullPolicy::Always
-        } else {
-            PullPolicy::IfNotPresent
-        },
+        pull_policy: if view.pull_always { PullPolicy::Always } else { PullPolicy::IfNotPresent },
         image_pull_secret: view.image_pull_secret,
         mount_path,
-        security_context: security_context(
-            &format!("{field}.securityContext"),
-            &view.security_context,
-            report,
-        ),
+        security_context: security_context(&format!("{field}.securityContext"), &view.security_context, report),
     }
 }
