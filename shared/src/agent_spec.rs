@@ -94,6 +94,9 @@ pub struct AgentSpec {
     /// The container that runs Flux.
     #[serde(default)]
     pub runner: Runner,
+    /// Users to make on every pod. The password of each is the file of its name in the mounted Secret.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<String>,
     /// Containers beside it whose entrypoint is the agent, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sidecars: BTreeMap<String, Sidecar>,
@@ -109,11 +112,14 @@ pub struct View {
     /// PYTHONPATH in place of the view's own site-packages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub python_path: Option<String>,
+    /// Without a view: the prefix of the image's own Flux. Unset: where PATH leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub install_root: Option<String>,
 }
 
 impl Default for View {
     fn default() -> Self {
-        View { enabled: true, python_path: None }
+        View { enabled: true, python_path: None, install_root: None }
     }
 }
 
@@ -310,6 +316,40 @@ pub struct Runner {
     /// What the lead does.
     #[serde(default = "persistent")]
     pub program: Program,
+    /// With a persistent program: the lead serves the Flux RESTful API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restful: Option<Restful>,
+}
+
+/// The Flux RESTful API. Its key, user and token are files of the mounted Secret.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Restful {
+    /// Address of its repository.
+    #[serde(default = "restful_repository")]
+    pub repository: String,
+    /// Branch or tag.
+    #[serde(default = "restful_branch")]
+    pub branch: String,
+    /// Port that it listens on.
+    #[serde(default = "restful_port")]
+    pub port: u16,
+}
+
+fn restful_repository() -> String {
+    "https://github.com/flux-framework/flux-restful-api".into()
+}
+fn restful_branch() -> String {
+    "main".into()
+}
+fn restful_port() -> u16 {
+    5000
+}
+
+impl Default for Restful {
+    fn default() -> Self {
+        Restful { repository: restful_repository(), branch: restful_branch(), port: restful_port() }
+    }
 }
 
 fn persistent() -> Program {
@@ -326,6 +366,7 @@ impl Default for Runner {
             user: None,
             snippets: Snippets::default(),
             program: Program::Persistent,
+            restful: None,
         }
     }
 }

@@ -1,7 +1,20 @@
-//! The wire types of the custom resource, and (feature `crd`) the CustomResourceDefinition made of them.
+//! The wire types of the custom resource, the conversion between its versions, and (feature `crd`) the
+//! CustomResourceDefinition made of them.
 
+macro_rules! block {
+    ($(#[$meta:meta])* pub struct $name:ident { $($body:tt)* }) => {
+        $(#[$meta])*
+        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+        #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
+        #[serde(rename_all = "camelCase")]
+        pub struct $name { $($body)* }
+    };
+}
+
+pub mod convert;
 #[cfg(feature = "crd")]
 pub mod definition;
 #[cfg(feature = "crd")]
 mod rules;
+pub mod v1alpha1;
 pub mod v1alpha2;

@@ -1,6 +1,6 @@
 //! A valid MiniCluster becomes the AgentSpec of its pods. Pure and total: the operator writes the result, `dry-run` explains it.
 
-use crate::agent_spec::{AgentSpec, Flux, Network, Runner, VERSION, View};
+use crate::agent_spec::{AgentSpec, Flux, Network, Restful, Runner, VERSION, View};
 use crate::validate::ValidMiniCluster;
 
 /// The spec of the cluster's pods.
@@ -16,7 +16,11 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
         elastic: cluster.min_size.is_some_and(|min| min < cluster.size),
         mount_path: cluster.view.mount_path.clone(),
         archive: cluster.archive.clone(),
-        view: View { enabled: cluster.view.enabled, python_path: cluster.view.python_path.clone() },
+        view: View {
+            enabled: cluster.view.enabled,
+            python_path: cluster.view.python_path.clone(),
+            install_root: cluster.view.install_root.clone(),
+        },
         network: Network {
             service: cluster.headless_name.clone(),
             hostlist: cluster.flux.hostlist.clone(),
@@ -32,6 +36,7 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
             zeromq: cluster.logging.zeromq,
         },
         runner: runner(cluster),
+        users: cluster.users.iter().map(|user| user.name.clone()).collect(),
         sidecars: cluster
             .sidecars
             .iter()
@@ -68,5 +73,10 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
         user: runner.user.clone(),
         snippets: runner.snippets.clone(),
         program: runner.program.clone(),
+        restful: cluster.restful.as_ref().map(|restful| Restful {
+            branch: restful.branch.clone(),
+            port: restful.port,
+            ..Restful::default()
+        }),
     }
 }

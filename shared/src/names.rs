@@ -73,6 +73,34 @@ pub fn services_pod(cluster: &str) -> String {
     format!("{cluster}-services")
 }
 
+/// The Secret with the passwords of `spec.users`.
+pub fn users_secret(cluster: &str) -> String {
+    format!("{cluster}-users")
+}
+
+/// The Secret with the Flux RESTful API's key, user and token.
+pub fn restful_secret(cluster: &str) -> String {
+    format!("{cluster}-restful")
+}
+
+/// The claim on the volume `key` of `spec.volumes`. A cluster's name has no dots, so no two clusters share a claim.
+pub fn volume_claim(cluster: &str, key: &str) -> String {
+    format!("{cluster}.{key}")
+}
+
+/// The PersistentVolume of the volume `key` of `spec.volumes`. It has no namespace of its own, so the cluster's is in its
+/// name; none of the three parts has dots, so no two are the same.
+pub fn persistent_volume(namespace: &str, cluster: &str, key: &str) -> String {
+    format!("{namespace}.{cluster}.{key}")
+}
+
+/// Whether `text` can name a user: lower case letters, digits, `-`, `_`, `.`, 32 at most, beginning with a letter or `_`.
+pub fn is_user_name(text: &str) -> bool {
+    text.len() <= 32
+        && text.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
+        && text.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.'))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -92,5 +120,13 @@ mod tests {
             assert!(is_dns_label(&host(&name, hosts - 1)));
             assert!(is_dns_label(&services_pod(&name)));
         }
+    }
+
+    #[test]
+    fn the_longest_names_of_volumes_are_names_of_objects() {
+        let (namespace, cluster, key) = ("n".repeat(63), "c".repeat(54), "k".repeat(63));
+        assert!(is_dns_subdomain(&persistent_volume(&namespace, &cluster, &key)));
+        assert!(is_dns_subdomain(&volume_claim(&cluster, &key)));
+        assert_ne!(persistent_volume("a", "b-c", "d"), persistent_volume("a-b", "c", "d"));
     }
 }

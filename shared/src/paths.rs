@@ -14,6 +14,16 @@ pub const CURVE_DIR: &str = "/etc/flux-agent/curve";
 pub const CURVE_KEY: &str = "curve.cert";
 /// The certificate as the agent reads it.
 pub const CURVE_FILE: &str = "/etc/flux-agent/curve/curve.cert";
+/// Where the operator mounts the Secret with the passwords of `spec.users`: a file each, named after the user.
+pub const USERS_DIR: &str = "/etc/flux-agent/users";
+/// Where the operator mounts the Secret of the Flux RESTful API.
+pub const RESTFUL_DIR: &str = "/etc/flux-agent/restful";
+/// The key of that Secret with what encodes the payloads.
+pub const RESTFUL_SECRET_KEY: &str = "secret-key";
+/// The key of that Secret with the user of its clients.
+pub const RESTFUL_USERNAME: &str = "username";
+/// The key of that Secret with the token of that user.
+pub const RESTFUL_TOKEN: &str = "token";
 /// Where a view's files refer to, absolutely.
 pub const SOFTWARE_DIR: &str = "/opt/software";
 /// The view inside a view image.

@@ -1,7 +1,7 @@
 //! A MiniCluster is checked once, into a type that later steps read; all problems are reported, each with its field.
 //!
 //! ```text
-//! Manifest ─► sizes, flux, pod, containers (volumes) ─► ValidMiniCluster, or every Problem
+//! Manifest ─► sizes, flux, pod, storage, containers (volumes), access ─► ValidMiniCluster, or every Problem
 //! ```
 //!
 //! What CEL rules of the CRD can say is said there too (`crd::definition`), so that the API server refuses it first.
@@ -18,10 +18,12 @@ use crate::names;
 use crate::quantity::Quantity;
 use crate::words::Word;
 
+mod access;
 mod containers;
 mod flux;
 mod pod;
 mod program;
+mod storage;
 mod volumes;
 
 /// The image of a container that names none, as upstream's schema has it.
@@ -96,6 +98,8 @@ pub struct ValidMiniCluster {
     pub deadline_seconds: Option<i64>,
     pub backoff_limit: i32,
     pub cleanup: bool,
+    /// Delete pods and made volumes when the cluster has finished.
+    pub cleanup_pods: bool,
     pub ttl_seconds_after_finished: Option<i32>,
     pub suspend: Option<bool>,
     pub share_process_namespace: bool,
@@ -108,6 +112,12 @@ pub struct ValidMiniCluster {
     pub flux: FluxOptions,
     pub logging: Logging,
     pub pod: Pod,
+    /// Users of every pod.
+    pub users: Vec<ValidUser>,
+    /// The lead serves the Flux RESTful API.
+    pub restful: Option<Restful>,
+    /// Volumes that the operator makes.
+    pub volumes: Vec<PersistentVolume>,
     pub runner: Runner,
     pub sidecars: Vec<Sidecar>,
     pub services: Vec<ValidContainer>,
@@ -115,10 +125,82 @@ pub struct ValidMiniCluster {
     pub notices: Vec<Notice>,
 }
 
+/// A user of every pod.
+#[derive(Clone, PartialEq)]
+pub struct ValidUser {
+    pub name: String,
+    /// None: the operator makes one at random.
+    pub password: Option<String>,
+}
+
+/// What the Flux RESTful API needs.
+#[derive(Clone, PartialEq)]
+pub struct Restful {
+    pub branch: String,
+    pub port: u16,
+    /// None: the operator makes one at random.
+    pub secret_key: Option<String>,
+    pub username: String,
+    /// None: the operator makes one at random.
+    pub token: Option<String>,
+}
+
+/// Without the password.
+impl std::fmt::Debug for ValidUser {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.debug_struct("ValidUser").field("name", &self.name).finish_non_exhaustive()
+    }
+}
+
+/// Without key and token.
+impl std::fmt::Debug for Restful {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let mut debug = formatter.debug_struct("Restful");
+        debug.field("branch", &self.branch).field("port", &self.port).field("username", &self.username);
+        debug.finish_non_exhaustive()
+    }
+}
+
+/// A volume that the operator makes, with its claim.
+#[derive(Debug, Clone, PartialEq)]
+pub struct PersistentVolume {
+    /// Its key in `spec.volumes`.
+    pub key: String,
+    /// Name of the PersistentVolume.
+    pub name: String,
+    /// Name of the claim.
+    pub claim: String,
+    pub storage_class: String,
+    pub capacity: Quantity,
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+    pub claim_annotations: BTreeMap<String, String>,
+    /// Delete it with the MiniCluster.
+    pub delete: bool,
+    pub source: PersistentSource,
+}
+
+/// What a PersistentVolume is made of.
+#[derive(Debug, Clone, PartialEq)]
+pub enum PersistentSource {
+    /// A directory of the node, made if it is missing.
+    HostPath(String),
+    /// A volume of a CSI driver.
+    Csi {
+        driver: String,
+        handle: String,
+        attributes: BTreeMap<String, String>,
+        secret: String,
+        secret_namespace: String,
+    },
+}
+
 /// The container that brings Flux.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ViewContainer {
     pub enabled: bool,
+    /// Prefix of the image's own Flux, without a view.
+    pub install_root: Option<String>,
     /// None: the operator's default.
     pub image: Option<String>,
     /// Name of the init container and of the volume.
@@ -146,6 +228,8 @@ pub struct FluxOptions {
     pub minimal_service: bool,
     pub broker_config: Option<String>,
     pub curve_cert: Option<Certificate>,
+    /// The user's Secret with the certificate, in place of the operator's.
+    pub curve_cert_secret: Option<String>,
     pub connect_timeout: Option<String>,
     pub disable_socket: bool,
     pub wait_socket: bool,
@@ -264,7 +348,15 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let flux = flux::check(spec, &manifest.name, sizes, &mut report);
     let view = flux::view(spec, &mut report);
     let pod = pod::check(spec.pod.clone().unwrap_or_default(), &mut report);
-    let parts = containers::check(spec, &manifest.name, &view, flux.wait_socket, &mut report);
+    let volumes = storage::check(spec, &manifest.name, &manifest.namespace, &mut report);
+    let mut parts = containers::check(spec, &manifest.name, &view, flux.wait_socket, &mut report);
+    let users = access::users(spec, parts.runner.as_ref(), &mut report);
+    let restful = access::restful(spec, parts.runner.as_ref(), flux.lead.is_some(), &mut report);
+    if let (Some(restful), Some(runner)) = (&restful, &mut parts.runner)
+        && !runner.container.ports.contains(&restful.port)
+    {
+        runner.container.ports.push(restful.port);
+    }
     let arch = spec.flux.as_ref().and_then(|flux| flux.arch.clone()).map(|arch| match arch.as_str() {
         "arm" => "arm64".to_owned(),
         "x86_64" => "amd64".to_owned(),
@@ -289,6 +381,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         deadline_seconds: spec.deadline_seconds,
         backoff_limit: spec.backoff_limit.filter(|limit| *limit > 0).unwrap_or(DEFAULT_BACKOFF_LIMIT),
         cleanup: spec.cleanup,
+        cleanup_pods: spec.cleanup_pods,
         ttl_seconds_after_finished: spec.ttl_seconds_after_finished,
         suspend: spec.suspend,
         share_process_namespace: spec.share_process_namespace,
@@ -300,6 +393,9 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         flux,
         logging: spec.logging.clone().unwrap_or_default(),
         pod,
+        users,
+        restful,
+        volumes,
         runner,
         sidecars: parts.sidecars,
         services: parts.services,

@@ -10,6 +10,12 @@ use serde_json::Value;
 
 use crate::quantity::Quantity;
 
+mod access;
+mod storage;
+
+pub use access::{FluxRestful, User};
+pub use storage::{ExistingVolume, HOST_PATH_CLASS, MadeVolume};
+
 /// The API group.
 pub const GROUP: &str = "flux-framework.org";
 /// This version.
@@ -46,16 +52,6 @@ fn broker_port() -> i32 {
 }
 fn submit_command() -> String {
     "flux submit".into()
-}
-
-macro_rules! block {
-    ($(#[$meta:meta])* pub struct $name:ident { $($body:tt)* }) => {
-        $(#[$meta])*
-        #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
-        #[cfg_attr(feature = "crd", derive(schemars::JsonSchema))]
-        #[serde(rename_all = "camelCase")]
-        pub struct $name { $($body)* }
-    };
 }
 
 /// A MiniCluster is a Flux instance in Kubernetes: an Indexed Job whose pod 0 is the lead broker and whose other pods
@@ -123,6 +119,10 @@ pub struct MiniClusterSpec {
     /// Delete the MiniCluster, and all that belongs to it, when it has finished.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cleanup: bool,
+    /// When it has finished, delete its pods, and the volumes and claims that were made for volumes (a volume with
+    /// delete: false stays). The MiniCluster and its status remain. v1alpha1's cleanup.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub cleanup_pods: bool,
     /// Delete the MiniCluster this many seconds after it has finished. Default: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i32>,
@@ -148,6 +148,15 @@ pub struct MiniClusterSpec {
     /// Attributes of every pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
+    /// Users to make on every pod, each with a password of 8 characters at most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<User>,
+    /// Without a command, script or interactive: the lead serves the Flux RESTful API. Unset: it serves none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flux_restful: Option<FluxRestful>,
+    /// Volumes that the operator makes, each with a PersistentVolume and a claim; containers name them in volumes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub volumes: BTreeMap<String, MadeVolume>,
     /// Containers of every pod: exactly one runs Flux, the others serve it.
     pub containers: Vec<Container>,
     /// Containers of one more pod beside the cluster, `<name>-services`.
@@ -221,6 +230,9 @@ block! {
         /// The curve certificate (as flux keygen writes it), to share one between clusters. Default: made once, at random.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub curve_cert: Option<String>,
+        /// A Secret whose key curve.cert is the curve certificate, in place of curveCert.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub curve_cert_secret: Option<String>,
         /// Longest time of one attempt to connect to the parent broker, such as 5s; empty: the option is not given.
         #[serde(default = "connect_timeout")]
         pub connect_timeout: String,
@@ -230,6 +242,9 @@ block! {
         /// The documented place of bursting.leadBroker.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lead_broker: Option<LeadBroker>,
+        /// With container.disable: the prefix of the image's own Flux, such as /opt/flux. Default: where PATH leads.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub install_root: Option<String>,
         /// Do not put the broker's socket at its known place.
         #[serde(default, skip_serializing_if = "is_false")]
         pub disable_socket: bool,
@@ -260,6 +275,8 @@ impl Default for Flux {
             minimal_service: false,
             broker_config: None,
             curve_cert: None,
+            curve_cert_secret: None,
+            install_root: None,
             connect_timeout: connect_timeout(),
             bursting: None,
             lead_broker: None,
@@ -557,6 +574,12 @@ block! {
         /// The user to run Flux as; made if missing (which takes root). Default: the container's own user.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub flux_user: Option<FluxUser>,
+        /// The same as flux.optionFlags, on the Flux runner.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub flux_option_flags: Option<String>,
+        /// The same as flux.logLevel, on the Flux runner.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub flux_log_level: Option<i32>,
         /// The documented spelling of fluxUser.
         #[serde(default, rename = "fluxuser", skip_serializing_if = "Option::is_none")]
         pub fluxuser: Option<FluxUser>,
@@ -578,9 +601,12 @@ block! {
         /// Snippets and wrappers around the start of Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub commands: Option<Commands>,
-        /// Volumes, by name.
+        /// Volumes, by name. One of no source is that of its name in the spec's volumes.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub volumes: BTreeMap<String, Volume>,
+        /// Volumes that exist already, by name: another place for those of volumes with a claim, ConfigMap or Secret.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub existing_volumes: BTreeMap<String, ExistingVolume>,
         /// Kubernetes' SecurityContext; the older addCapabilities is accepted as well.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::definition::security_context"))]
@@ -611,6 +637,9 @@ block! {
         /// User id, if the user must be made. Default: 1000.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub uid: Option<i64>,
+        /// Run Flux as the container's own user, as without this block.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub disable: bool,
     }
 }
 
@@ -668,7 +697,7 @@ block! {
 }
 
 block! {
-    /// A volume and where it is mounted. Exactly one source.
+    /// A volume and where it is mounted. Exactly one source, or none: that of its name in the spec's volumes.
     #[derive(Default)]
     pub struct Volume {
         /// Where it is mounted in the container.
@@ -753,6 +782,12 @@ block! {
         /// Why, in one sentence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub message: Option<String>,
+        /// Secret with the passwords of users, one key each.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub users_secret: Option<String>,
+        /// Secret with the Flux RESTful API's key, user and token.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub flux_restful_secret: Option<String>,
         /// Conditions, each of its own type.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub conditions: Vec<Condition>,

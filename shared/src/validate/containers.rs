@@ -1,12 +1,23 @@
 //! The containers: one runs Flux, the others serve it; and those of the services pod.
 
+use std::collections::BTreeMap;
+
+use super::flux::DEFAULT_LOG_LEVEL;
 use super::{
     DEFAULT_IMAGE, MAX_TEXT, PullPolicy, Report, Runner, Sidecar, ValidContainer, ViewContainer, object_name, program,
     resources, security_context, volumes,
 };
 use crate::agent_spec;
-use crate::crd::v1alpha2::{Commands, Container, MiniClusterSpec};
+use crate::crd::v1alpha2::{Commands, Container, FluxUser, MadeVolume, MiniClusterSpec};
 use crate::{names, words};
+
+/// What a container's check needs to know of the rest of the spec.
+pub(super) struct Surroundings<'a> {
+    pub(super) cluster: &'a str,
+    pub(super) view: &'a ViewContainer,
+    /// `spec.volumes`.
+    pub(super) volumes: &'a BTreeMap<String, MadeVolume>,
+}
 
 /// The containers, sorted by what they do.
 pub(super) struct Parts {
@@ -22,6 +33,7 @@ pub(super) fn check(
     wait_socket: bool,
     report: &mut Report,
 ) -> Parts {
+    let around = Surroundings { cluster, view, volumes: &spec.volumes };
     let mut parts = Parts { runner: None, sidecars: Vec::new(), services: Vec::new() };
     let only = spec.containers.len() == 1;
     let runs_flux = |container: &Container| container.run_flux.unwrap_or(only);
@@ -32,16 +44,16 @@ pub(super) fn check(
     for (i, container) in spec.containers.iter().enumerate() {
         let field = format!("spec.containers[{i}]");
         if runs_flux(container) {
-            parts.runner = Some(runner(&field, container, spec, cluster, view, report));
+            parts.runner = Some(runner(&field, container, spec, &around, report));
         } else {
-            parts.sidecars.push(sidecar(&field, container, view, wait_socket, report));
+            parts.sidecars.push(sidecar(&field, container, &around, wait_socket, report));
         }
     }
     if spec.launcher && runners == 0 {
         report.problem("spec.launcher", "needs a container that runs Flux");
     }
     for (i, container) in spec.services.iter().enumerate() {
-        parts.services.push(service(&format!("spec.services[{i}]"), container, view, report));
+        parts.services.push(service(&format!("spec.services[{i}]"), container, &around, report));
     }
     unique_names(spec, cluster, view, report);
     let bytes: usize = spec.containers.iter().map(text_bytes).sum();
@@ -98,8 +110,7 @@ fn runner(
     field: &str,
     container: &Container,
     spec: &MiniClusterSpec,
-    cluster: &str,
-    view: &ViewContainer,
+    around: &Surroundings<'_>,
     report: &mut Report,
 ) -> Runner {
     let commands = container.commands.clone().unwrap_or_default();
@@ -127,9 +138,9 @@ fn runner(
     let prefix = commands.prefix.as_deref().unwrap_or_default();
     let prefix = report.take(format!("{field}.commands.prefix"), words::split(prefix)).unwrap_or_default();
     let user = user(field, container, &commands, report);
-    let mut valid = common(field, container, view, report);
-    valid.name = runner_name(container, cluster).to_owned();
-    if valid.name != cluster && !names::is_dns_label(&valid.name) {
+    let mut valid = common(field, container, around, report);
+    valid.name = runner_name(container, around.cluster).to_owned();
+    if valid.name != around.cluster && !names::is_dns_label(&valid.name) {
         report.problem(format!("{field}.name"), "must be lower case letters, digits and `-`, 63 at most");
     }
     let snippets = agent_spec::Snippets {
@@ -175,7 +186,8 @@ fn user(field: &str, container: &Container, commands: &Commands, report: &mut Re
         report.problem(format!("{field}.fluxuser"), "is another spelling of fluxUser: give one");
     }
     let spelling = if container.flux_user.is_some() { "fluxUser" } else { "fluxuser" };
-    let Some(user) = container.flux_user.clone().or_else(|| container.fluxuser.clone()) else {
+    let given = container.flux_user.clone().or_else(|| container.fluxuser.clone());
+    let Some(user) = given.filter(|user| !user.disable) else {
         if commands.run_flux_as_root {
             report.notice(
                 format!("{field}.commands.runFluxAsRoot"),
@@ -189,10 +201,7 @@ fn user(field: &str, container: &Container, commands: &Commands, report: &mut Re
         });
     };
     let name = user.name.filter(|name| !name.is_empty()).unwrap_or_else(|| "flux".into());
-    let name_ok = name.len() <= 32
-        && name.starts_with(|c: char| c.is_ascii_lowercase() || c == '_')
-        && name.chars().all(|c| c.is_ascii_lowercase() || c.is_ascii_digit() || matches!(c, '-' | '_' | '.'));
-    if !name_ok {
+    if !names::is_user_name(&name) {
         report.problem(
             format!("{field}.{spelling}.name"),
             "must be a user's name: lower case letters, digits, `-`, `_`, 32 at most",
@@ -205,10 +214,16 @@ fn user(field: &str, container: &Container, commands: &Commands, report: &mut Re
     Some(agent_spec::User { name, uid: uid?, run_flux_as_root: commands.run_flux_as_root })
 }
 
+/// Whether the container has a user for Flux that is more than the default written out.
+fn names_a_user(user: &Option<FluxUser>) -> bool {
+    let default = FluxUser { name: Some("flux".into()), uid: Some(1000), disable: false };
+    user.as_ref().is_some_and(|user| !user.disable && *user != default)
+}
+
 fn sidecar(
     field: &str,
     container: &Container,
-    view: &ViewContainer,
+    around: &Surroundings<'_>,
     wait_socket: bool,
     report: &mut Report,
 ) -> Sidecar {
@@ -220,8 +235,10 @@ fn sidecar(
         ("diagnostics", container.diagnostics),
         ("logs", container.logs.is_some()),
         ("cores", container.cores.is_some()),
-        ("fluxUser", container.flux_user.is_some()),
-        ("fluxuser", container.fluxuser.is_some()),
+        ("fluxUser", names_a_user(&container.flux_user)),
+        ("fluxuser", names_a_user(&container.fluxuser)),
+        ("fluxOptionFlags", container.flux_option_flags.as_deref().is_some_and(|flags| !flags.trim().is_empty())),
+        ("fluxLogLevel", container.flux_log_level.is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL))),
         ("commands.brokerPre", commands.broker_pre.is_some()),
         ("commands.preBroker", commands.pre_broker.is_some()),
         ("commands.workerPre", commands.worker_pre.is_some()),
@@ -254,7 +271,7 @@ fn sidecar(
             "keeps the image's own entrypoint, so command, preCommand and commands would have no effect: leave them out",
         );
     }
-    let valid = common(field, container, view, report);
+    let valid = common(field, container, around, report);
     named(field, container, report);
     Sidecar { container: valid, wrapped: (has_work && !container.no_wrap_entrypoint).then_some(spec) }
 }
@@ -274,7 +291,7 @@ fn named(field: &str, container: &Container, report: &mut Report) {
     }
 }
 
-fn service(field: &str, container: &Container, view: &ViewContainer, report: &mut Report) -> ValidContainer {
+fn service(field: &str, container: &Container, around: &Surroundings<'_>, report: &mut Report) -> ValidContainer {
     let commands = container.commands.clone().unwrap_or_default();
     for (name, is_set) in [
         ("runFlux", container.run_flux == Some(true)),
@@ -284,8 +301,10 @@ fn service(field: &str, container: &Container, view: &ViewContainer, report: &mu
         ("diagnostics", container.diagnostics),
         ("logs", container.logs.is_some()),
         ("cores", container.cores.is_some()),
-        ("fluxUser", container.flux_user.is_some()),
-        ("fluxuser", container.fluxuser.is_some()),
+        ("fluxUser", names_a_user(&container.flux_user)),
+        ("fluxuser", names_a_user(&container.fluxuser)),
+        ("fluxOptionFlags", container.flux_option_flags.as_deref().is_some_and(|flags| !flags.trim().is_empty())),
+        ("fluxLogLevel", container.flux_log_level.is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL))),
         ("preCommand", container.pre_command.is_some()),
         ("commands", commands != Commands::default()),
         ("noWrapEntrypoint", container.no_wrap_entrypoint && container.command.is_some()),
@@ -297,7 +316,7 @@ fn service(field: &str, container: &Container, view: &ViewContainer, report: &mu
             );
         }
     }
-    let mut valid = common(field, container, view, report);
+    let mut valid = common(field, container, around, report);
     if let Some(command) = container.command.as_deref().filter(|command| !command.trim().is_empty()) {
         valid.entrypoint = report.take(format!("{field}.command"), words::split_literal(command));
     }
@@ -305,7 +324,7 @@ fn service(field: &str, container: &Container, view: &ViewContainer, report: &mu
     valid
 }
 
-fn common(field: &str, container: &Container, view: &ViewContainer, report: &mut Report) -> ValidContainer {
+fn common(field: &str, container: &Container, around: &Surroundings<'_>, report: &mut Report) -> ValidContainer {
     for name in container.environment.keys().chain(container.secrets.keys()).filter(|name| !names::is_env_name(name)) {
         report.problem(format!("{field}.environment[{name}]"), "is not the name of a variable");
     }
@@ -345,7 +364,7 @@ fn common(field: &str, container: &Container, view: &ViewContainer, report: &mut
         ports,
         post_start: hook("postStartExec", &hooks.post_start_exec, report),
         pre_stop: hook("preStopExec", &hooks.pre_stop_exec, report),
-        mounts: volumes::check(field, &container.volumes, &view.name, report),
+        mounts: volumes::check(field, container, around, report),
         security_context: security_context(&format!("{field}.securityContext"), &container.security_context, report),
         entrypoint: None,
     }

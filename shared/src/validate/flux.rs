@@ -4,21 +4,27 @@ use super::{
     FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, object_name, resources, security_context,
 };
 use crate::agent_spec::{RemoteLead, SchedulerKind};
-use crate::crd::v1alpha2::{Bursting, Flux, LeadBroker, MiniClusterSpec};
+use crate::crd::v1alpha2::{Bursting, Container, Flux, LeadBroker, MiniClusterSpec};
 use crate::curve::Certificate;
 use crate::{fsd, hostlist, names, words};
 
+/// The level where none is given.
+pub(super) const DEFAULT_LOG_LEVEL: u8 = 6;
 /// What Fluxion knows.
 const QUEUE_POLICIES: [&str; 4] = ["fcfs", "easy", "conservative", "hybrid"];
 /// Volumes of the pod that are the operator's own.
-pub(super) const OWN_VOLUMES: [&str; 5] =
-    ["flux-software", "flux-agent-spec", "flux-agent-curve", "flux-operator-home", "flux-munge"];
+pub(super) const OWN_VOLUMES: [&str; 7] = [
+    "flux-software",
+    "flux-agent-spec",
+    "flux-agent-curve",
+    "flux-agent-users",
+    "flux-agent-restful",
+    "flux-operator-home",
+    "flux-munge",
+];
 
 pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &mut Report) -> FluxOptions {
     let flux = spec.flux.clone().unwrap_or_default();
-    if !(0..=7).contains(&flux.log_level) {
-        report.problem("spec.flux.logLevel", "must be 0 (emergencies only) to 7 (debug)");
-    }
     let connect_timeout = match flux.connect_timeout.as_str() {
         "" => None,
         text => report.take("spec.flux.connectTimeout", fsd::seconds(text)).map(|_| text.to_owned()),
@@ -47,11 +53,18 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     if let Some(secret) = &flux.munge_secret {
         report.take("spec.flux.mungeSecret", object_name(secret));
     }
+    if let Some(secret) = flux.curve_cert_secret.as_deref().filter(|secret| !secret.is_empty()) {
+        report.take("spec.flux.curveCertSecret", object_name(secret));
+        if curve_cert.is_some() {
+            report.problem("spec.flux.curveCertSecret", "takes the place of curveCert: give one of them");
+        }
+    }
     let submit_command = words_of("spec.flux.submitCommand", &flux.submit_command, report);
     if submit_command.is_empty() {
         report.problem("spec.flux.submitCommand", "must have at least one word");
     }
-    let option_flags = words_of("spec.flux.optionFlags", &flux.option_flags, report);
+    let option_flags = option_flags(spec, &flux, report);
+    let log_level = log_level(spec, &flux, report);
     let (scheduler, queue_policy) = scheduler(&flux, report);
     let (hostlist, lead) = hosts(&flux, name, sizes, report);
     FluxOptions {
@@ -59,13 +72,14 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
         topology: flux.topology,
         submit_command,
         option_flags,
-        log_level: flux.log_level.clamp(0, 7) as u8,
+        log_level,
         wrap: flux.wrap,
         scheduler,
         queue_policy,
         minimal_service: flux.minimal_service,
         broker_config: flux.broker_config.filter(|config| !config.trim().is_empty()),
         curve_cert,
+        curve_cert_secret: flux.curve_cert_secret.filter(|secret| !secret.is_empty()),
         connect_timeout,
         disable_socket: flux.disable_socket,
         wait_socket: !flux.no_wait_socket,
@@ -74,6 +88,46 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
         hostlist,
         lead,
     }
+}
+
+/// The container that runs Flux, and its field.
+fn runner(spec: &MiniClusterSpec) -> Option<(String, &Container)> {
+    let only = spec.containers.len() == 1;
+    let (i, runner) = spec.containers.iter().enumerate().find(|(_, c)| c.run_flux.unwrap_or(only))?;
+    Some((format!("spec.containers[{i}]"), runner))
+}
+
+/// optionFlags, or the fluxOptionFlags of the container that runs Flux.
+fn option_flags(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> Vec<String> {
+    let own = words_of("spec.flux.optionFlags", &flux.option_flags, report);
+    let Some((field, runner)) = runner(spec) else { return own };
+    let field = format!("{field}.fluxOptionFlags");
+    let older = words_of(&field, runner.flux_option_flags.as_deref().unwrap_or_default(), report);
+    if !own.is_empty() && !older.is_empty() && own != older {
+        report.problem(field, "says otherwise than spec.flux.optionFlags: give one of them");
+    }
+    if own.is_empty() { older } else { own }
+}
+
+/// The fluxLogLevel of the container that runs Flux, or logLevel.
+fn log_level(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> u8 {
+    let mut check = |field: &str, level: i32| match u8::try_from(level) {
+        Ok(level @ 0..=7) => level,
+        _ => {
+            report.problem(field, "must be 0 (emergencies only) to 7 (debug)");
+            DEFAULT_LOG_LEVEL
+        }
+    };
+    let own = check("spec.flux.logLevel", flux.log_level);
+    let Some((field, older)) = runner(spec).and_then(|(field, runner)| Some((field, runner.flux_log_level?))) else {
+        return own;
+    };
+    let field = format!("{field}.fluxLogLevel");
+    let older = check(&field, older);
+    if own != DEFAULT_LOG_LEVEL && own != older {
+        report.problem(field, "says otherwise than spec.flux.logLevel: give one of them");
+    }
+    older
 }
 
 fn certificate(text: &str) -> Result<Certificate, String> {
@@ -230,8 +284,14 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     if let Some(secret) = &view.image_pull_secret {
         report.take(format!("{field}.imagePullSecret"), object_name(secret));
     }
+    let root = spec.flux.as_ref().and_then(|flux| flux.install_root.clone()).filter(|root| !root.is_empty());
+    if root.is_some() && !view.disable {
+        report.problem("spec.flux.installRoot", "is where the image's own Flux is: it needs container.disable: true");
+    }
+    let root = root.and_then(|root| report.take("spec.flux.installRoot", absolute(&root)));
     ViewContainer {
         enabled: !view.disable,
+        install_root: root.filter(|root| root != "/usr"),
         image: view.image.filter(|image| !image.is_empty()),
         name: view.name,
         python_path: view.python_path,

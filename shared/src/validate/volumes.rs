@@ -1,32 +1,40 @@
 //! Volumes: one source each, mounted in the container that names them.
 
-use std::collections::BTreeMap;
-
+use super::containers::Surroundings;
 use super::flux::OWN_VOLUMES;
 use super::{Mount, Report, VolumeSource, absolute, object_name};
-use crate::crd::v1alpha2::Volume;
+use crate::crd::v1alpha2::{Container, ExistingVolume, Volume};
 use crate::names;
 
 /// Where memory-backed empty directories are mounted.
 const SHARED_MEMORY: &str = "/dev/shm";
 
+/// The mounts of a container: its `volumes`, and its `existingVolumes`.
 pub(super) fn check(
     field: &str,
-    volumes: &BTreeMap<String, Volume>,
-    view_name: &str,
+    container: &Container,
+    surroundings: &Surroundings<'_>,
     report: &mut Report,
 ) -> Vec<Mount> {
     let mut mounts: Vec<Mount> = Vec::new();
-    for (name, volume) in volumes {
-        let field = format!("{field}.volumes[{name}]");
-        if !names::is_dns_label(name) {
-            report.problem(&field, "the volume's name must be lower case letters, digits and `-`, 63 at most");
-        }
-        if OWN_VOLUMES.contains(&name.as_str()) || name == view_name {
+    let existing = container.existing_volumes.iter().map(|(name, volume)| (name, existing(volume), "existingVolumes"));
+    let own = container.volumes.iter().map(|(name, volume)| (name, volume.clone(), "volumes"));
+    for (name, volume, list) in own.chain(existing) {
+        let field = format!("{field}.{list}[{name}]");
+        check_name(&field, name, report);
+        if *name == surroundings.view.name {
             report.problem(&field, "this name is the operator's own: choose another");
         }
-        let Some(source) = source(&field, volume, report) else { continue };
-        let Some(path) = mount_path(&field, volume, &source, report) else { continue };
+        if mounts.iter().any(|mount| mount.name == *name) {
+            report.problem(&field, "this name is in volumes as well: choose another");
+        }
+        let is_made = list == "volumes" && surroundings.volumes.contains_key(name);
+        let source = match is_made {
+            true => made(&field, name, &volume, surroundings, report),
+            false => source(&field, &volume, list, report),
+        };
+        let Some(source) = source else { continue };
+        let Some(path) = mount_path(&field, &volume, &source, report) else { continue };
         if let Some(other) = mounts.iter().find(|mount| mount.path == path) {
             report.problem(format!("{field}.path"), format!("{path} is the place of volume {} already", other.name));
         }
@@ -35,7 +43,50 @@ pub(super) fn check(
     mounts
 }
 
-fn source(field: &str, volume: &Volume, report: &mut Report) -> Option<VolumeSource> {
+/// A volume's name: of a container, or of the spec.
+pub(super) fn check_name(field: &str, name: &str, report: &mut Report) {
+    if !names::is_dns_label(name) {
+        report.problem(field, "the volume's name must be lower case letters, digits and `-`, 63 at most");
+    }
+    if OWN_VOLUMES.contains(&name) {
+        report.problem(field, "this name is the operator's own: choose another");
+    }
+}
+
+fn existing(volume: &ExistingVolume) -> Volume {
+    Volume {
+        path: volume.path.clone(),
+        claim_name: volume.claim_name.clone(),
+        config_map_name: volume.config_map_name.clone(),
+        secret_name: volume.secret_name.clone(),
+        items: volume.items.clone(),
+        read_only: volume.read_only,
+        ..Volume::default()
+    }
+}
+
+/// The claim on a volume of the spec.
+fn made(
+    field: &str,
+    name: &str,
+    volume: &Volume,
+    surroundings: &Surroundings<'_>,
+    report: &mut Report,
+) -> Option<VolumeSource> {
+    let plain = Volume { path: volume.path.clone(), read_only: volume.read_only, ..Volume::default() };
+    if *volume != plain {
+        report.problem(
+            field,
+            format!(
+                "is spec.volumes[{name}], so it has path and readOnly only: choose another name, or remove that one"
+            ),
+        );
+        return None;
+    }
+    Some(VolumeSource::Claim(names::volume_claim(surroundings.cluster, name)))
+}
+
+fn source(field: &str, volume: &Volume, list: &str, report: &mut Report) -> Option<VolumeSource> {
     let set = |value: &Option<String>| value.as_deref().is_some_and(|value| !value.is_empty());
     let given = [
         ("hostPath", set(&volume.host_path)),
@@ -48,8 +99,15 @@ fn source(field: &str, volume: &Volume, report: &mut Report) -> Option<VolumeSou
     let named: Vec<&str> = given.iter().filter(|(_, is_set)| *is_set).map(|(name, _)| *name).collect();
     if named.len() != 1 {
         let what = if named.is_empty() { "has no source".to_owned() } else { format!("has {}", named.join(" and ")) };
-        let names = given.map(|(name, _)| name).join(", ");
-        report.problem(field, format!("{what}: give exactly one of {names}"));
+        let names = match list {
+            "existingVolumes" => "claimName, configMapName, secretName".to_owned(),
+            _ => given.map(|(name, _)| name).join(", "),
+        };
+        let elsewhere = match list == "volumes" && named.is_empty() {
+            true => ", or define a volume of this name in spec.volumes",
+            false => "",
+        };
+        report.problem(field, format!("{what}: give exactly one of {names}{elsewhere}"));
         return None;
     }
     let only_with = |is_set: bool, key: &str, sources: &[&str], report: &mut Report| {
@@ -89,7 +147,7 @@ fn source(field: &str, volume: &Volume, report: &mut Report) -> Option<VolumeSou
     })
 }
 
-fn host_path(path: &str) -> Result<String, String> {
+pub(super) fn host_path(path: &str) -> Result<String, String> {
     match path.starts_with('/') && !path.split('/').any(|part| part == "..") {
         true => Ok(path.to_owned()),
         false => Err(format!("`{path}` must be an absolute path without `..`")),
@@ -125,7 +183,13 @@ fn mount_path(field: &str, volume: &Volume, source: &VolumeSource, report: &mut 
         }
         _ => {
             let path = report.take(format!("{field}.path"), absolute(path))?;
-            let own = [crate::paths::SOFTWARE_DIR, crate::paths::SPEC_DIR, crate::paths::CURVE_DIR];
+            let own = [
+                crate::paths::SOFTWARE_DIR,
+                crate::paths::SPEC_DIR,
+                crate::paths::CURVE_DIR,
+                crate::paths::USERS_DIR,
+                crate::paths::RESTFUL_DIR,
+            ];
             if own.contains(&path.as_str()) {
                 report.problem(format!("{field}.path"), format!("{path} is the operator's own: choose another"));
             }

@@ -1,0 +1,47 @@
+//! Access to optional blocks of a JSON object. `null` counts as missing, as it does to the API server.
+
+use serde_json::{Map, Value};
+
+/// A block of fields.
+pub(super) type Block = Map<String, Value>;
+
+/// Whether the field is missing.
+pub(super) fn is_missing(block: &Block, name: &str) -> bool {
+    block.get(name).is_none_or(Value::is_null)
+}
+
+/// The block of this name, if there is one.
+pub(super) fn object<'a>(block: &'a Block, name: &str) -> Option<&'a Block> {
+    block.get(name).and_then(Value::as_object)
+}
+
+/// The block of this name, to change it.
+pub(super) fn object_mut<'a>(block: &'a mut Block, name: &str) -> Option<&'a mut Block> {
+    block.get_mut(name).and_then(Value::as_object_mut)
+}
+
+/// Writes out the defaults that are missing.
+pub(super) fn fill(block: &mut Block, defaults: &[(&str, Value)]) {
+    for (name, value) in defaults {
+        if is_missing(block, name) {
+            block.insert((*name).to_owned(), value.clone());
+        }
+    }
+}
+
+/// Whether the block says no more than these defaults.
+pub(super) fn says_only(block: &Block, defaults: &[(&str, Value)]) -> bool {
+    block.iter().all(|(name, value)| {
+        value.is_null() || defaults.iter().any(|(known, default)| known == name && default == value)
+    })
+}
+
+/// Whether a boolean field is true.
+pub(super) fn is_true(block: &Block, name: &str) -> bool {
+    block.get(name) == Some(&Value::Bool(true))
+}
+
+/// Whether a text field has something in it.
+pub(super) fn has_text(block: &Block, name: &str) -> bool {
+    block.get(name).and_then(Value::as_str).is_some_and(|text| !text.trim().is_empty())
+}

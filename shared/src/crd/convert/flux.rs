@@ -1,0 +1,86 @@
+//! The `flux` block: where Flux comes from when nothing is said.
+
+use serde_json::{Value, json};
+
+use super::block::{Block, fill, is_missing, is_true, object, object_mut, says_only};
+use crate::crd::v1alpha2;
+
+/// What a block of options says in both versions if nothing is given.
+fn options() -> [(&'static str, Value); 3] {
+    let flux = v1alpha2::Flux::default();
+    [
+        ("submitCommand", json!(flux.submit_command)),
+        ("logLevel", json!(flux.log_level)),
+        ("connectTimeout", json!(flux.connect_timeout)),
+    ]
+}
+
+/// v1alpha1's own default in a block that is given.
+fn install_root() -> [(&'static str, Value); 1] {
+    [("installRoot", json!("/usr"))]
+}
+
+fn container() -> [(&'static str, Value); 2] {
+    let container = v1alpha2::FluxContainer::default();
+    [("name", json!(container.name)), ("mountPath", json!(container.mount_path))]
+}
+
+/// Whether the block of the container says nothing but `disable`, which has this value.
+fn only_disables(flux: &Block, disable: bool) -> bool {
+    let defaults: Vec<(&str, Value)> = container().into_iter().chain([("disable", json!(disable))]).collect();
+    object(flux, "container")
+        .is_some_and(|container| is_true(container, "disable") == disable && says_only(container, &defaults))
+}
+
+/// No container means: Flux of the image's own. An installRoot shows that the block was given.
+pub(super) fn to_v1alpha2(spec: &mut Block) {
+    if is_missing(spec, "flux") {
+        spec.insert("flux".into(), json!({ "container": { "disable": true } }));
+        return;
+    }
+    let Some(flux) = object_mut(spec, "flux") else { return };
+    if is_missing(flux, "container") {
+        fill(flux, &install_root());
+        flux.insert("container".into(), json!({ "disable": true }));
+        return;
+    }
+    if only_disables(flux, false) {
+        flux.shift_remove("container");
+        if says_only(flux, &options_and_root()) {
+            spec.shift_remove("flux");
+            return;
+        }
+    }
+    let Some(flux) = object_mut(spec, "flux") else { return };
+    if object(flux, "container").is_none_or(|container| !is_true(container, "disable"))
+        && flux.get("installRoot") == Some(&json!("/usr"))
+    {
+        flux.shift_remove("installRoot");
+    }
+}
+
+/// No container means: a view. A block that does no more than to disable it goes without saying.
+pub(super) fn to_v1alpha1(spec: &mut Block) {
+    if is_missing(spec, "flux") {
+        spec.insert("flux".into(), json!({}));
+    }
+    let Some(flux) = object_mut(spec, "flux") else { return };
+    if is_missing(flux, "container") {
+        flux.insert("container".into(), json!({}));
+    } else if only_disables(flux, true) {
+        flux.shift_remove("container");
+        if says_only(flux, &options()) {
+            spec.shift_remove("flux");
+            return;
+        }
+    }
+    let Some(flux) = object_mut(spec, "flux") else { return };
+    fill(flux, &options_and_root());
+    if let Some(block) = object_mut(flux, "container") {
+        fill(block, &container());
+    }
+}
+
+fn options_and_root() -> Vec<(&'static str, Value)> {
+    options().into_iter().chain(install_root()).collect()
+}

@@ -1,0 +1,186 @@
+//! The spec, field by field, in both directions.
+
+use serde_json::{Value, json};
+
+use super::block::{Block, fill, has_text, is_missing, is_true, object, object_mut, says_only};
+use super::flux;
+
+const TOKEN: &str = "automountServiceAccountToken";
+
+pub(super) fn to_v1alpha2(spec: &mut Block) {
+    rename(spec, "cleanup", "cleanupPods");
+    rename(spec, "cleanupMiniCluster", "cleanup");
+    if is_missing(spec, "cleanupPods") {
+        spec.insert("cleanupPods".into(), json!(true));
+    } else if !is_true(spec, "cleanupPods") && spec.get("cleanupPods").is_some_and(Value::is_boolean) {
+        spec.shift_remove("cleanupPods");
+    }
+    flux::to_v1alpha2(spec);
+    token_to_v1alpha2(spec);
+    restful_to_v1alpha2(spec);
+    users_of_containers(spec);
+    if let Some(runner) = runner(spec) {
+        user_to_v1alpha2(runner);
+    }
+}
+
+pub(super) fn to_v1alpha1(spec: &mut Block) {
+    rename(spec, "cleanup", "cleanupMiniCluster");
+    rename(spec, "cleanupPods", "cleanup");
+    fill(spec, &[("cleanup", json!(false))]);
+    flux::to_v1alpha1(spec);
+    token_to_v1alpha1(spec);
+    restful_to_v1alpha1(spec);
+    if let Some(runner) = runner(spec) {
+        user_to_v1alpha1(runner);
+    }
+    users_of_containers(spec);
+}
+
+fn rename(block: &mut Block, from: &str, to: &str) {
+    block.shift_remove(to);
+    if let Some(value) = block.shift_remove(from) {
+        block.insert(to.to_owned(), value);
+    }
+}
+
+fn token_to_v1alpha2(spec: &mut Block) {
+    if is_missing(spec, "pod") {
+        spec.insert("pod".into(), json!({}));
+    }
+    let Some(pod) = object_mut(spec, "pod") else { return };
+    fill(pod, &[(TOKEN, json!(true))]);
+    without_saying(spec, "pod", TOKEN, &json!(false));
+}
+
+fn token_to_v1alpha1(spec: &mut Block) {
+    if is_missing(spec, "pod") {
+        spec.insert("pod".into(), json!({}));
+    }
+    let Some(pod) = object_mut(spec, "pod") else { return };
+    fill(pod, &[(TOKEN, json!(false))]);
+    without_saying(spec, "pod", TOKEN, &json!(true));
+}
+
+/// Takes away what goes without saying, and the block if nothing is left.
+fn without_saying(spec: &mut Block, name: &str, field: &str, value: &Value) {
+    let Some(block) = object_mut(spec, name) else { return };
+    if block.get(field) == Some(value) {
+        block.shift_remove(field);
+    }
+    if block.is_empty() {
+        spec.shift_remove(name);
+    }
+}
+
+/// v1alpha1's defaults in a block that is given.
+fn restful() -> [(&'static str, Value); 2] {
+    [("branch", json!("main")), ("port", json!(5000))]
+}
+
+fn restful_to_v1alpha2(spec: &mut Block) {
+    let serves = has_nothing_else_to_run(spec);
+    if is_missing(spec, "fluxRestful") {
+        if serves {
+            spec.insert("fluxRestful".into(), json!({ "branch": "main" }));
+        }
+        return;
+    }
+    let Some(block) = object_mut(spec, "fluxRestful") else { return };
+    if serves && only_disables(block, &restful()) {
+        spec.shift_remove("fluxRestful");
+    } else {
+        fill(block, &restful());
+    }
+}
+
+fn restful_to_v1alpha1(spec: &mut Block) {
+    let serves = has_nothing_else_to_run(spec);
+    if is_missing(spec, "fluxRestful") {
+        if serves {
+            spec.insert("fluxRestful".into(), json!({ "disable": true, "branch": "main", "port": 5000 }));
+        }
+        return;
+    }
+    let stands_for_none = spec.get("fluxRestful") == Some(&json!({ "branch": "main" }));
+    if serves && stands_for_none {
+        spec.shift_remove("fluxRestful");
+    } else if let Some(block) = object_mut(spec, "fluxRestful") {
+        fill(block, &restful());
+    }
+}
+
+/// Whether the cluster's own lead has no command, script, or other task: v1alpha1 then serves the Flux RESTful API.
+fn has_nothing_else_to_run(spec: &Block) -> bool {
+    let flux = object(spec, "flux");
+    let lead_of = |block: Option<&Block>| block.is_some_and(|block| !is_missing(block, "leadBroker"));
+    let lead_is_elsewhere = lead_of(flux) || lead_of(flux.and_then(|flux| object(flux, "bursting")));
+    let idle = |runner: &Block| {
+        let script = object(runner, "commands").is_some_and(|commands| has_text(commands, "script"));
+        !has_text(runner, "command") && !script && !is_true(runner, "diagnostics")
+    };
+    let runner = runner_index(spec).and_then(|i| spec.get("containers")?.get(i)?.as_object());
+    !is_true(spec, "interactive") && !lead_is_elsewhere && runner.is_some_and(idle)
+}
+
+/// v1alpha1's defaults in a block that is given.
+fn user() -> [(&'static str, Value); 2] {
+    [("name", json!("flux")), ("uid", json!(1000))]
+}
+
+/// Whether the block says `disable: true`, and no more than these defaults besides.
+fn only_disables(block: &Block, defaults: &[(&'static str, Value)]) -> bool {
+    let defaults: Vec<(&str, Value)> = defaults.iter().cloned().chain([("disable", json!(true))]).collect();
+    is_true(block, "disable") && says_only(block, &defaults)
+}
+
+fn user_to_v1alpha2(runner: &mut Block) {
+    if !is_missing(runner, "fluxuser") {
+        return;
+    }
+    if is_missing(runner, "fluxUser") {
+        runner.insert("fluxUser".into(), json!({ "name": "flux" }));
+    } else if object(runner, "fluxUser").is_some_and(|block| only_disables(block, &user())) {
+        runner.shift_remove("fluxUser");
+    }
+}
+
+fn user_to_v1alpha1(runner: &mut Block) {
+    if !is_missing(runner, "fluxuser") {
+        return;
+    }
+    if is_missing(runner, "fluxUser") {
+        runner.insert("fluxUser".into(), json!({ "disable": true }));
+    } else if runner.get("fluxUser") == Some(&json!({ "name": "flux" })) {
+        runner.shift_remove("fluxUser");
+    }
+}
+
+/// Writes out the defaults of the users that are given.
+fn users_of_containers(spec: &mut Block) {
+    for list in ["containers", "services"] {
+        let containers = spec.get_mut(list).and_then(Value::as_array_mut).into_iter().flatten();
+        for container in containers.filter_map(Value::as_object_mut) {
+            for name in ["fluxUser", "fluxuser"] {
+                if let Some(block) = object_mut(container, name) {
+                    fill(block, &user());
+                }
+            }
+        }
+    }
+}
+
+fn runner(spec: &mut Block) -> Option<&mut Block> {
+    let index = runner_index(spec)?;
+    spec.get_mut("containers")?.get_mut(index)?.as_object_mut()
+}
+
+/// The container that runs Flux: the only one, unless it says no; of several the one that says so.
+fn runner_index(spec: &Block) -> Option<usize> {
+    let containers = spec.get("containers")?.as_array()?;
+    let says = |container: &Value| container.get("runFlux").and_then(Value::as_bool);
+    match containers.as_slice() {
+        [only] => (says(only) != Some(false)).then_some(0),
+        several => several.iter().position(|container| says(container) == Some(true)),
+    }
+}

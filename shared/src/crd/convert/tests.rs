@@ -1,0 +1,131 @@
+use serde_json::{Value, json};
+
+use super::{ConvertError, Version, convert, convert_spec};
+
+fn v1alpha2(mut spec: Value) -> Value {
+    convert_spec(&mut spec, Version::V1alpha2);
+    spec
+}
+
+fn v1alpha1(mut spec: Value) -> Value {
+    convert_spec(&mut spec, Version::V1alpha1);
+    spec
+}
+
+#[test]
+fn what_goes_without_saying_in_v1alpha1_is_written_out_in_v1alpha2() {
+    let spec = json!({ "size": 4, "cleanup": true, "containers": [{ "image": "app:1", "command": "work" }] });
+    let newer = v1alpha2(spec.clone());
+    let expected = json!({
+        "size": 4,
+        "cleanupPods": true,
+        "flux": { "container": { "disable": true } },
+        "pod": { "automountServiceAccountToken": true },
+        "containers": [{ "image": "app:1", "command": "work", "fluxUser": { "name": "flux" } }],
+    });
+    assert_eq!(newer, expected);
+    assert_eq!(v1alpha1(newer), spec);
+}
+
+#[test]
+fn without_a_command_v1alpha1_serves_the_restful_api() {
+    let serves = |spec: Value| v1alpha2(spec).get("fluxRestful").cloned();
+    assert_eq!(serves(json!({ "containers": [{}] })), Some(json!({ "branch": "main" })));
+    assert_eq!(serves(json!({ "interactive": true, "containers": [{}] })), None);
+    assert_eq!(serves(json!({ "containers": [{ "diagnostics": true }] })), None);
+    assert_eq!(serves(json!({ "containers": [{ "command": "work" }] })), None);
+    assert_eq!(serves(json!({ "containers": [{ "commands": { "script": "work" } }] })), None);
+    let elsewhere = json!({ "leadBroker": { "address": "a" } });
+    assert_eq!(serves(json!({ "flux": { "bursting": elsewhere }, "containers": [{}] })), None);
+    assert_eq!(serves(json!({ "flux": elsewhere, "containers": [{}] })), None);
+    let sidecar = json!({ "containers": [{ "name": "db" }, { "runFlux": true, "command": "work" }] });
+    assert_eq!(serves(sidecar), None);
+    let port = json!({ "fluxRestful": { "port": 80 }, "containers": [{}] });
+    assert_eq!(serves(port), Some(json!({ "port": 80, "branch": "main" })));
+}
+
+#[test]
+fn what_goes_without_saying_in_v1alpha2_is_written_out_in_v1alpha1() {
+    let spec = json!({ "size": 1, "tasks": 1, "containers": [{ "image": "app:1" }] });
+    let older = v1alpha1(spec.clone());
+    assert_eq!(older["flux"]["container"], json!({ "name": "flux-view", "mountPath": "/mnt/flux" }));
+    assert_eq!(older["pod"], json!({ "automountServiceAccountToken": false }));
+    assert_eq!(older["fluxRestful"]["disable"], true);
+    assert_eq!(older["containers"][0]["fluxUser"]["disable"], true);
+    assert_eq!(older["cleanup"], false);
+    assert_eq!(v1alpha2(older), spec);
+}
+
+#[test]
+fn explicit_defaults_and_unknown_fields_pass_through() {
+    let spec = json!({
+        "size": 1, "cleanup": true, "interactive": false, "unknown": { "a": [1, null] },
+        "flux": { "installRoot": "/usr", "submitCommand": "flux submit", "logLevel": 6, "connectTimeout": "5s" },
+        "fluxRestful": { "branch": "main", "port": 5000 },
+        "containers": [{
+            "image": "a", "fluxUser": { "name": "flux", "uid": 1000 },
+            "resources": { "limits": { "cpu": 4 } }, "securityContext": { "addCapabilities": ["SYS_PTRACE"] },
+        }],
+    });
+    assert_eq!(v1alpha1(v1alpha2(spec.clone())), spec);
+}
+
+#[test]
+fn fields_of_one_version_survive_an_edit_in_the_other() {
+    let mut older = v1alpha1(json!({
+        "size": 2, "minSize": 1, "cleanup": true, "flux": { "topology": "kary:2" },
+        "containers": [{ "commands": { "script": "#!/bin/sh\n" }, "volumes": { "m": { "emptyDir": true } } }],
+    }));
+    older["size"] = json!(3);
+    let newer = v1alpha2(older);
+    assert_eq!(newer["size"], 3);
+    assert_eq!(newer["minSize"], 1);
+    assert_eq!(newer["cleanup"], true);
+    assert_eq!(newer["flux"]["topology"], "kary:2");
+    assert_eq!(newer["flux"].get("container"), None);
+    assert_eq!(newer["containers"][0]["commands"]["script"], "#!/bin/sh\n");
+    assert_eq!(newer["containers"][0]["volumes"]["m"]["emptyDir"], true);
+
+    let mut newer = v1alpha2(json!({
+        "users": [{ "name": "a" }], "volumes": { "data": { "path": "/d", "delete": false } },
+        "containers": [{ "fluxLogLevel": 7, "existingVolumes": { "e": { "claimName": "c" } } }],
+    }));
+    newer["containers"][0]["command"] = json!("work");
+    let older = v1alpha1(newer);
+    assert_eq!(older["users"][0]["name"], "a");
+    assert_eq!(older["volumes"]["data"]["delete"], false);
+    assert_eq!(older["containers"][0]["fluxLogLevel"], 7);
+    assert_eq!(older["containers"][0]["existingVolumes"]["e"]["claimName"], "c");
+}
+
+#[test]
+fn only_a_minicluster_of_a_known_version_is_converted() {
+    assert_eq!(convert(json!([]), Version::V1alpha1), Err(ConvertError::NoObject));
+    assert_eq!(convert(json!({ "kind": "Pod" }), Version::V1alpha1), Err(ConvertError::Kind("Pod".into())));
+    let unknown = json!({ "kind": "MiniCluster", "apiVersion": "flux-framework.org/v1" });
+    let version = ConvertError::Version("flux-framework.org/v1".into());
+    assert_eq!(convert(unknown, Version::V1alpha1), Err(version));
+}
+
+#[test]
+fn metadata_is_untouched_and_the_status_has_its_jobid() {
+    let object = json!({
+        "kind": "MiniCluster", "apiVersion": "flux-framework.org/v1alpha2",
+        "metadata": { "name": "a", "annotations": { "b": "c" }, "generation": 3 },
+        "status": { "size": 2, "phase": "Running" },
+    });
+    let older = convert(object.clone(), Version::V1alpha1).unwrap();
+    assert_eq!(older["apiVersion"], "flux-framework.org/v1alpha1");
+    assert_eq!(older["metadata"], object["metadata"]);
+    assert_eq!(older["status"], json!({ "size": 2, "phase": "Running", "jobid": "" }));
+    assert_eq!(convert(older, Version::V1alpha2).unwrap(), object);
+}
+
+proptest::proptest! {
+    #[test]
+    fn any_value_is_converted(text in r#"\{"(spec|flux|pod|containers|fluxRestful)": (null|1|"a"|\[\]|\[1\]|\{\}|\[\{"fluxUser": 1\}\])\}"#) {
+        let value: Value = serde_json::from_str(&text).unwrap();
+        let _ = v1alpha1(value.clone());
+        let _ = v1alpha2(value);
+    }
+}

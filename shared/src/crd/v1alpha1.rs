@@ -1,0 +1,436 @@
+//! `flux-framework.org/v1alpha1`: the version of 2023, as it was documented and as its manifests are.
+//!
+//! Where it differs from v1alpha2 is in what a missing field means: Flux comes from the container's own image, and runs
+//! as the user flux; a cluster without a command serves the Flux RESTful API; a finished cluster is cleaned up.
+//! Both shapes that the version had are accepted: options of Flux at the container, and in the `flux` block. What only
+//! v1alpha2 had at first has the same name and place here, so nothing is lost when one version is read as the other
+//! (see `convert`).
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use crate::quantity::Quantity;
+
+pub use super::v1alpha2::{
+    Archive, BurstedCluster, Bursting, Commands, Condition, ExistingVolume, FluxContainer, GROUP, KIND, LeadBroker,
+    LifeCycle, Logging, MadeVolume, Network, Resources, Scheduler, SecretKey, Toleration, User, Volume,
+};
+
+/// This version.
+pub const VERSION: &str = "v1alpha1";
+
+fn yes() -> bool {
+    true
+}
+fn one() -> i32 {
+    1
+}
+fn is_false(value: &bool) -> bool {
+    !*value
+}
+fn connect_timeout() -> String {
+    "5s".into()
+}
+fn log_level() -> i32 {
+    6
+}
+fn submit_command() -> String {
+    "flux submit".into()
+}
+fn install_root() -> String {
+    "/usr".into()
+}
+fn flux_name() -> String {
+    "flux".into()
+}
+fn flux_uid() -> i64 {
+    1000
+}
+fn branch() -> String {
+    "main".into()
+}
+fn port() -> i32 {
+    5000
+}
+
+/// A MiniCluster is a Flux instance in Kubernetes: an Indexed Job whose pod 0 is the lead broker and whose other pods
+/// join it. This is the version of 2023; v1alpha2 is the current one.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(feature = "crd", derive(kube::CustomResource, schemars::JsonSchema))]
+#[cfg_attr(
+    feature = "crd",
+    kube(
+        group = "flux-framework.org",
+        version = "v1alpha1",
+        kind = "MiniCluster",
+        plural = "miniclusters",
+        singular = "minicluster",
+        shortname = "mc",
+        category = "all",
+        namespaced,
+        status = "MiniClusterStatus",
+        derive = "PartialEq",
+        scale(
+            spec_replicas_path = ".spec.size",
+            status_replicas_path = ".status.size",
+            label_selector_path = ".status.selector"
+        ),
+        printcolumn(name = "Status", type_ = "string", json_path = ".status.phase"),
+        printcolumn(name = "Size", type_ = "integer", json_path = ".spec.size"),
+        printcolumn(name = "Ready", type_ = "integer", json_path = ".status.readySize"),
+        printcolumn(name = "Exit", type_ = "integer", json_path = ".status.exitCode"),
+        printcolumn(name = "Reason", type_ = "string", json_path = ".status.reason", priority = 1),
+        printcolumn(name = "Message", type_ = "string", json_path = ".status.message", priority = 1),
+        printcolumn(name = "Age", type_ = "date", json_path = ".metadata.creationTimestamp")
+    )
+)]
+#[serde(rename_all = "camelCase")]
+pub struct MiniClusterSpec {
+    /// Number of pods, each one broker, and of brokers that must be online before the job starts. Can be changed while
+    /// the cluster runs, up to maxSize.
+    #[serde(default = "one")]
+    pub size: i32,
+    /// Largest number of pods that size may be raised to. Default: size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub max_size: Option<i32>,
+    /// Number of brokers that must be online before the job starts. Default: size.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub min_size: Option<i32>,
+    /// Total number of tasks of the job (`-n`). With at least as many tasks as pods also `-N size`; 0: `-N size` only.
+    #[serde(default = "one")]
+    pub tasks: i32,
+    /// Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it with 0.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub interactive: bool,
+    /// The command launches Flux jobs itself: it is not wrapped in flux submit. Same as launcher on the Flux runner.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub launcher: bool,
+    /// Labels of the Job object (not of its pods).
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub job_labels: BTreeMap<String, String>,
+    /// Longest time that the Job may run, in seconds. Default: no limit.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub deadline_seconds: Option<i64>,
+    /// How often pods that failed for the infrastructure's sake are made again. Default: 100.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub backoff_limit: Option<i32>,
+    /// When the cluster has finished, delete its pods, and the volumes and claims that were made for volumes (a volume
+    /// with delete: false stays). The MiniCluster and its status remain. v1alpha2's cleanupPods.
+    #[serde(default = "yes")]
+    pub cleanup: bool,
+    /// Delete the MiniCluster itself, and all that belongs to it, when it has finished. v1alpha2's cleanup.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub cleanup_mini_cluster: bool,
+    /// Delete the MiniCluster this many seconds after it has finished. Default: never.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub ttl_seconds_after_finished: Option<i32>,
+    /// Create the Job suspended, or suspend a running one: its pods go and come back when this is false again. Unset:
+    /// left to others, such as a queue.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub suspend: Option<bool>,
+    /// Containers of a pod see each other's processes.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub share_process_namespace: bool,
+    /// Where to load the state of an earlier MiniCluster from, and save it to.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive: Option<Archive>,
+    /// Network of the pods.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub network: Option<Network>,
+    /// Options of Flux.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flux: Option<Flux>,
+    /// What the pods log.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub logging: Option<Logging>,
+    /// Attributes of every pod.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pod: Option<Pod>,
+    /// Users to make on every pod, each with a password of 8 characters at most.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub users: Vec<User>,
+    /// The Flux RESTful API, which a cluster serves that has no command and is not interactive.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub flux_restful: Option<FluxRestful>,
+    /// Volumes that the operator makes, each with a PersistentVolume and a claim; containers name them in volumes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub volumes: BTreeMap<String, MadeVolume>,
+    /// Containers of every pod: exactly one runs Flux, the others serve it.
+    pub containers: Vec<Container>,
+    /// Containers of one more pod beside the cluster, `<name>-services`.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub services: Vec<Container>,
+}
+
+block! {
+    /// Options of Flux.
+    pub struct Flux {
+        /// Architecture of the nodes, as in their label kubernetes.io/arch: amd64, arm64 (or arm).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub arch: Option<String>,
+        /// A container that brings Flux. Without this block Flux comes from the Flux runner's own image.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub container: Option<FluxContainer>,
+        /// Prefix of the image's own Flux.
+        #[serde(default = "install_root")]
+        pub install_root: String,
+        /// A follower whose broker has ended completes and is not started again.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub complete_workers: bool,
+        /// Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: flat.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub topology: Option<String>,
+        /// The words in place of `flux submit`.
+        #[serde(default = "submit_command")]
+        pub submit_command: String,
+        /// Flags added to submit and batch, such as -ompi=openmpi@5.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        pub option_flags: String,
+        /// Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). Quiet logging means 0.
+        #[serde(default = "log_level")]
+        pub log_level: i32,
+        /// Words, separated by commas, put before the broker (`flux start --wrap`), on every pod.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub wrap: Option<String>,
+        /// The scheduler.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub scheduler: Option<Scheduler>,
+        /// Make only the lead broker reachable by name: a Service for index 0 instead of a headless one for all.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub minimal_service: bool,
+        /// The whole broker.toml, taken as it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub broker_config: Option<String>,
+        /// The curve certificate (as flux keygen writes it), to share one between clusters. Default: made once, at random.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub curve_cert: Option<String>,
+        /// A Secret whose key curve.cert is the curve certificate, in place of curveCert.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub curve_cert_secret: Option<String>,
+        /// Longest time of one attempt to connect to the parent broker, such as 5s; empty: the option is not given.
+        #[serde(default = "connect_timeout")]
+        pub connect_timeout: String,
+        /// Other clusters of the same Flux instance.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub bursting: Option<Bursting>,
+        /// The documented place of bursting.leadBroker.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub lead_broker: Option<LeadBroker>,
+        /// Do not put the broker's socket at its known place.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub disable_socket: bool,
+        /// Sidecars do not wait for the broker's socket.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub no_wait_socket: bool,
+        /// A Secret, mounted at /etc/munge.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub munge_secret: Option<String>,
+        /// Environment of the brokers, and so of the jobs; also set by flux-view.sh.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub environment: BTreeMap<String, String>,
+    }
+}
+
+block! {
+    /// Attributes of every pod.
+    #[derive(Default)]
+    pub struct Pod {
+        /// Labels of the pods. The operator's own labels win.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub labels: BTreeMap<String, String>,
+        /// Annotations of the pods.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub annotations: BTreeMap<String, String>,
+        /// Resources of the whole pod: its overhead with a runtimeClassName, else its requests and limits.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub resources: BTreeMap<String, Quantity>,
+        /// Name of the scheduler.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub scheduler_name: Option<String>,
+        /// Name of the ServiceAccount.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub service_account_name: Option<String>,
+        /// Never (default) or OnFailure. With OnFailure a user's failure is retried by the kubelet.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub restart_policy: Option<String>,
+        /// Name of the RuntimeClass.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub runtime_class_name: Option<String>,
+        /// Mount the token of the ServiceAccount. Default: true.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub automount_service_account_token: Option<bool>,
+        /// Labels that the nodes must have.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub node_selector: BTreeMap<String, String>,
+        /// Use the host's IPC namespace.
+        #[serde(default, rename = "hostIPC", skip_serializing_if = "is_false")]
+        pub host_ipc: bool,
+        /// Use the host's process ids.
+        #[serde(default, rename = "hostPID", skip_serializing_if = "is_false")]
+        pub host_pid: bool,
+        /// Kubernetes' PodSecurityContext.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::definition::pod_security_context"))]
+        pub security_context: Option<Value>,
+        /// Taints that the pods tolerate.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub tolerations: Vec<Toleration>,
+        /// Labels that the nodes must have, each with the values allowed.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub node_affinity: BTreeMap<String, Vec<String>>,
+        /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet, Default or None.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub dns_policy: Option<String>,
+    }
+}
+
+block! {
+    /// A container.
+    #[derive(Default)]
+    pub struct Container {
+        /// Name; required but for the Flux runner.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub name: Option<String>,
+        /// Image; that of the Flux runner has Flux in it. Default: ghcr.io/rse-ops/accounting:app-latest.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub image: Option<String>,
+        /// Cores that Flux manages on every node: 0 to cores-1. Default: those that the container may use.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub cores: Option<i32>,
+        /// On the Flux runner: the job's command, split into words with POSIX quoting; none serves the Flux RESTful API,
+        /// unless interactive. On a sidecar: shell source. On a service: words in place of the image's entrypoint.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub command: Option<String>,
+        /// Requests and limits.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub resources: Option<Resources>,
+        /// Secret to pull the image with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub image_pull_secret: Option<String>,
+        /// Working directory; made if it is missing, and given to the user that Flux runs as. Default: the image's.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub working_dir: Option<String>,
+        /// Pull the image at every start.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub pull_always: bool,
+        /// Kubernetes' imagePullPolicy: Always, IfNotPresent or Never. pullAlways wins.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub image_pull_policy: Option<String>,
+        /// This container runs Flux. Default: true if it is the only one.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub run_flux: Option<bool>,
+        /// Environment.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub environment: BTreeMap<String, String>,
+        /// Environment from Secrets: variable to Secret and key.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub secrets: BTreeMap<String, SecretKey>,
+        /// TCP ports. A sidecar with ports gets a Service of its name.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub ports: Vec<i32>,
+        /// The same as flux.optionFlags, on the Flux runner.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub flux_option_flags: Option<String>,
+        /// The same as flux.logLevel, on the Flux runner.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub flux_log_level: Option<i32>,
+        /// Shell source, run before commands.pre.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub pre_command: Option<String>,
+        /// Instead of the command: report the overlay, attributes and log of the instance, then stay up.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub diagnostics: bool,
+        /// The user to run Flux as; made if missing. Default: flux, with id 1000.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub flux_user: Option<FluxUser>,
+        /// The documented spelling of fluxUser.
+        #[serde(default, rename = "fluxuser", skip_serializing_if = "Option::is_none")]
+        pub fluxuser: Option<FluxUser>,
+        /// The command goes straight to flux start, not wrapped in flux submit.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub launcher: bool,
+        /// Each line of the command is one job of a flux batch.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub batch: bool,
+        /// With batch: the command is the batch script itself.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub batch_raw: bool,
+        /// With batch: directory for the jobs' output. Default: /tmp/fluxout.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub logs: Option<String>,
+        /// Hooks of the container.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub life_cycle: Option<LifeCycle>,
+        /// Snippets and wrappers around the start of Flux.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub commands: Option<Commands>,
+        /// Volumes of the spec's volumes, by name, and where they are mounted. One with a source of its own needs none
+        /// there.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub volumes: BTreeMap<String, Volume>,
+        /// Volumes that exist already, by name.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub existing_volumes: BTreeMap<String, ExistingVolume>,
+        /// privileged and addCapabilities; all of Kubernetes' SecurityContext is accepted.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::definition::security_context"))]
+        pub security_context: Option<Value>,
+        /// Keep the image's own entrypoint (sidecars).
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub no_wrap_entrypoint: bool,
+    }
+}
+
+block! {
+    /// The user that Flux runs as.
+    pub struct FluxUser {
+        /// User name.
+        #[serde(default = "flux_name")]
+        pub name: String,
+        /// User id, if the user must be made.
+        #[serde(default = "flux_uid")]
+        pub uid: i64,
+        /// Run Flux as the container's own user.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub disable: bool,
+    }
+}
+
+block! {
+    /// The Flux RESTful API, to submit jobs over HTTP.
+    pub struct FluxRestful {
+        /// Do not serve it: without a command, the broker only stays up.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub disable: bool,
+        /// Branch or tag of its repository.
+        #[serde(default = "branch")]
+        pub branch: String,
+        /// Port that it listens on.
+        #[serde(default = "port")]
+        pub port: i32,
+        /// Key that encodes the payloads. Default: made at random. Kept in the Secret that the status names.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub secret_key: Option<String>,
+        /// User name of its clients. Default: flux.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub username: Option<String>,
+        /// Token (password) of that user. Default: made at random. Kept in the Secret that the status names.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub token: Option<String>,
+    }
+}
+
+block! {
+    /// What the MiniCluster is doing.
+    #[derive(Default)]
+    pub struct MiniClusterStatus {
+        /// Always empty: readers of 2023 expect it.
+        #[serde(default)]
+        pub jobid: String,
+        /// All else is as in v1alpha2.
+        #[serde(flatten)]
+        pub status: super::v1alpha2::MiniClusterStatus,
+    }
+}

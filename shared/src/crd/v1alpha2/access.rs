@@ -1,0 +1,42 @@
+//! Who may use the cluster: the users of its pods, and the Flux RESTful API.
+
+use serde::{Deserialize, Serialize};
+
+use super::is_false;
+
+block! {
+    /// A user of every pod.
+    #[derive(Default)]
+    pub struct User {
+        /// User name.
+        pub name: String,
+        /// Password, 8 characters at most. Default: made at random. Kept in the Secret that the status names.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub password: Option<String>,
+    }
+}
+
+block! {
+    /// The Flux RESTful API, to submit jobs over HTTP.
+    #[derive(Default)]
+    pub struct FluxRestful {
+        /// Do not serve it, as without this block.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub disable: bool,
+        /// Branch or tag of its repository. Default: main.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub branch: Option<String>,
+        /// Port that it listens on. Default: 5000.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub port: Option<i32>,
+        /// Key that encodes the payloads. Default: made at random. Kept in the Secret that the status names.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub secret_key: Option<String>,
+        /// User name of its clients. Default: flux.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub username: Option<String>,
+        /// Token (password) of that user. Default: made at random. Kept in the Secret that the status names.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub token: Option<String>,
+    }
+}

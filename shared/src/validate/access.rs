@@ -1,0 +1,99 @@
+//! Who may use the cluster: the users of its pods, and the Flux RESTful API.
+
+use super::{Report, Restful, Runner, ValidUser};
+use crate::agent_spec::Program;
+use crate::crd::v1alpha2::{FluxRestful, MiniClusterSpec};
+use crate::names;
+
+/// Most characters of a password, as documented.
+const PASSWORD_MAX: usize = 8;
+
+pub(super) fn users(spec: &MiniClusterSpec, runner: Option<&Runner>, report: &mut Report) -> Vec<ValidUser> {
+    let flux_user = runner.and_then(|runner| runner.user.as_ref()).map(|user| user.name.as_str());
+    let mut users: Vec<ValidUser> = Vec::new();
+    for (i, user) in spec.users.iter().enumerate() {
+        let field = format!("spec.users[{i}]");
+        if !names::is_user_name(&user.name) {
+            report.problem(
+                format!("{field}.name"),
+                "must be a user's name: lower case letters, digits, `-`, `_`, 32 at most, beginning with a letter",
+            );
+        } else if user.name == "root" || flux_user == Some(user.name.as_str()) {
+            report
+                .problem(format!("{field}.name"), format!("{} is there without being listed: leave it out", user.name));
+        }
+        if users.iter().any(|other| other.name == user.name) {
+            report.problem(format!("{field}.name"), format!("{} stands there twice", user.name));
+        }
+        let password = user.password.clone().filter(|password| !password.is_empty());
+        if let Some(password) = &password {
+            if password.chars().count() > PASSWORD_MAX {
+                report.problem(
+                    format!("{field}.password"),
+                    "must have 8 characters at most; leave it out for a random one",
+                );
+            }
+            if password.chars().any(char::is_control) {
+                report.problem(format!("{field}.password"), "must have no control characters");
+            }
+        }
+        users.push(ValidUser { name: user.name.clone(), password });
+    }
+    users
+}
+
+/// The Flux RESTful API, if this cluster serves it.
+pub(super) fn restful(
+    spec: &MiniClusterSpec,
+    runner: Option<&Runner>,
+    lead_is_elsewhere: bool,
+    report: &mut Report,
+) -> Option<Restful> {
+    let given = spec.flux_restful.as_ref().filter(|restful| !restful.disable)?;
+    let restful = check(given, report);
+    let program = &runner?.program;
+    if spec.interactive || lead_is_elsewhere || *program != Program::Persistent {
+        let why = match (spec.interactive, lead_is_elsewhere) {
+            (true, _) => "the cluster is interactive",
+            (_, true) => "the lead broker is in another cluster",
+            _ => "the cluster has a command",
+        };
+        report.notice("spec.fluxRestful", format!("is not served: {why}"));
+        return None;
+    }
+    let restful = restful?;
+    for (i, container) in spec.containers.iter().enumerate() {
+        let is_sidecar = spec.containers.len() > 1 && container.run_flux != Some(true);
+        if is_sidecar && container.ports.contains(&i32::from(restful.port)) {
+            report.problem(
+                "spec.fluxRestful.port",
+                format!("{} is a port of spec.containers[{i}] as well, in the same pod: choose another", restful.port),
+            );
+        }
+    }
+    Some(restful)
+}
+
+fn check(given: &FluxRestful, report: &mut Report) -> Option<Restful> {
+    let text = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
+    let branch = text(&given.branch).unwrap_or_else(|| "main".into());
+    let branch_ok = !branch.starts_with('-')
+        && !branch.contains("..")
+        && branch.chars().all(|c| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.' | '/' | '+'));
+    if !branch_ok {
+        report.problem("spec.fluxRestful.branch", "must be the name of a branch or tag");
+    }
+    let port = u16::try_from(given.port.unwrap_or(5000)).ok().filter(|port| *port > 0);
+    if port.is_none() {
+        report.problem("spec.fluxRestful.port", "must be 1 to 65535");
+    }
+    let username = text(&given.username).unwrap_or_else(|| "flux".into());
+    for (name, value) in
+        [("secretKey", &given.secret_key), ("username", &Some(username.clone())), ("token", &given.token)]
+    {
+        if value.as_deref().unwrap_or_default().chars().any(char::is_control) {
+            report.problem(format!("spec.fluxRestful.{name}"), "must have no control characters");
+        }
+    }
+    Some(Restful { branch, port: port?, secret_key: text(&given.secret_key), username, token: text(&given.token) })
+}

@@ -1,0 +1,114 @@
+//! Volumes that the operator makes: a PersistentVolume and a claim for each of `spec.volumes`.
+
+use std::collections::BTreeMap;
+
+use super::{PersistentSource, PersistentVolume, Report, labels, object_name, volumes};
+use crate::crd::v1alpha2::{Container, HOST_PATH_CLASS, MadeVolume, MiniClusterSpec};
+use crate::names;
+
+pub(super) fn check(
+    spec: &MiniClusterSpec,
+    cluster: &str,
+    namespace: &str,
+    report: &mut Report,
+) -> Vec<PersistentVolume> {
+    let all = spec.containers.iter().chain(&spec.services);
+    let mounted: Vec<&String> = all.flat_map(|container: &Container| container.volumes.keys()).collect();
+    let mut made = Vec::new();
+    for (key, volume) in &spec.volumes {
+        let field = format!("spec.volumes[{key}]");
+        volumes::check_name(&field, key, report);
+        if !mounted.contains(&key) {
+            report.notice(&field, "no container mounts it: name it in a container's volumes");
+        }
+        let Some(source) = source(&field, volume, report) else { continue };
+        report.take(format!("{field}.storageClass"), object_name(&volume.storage_class));
+        report.take(format!("{field}.capacity"), capacity(volume));
+        labels(&format!("{field}.labels"), &volume.labels, report);
+        annotations(&format!("{field}.annotations"), &volume.annotations, report);
+        annotations(&format!("{field}.claimAnnotations"), &volume.claim_annotations, report);
+        made.push(PersistentVolume {
+            key: key.clone(),
+            name: names::persistent_volume(namespace, cluster, key),
+            claim: names::volume_claim(cluster, key),
+            storage_class: volume.storage_class.clone(),
+            capacity: volume.capacity.clone(),
+            labels: volume.labels.clone(),
+            annotations: volume.annotations.clone(),
+            claim_annotations: volume.claim_annotations.clone(),
+            delete: volume.delete,
+            source,
+        });
+    }
+    made
+}
+
+fn capacity(volume: &MadeVolume) -> Result<(), String> {
+    volume.capacity.check()?;
+    match volume.capacity.0.starts_with('-') || volume.capacity.0.trim_matches(['0', '.', '+']).is_empty() {
+        true => Err(format!("`{}` must be more than nothing", volume.capacity.0)),
+        false => Ok(()),
+    }
+}
+
+fn annotations(field: &str, annotations: &BTreeMap<String, String>, report: &mut Report) {
+    for key in annotations.keys().filter(|key| !names::is_label_key(key)) {
+        report.problem(format!("{field}[{key}]"), "is not an annotation's key");
+    }
+}
+
+fn source(field: &str, volume: &MadeVolume, report: &mut Report) -> Option<PersistentSource> {
+    let given = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
+    if volume.storage_class == HOST_PATH_CLASS {
+        for (name, is_set) in [
+            ("driver", given(&volume.driver).is_some()),
+            ("volumeHandle", given(&volume.volume_handle).is_some()),
+            ("volumeName", given(&volume.volume_name).is_some()),
+            ("attributes", !volume.attributes.is_empty()),
+            ("secret", given(&volume.secret).is_some()),
+        ] {
+            if is_set {
+                report.problem(
+                    format!("{field}.{name}"),
+                    "is for CSI volumes: set storageClass, which is hostpath (a directory of the node)",
+                );
+            }
+        }
+        let path = given(&volume.path).unwrap_or_default();
+        let path = report.take(format!("{field}.path"), volumes::host_path(&path))?;
+        return Some(PersistentSource::HostPath(path));
+    }
+    let class = &volume.storage_class;
+    let driver = given(&volume.driver);
+    let secret = given(&volume.secret);
+    if driver.is_none() {
+        report.problem(
+            format!("{field}.driver"),
+            format!("is needed for storageClass {class}: the CSI driver that provides the volume"),
+        );
+    }
+    if secret.is_none() {
+        report
+            .problem(format!("{field}.secret"), format!("is needed for storageClass {class}: the CSI driver's Secret"));
+    }
+    for (name, value) in [("driver", &driver), ("secret", &secret)] {
+        if let Some(value) = value {
+            report.take(format!("{field}.{name}"), object_name(value));
+        }
+    }
+    report.take(format!("{field}.secretNamespace"), object_name(&volume.secret_namespace));
+    let handle = match (given(&volume.volume_handle), given(&volume.volume_name)) {
+        (Some(handle), Some(other)) if handle != other => {
+            report.problem(format!("{field}.volumeName"), "is another spelling of volumeHandle: give one");
+            handle
+        }
+        (handle, other) => handle.or(other).unwrap_or_else(|| class.clone()),
+    };
+    Some(PersistentSource::Csi {
+        driver: driver?,
+        handle,
+        attributes: volume.attributes.clone(),
+        secret: secret?,
+        secret_namespace: volume.secret_namespace.clone(),
+    })
+}
