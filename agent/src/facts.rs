@@ -7,6 +7,8 @@
 //!
 //! No NSS: names come from plain files, so that it works in any image.
 
+#![expect(clippy::disallowed_methods, reason = "looks at the process and its host")]
+
 mod cpu;
 mod devices;
 mod host;
@@ -180,9 +182,9 @@ fn questions(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd: &str
     let mut paths: BTreeSet<String> =
         [paths::FALLBACK_HOME, paths::CURVE_FILE, cwd, &spec.runner.logs].map(str::to_owned).into();
     paths.extend(spec.archive.clone());
+    paths.extend(spec.view.install_root.as_deref().map(crate::plan::flux_below));
     paths.extend(environment.get("SHELL").cloned());
     paths.extend(spec.runner.user.as_ref().map(|user| crate::plan::home_of(&user.name)));
-    paths.insert(spec.paths().view());
     paths
 }
 

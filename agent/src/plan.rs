@@ -38,6 +38,7 @@ use crate::facts::Facts;
 
 pub use error::PlanError;
 use scene::Scene;
+pub use scene::flux_below;
 pub use user::home_of;
 
 /// Version of the JSON form.

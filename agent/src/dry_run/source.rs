@@ -49,7 +49,6 @@ impl Source {
         let mut facts = Facts { address: Some("POD_IP".into()), ..Facts::default() };
         let is_up_for_people = self.spec.runner.interactive || self.spec.runner.program == Program::Persistent;
         facts.terminal = is_up_for_people;
-        facts.writable.insert(self.spec.paths().view());
         let Some(cluster) = &self.cluster else { return facts };
         let container = &cluster.runner.container;
         let id = |name: &str| {
@@ -84,7 +83,8 @@ fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {
         .map(|sidecar| format!("{} (in every pod): the image's own entrypoint", sidecar.container.name))
         .collect();
     others.extend(cluster.services.iter().map(|service| {
-        let entrypoint = service.entrypoint.as_ref().map_or("the image's own entrypoint".into(), |words| words.join(" "));
+        let entrypoint =
+            service.entrypoint.as_ref().map_or("the image's own entrypoint".into(), |words| words.join(" "));
         format!("{} (in the services pod): {entrypoint}", service.name)
     }));
     Ok(Source {

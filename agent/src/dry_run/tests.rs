@@ -7,7 +7,8 @@ fn folder(name: &str) -> PathBuf {
 }
 
 fn inputs() -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = std::fs::read_dir(folder("inputs")).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let mut files: Vec<PathBuf> =
+        std::fs::read_dir(folder("inputs")).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     assert!(!files.is_empty());
     files
@@ -27,7 +28,11 @@ fn golden(name: &str, got: &str) {
         std::fs::write(&path, got).unwrap();
     }
     let want = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(want == got, "{} is not what it says now; renew it with UPDATE=1 cargo test -p flux-agent\n{got}", path.display());
+    assert!(
+        want == got,
+        "{} is not what it says now; renew it with UPDATE=1 cargo test -p flux-agent\n{got}",
+        path.display()
+    );
 }
 
 #[test]
@@ -49,7 +54,8 @@ fn the_json_form_is_that_of_the_schema() {
     for file in inputs() {
         let json = run(&Args { format: Format::Json, ..args(&file) }).unwrap();
         let value = serde_json::from_str(&json).unwrap();
-        let errors: Vec<String> = validator.iter_errors(&value).map(|error| format!("{}: {error}", error.instance_path())).collect();
+        let errors: Vec<String> =
+            validator.iter_errors(&value).map(|error| format!("{}: {error}", error.instance_path())).collect();
         assert!(errors.is_empty(), "{}: {errors:#?}", file.display());
     }
 }
@@ -122,6 +128,38 @@ fn a_certificate_in_the_manifest_is_not_told() {
             Ok(told) => assert!(!told.contains(secret) && !told.contains(&secret[..8])),
             Err(DryRunError::Input { source, .. }) => assert!(!source.to_string().contains(secret), "{source}"),
             Err(other) => unreachable!("{other}"),
+        }
+    }
+}
+
+/// Every file below `examples/` that holds a MiniCluster.
+fn examples() -> Vec<PathBuf> {
+    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples")];
+    let mut found = Vec::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            let is_manifest = |path: &Path| path.extension().is_some_and(|end| end == "yaml" || end == "yml");
+            if path.is_dir() {
+                folders.push(path);
+            } else if is_manifest(&path)
+                && std::fs::read_to_string(&path).unwrap().lines().any(|line| line == "kind: MiniCluster")
+            {
+                found.push(path);
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_example_is_planned() {
+    let examples = examples();
+    assert!(examples.len() > 20, "{examples:?}");
+    for file in examples {
+        for format in [Format::Text, Format::Json] {
+            let told = run(&Args { format, ..args(&file) });
+            assert!(told.is_ok(), "{}: {:?}", file.display(), told.err());
         }
     }
 }

@@ -6,7 +6,7 @@ use super::pods::Pod;
 use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::display::{quote, word};
-use crate::plan::{AtEnd, Content, EnvChange, Launch, Owner, Plan, Planned, Role, Step, Stdout};
+use crate::plan::{AtEnd, Content, EnvChange, Launch, Owner, Planned, Role, Stdout, Step};
 
 /// Where lines of words are broken.
 const WIDTH: usize = 100;
@@ -37,7 +37,8 @@ fn steps(out: &mut String, steps: &[Planned], lead: &[Planned]) {
     while let Some(planned) = steps.get(at) {
         let rest = &steps[at..];
         let place = lead.iter().position(|known| known == planned);
-        let known = place.map_or(0, |place| rest.iter().zip(&lead[place..]).take_while(|(own, lead)| own == lead).count());
+        let known =
+            place.map_or(0, |place| rest.iter().zip(&lead[place..]).take_while(|(own, lead)| own == lead).count());
         let directories = rest.iter().take_while(|planned| matches!(planned.step, Step::Directory { .. })).count();
         match (known, directories) {
             (2.., _) => {
@@ -87,9 +88,17 @@ fn head(out: &mut String, source: &Source, facts: &Facts) {
         true => format!(", {} at most", spec.max_size()),
         false => String::new(),
     };
-    line_of(out, 0, &format!("MiniCluster {} in namespace {}: {pods}{most}, hosts {}", spec.name, spec.namespace, spec.hostlist()));
+    line_of(
+        out,
+        0,
+        &format!("MiniCluster {} in namespace {}: {pods}{most}, hosts {}", spec.name, spec.namespace, spec.hostlist()),
+    );
     line_of(out, 0, &format!("Host as assumed: {}", assumed(source, facts)));
-    line_of(out, 0, "A step that depends on the real host says on what, in [brackets]. Pretend another host with --facts FILE, --cpus, --uid …");
+    line_of(
+        out,
+        0,
+        "A step that depends on the real host says on what, in [brackets]. Pretend another host with --facts FILE, --cpus, --uid …",
+    );
     for notice in &source.notices {
         line_of(out, 0, &format!("Notice: {notice}"));
     }
@@ -127,7 +136,11 @@ fn heading(out: &mut String, pod: &Pod) {
         (Role::Lead, _) => format!("Lead: index {indexes}, host {}, rank 0", plan.hostname),
         (Role::Follower, rank) => {
             let rank = rank.map(|rank| rank.to_string()).unwrap_or_default();
-            let alike = if many { format!("Followers: indexes {indexes}, all alike; here index {}", plan.index) } else { format!("Follower: index {indexes}") };
+            let alike = if many {
+                format!("Followers: indexes {indexes}, all alike; here index {}", plan.index)
+            } else {
+                format!("Follower: index {indexes}")
+            };
             format!("{alike}, host {}, rank {rank}", plan.hostname)
         }
     };
@@ -153,7 +166,9 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         Step::User { name, uid, gid, home } => {
             first(&format!("add user {name}, uid {uid}, gid {gid}, home {home}, unless the name is there"));
         }
-        Step::Directory { path, mode, owner } => first(&format!("directory {} {:04o} {}", quote(path), mode.0, ids(owner))),
+        Step::Directory { path, mode, owner } => {
+            first(&format!("directory {} {:04o} {}", quote(path), mode.0, ids(owner)))
+        }
         Step::File { path, mode, owner, content } => {
             first(&format!("file {} {:04o} {}", quote(path), mode.0, ids(owner)));
             file(out, content, is_known);
@@ -164,7 +179,11 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             changes.iter().for_each(|change| line_of(out, 2, &variable(change)));
         }
         Step::Snippet { name, source, strict } => {
-            let end = if *strict { "a failure ends the container with its code" } else { "a failure is reported and passed over" };
+            let end = if *strict {
+                "a failure ends the container with its code"
+            } else {
+                "a failure is reported and passed over"
+            };
             first(&format!("snippet {name}, in the image's shell; {end}"));
             block(out, source);
         }
@@ -174,7 +193,9 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             first(&format!("start {}", launch_notes(launch)));
             words(out, launch);
         }
-        Step::PublishArchive { from, to } => first(&format!("rename {} to {}, if the dump is whole", quote(from), quote(to))),
+        Step::PublishArchive { from, to } => {
+            first(&format!("rename {} to {}, if the dump is whole", quote(from), quote(to)))
+        }
     }
 }
 

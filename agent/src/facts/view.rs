@@ -60,11 +60,9 @@ mod tests {
         make("view/lib/python3.13/other");
         make("view/lib/flux/modules/sched-fluxion-qmanager.so");
         let view = ViewFacts::read(&Host::new(root.path()), "/view");
-        assert_eq!(view, ViewFacts {
-            flux: false,
-            python: Some("python3.11".into()),
-            fluxion: true,
-            fluxion_modprobe: false
-        });
+        assert_eq!(
+            view,
+            ViewFacts { flux: false, python: Some("python3.11".into()), fluxion: true, fluxion_modprobe: false }
+        );
     }
 }

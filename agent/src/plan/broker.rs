@@ -53,13 +53,13 @@ pub fn config(scene: &Scene) -> Result<Planned, PlanError> {
     Ok(Planned::with(facts, Step::File { path: scene.paths.broker_toml(), mode: Mode(0o644), owner, content }))
 }
 
-/// Links from where the documents of the first releases had the files to where they are, as far as the view is ours
-/// to write to.
+/// Links from where the first documents had the files to where they are. With a view they were made when it was
+/// brought in; without one there is only this folder.
 pub fn documented_links(scene: &Scene) -> Vec<Planned> {
-    let view = scene.paths.view();
-    if !scene.facts.is_writable(&view) {
+    if scene.spec.view.enabled {
         return Vec::new();
     }
+    let view = scene.paths.view();
     [
         ("etc/flux/config", scene.paths.broker_config_dir()),
         ("etc/flux/system", scene.paths.system_dir()),
@@ -68,7 +68,7 @@ pub fn documented_links(scene: &Scene) -> Vec<Planned> {
         ("curve", scene.paths.curve_dir()),
     ]
     .into_iter()
-    .map(|(path, target)| Planned::with(&["view"], Step::Link { path: format!("{view}/{path}"), target }))
+    .map(|(path, target)| Planned::with(&[], Step::Link { path: format!("{view}/{path}"), target }))
     .collect()
 }
 
@@ -153,7 +153,8 @@ fn generate(scene: &Scene) -> Result<String, PlanError> {
             .map(|kind| Modules { alternatives: Alternatives { sched: scheduler::module(kind) } }),
         qmanager: scene.spec.flux.queue_policy.clone().map(|queue_policy| Qmanager { queue_policy }),
     };
-    let failed = |error: toml::ser::Error| PlanError::Render { file: "broker.toml", source: RenderError(error.to_string()) };
+    let failed =
+        |error: toml::ser::Error| PlanError::Render { file: "broker.toml", source: RenderError(error.to_string()) };
     toml::to_string(&config).map_err(failed)
 }
 

@@ -10,6 +10,10 @@ const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/s
 /// The step for the runner.
 pub fn step(scene: &Scene) -> Result<Planned, PlanError> {
     let mut changes = view_paths(scene);
+    // A broker that finds it takes itself for a job of that instance.
+    if scene.facts.environment.contains_key("FLUX_URI") {
+        changes.push(EnvChange::Remove { name: "FLUX_URI".into() });
+    }
     changes.push(set("STATE_DIR", &scene.paths.state_dir()));
     changes.push(set("FLUX_OUTPUT_DIR", &scene.spec.runner.logs));
     changes.extend(scheduler_changes(scene)?);

@@ -2,7 +2,7 @@
 
 use flux_shared::words::Word;
 
-use super::{AtEnd, Launch, PlanError, Planned, Scene, Step, Stdout, hosts, options, runner, snippets, topology};
+use super::{AtEnd, Launch, PlanError, Planned, Scene, Stdout, Step, hosts, options, runner, snippets, topology};
 
 /// How often a follower's broker is started again before the pod gives up.
 pub const RESTART_LIMIT: u32 = 10;

@@ -99,7 +99,8 @@ mod tests {
         let hosts = |text: &str| Hosts::of(&AgentSpec::from_toml(text).unwrap()).unwrap();
         let local = hosts("name='mc'\nsize=3");
         assert_eq!((local.list.as_str(), local.size()), ("mc-[0-2]", 3));
-        let named = "name='burst-0'\nsize=2\n[network]\nhostlist='10.0.0.1,mc-[1-3],burst-0-[0-1]'\nlead={address='10.0.0.1'}";
+        let named =
+            "name='burst-0'\nsize=2\n[network]\nhostlist='10.0.0.1,mc-[1-3],burst-0-[0-1]'\nlead={address='10.0.0.1'}";
         assert_eq!(hosts(named).list, "10.0.0.1,mc-[1-3],burst-0-[0-1]");
         let bare = "name='burst-0'\nsize=2\n[network]\nlead={address='lead.example'}";
         assert_eq!(hosts(bare).list, "lead.example,burst-0-[0-1]");

@@ -3,7 +3,7 @@
 use flux_shared::agent_spec::Program;
 use flux_shared::words::Word;
 
-use super::{Content, Mode, PlanError, Planned, Scene, Step, Stdout, batch};
+use super::{Content, Mode, PlanError, Planned, Scene, Stdout, Step, batch};
 
 /// What runs inside the instance.
 #[derive(Debug, Clone, PartialEq)]

@@ -96,7 +96,10 @@ mod tests {
 
     #[test]
     fn declared_cores_and_hosts_named_twice_are_taken_at_their_word_once() {
-        let r = r_of("name='mc'\nsize=4\n[runner]\ncores=1\n[network]\nhostlist='mc-[0-3],mc-[1-2],gpu'", &Facts::default());
+        let r = r_of(
+            "name='mc'\nsize=4\n[runner]\ncores=1\n[network]\nhostlist='mc-[0-3],mc-[1-2],gpu'",
+            &Facts::default(),
+        );
         assert_eq!(r["execution"]["nodelist"][0], "mc-[0-3],gpu");
         assert_eq!(r["execution"]["R_lite"][0]["rank"], "0-4");
         assert_eq!(r["execution"]["R_lite"][0]["children"], serde_json::json!({"core": "0"}));

@@ -63,7 +63,8 @@ impl<'a> Scene<'a> {
             notices.push("the view has no Fluxion: the queue policy has no effect".into());
         }
         if spec.runner.cores.is_some_and(|cores| cores > self.facts.cores) {
-            notices.push(format!("more cores are declared than the {} there are: Flux does not check", self.facts.cores));
+            notices
+                .push(format!("more cores are declared than the {} there are: Flux does not check", self.facts.cores));
         }
         notices
     }
@@ -80,12 +81,21 @@ impl<'a> Scene<'a> {
 
     /// The `flux` program.
     pub fn flux(&self) -> Result<String, PlanError> {
+        let view = &self.spec.view;
         let in_view = format!("{}/bin/flux", self.paths.view());
-        match (self.spec.view.enabled, &self.facts.flux_on_path) {
-            (true, _) if self.facts.view.flux => Ok(in_view),
-            (true, _) => Err(PlanError::FluxMissing(in_view)),
-            (false, Some(path)) => Ok(path.clone()),
-            (false, None) => Err(PlanError::FluxMissing("`flux` on the PATH".into())),
+        match (view.enabled, &view.install_root, &self.facts.flux_on_path) {
+            (true, ..) if self.facts.view.flux => Ok(in_view),
+            (true, ..) => Err(PlanError::FluxMissing(in_view)),
+            (false, Some(root), path) => {
+                let own = flux_below(root);
+                match (self.facts.is_present(&own), path) {
+                    (true, _) => Ok(own),
+                    (false, Some(path)) => Ok(path.clone()),
+                    (false, None) => Err(PlanError::FluxMissing(own)),
+                }
+            }
+            (false, None, Some(path)) => Ok(path.clone()),
+            (false, None, None) => Err(PlanError::FluxMissing("`flux` on the PATH".into())),
         }
     }
 
@@ -119,9 +129,16 @@ impl<'a> Scene<'a> {
 
     /// Directory of the view's Python modules.
     pub fn python_path(&self) -> Option<String> {
-        let own = || self.facts.view.python.as_ref().map(|python| format!("{}/lib/{python}/site-packages", self.paths.view()));
+        let own = || {
+            self.facts.view.python.as_ref().map(|python| format!("{}/lib/{python}/site-packages", self.paths.view()))
+        };
         self.spec.view.enabled.then(|| self.spec.view.python_path.clone().or_else(own)).flatten()
     }
+}
+
+/// The program of an installation.
+pub fn flux_below(install_root: &str) -> String {
+    format!("{}/bin/flux", install_root.trim_end_matches('/'))
 }
 
 /// The host's name, or the one that a pod of this index would have.

@@ -4,7 +4,7 @@ use flux_shared::agent_spec::Sidecar;
 use flux_shared::words::Word;
 
 use super::{
-    AtEnd, Content, Launch, Mode, Owner, PlanError, Planned, Scene, Step, Stdout, environment, program, snippets, user,
+    AtEnd, Content, Launch, Mode, Owner, PlanError, Planned, Scene, Stdout, Step, environment, program, snippets, user,
 };
 
 pub fn steps(scene: &Scene, name: &str, sidecar: &Sidecar) -> Result<Vec<Planned>, PlanError> {

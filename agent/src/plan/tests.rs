@@ -56,17 +56,36 @@ fn the_steps_come_in_the_order_of_the_documents() {
          init = 'a'\npre_command = 'b'\npre = 'c'\nbroker_pre = 'd'\nworker_pre = 'e'\npost = 'f'\n",
     );
     let few = |plan: &Plan| -> Vec<String> {
-        outline(plan).into_iter().filter(|line| !line.starts_with("directory") && !line.starts_with("file") && !line.starts_with("link")).collect()
+        outline(plan)
+            .into_iter()
+            .filter(|line| !line.starts_with("directory") && !line.starts_with("file") && !line.starts_with("link"))
+            .collect()
     };
     let lead = run(&spec, &facts(0));
     let want = [
-        "user flux", "environment", "snippet init", "environment", "snippet preCommand", "snippet pre",
-        "snippet brokerPre", "launch", "publish-archive", "snippet post",
+        "user flux",
+        "environment",
+        "snippet init",
+        "environment",
+        "snippet preCommand",
+        "snippet pre",
+        "snippet brokerPre",
+        "launch",
+        "publish-archive",
+        "snippet post",
     ];
     assert_eq!(few(&lead), want);
     let want = [
-        "user flux", "environment", "snippet init", "environment", "snippet preCommand", "snippet pre",
-        "snippet workerPre", "wait-parent", "launch", "snippet post",
+        "user flux",
+        "environment",
+        "snippet init",
+        "environment",
+        "snippet preCommand",
+        "snippet pre",
+        "snippet workerPre",
+        "wait-parent",
+        "launch",
+        "snippet post",
     ];
     assert_eq!(few(&run(&spec, &facts(1))), want);
 }
@@ -109,7 +128,8 @@ fn a_cluster_without_a_command_has_a_broker_without_a_program() {
     assert!(headless.contains(" -Sbroker.rc2_none "));
     let terminal = Facts { terminal: true, ..facts(0) };
     assert!(!argv(&run(&spec("size = 2"), &terminal)).contains("rc2_none"));
-    let interactive = spec("size = 2\n[runner]\ninteractive = true\nprogram = {mode = 'submit', words = ['hostname']}\n");
+    let interactive =
+        spec("size = 2\n[runner]\ninteractive = true\nprogram = {mode = 'submit', words = ['hostname']}\n");
     let plan = run(&interactive, &terminal);
     assert!(argv(&plan).contains("-Sbroker.rc2_none") && !argv(&plan).contains("hostname"));
     assert_eq!(plan.notices.len(), 1);
@@ -140,7 +160,10 @@ fn followers_wait_for_their_own_parent() {
     assert_eq!(wait("size = 8", 7), Some(format!("mc-0{suffix}")));
     assert_eq!(wait("size = 8\n[flux]\ntopology = 'kary:2'", 7), Some(format!("mc-3{suffix}")));
     assert_eq!(wait("size = 8\n[flux]\ntopology = 'binomial'", 7), Some(format!("mc-6{suffix}")));
-    assert_eq!(wait("size = 2\n[network]\nlead = {address = 'lead.example', port = 30000}", 0).as_deref(), Some("lead.example:30000"));
+    assert_eq!(
+        wait("size = 2\n[network]\nlead = {address = 'lead.example', port = 30000}", 0).as_deref(),
+        Some("lead.example:30000")
+    );
     assert_eq!(wait("size = 2\n[flux]\nbroker_config = ''", 1), None);
 }
 
@@ -192,6 +215,15 @@ fn a_home_that_leads_nowhere_is_replaced() {
 }
 
 #[test]
+fn an_instance_of_the_image_is_not_the_parent() {
+    let mut facts = facts(0);
+    facts.environment.insert("FLUX_URI".into(), "local:///gone".into());
+    let plan = run(&spec(""), &facts);
+    let Step::Environment { changes } = &plan.steps[1].step else { unreachable!() };
+    assert!(changes.contains(&EnvChange::Remove { name: "FLUX_URI".into() }));
+}
+
+#[test]
 fn a_shell_variable_that_leads_nowhere_is_replaced() {
     let shell = |own: Option<&str>, image: Option<&str>| {
         let mut facts = facts(0);
@@ -224,6 +256,15 @@ fn a_missing_flux_and_a_missing_fluxion_are_told() {
 }
 
 #[test]
+fn without_a_view_the_installation_that_is_named_comes_before_the_path() {
+    let spec = spec("view = {enabled = false, install_root = '/opt/flux/'}");
+    let mut facts = facts(0);
+    assert!(argv(&run(&spec, &facts)).starts_with("/usr/bin/flux "));
+    facts.present.insert("/opt/flux/bin/flux".into());
+    assert!(argv(&run(&spec, &facts)).starts_with("/opt/flux/bin/flux "));
+}
+
+#[test]
 fn an_unknown_sidecar_is_told() {
     let error = plan(&spec(""), &facts(0), &ContainerRole::Sidecar("db".into())).unwrap_err();
     assert_eq!(error, PlanError::UnknownSidecar("db".into()));
@@ -237,7 +278,9 @@ fn no_step_but_the_file_of_the_certificate_knows_of_it() {
 }
 
 fn word() -> impl Strategy<Value = Word> {
-    "[ -~]{0,12}".prop_map(|text| words::split(&text).ok().and_then(|split| split.words.first().cloned()).unwrap_or(Word::literal(text)))
+    "[ -~]{0,12}".prop_map(|text| {
+        words::split(&text).ok().and_then(|split| split.words.first().cloned()).unwrap_or(Word::literal(text))
+    })
 }
 
 fn program() -> impl Strategy<Value = Program> {

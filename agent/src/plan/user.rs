@@ -74,7 +74,10 @@ pub fn steps(scene: &Scene) -> Vec<Planned> {
     let mut steps = Vec::new();
     if let Some(account) = &scene.identity.create {
         let Account { name, home, owner } = account.clone();
-        steps.push(Planned::with(&["uid", "passwd"], Step::User { name, uid: owner.uid, gid: owner.gid, home: home.clone() }));
+        steps.push(Planned::with(
+            &["uid", "passwd"],
+            Step::User { name, uid: owner.uid, gid: owner.gid, home: home.clone() },
+        ));
         if !scene.facts.is_present(&home) {
             steps.push(Planned::with(&["passwd"], Step::Directory { path: home, mode: Mode(0o755), owner }));
         }
