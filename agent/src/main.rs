@@ -1,8 +1,30 @@
-#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
+//! flux-agent: the entrypoint of a MiniCluster's pods, and what explains it.
+#![cfg_attr(
+    test,
+    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods, reason = "tests")
+)]
 
+mod cli;
 mod dry_run;
+mod execute;
 mod facts;
+mod failure;
+mod install;
+mod log;
 mod plan;
+mod run;
+mod runtime;
 mod spec;
+mod supervise;
+mod timing;
+mod view;
+mod wait;
+mod wrap;
 
-fn main() {}
+use std::process::ExitCode;
+
+use clap::Parser;
+
+fn main() -> ExitCode {
+    cli::Cli::parse().run()
+}

@@ -1,0 +1,225 @@
+//! The command line. Its help is the first documentation that a person in a pod sees.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+use flux_shared::exit::Category;
+use flux_shared::paths::{DEFAULT_MOUNT_PATH, SOFTWARE_STAGE, SPEC_FILE, TERMINATION_LOG};
+
+use crate::failure::Failure;
+use crate::install::{Installed, install};
+use crate::log::{Format, Log};
+use crate::plan::ContainerRole;
+use crate::{dry_run, execute, run, view, wrap};
+
+/// The entrypoint of a Flux MiniCluster's pods.
+///
+/// In a pod: `install` and `view` fill the shared volume, then `run` is the container's entrypoint. It writes Flux's
+/// files, runs the user's snippets, waits for the parent broker, starts Flux and ends with the job's own exit code.
+///
+/// On a laptop: `dry-run FILE` shows what every pod of a MiniCluster would do, without a cluster.
+#[derive(Debug, Parser)]
+#[command(name = "flux-agent", version, max_term_width = 100, after_help = EXIT_CODES)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+const EXIT_CODES: &str = "\
+Exit codes of run and sidecar: those of the program (128 + n for signal n, 127 not found, 126 not executable).
+Where the agent itself fails, with one line on standard error and in the pod's termination message:
+  240 spec-unreadable   241 spec-invalid      242 view-missing    243 parent-unreachable  244 user-failed
+  245 write-failed      246 curve-unreadable  247 shell-missing   248 broker-failed       249 internal";
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Copy this binary into the pod's shared volume, whole or not at all
+    Install {
+        /// The volume's folder; the binary becomes DIR/flux-agent
+        #[arg(long, value_name = "DIR", default_value = DEFAULT_MOUNT_PATH)]
+        to: PathBuf,
+    },
+    /// In the view's container: copy Flux (/opt/view and /opt/software) into the pod's volumes, once
+    View {
+        /// The shared volume; the view becomes DIR/view
+        #[arg(long, value_name = "DIR", default_value = DEFAULT_MOUNT_PATH)]
+        to: PathBuf,
+        /// The volume that other containers see as /opt/software
+        #[arg(long, value_name = "DIR", default_value = SOFTWARE_STAGE)]
+        software: PathBuf,
+        /// Look for the view below this folder
+        #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+        root: PathBuf,
+        #[command(flatten)]
+        log: LogArgs,
+    },
+    /// Be the entrypoint of the container that runs Flux
+    Run {
+        /// Name of a wrapped container to be instead (as `sidecar NAME`)
+        #[arg(long, value_name = "NAME")]
+        container: Option<String>,
+        #[command(flatten)]
+        entrypoint: Entrypoint,
+    },
+    /// Be the entrypoint of a container beside it: its snippets, the broker's socket, its command
+    Sidecar {
+        /// The container's name in the MiniCluster
+        name: String,
+        #[command(flatten)]
+        entrypoint: Entrypoint,
+    },
+    DryRun(dry_run::Args),
+    /// Run a command and say on standard error how long it took: `FLUXTIME label wall time 0:04.73`
+    Time {
+        /// The word after FLUXTIME
+        #[arg(long, default_value = "fluxsubmit")]
+        label: String,
+        #[arg(last = true, required = true, value_name = "CMD")]
+        command: Vec<OsString>,
+    },
+    /// Submit a batch and wait for it (the lead's program in batch mode)
+    #[command(hide = true)]
+    Batch {
+        #[arg(last = true, required = true, value_name = "CMD")]
+        command: Vec<OsString>,
+    },
+    /// Report on the instance and hold it up (the lead's program in diagnostics mode)
+    #[command(hide = true)]
+    Diagnostics,
+    /// Tell the agent the state of the shell that runs this
+    #[command(hide = true)]
+    SnippetState {
+        output: PathBuf,
+        status: String,
+        as_flux: OsString,
+    },
+}
+
+#[derive(Debug, Args)]
+struct LogArgs {
+    /// How the agent's own lines look
+    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
+    log_format: Format,
+}
+
+#[derive(Debug, Args)]
+struct Entrypoint {
+    /// The AgentSpec, which the operator mounts
+    #[arg(long, value_name = "FILE", default_value = SPEC_FILE)]
+    spec: PathBuf,
+    #[command(flatten)]
+    log: LogArgs,
+    /// Give up when the parent broker has not answered after so many seconds [default: wait for ever]
+    #[arg(long, value_name = "SECONDS")]
+    parent_deadline: Option<u64>,
+    /// The pod's terminationGracePeriodSeconds: what is left shortly before its end is killed [default: not known]
+    #[arg(long, value_name = "SECONDS")]
+    grace_period: Option<u64>,
+    /// A follower takes the lead for ended when its name has been gone for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
+    lead_gone: u64,
+    /// A follower gives up on a lead that was there and has not answered for so many seconds
+    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
+    lead_silent: u64,
+    /// Read and write below this folder
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    root: PathBuf,
+    #[arg(long, value_name = "FILE", default_value = TERMINATION_LOG, hide = true)]
+    termination_log: PathBuf,
+}
+
+impl Entrypoint {
+    fn run(&self, container: ContainerRole) -> u8 {
+        let options = run::Options {
+            spec: self.spec.clone(),
+            root: self.root.clone(),
+            termination_log: self.termination_log.clone(),
+            format: self.log.log_format,
+            grace_period: self.grace_period.map(Duration::from_secs),
+            parent_deadline: self.parent_deadline.map(Duration::from_secs),
+            lead_gone: Duration::from_secs(self.lead_gone),
+            lead_silent: Duration::from_secs(self.lead_silent),
+        };
+        run::run(&options, &container)
+    }
+}
+
+impl Cli {
+    /// Does what was asked for; the exit code.
+    pub fn run(self) -> ExitCode {
+        ExitCode::from(match self.command {
+            Command::Install { to } => finish(install(&to).map(|installed| {
+                let (Installed::Now(path) | Installed::Already(path)) = &installed;
+                let verb = if matches!(installed, Installed::Now(_)) { "installed as" } else { "already at" };
+                Log::new(Format::Text, false).info("install", &format!("{verb} {}", path.display()));
+                0
+            })),
+            Command::View { to, software, root, log } => {
+                let options = view::Options { root, mount: to, stage: software };
+                finish(view::view(&options, Log::new(log.log_format, false)).map(|()| 0))
+            }
+            Command::Run { container, entrypoint } => {
+                entrypoint.run(container.map_or(ContainerRole::Runner, ContainerRole::Sidecar))
+            }
+            Command::Sidecar { name, entrypoint } => entrypoint.run(ContainerRole::Sidecar(name)),
+            Command::DryRun(args) => dry_run(&args),
+            Command::Time { label, command } => finish(wrap::time(&label, &command)),
+            Command::Batch { command } => finish(wrap::batch(&command)),
+            Command::Diagnostics => finish(wrap::diagnostics()),
+            Command::SnippetState { output, status, as_flux } => {
+                let reported = execute::state::report(&output, &status, &as_flux);
+                finish(
+                    reported
+                        .map(|()| 0)
+                        .map_err(|error| Failure::internal(format!("failed to report the shell's state: {error}"))),
+                )
+            }
+        })
+    }
+}
+
+fn finish(result: Result<u8, Failure>) -> u8 {
+    result.unwrap_or_else(|failure| {
+        Log::new(Format::Text, false).failure(&failure);
+        failure.report(TERMINATION_LOG.as_ref());
+        failure.category.code()
+    })
+}
+
+fn dry_run(args: &dry_run::Args) -> u8 {
+    match dry_run::run(args) {
+        Ok(text) => write_out(&text),
+        Err(error) => finish(Err(Failure::new(error.category(), run::chain(&error), error.hint().unwrap_or_default()))),
+    }
+}
+
+/// To standard output; a reader that has seen enough (`| head`) is no failure.
+#[expect(clippy::disallowed_methods, reason = "wire up: prints what was asked for")]
+fn write_out(text: &str) -> u8 {
+    use std::io::Write;
+    match std::io::stdout().write_all(text.as_bytes()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Category::WriteFailed.code(),
+        _ => 0,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_help_names_every_category_with_its_code() {
+        for category in Category::ALL {
+            assert!(EXIT_CODES.contains(&format!("{} {}", category.code(), category.name())), "{}", category.name());
+        }
+    }
+}

@@ -1,0 +1,276 @@
+//! Carries out a plan, step by step, and gives the container's exit code.
+//!
+//! ```text
+//! Plan { steps } ─► one arm a step ─► files below the root │ the user's shell │ the supervisor
+//!                        └─ Session (environment, working directory, umask, limits) carries over
+//! ```
+//!
+//! Reads no spec: all that it needs is in the steps. Every step may run again after a kill, with the same result.
+#![expect(clippy::disallowed_methods, reason = "act: writes files, runs the shell; with all below it")]
+
+pub mod curve;
+pub mod files;
+mod launch;
+pub mod session;
+pub mod shell;
+pub mod state;
+mod user;
+
+use std::io;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use flux_shared::exit::{Category, of_signal};
+
+use crate::failure::Failure;
+use crate::log::Log;
+use crate::plan::{Content, Plan, Role, Step};
+use crate::supervise::Supervisor;
+use crate::timing::Timeline;
+use crate::wait::Parent;
+use curve::Certificate;
+use files::Files;
+use session::Session;
+use shell::{Outcome, Shell};
+
+/// The name of the snippet that shows its output even when quiet.
+const LAST_SNIPPET: &str = "post";
+/// How long a follower holds a stop back if the grace period of the pod is not known.
+const USUAL_HOLD: Duration = Duration::from_secs(20);
+
+/// How to execute, apart from what the plan says.
+#[derive(Debug, Clone)]
+pub struct Options {
+    /// Files are written below it.
+    pub root: PathBuf,
+    pub termination_log: PathBuf,
+    /// `terminationGracePeriodSeconds` of the pod, if it is known.
+    pub grace_period: Option<Duration>,
+    /// How long to wait for the parent at first. None: for ever.
+    pub parent_deadline: Option<Duration>,
+    /// How long the name of a lead that was there must be gone to count as its end.
+    pub lead_gone: Duration,
+    /// How long a lead that was there may refuse or be silent.
+    pub lead_silent: Duration,
+}
+
+impl Options {
+    /// A follower's patience with a lead that is to end the instance: 0.8 of the grace period.
+    fn hold(&self) -> Duration {
+        self.grace_period.map_or(USUAL_HOLD, |grace| grace.mul_f64(0.8))
+    }
+
+    /// Kill what has not ended by itself while there is still time to tidy up; unknown: that is the kubelet's part.
+    fn kill_after(&self) -> Option<Duration> {
+        self.grace_period.map(|grace| grace.mul_f64(0.9))
+    }
+}
+
+/// Carries out one plan.
+#[derive(Debug)]
+pub struct Executor<'a> {
+    options: Options,
+    files: Files,
+    session: Session,
+    supervisor: Supervisor,
+    shell: Option<Shell>,
+    parent: Option<Parent>,
+    log: Log,
+    timed: bool,
+    timeline: &'a mut Timeline,
+}
+
+/// Whether to go on.
+enum Flow {
+    Next,
+    /// The program has ended with this code; what follows tidies up.
+    Ended(u8),
+    /// The container ends at once with this code.
+    Exit(u8),
+}
+
+/// Executes `plan`; the container's exit code.
+pub async fn execute(plan: &Plan, options: Options, log: Log, timeline: &mut Timeline) -> Result<u8, Failure> {
+    let supervisor =
+        Supervisor::new(log).map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
+    let tag = match &plan.role {
+        Role::Lead | Role::Follower => "runner",
+        Role::Sidecar(name) => name,
+    };
+    let mut executor = Executor {
+        files: Files::new(&options.root, tag),
+        options,
+        session: Session::of_process(),
+        supervisor,
+        shell: None,
+        parent: None,
+        log,
+        timed: plan.log.timed,
+        timeline,
+    };
+    let result = executor.all_steps(plan).await;
+    if let Some(shell) = executor.shell.take() {
+        let _ = shell.end(&mut executor.supervisor).await;
+    }
+    result
+}
+
+impl Executor<'_> {
+    async fn all_steps(&mut self, plan: &Plan) -> Result<u8, Failure> {
+        let mut code = None;
+        for (number, planned) in plan.steps.iter().enumerate() {
+            if code.is_none()
+                && let Some(signal) = self.supervisor.stop_wanted()
+            {
+                self.log.info("stop", &format!("told to stop (signal {signal})"));
+                return Ok(of_signal(signal));
+            }
+            match self.step(&planned.step).await {
+                Ok(Flow::Next) => {}
+                Ok(Flow::Ended(with)) => code = Some(with),
+                // The job's own failure is never hidden by what comes after it.
+                Ok(Flow::Exit(with)) => return Ok(code.filter(|code| *code != 0).unwrap_or(with)),
+                Err(failure) => match code {
+                    Some(code @ 1..) => {
+                        self.log.failure(&failure);
+                        return Ok(code);
+                    }
+                    _ => return Err(failure),
+                },
+            }
+            let more_snippets =
+                plan.steps[number + 1..].iter().any(|planned| matches!(planned.step, Step::Snippet { .. }));
+            if !more_snippets && let Some(shell) = self.shell.take() {
+                shell
+                    .end(&mut self.supervisor)
+                    .await
+                    .map_err(|error| Failure::internal(format!("failed to end the shell: {error}")))?;
+            }
+        }
+        Ok(code.unwrap_or(0))
+    }
+
+    async fn step(&mut self, step: &Step) -> Result<Flow, Failure> {
+        let begin = Instant::now();
+        match step {
+            Step::User { name, uid, gid, home } => {
+                user::ensure(&self.files, name, *uid, *gid, home)?;
+                self.timeline.record("user", begin);
+            }
+            Step::Directory { path, mode, owner } => {
+                self.files.directory(path, *mode, *owner)?;
+                self.timeline.record("config", begin);
+            }
+            Step::File { path, mode, owner, content } => {
+                match content {
+                    Content::Text(text) => self.files.file(path, *mode, *owner, text.as_bytes())?,
+                    Content::Exports(variables) => self.files.file(path, *mode, *owner, &self.exports(variables))?,
+                    Content::Curve { source } => {
+                        let certificate = Certificate::read(&self.files.at(source))?;
+                        self.files.file(path, *mode, *owner, certificate.bytes())?;
+                    }
+                }
+                self.timeline.record("config", begin);
+            }
+            Step::Link { path, target } => {
+                self.files.link(path, target)?;
+                self.timeline.record("config", begin);
+            }
+            Step::Environment { changes } => changes.iter().for_each(|change| self.session.apply(change)),
+            Step::Snippet { name, source, strict } => return self.snippet(name, source, *strict, begin).await,
+            Step::WaitParent { host, port } => return self.wait_parent(host, *port).await,
+            Step::WaitSocket { path } => return self.wait_socket(path, begin).await,
+            Step::Launch(launch) => return self.launch(launch).await.map(Flow::Ended),
+            Step::PublishArchive { from, to } => {
+                let found = self.files.publish(from, to)?;
+                self.log.info(
+                    "stop",
+                    &if found {
+                        format!("archive saved to {to}")
+                    } else {
+                        "nothing was dumped, the archive stays as it was".into()
+                    },
+                );
+                self.timeline.record("archive", begin);
+            }
+        }
+        Ok(Flow::Next)
+    }
+
+    fn exports(&self, variables: &std::collections::BTreeMap<String, flux_shared::words::Word>) -> Vec<u8> {
+        let resolved: Vec<_> = variables.iter().map(|(name, word)| (name, self.session.resolve(word))).collect();
+        session::exports(resolved.iter().map(|(name, value)| (name.as_str().as_ref(), value.as_os_str())))
+    }
+
+    async fn snippet(
+        &mut self,
+        name: &'static str,
+        source: &str,
+        strict: bool,
+        begin: Instant,
+    ) -> Result<Flow, Failure> {
+        let mut shell = match self.shell.take() {
+            Some(shell) => shell,
+            None => Shell::start(&self.supervisor, &self.session, strict)?,
+        };
+        let silent = self.log.quiet && name != LAST_SNIPPET;
+        let outcome = shell.run(&mut self.supervisor, &mut self.session, source, silent).await?;
+        self.timeline.record(name, begin);
+        let said = || match shell.last_errors() {
+            text if silent && !text.is_empty() => format!(": {}", text.lines().last().unwrap_or_default()),
+            _ => String::new(),
+        };
+        match outcome {
+            Outcome::Went(0) => {}
+            Outcome::Went(status) if !strict => {
+                self.log
+                    .error(name, &format!("the snippet {name} failed with code {status} and is passed over{}", said()));
+            }
+            Outcome::Went(status) => {
+                // A snippet that has switched -e off: its own decision.
+                self.log.info(name, &format!("the snippet {name} ended with code {status}"));
+            }
+            Outcome::Ended(0) => {
+                self.log.info(name, &format!("the snippet {name} ended the entrypoint with code 0"));
+                return Ok(Flow::Exit(0));
+            }
+            Outcome::Ended(code) => {
+                let line = format!("the snippet {name} ended the entrypoint with code {code}{}", said());
+                self.log.error(name, &line);
+                crate::failure::write_termination(&self.options.termination_log, &format!("flux-agent: {line}"));
+                return Ok(Flow::Exit(code));
+            }
+        }
+        self.shell = Some(shell);
+        Ok(Flow::Next)
+    }
+
+    async fn wait_parent(&mut self, host: &str, port: u16) -> Result<Flow, Failure> {
+        let begin = Instant::now();
+        let mut parent = Parent::new(host, port, &self.options.root);
+        let waited = self.supervisor.unless_stopped(parent.wait(self.log, self.options.parent_deadline)).await;
+        let reached = match waited.map_err(wait_failed)? {
+            Err(signal) => return self.stopped_while_waiting(signal).map(Flow::Exit),
+            Ok(Err(missing)) => return Err(launch::unreachable_parent(host, &missing)),
+            Ok(Ok(reached)) => reached,
+        };
+        self.timeline.record_until("dns", begin, reached.resolved);
+        self.timeline.record_until("connect", reached.resolved, reached.connected);
+        self.parent = Some(parent);
+        Ok(Flow::Next)
+    }
+
+    async fn wait_socket(&mut self, path: &str, begin: Instant) -> Result<Flow, Failure> {
+        let real = self.files.at(path);
+        let waited = self.supervisor.unless_stopped(crate::wait::socket::wait(&real, self.log)).await;
+        self.timeline.record("socket", begin);
+        match waited.map_err(wait_failed)? {
+            Ok(()) => Ok(Flow::Next),
+            Err(signal) => Ok(Flow::Exit(of_signal(signal))),
+        }
+    }
+}
+
+fn wait_failed(error: io::Error) -> Failure {
+    Failure::new(Category::Internal, format!("failed to wait for events: {error}"), "")
+}

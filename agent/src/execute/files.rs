@@ -1,0 +1,247 @@
+//! Directories, files and links below the root, each in one move: nobody sees half a file, a second run changes nothing.
+//!
+//! There is no fsync here: a pod's volumes are filled again by the next run after a crash of the node, and a file whose
+//! bytes differ is written anew. (What outlives the pod, the archive, is synced.)
+
+use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+
+use crate::failure::Failure;
+use crate::plan::{Mode, Owner};
+
+/// Writes below a root directory.
+#[derive(Debug, Clone)]
+pub struct Files {
+    root: PathBuf,
+    /// Part of the names of temporary files: two containers of a pod may write to one volume.
+    tag: String,
+}
+
+impl Files {
+    pub fn new(root: &Path, tag: &str) -> Files {
+        Files { root: root.to_owned(), tag: tag.to_owned() }
+    }
+
+    /// Where the absolute path `path` really is.
+    pub fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path.trim_start_matches('/'))
+    }
+
+    pub fn directory(&self, path: &str, mode: Mode, owner: Owner) -> Result<(), Failure> {
+        let real = self.at(path);
+        let existed = real.is_dir();
+        make_parents(&real)?;
+        let result = set_directory(&real, mode, owner);
+        match result {
+            // Somebody else's, such as a volume's own folder: its mode is theirs, if only one can work in it.
+            Err(error) if existed && is_not_permitted(&error) && is_writable(&real) => Ok(()),
+            result => result.map_err(|error| Failure::write("set up the directory", &real, &error)),
+        }
+    }
+
+    pub fn file(&self, path: &str, mode: Mode, owner: Owner, content: &[u8]) -> Result<(), Failure> {
+        let real = self.at(path);
+        if is_same(&real, mode, owner, content) {
+            return Ok(());
+        }
+        if let Some(parent) = real.parent() {
+            make_parents(parent)?;
+        }
+        let beside = self.beside(&real);
+        let written = write_new(&beside, mode, owner, content).and_then(|()| fs::rename(&beside, &real));
+        written.map_err(|error| {
+            let _ = fs::remove_file(&beside);
+            Failure::write("write", &real, &error)
+        })
+    }
+
+    pub fn link(&self, path: &str, target: &str) -> Result<(), Failure> {
+        let real = self.at(path);
+        match fs::symlink_metadata(&real) {
+            Ok(data) if !data.is_symlink() => return Ok(()),
+            Ok(_) if fs::read_link(&real).is_ok_and(|now| now == Path::new(target)) => return Ok(()),
+            _ => {}
+        }
+        if let Some(parent) = real.parent() {
+            make_parents(parent)?;
+        }
+        let beside = self.beside(&real);
+        let _ = fs::remove_file(&beside);
+        let made = symlink(target, &beside).and_then(|()| fs::rename(&beside, &real));
+        made.map_err(|error| {
+            let _ = fs::remove_file(&beside);
+            Failure::write("link", &real, &error)
+        })
+    }
+
+    /// The finished file `from` takes the place of `to`, wherever that is; true if there was one.
+    pub fn publish(&self, from: &str, to: &str) -> Result<bool, Failure> {
+        let (from, to) = (self.at(from), self.at(to));
+        let mut source = match File::open(&from) {
+            Ok(source) => source,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
+            Err(error) => return Err(Failure::write("read", &from, &error)),
+        };
+        let moved = source.sync_all().and_then(|()| fs::rename(&from, &to));
+        let moved = match moved {
+            Err(error) if error.kind() == io::ErrorKind::CrossesDevices => self.copy_over(&mut source, &from, &to),
+            moved => moved,
+        };
+        moved.map_err(|error| Failure::write("save the archive", &to, &error))?;
+        if let Some(folder) = to.parent().and_then(|parent| File::open(parent).ok()) {
+            let _ = folder.sync_all();
+        }
+        Ok(true)
+    }
+
+    fn copy_over(&self, source: &mut File, from: &Path, to: &Path) -> io::Result<()> {
+        let beside = self.beside(to);
+        let _ = fs::remove_file(&beside);
+        let copied = File::create_new(&beside)
+            .and_then(|mut copy| io::copy(source, &mut copy).and_then(|_| copy.sync_all()))
+            .and_then(|()| fs::rename(&beside, to));
+        if copied.is_err() {
+            let _ = fs::remove_file(&beside);
+        }
+        copied.and_then(|()| fs::remove_file(from))
+    }
+
+    fn beside(&self, path: &Path) -> PathBuf {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        path.with_file_name(format!(".{name}.{}.new", self.tag))
+    }
+}
+
+/// `path` and what is missing above it, 0755 whatever the umask.
+pub fn make_parents(path: &Path) -> Result<(), Failure> {
+    let missing: Vec<&Path> = path.ancestors().take_while(|folder| !folder.is_dir()).collect();
+    for folder in missing.into_iter().rev() {
+        let made = DirBuilder::new().mode(0o755).create(folder);
+        let made = match made {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => continue,
+            made => made.and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o755))),
+        };
+        made.map_err(|error| Failure::write("make the directory", folder, &error))?;
+    }
+    Ok(())
+}
+
+fn set_directory(path: &Path, mode: Mode, owner: Owner) -> io::Result<()> {
+    let data = fs::metadata(path)?;
+    if (data.uid(), data.gid()) != (owner.uid, owner.gid) {
+        std::os::unix::fs::chown(path, Some(owner.uid), Some(owner.gid))?;
+    }
+    match data.mode() & 0o7777 == mode.0 {
+        true => Ok(()),
+        false => fs::set_permissions(path, Permissions::from_mode(mode.0)),
+    }
+}
+
+fn is_not_permitted(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::PermissionDenied
+}
+
+fn is_writable(path: &Path) -> bool {
+    nix::unistd::access(path, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK).is_ok()
+}
+
+fn is_same(path: &Path, mode: Mode, owner: Owner, content: &[u8]) -> bool {
+    let Ok(data) = fs::symlink_metadata(path) else { return false };
+    let alike = data.is_file()
+        && data.len() == content.len() as u64
+        && data.mode() & 0o7777 == mode.0
+        && (data.uid(), data.gid()) == (owner.uid, owner.gid);
+    let mut now = Vec::new();
+    alike && File::open(path).and_then(|mut file| file.read_to_end(&mut now)).is_ok() && now == content
+}
+
+/// Mode and owner are right before the first byte is in it.
+fn write_new(path: &Path, mode: Mode, owner: Owner, content: &[u8]) -> io::Result<()> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let data = file.metadata()?;
+    if (data.uid(), data.gid()) != (owner.uid, owner.gid) {
+        std::os::unix::fs::fchown(&file, Some(owner.uid), Some(owner.gid))?;
+    }
+    file.set_permissions(Permissions::from_mode(mode.0))?;
+    file.write_all(content)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn us() -> Owner {
+        Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() }
+    }
+
+    fn mode_of(path: &Path) -> u32 {
+        fs::symlink_metadata(path).unwrap().mode() & 0o7777
+    }
+
+    #[test]
+    fn a_file_is_whole_with_its_mode_and_a_second_run_leaves_it_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let files = Files::new(root.path(), "lead");
+        let at = root.path().join("mnt/flux/config/R");
+        files.file("/mnt/flux/config/R", Mode(0o400), us(), b"one").unwrap();
+        let first = fs::metadata(&at).unwrap().ino();
+        files.file("/mnt/flux/config/R", Mode(0o400), us(), b"one").unwrap();
+        assert_eq!((fs::metadata(&at).unwrap().ino(), mode_of(&at)), (first, 0o400));
+        files.file("/mnt/flux/config/R", Mode(0o640), us(), b"two").unwrap();
+        assert_eq!((fs::read(&at).unwrap().as_slice(), mode_of(&at)), (b"two".as_slice(), 0o640));
+        assert_eq!(fs::read_dir(at.parent().unwrap()).unwrap().count(), 1, "no temporary file stays");
+        assert_eq!(mode_of(at.parent().unwrap()), 0o755);
+    }
+
+    #[test]
+    fn a_stale_temporary_file_is_not_in_the_way() {
+        let root = tempfile::tempdir().unwrap();
+        let files = Files::new(root.path(), "lead");
+        fs::write(root.path().join(".x.lead.new"), "half").unwrap();
+        files.file("/x", Mode(0o644), us(), b"whole").unwrap();
+        assert_eq!(fs::read(root.path().join("x")).unwrap(), b"whole");
+        assert!(!root.path().join(".x.lead.new").exists());
+    }
+
+    #[test]
+    fn a_link_is_put_right_but_a_real_folder_is_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        let files = Files::new(root.path(), "lead");
+        files.link("/view/run", "../elsewhere").unwrap();
+        files.link("/view/run", "../config/run").unwrap();
+        assert_eq!(fs::read_link(root.path().join("view/run")).unwrap(), Path::new("../config/run"));
+        fs::create_dir(root.path().join("view/var")).unwrap();
+        files.link("/view/var", "../config/var").unwrap();
+        assert!(root.path().join("view/var").symlink_metadata().unwrap().is_dir());
+    }
+
+    #[test]
+    fn an_archive_moves_within_and_across_devices_and_none_is_no_error() {
+        let root = tempfile::tempdir().unwrap();
+        let files = Files::new(root.path(), "lead");
+        assert!(!files.publish("/new.tgz", "/old.tgz").unwrap());
+        fs::write(root.path().join("new.tgz"), "1").unwrap();
+        assert!(files.publish("/new.tgz", "/old.tgz").unwrap());
+        let other = tempfile::tempdir_in("/dev/shm").unwrap();
+        let across = Files::new(Path::new("/"), "lead");
+        let (from, to) = (root.path().join("old.tgz"), other.path().join("archive.tgz"));
+        assert!(across.publish(from.to_str().unwrap(), to.to_str().unwrap()).unwrap());
+        assert_eq!(fs::read(&to).unwrap(), b"1");
+        assert!(!from.exists());
+        assert_eq!(fs::read_dir(other.path()).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn what_stands_in_the_way_is_named_with_a_remedy() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("config"), "a file").unwrap();
+        let failure = Files::new(root.path(), "lead").file("/config/R", Mode(0o644), us(), b"").unwrap_err();
+        assert!(failure.to_string().contains("config"), "{failure}");
+    }
+}

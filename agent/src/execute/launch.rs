@@ -1,0 +1,284 @@
+//! Starts the program of a plan, supervises it, and says what its end means for the container.
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use flux_shared::exit::Category;
+use nix::unistd::{Gid, Uid};
+
+use super::Executor;
+use super::session::LIMITS;
+use crate::failure::Failure;
+use crate::plan::{AtEnd, Launch, Owner, Stdout};
+use crate::supervise::program::{Output, Program, StartError};
+use crate::supervise::raw::ChildSetup;
+use crate::supervise::{End, Ended, Hold, Policy, Target};
+use crate::timing::flux_time;
+use crate::wait::{Missing, Parent};
+
+/// Pauses between two starts of a follower's broker.
+const FIRST_PAUSE: Duration = Duration::from_secs(1);
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// A broker that was up for this long had a good start: earlier failures no longer count.
+const GOOD_RUN: Duration = Duration::from_secs(60);
+
+/// What a program's end means.
+#[derive(Debug, PartialEq, Eq)]
+enum Verdict {
+    Done(u8),
+    Again(String),
+}
+
+impl Executor<'_> {
+    /// The program to its end, with all restarts; the container's exit code.
+    pub(super) async fn launch(&mut self, launch: &Launch) -> Result<u8, Failure> {
+        match launch.at_end {
+            AtEnd::Exit => match self.launch_once(launch).await? {
+                Err(code) => Ok(code),
+                Ok(ended) => Ok(self.tell_end(ended.end.code())),
+            },
+            AtEnd::Complete => self.launch_once(launch).await.map(|_| 0),
+            AtEnd::RestartFollower { limit } => self.launch_follower(launch, limit).await,
+        }
+    }
+
+    async fn launch_follower(&mut self, launch: &Launch, limit: u32) -> Result<u8, Failure> {
+        let (mut failures, mut pause) = (0, FIRST_PAUSE);
+        loop {
+            let begin = Instant::now();
+            let (why, last_code) = match self.launch_once(launch).await? {
+                Err(code) => return Ok(code),
+                Ok(ended) => match judge(&ended) {
+                    Verdict::Done(code) => return Ok(code),
+                    Verdict::Again(why) => (why, ended.end.code()),
+                },
+            };
+            if begin.elapsed() >= GOOD_RUN {
+                (failures, pause) = (0, FIRST_PAUSE);
+            }
+            failures += 1;
+            if failures > limit {
+                let cause = format!("the broker failed {failures} times in a row, at last with code {last_code}");
+                return Err(Failure::new(Category::BrokerFailed, cause, "look at the broker's own messages above"));
+            }
+            self.log
+                .info("broker", &format!("{why}; starting it again in {} s ({failures} of {limit})", pause.as_secs()));
+            if let Err(signal) = self.pause(pause).await? {
+                return self.stopped_while_waiting(signal);
+            }
+            pause = (pause * 2).min(LONGEST_PAUSE);
+            if let Some(code) = self.parent_again().await? {
+                return Ok(code);
+            }
+        }
+    }
+
+    async fn pause(&mut self, pause: Duration) -> Result<Result<(), i32>, Failure> {
+        let waited = self.supervisor.unless_stopped(tokio::time::sleep(pause)).await;
+        waited.map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
+    }
+
+    /// Waits for the parent of a broker that failed. Some code: there is nothing to wait for any more.
+    ///
+    /// A lead that ended for good leaves DNS (a headless Service forgets a pod that has ended); one that restarts is in
+    /// DNS and refuses, or is away for as long as the Job needs for a new pod. So a missing name counts as the end
+    /// after a while, a refusal only as a failure that the Job may retry, after a long while.
+    async fn parent_again(&mut self) -> Result<Option<u8>, Failure> {
+        let Some(mut parent) = self.parent.take() else { return Ok(None) };
+        let waited = self.supervisor.unless_stopped(await_return(&mut parent, &self.options)).await;
+        let host = parent.host.clone();
+        self.parent = Some(parent);
+        match waited.map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))? {
+            Err(signal) => self.stopped_while_waiting(signal).map(Some),
+            Ok(Ok(())) => Ok(None),
+            Ok(Err(missing)) if missing.is_name_gone() => {
+                self.log.info("stop", "the lead has ended: its name is gone");
+                Ok(Some(0))
+            }
+            Ok(Err(missing)) => Err(unreachable_parent(&host, &missing)),
+        }
+    }
+
+    /// Starts the program once. The inner error is an exit code: it did not start, or must not any more.
+    async fn launch_once(&mut self, launch: &Launch) -> Result<Result<Ended, u8>, Failure> {
+        if let Some(signal) = self.supervisor.stop_wanted() {
+            return Ok(Err(flux_shared::exit::of_signal(signal)));
+        }
+        let argv: Vec<OsString> = launch.argv.iter().map(|word| self.session.resolve(word)).collect();
+        let begin = Instant::now();
+        let child = match self.program(launch, &argv).start() {
+            Ok(child) => child,
+            Err(error) => return Ok(Err(self.did_not_start(&error))),
+        };
+        let is_follower = launch.at_end != AtEnd::Exit;
+        let bound = self.options.hold();
+        let hold = self.parent.as_mut().filter(|_| is_follower).map(|parent| Hold { parent, bound });
+        let target = if is_flux(&argv) { Target::Process } else { Target::Group };
+        let policy = Policy { target, kill_after: self.options.kill_after(), second_kills: true, hold };
+        let ended = self.supervisor.run(child, policy).await;
+        let ended =
+            ended.map_err(|error| Failure::internal(format!("failed to supervise {}: {error}", launch.label)))?;
+        self.note(launch, begin, &ended);
+        Ok(Ok(ended))
+    }
+
+    fn program<'a>(&'a self, launch: &Launch, argv: &'a [OsString]) -> Program<'a> {
+        let limits = self.session.limits.iter().filter_map(|(name, (soft, hard))| {
+            LIMITS.into_iter().find(|(known, _)| known == name).map(|(_, resource)| (resource, *soft, *hard))
+        });
+        Program {
+            argv,
+            environment: &self.session.environment,
+            directory: &self.session.directory,
+            output: match launch.stdout {
+                Stdout::Inherit => Output::Inherit,
+                Stdout::LineBuffered => Output::LineBuffered,
+                Stdout::Discard => Output::Discard,
+            },
+            setup: ChildSetup {
+                foreground: self.supervisor.has_terminal(),
+                umask: Some(self.session.umask),
+                limits: limits.collect(),
+                identity: launch.run_as.and_then(identity),
+                ..ChildSetup::default()
+            },
+        }
+    }
+
+    /// A failed program is named in the termination message; its code is passed on as it is.
+    fn tell_end(&self, code: u8) -> u8 {
+        if code != 0 {
+            crate::failure::write_termination(
+                &self.options.termination_log,
+                &format!("the program ended with code {code}"),
+            );
+        }
+        code
+    }
+
+    fn did_not_start(&mut self, error: &StartError) -> u8 {
+        self.log.plain("broker", &format!("flux-agent: {error}"));
+        crate::failure::write_termination(&self.options.termination_log, &format!("flux-agent: {error}"));
+        error.code
+    }
+
+    fn note(&mut self, launch: &Launch, begin: Instant, ended: &Ended) {
+        let stop = ended.stopped.map_or(ended.at, |(_, at)| at);
+        match ended.first_output {
+            Some(first) if launch.stdout == Stdout::LineBuffered => {
+                self.timeline.record_until("broker", begin, first);
+                self.timeline.record_until("job", first, stop);
+            }
+            _ => self.timeline.record_until("broker", begin, stop),
+        }
+        if ended.stopped.is_some() {
+            self.timeline.record_until("stop", stop, ended.at);
+        }
+        if self.timed && !self.log.quiet {
+            self.log.plain("time", &flux_time(launch.label, ended.at.duration_since(begin)));
+        }
+        if let End::Signaled(signal) = ended.end {
+            self.log.info("broker", &format!("{} was ended by signal {signal}", launch.label));
+        }
+    }
+
+    /// A stop before the broker runs. The codes tell the Job to count it and make the pod anew, if it goes on at all.
+    pub(super) fn stopped_while_waiting(&self, signal: i32) -> Result<u8, Failure> {
+        let cause = format!("told to stop (signal {signal}) while waiting for the parent broker");
+        Err(Failure::new(Category::ParentUnreachable, cause, ""))
+    }
+}
+
+/// What the end of a follower's broker means.
+fn judge(ended: &Ended) -> Verdict {
+    match (ended.end, &ended.lost, ended.stopped) {
+        // The lead has dismissed it, or has gone while we were to stop as well.
+        (End::Exited(0), None, _) if !ended.passed_on => Verdict::Done(0),
+        (_, Some(_), Some(_)) => Verdict::Done(0),
+        // This pod alone is to go, the instance goes on: not a success of its index.
+        (_, None, Some(_)) => Verdict::Done(Category::BrokerFailed.code()),
+        (_, Some(missing), None) => Verdict::Again(format!("the parent broker was lost ({missing})")),
+        (End::Exited(code), None, None) => Verdict::Again(format!("the broker ended with code {code}")),
+        (End::Signaled(signal), None, None) => Verdict::Again(format!("the broker was ended by signal {signal}")),
+    }
+}
+
+/// Until the parent answers again; the error says that it won't.
+async fn await_return(parent: &mut Parent, options: &super::Options) -> Result<(), Missing> {
+    let mut backoff = crate::wait::Backoff::default();
+    let begin = Instant::now();
+    let mut gone_since = None;
+    loop {
+        let missing = match parent.probe().await {
+            Ok(()) => return Ok(()),
+            Err(missing) => missing,
+        };
+        let name_gone = missing.is_name_gone().then(|| *gone_since.get_or_insert_with(Instant::now));
+        if name_gone.is_none() {
+            gone_since = None;
+        }
+        if name_gone.is_some_and(|since| since.elapsed() >= options.lead_gone) || begin.elapsed() >= options.lead_silent
+        {
+            return Err(missing);
+        }
+        tokio::time::sleep(backoff.next(Duration::from_secs(1))).await;
+    }
+}
+
+/// The failure of a parent that never answered.
+pub(super) fn unreachable_parent(host: &str, missing: &Missing) -> Failure {
+    let remedy = match missing {
+        Missing::Name(_) => "does the lead's pod run, and does the headless Service exist?",
+        Missing::Route { .. } => "look for a network policy or a firewall between the pods",
+        Missing::Port(_) => "look at the lead's own log",
+    };
+    let cause = format!("failed to reach the parent broker {}: {missing}", host.trim_end_matches('.'));
+    Failure::new(Category::ParentUnreachable, cause, remedy)
+}
+
+/// A broker ends its own processes in order; anything else gets its signals as a group.
+fn is_flux(argv: &[OsString]) -> bool {
+    argv.first().is_some_and(|name| Path::new(name).file_name().is_some_and(|name| name == "flux"))
+}
+
+/// Ids to take on, if they are not ours already. Supplementary groups (a volume's fsGroup) stay, root's own does not.
+fn identity(owner: Owner) -> Option<(Uid, Gid, Vec<Gid>)> {
+    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
+    if uid == nix::unistd::geteuid() && gid == nix::unistd::getegid() {
+        return None;
+    }
+    let mut groups = nix::unistd::getgroups().unwrap_or_default();
+    groups.retain(|group| group.as_raw() != 0 && *group != gid);
+    groups.insert(0, gid);
+    Some((uid, gid, groups))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ended(end: End, stopped: bool, passed_on: bool, lost: bool) -> Ended {
+        let at = Instant::now();
+        let lost = lost.then(|| Missing::Port(([127, 0, 0, 1], 8050).into()));
+        Ended { end, at, stopped: stopped.then_some((15, at)), passed_on, lost, first_output: None }
+    }
+
+    #[test]
+    fn a_followers_end_is_a_success_only_if_the_lead_wished_it_or_is_gone() {
+        use End::{Exited, Signaled};
+        let done = |code| Verdict::Done(code);
+        assert_eq!(judge(&ended(Exited(0), false, false, false)), done(0), "dismissed");
+        assert_eq!(judge(&ended(Exited(0), true, false, false)), done(0), "dismissed while told to stop");
+        assert_eq!(judge(&ended(Exited(0), true, true, true)), done(0), "all go, the lead went first");
+        assert_eq!(judge(&ended(Exited(0), true, true, false)), done(248), "this pod alone goes");
+        assert_eq!(judge(&ended(Signaled(9), true, true, false)), done(248));
+        for again in [
+            ended(Exited(1), false, false, false),
+            ended(Signaled(9), false, false, false),
+            ended(Exited(0), false, true, true),
+        ] {
+            assert!(matches!(judge(&again), Verdict::Again(_)), "{again:?}");
+        }
+    }
+}

@@ -1,0 +1,218 @@
+//! What carries over from step to step: environment, working directory, umask and limits, as the snippets leave them.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::PathBuf;
+
+use flux_shared::words::Word;
+use nix::sys::resource::{Resource, getrlimit};
+
+use crate::plan::EnvChange;
+use crate::supervise::program::Environment;
+
+/// The state of the entrypoint.
+#[derive(Debug, Clone)]
+pub struct Session {
+    pub environment: Environment,
+    pub directory: PathBuf,
+    pub umask: u32,
+    /// Limits that a snippet has changed: resource, soft, hard.
+    pub limits: BTreeMap<&'static str, (u64, u64)>,
+}
+
+/// The limits that shells can change, by the names that the state report uses.
+pub const LIMITS: [(&str, Resource); 13] = [
+    ("as", Resource::RLIMIT_AS),
+    ("core", Resource::RLIMIT_CORE),
+    ("cpu", Resource::RLIMIT_CPU),
+    ("data", Resource::RLIMIT_DATA),
+    ("fsize", Resource::RLIMIT_FSIZE),
+    ("locks", Resource::RLIMIT_LOCKS),
+    ("memlock", Resource::RLIMIT_MEMLOCK),
+    ("nice", Resource::RLIMIT_NICE),
+    ("nofile", Resource::RLIMIT_NOFILE),
+    ("nproc", Resource::RLIMIT_NPROC),
+    ("rtprio", Resource::RLIMIT_RTPRIO),
+    ("sigpending", Resource::RLIMIT_SIGPENDING),
+    ("stack", Resource::RLIMIT_STACK),
+];
+
+impl Session {
+    /// That of this process.
+    pub fn of_process() -> Session {
+        Session {
+            environment: std::env::vars_os().collect(),
+            directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
+            umask: current_umask(),
+            limits: BTreeMap::new(),
+        }
+    }
+
+    /// A variable's value, for words.
+    pub fn lookup(&self, name: &str) -> Option<String> {
+        self.environment.get(OsStr::new(name)).map(|value| value.to_string_lossy().into_owned())
+    }
+
+    /// A word with its variables replaced.
+    pub fn resolve(&self, word: &Word) -> OsString {
+        // One variable alone keeps its bytes, whatever they are.
+        if let Word::Template(parts) = word
+            && let [flux_shared::words::Part::Env(name)] = parts.as_slice()
+        {
+            return self.environment.get(OsStr::new(name)).cloned().unwrap_or_default();
+        }
+        word.resolve(|name| self.lookup(name)).into()
+    }
+
+    /// Applies a change to the environment.
+    pub fn apply(&mut self, change: &EnvChange) {
+        match change {
+            EnvChange::Set { name, value } => {
+                let value = self.resolve(value);
+                self.environment.insert(name.into(), value);
+            }
+            EnvChange::Append { name, separator, value } => self.append(name, *separator, value),
+            EnvChange::Default { name, value } => {
+                self.environment.entry(name.into()).or_insert_with(|| value.into());
+            }
+            EnvChange::Remove { name } => {
+                self.environment.remove(OsStr::new(name));
+            }
+        }
+    }
+
+    fn append(&mut self, name: &str, separator: char, value: &str) {
+        let entry = self.environment.entry(name.into()).or_default();
+        let mut bytes = std::mem::take(entry).into_vec();
+        let mut separator_bytes = [0; 4];
+        let separator = separator.encode_utf8(&mut separator_bytes).as_bytes();
+        if bytes.is_empty() {
+            bytes = value.into();
+        } else if !contains_part(&bytes, separator, value.as_bytes()) {
+            bytes.extend_from_slice(separator);
+            bytes.extend_from_slice(value.as_bytes());
+        }
+        *entry = OsString::from_vec(bytes);
+    }
+}
+
+fn contains_part(bytes: &[u8], separator: &[u8], part: &[u8]) -> bool {
+    let mut rest = bytes;
+    loop {
+        let end = rest.windows(separator.len()).position(|window| window == separator);
+        if &rest[..end.unwrap_or(rest.len())] == part {
+            return true;
+        }
+        match end {
+            Some(end) => rest = &rest[end + separator.len()..],
+            None => return false,
+        }
+    }
+}
+
+/// The umask of this process. (It can only be read by setting it.)
+pub fn current_umask() -> u32 {
+    let old = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    nix::sys::stat::umask(old);
+    old.bits()
+}
+
+/// All limits of this process.
+pub fn current_limits() -> impl Iterator<Item = (&'static str, u64, u64)> {
+    LIMITS.into_iter().filter_map(|(name, resource)| getrlimit(resource).ok().map(|(soft, hard)| (name, soft, hard)))
+}
+
+/// Shell lines that bring `before` to `after`: `export NAME='value'`, `unset NAME`. Names that a shell cannot have are left out.
+pub fn shell_changes(before: &Environment, after: &Environment) -> Vec<u8> {
+    let mut text = Vec::new();
+    for name in before.keys().filter(|name| !after.contains_key(*name) && is_shell_name(name)) {
+        text.extend_from_slice(b"unset ");
+        text.extend_from_slice(name.as_bytes());
+        text.push(b'\n');
+    }
+    let changed = after.iter().filter(|(name, value)| before.get(*name) != Some(value));
+    text.extend(exports(changed.map(|(name, value)| (name.as_os_str(), value.as_os_str()))));
+    text
+}
+
+/// Shell lines `export NAME='value'`.
+pub fn exports<'a>(variables: impl Iterator<Item = (&'a OsStr, &'a OsStr)>) -> Vec<u8> {
+    let mut text = Vec::new();
+    for (name, value) in variables.filter(|(name, _)| is_shell_name(name)) {
+        text.extend_from_slice(b"export ");
+        text.extend_from_slice(name.as_bytes());
+        text.extend_from_slice(b"='");
+        for byte in value.as_bytes() {
+            match byte {
+                b'\'' => text.extend_from_slice(br"'\''"),
+                byte => text.push(*byte),
+            }
+        }
+        text.extend_from_slice(b"'\n");
+    }
+    text
+}
+
+/// Whether a shell can have a variable of this name.
+pub fn is_shell_name(name: &OsStr) -> bool {
+    let bytes = name.as_bytes();
+    bytes.first().is_some_and(|first| !first.is_ascii_digit())
+        && bytes.iter().all(|byte| byte.is_ascii_alphanumeric() || *byte == b'_')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session(variables: &[(&str, &str)]) -> Session {
+        let environment = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
+        Session { environment, directory: "/".into(), umask: 0o022, limits: BTreeMap::new() }
+    }
+
+    #[test]
+    fn appending_keeps_what_is_there_and_happens_once() {
+        let mut session = session(&[("PATH", "/bin:/usr/bin"), ("EMPTY", "")]);
+        let mut append = |name: &str, value: &str| {
+            session.apply(&EnvChange::Append { name: name.into(), separator: ':', value: value.into() });
+            session.lookup(name).unwrap()
+        };
+        assert_eq!(append("PATH", "/mnt/flux/view/bin"), "/bin:/usr/bin:/mnt/flux/view/bin");
+        assert_eq!(append("PATH", "/usr/bin"), "/bin:/usr/bin:/mnt/flux/view/bin");
+        assert_eq!(append("PATH", "/usr"), "/bin:/usr/bin:/mnt/flux/view/bin:/usr");
+        assert_eq!(append("EMPTY", "x"), "x");
+        assert_eq!(append("NEW", "x"), "x");
+    }
+
+    #[test]
+    fn changes_see_what_was_set_before() {
+        let mut session = session(&[("A", "1"), ("GONE", "x")]);
+        let word = flux_shared::words::split("\"<$A$B>\"").unwrap().words.remove(0);
+        session.apply(&EnvChange::Set { name: "C".into(), value: word });
+        session.apply(&EnvChange::Default { name: "A".into(), value: "2".into() });
+        session.apply(&EnvChange::Default { name: "D".into(), value: "4".into() });
+        session.apply(&EnvChange::Remove { name: "GONE".into() });
+        let seen: Vec<String> =
+            session.environment.iter().map(|(n, v)| format!("{}={}", n.display(), v.display())).collect();
+        assert_eq!(seen, ["A=1", "C=<1>", "D=4"]);
+    }
+
+    #[test]
+    fn every_value_survives_a_real_shell() {
+        let nasty = OsString::from_vec(b"it's \"$HOME\" `x` \\ \n two\ttabs ! * \xff end".to_vec());
+        let before = Environment::from([("GONE".into(), "1".into()), ("SAME".into(), "1".into())]);
+        let after = Environment::from([
+            ("SAME".into(), "1".into()),
+            ("NASTY".into(), nasty.clone()),
+            ("no-shell.name".into(), "x".into()),
+        ]);
+        let mut script = shell_changes(&before, &after);
+        assert!(!script.windows(4).any(|w| w == b"SAME" || w == b"no-s"));
+        script.extend_from_slice(b"printf %s \"$NASTY${GONE-unset}\"");
+        let output =
+            std::process::Command::new("sh").arg("-c").arg(OsString::from_vec(script)).env("GONE", "1").output();
+        let mut want = nasty.into_vec();
+        want.extend_from_slice(b"unset");
+        assert_eq!(output.unwrap().stdout, want);
+    }
+}

@@ -1,0 +1,259 @@
+//! The user's snippets: one shell of the image's own, from the first snippet to the last.
+//!
+//! ```text
+//! agent ── word ──► ask (pipe) ──► shell: sources the changes of the environment, then the snippet
+//!       ◄─ state ── reply (pipe) ◄── `flux-agent snippet-state`, run by the shell after each
+//! ```
+//!
+//! Snippets and changes are handed over in memory (memfd), so that a read-only image is no obstacle and nothing stays
+//! on a disk. All descriptors are opened by their path below /proc/self/fd, which every shell understands.
+
+use std::collections::VecDeque;
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::io::{self, Read, Write};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
+
+use flux_shared::exit::Category;
+use nix::fcntl::OFlag;
+use nix::sys::memfd::{MFdFlags, memfd_create};
+use tokio::io::unix::AsyncFd;
+
+use super::session::{Session, current_limits, shell_changes};
+use super::state::{self, State};
+use crate::failure::Failure;
+use crate::supervise::program::{Child, Environment, Found, Output, Program, find};
+use crate::supervise::raw::{ChildSetup, Status};
+use crate::supervise::{Event, Supervisor, is_stop, raw, terminal};
+
+/// The only shell text of ours that runs: it sources what it is told to and reports. It is a constant, the user's text
+/// is never pasted into it; a loop, because one shell must see all snippets.
+const DRIVER: &str = r#"
+flux_agent_self=$1 flux_agent_ask=$2 flux_agent_changes=$3 flux_agent_snippet=$4 flux_agent_reply=$5 flux_agent_errors=$6
+shift 6
+while IFS= read -r flux_agent_word <"$flux_agent_ask"; do
+    . "$flux_agent_changes"
+    case $flux_agent_word in
+        end) break ;;
+        silent) . "$flux_agent_snippet" >/dev/null 2>"$flux_agent_errors" ;;
+        *) . "$flux_agent_snippet" ;;
+    esac
+    "$flux_agent_self" snippet-state "$flux_agent_reply" "$?" "${asFlux-}"
+done
+"#;
+
+/// How much of a silent snippet's errors is kept for the case that it fails.
+const KEPT_ERRORS: usize = 2048;
+
+/// How a snippet ended.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// With this status; the shell is there for the next one.
+    Went(u8),
+    /// The shell has ended: `exit`, a failure under strict, or a signal.
+    Ended(u8),
+}
+
+/// The shell.
+#[derive(Debug)]
+pub struct Shell {
+    child: Child,
+    ask: File,
+    changes: File,
+    snippet: File,
+    reply: AsyncFd<OwnedFd>,
+    errors: Arc<Mutex<VecDeque<u8>>>,
+    /// The environment that the shell has.
+    known: Environment,
+    limits: Vec<(&'static str, u64, u64)>,
+}
+
+impl Shell {
+    /// Starts the image's shell: bash, else sh.
+    pub fn start(supervisor: &Supervisor, session: &Session, strict: bool) -> Result<Shell, Failure> {
+        let (path, is_bash) = image_shell(session)?;
+        let plumbing = || -> io::Result<_> {
+            let (ask_there, ask) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+            let (reply, reply_there) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+            let (errors, errors_there) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
+            nix::fcntl::fcntl(&reply, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
+            let memory = |name: &str| memfd_create(name, MFdFlags::MFD_CLOEXEC).map(File::from);
+            let (changes, snippet) = (memory("changes")?, memory("snippet")?);
+            Ok(([ask_there, reply_there, errors_there], File::from(ask), reply, errors, changes, snippet))
+        };
+        let failed = |error: io::Error| Failure::internal(format!("failed to talk to the shell: {error}"));
+        let (theirs, ask, reply, errors_from, changes, snippet) = plumbing().map_err(failed)?;
+        let errors = keep_errors(File::from(errors_from)).map_err(failed)?;
+        let numbers = [
+            theirs[0].as_raw_fd(),
+            changes.as_raw_fd(),
+            snippet.as_raw_fd(),
+            theirs[1].as_raw_fd(),
+            theirs[2].as_raw_fd(),
+        ];
+        let argv = command_line(&path, is_bash, strict, &numbers).map_err(failed)?;
+        let program = Program {
+            argv: &argv,
+            environment: &session.environment,
+            directory: &session.directory,
+            output: Output::Inherit,
+            setup: ChildSetup {
+                tied: true,
+                foreground: supervisor.has_terminal(),
+                umask: Some(session.umask),
+                inherit: numbers.to_vec(),
+                ..ChildSetup::default()
+            },
+        };
+        let child = program.start().map_err(|error| {
+            Failure::new(
+                Category::ShellMissing,
+                error.to_string(),
+                "the image's shell does not run; leave out the snippets or change the image",
+            )
+        })?;
+        let reply = raw::watch(reply).map_err(failed)?;
+        let known = session.environment.clone();
+        Ok(Shell { child, ask, changes, snippet, reply, errors, known, limits: current_limits().collect() })
+    }
+
+    /// Runs one snippet and carries its state over into `session`.
+    pub async fn run(
+        &mut self,
+        supervisor: &mut Supervisor,
+        session: &mut Session,
+        source: &str,
+        silent: bool,
+    ) -> Result<Outcome, Failure> {
+        let failed = |error: io::Error| Failure::internal(format!("failed to talk to the shell: {error}"));
+        if supervisor.has_terminal() {
+            terminal::give_to(self.child.pid);
+        }
+        fill(&mut self.changes, &shell_changes(&self.known, &session.environment)).map_err(failed)?;
+        fill(&mut self.snippet, source.as_bytes()).map_err(failed)?;
+        self.tell(if silent { "silent" } else { "go" }).map_err(failed)?;
+        let outcome = self.answer(supervisor).await.map_err(failed)?;
+        if supervisor.has_terminal() {
+            terminal::take_back();
+        }
+        Ok(match outcome {
+            Ok(state) => {
+                state.carry_over(session, &self.limits);
+                self.known = state.environment;
+                Outcome::Went(state.status)
+            }
+            Err(code) => Outcome::Ended(code),
+        })
+    }
+
+    fn tell(&mut self, word: &str) -> io::Result<()> {
+        self.ask.write_all(format!("{word}\n").as_bytes())
+    }
+
+    /// The state, or the code with which the shell ended.
+    async fn answer(&mut self, supervisor: &mut Supervisor) -> io::Result<Result<State, u8>> {
+        let mut bytes = Vec::new();
+        let mut stops = 0;
+        loop {
+            tokio::select! {
+                event = supervisor.event() => match event? {
+                    Event::Child(pid, Status::Exited(code)) if pid == self.child.pid => return Ok(Err(code)),
+                    Event::Child(pid, Status::Signaled(signal)) if pid == self.child.pid => {
+                        return Ok(Err(flux_shared::exit::of_signal(signal)));
+                    }
+                    Event::Child(..) => {}
+                    Event::Signal(received) => {
+                        stops += u32::from(is_stop(received.number));
+                        let signal = if stops > 1 { libc::SIGKILL } else { received.number };
+                        let _ = raw::send(-self.child.pid, signal);
+                    }
+                },
+                ready = self.reply.readable() => {
+                    let mut ready = ready?;
+                    let mut chunk = [0; 4096];
+                    match nix::unistd::read(ready.get_inner(), &mut chunk) {
+                        Ok(count) => bytes.extend_from_slice(&chunk[..count]),
+                        Err(nix::errno::Errno::EAGAIN) => ready.clear_ready(),
+                        Err(error) => return Err(error.into()),
+                    }
+                    if let Some(state) = state::parse(&bytes) {
+                        return Ok(Ok(state));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The last of what a silent snippet said on standard error, for its failure's line.
+    pub fn last_errors(&self) -> String {
+        let kept = self.errors.lock().map(|kept| kept.iter().copied().collect::<Vec<u8>>()).unwrap_or_default();
+        String::from_utf8_lossy(&kept).trim().to_owned()
+    }
+
+    /// Ends the shell in order, so that its EXIT trap runs; its code no longer matters.
+    pub async fn end(mut self, supervisor: &mut Supervisor) -> io::Result<()> {
+        if fill(&mut self.changes, b"").and_then(|()| self.tell("end")).is_err() {
+            return Ok(());
+        }
+        match self.answer(supervisor).await {
+            Ok(_) => Ok(()),
+            Err(error) => Err(error),
+        }
+    }
+}
+
+fn image_shell(session: &Session) -> Result<(PathBuf, bool), Failure> {
+    for (name, is_bash) in [("bash", true), ("sh", false)] {
+        let by_path = find(OsStr::new(name), &session.environment, &session.directory);
+        let by_habit = find(OsStr::new(name), &Environment::new(), Path::new("/"));
+        if let Found::Program(path) = by_path {
+            return Ok((path, is_bash));
+        }
+        if let Found::Program(path) = by_habit {
+            return Ok((path, is_bash));
+        }
+    }
+    let cause = "failed to run a snippet: the image has neither bash nor sh";
+    Err(Failure::new(
+        Category::ShellMissing,
+        cause,
+        "use an image with a shell, or leave out the snippets (commands.init, pre, post …)",
+    ))
+}
+
+fn command_line(path: &Path, is_bash: bool, strict: bool, numbers: &[RawFd]) -> io::Result<Vec<OsString>> {
+    let mut argv: Vec<OsString> = vec![path.into()];
+    match (strict, is_bash) {
+        (true, true) => argv.extend(["-e", "-E", "-u", "-o", "pipefail"].map(OsString::from)),
+        (true, false) => argv.extend(["-e", "-u"].map(OsString::from)),
+        (false, _) => {}
+    }
+    argv.extend(["-c".into(), DRIVER.into(), "flux-agent".into(), std::env::current_exe()?.into()]);
+    argv.extend(numbers.iter().map(|number| OsString::from(format!("/proc/self/fd/{number}"))));
+    Ok(argv)
+}
+
+/// The content of a memory file becomes `bytes`.
+fn fill(file: &mut File, bytes: &[u8]) -> io::Result<()> {
+    use std::os::unix::fs::FileExt;
+    file.set_len(0)?;
+    file.write_all_at(bytes, 0)
+}
+
+/// Reads all that comes and keeps the end of it.
+fn keep_errors(mut from: File) -> io::Result<Arc<Mutex<VecDeque<u8>>>> {
+    let kept = Arc::new(Mutex::new(VecDeque::new()));
+    let keep = Arc::clone(&kept);
+    std::thread::Builder::new().stack_size(64 * 1024).spawn(move || {
+        let mut chunk = [0; 1024];
+        while let Ok(count @ 1..) = from.read(&mut chunk) {
+            let Ok(mut kept) = keep.lock() else { return };
+            kept.extend(&chunk[..count]);
+            let surplus = kept.len().saturating_sub(KEPT_ERRORS);
+            kept.drain(..surplus);
+        }
+    })?;
+    Ok(kept)
+}

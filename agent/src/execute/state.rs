@@ -1,0 +1,181 @@
+//! The state of the user's shell, as it reports it: `flux-agent snippet-state`, run by the shell itself, is the writer.
+//!
+//! Records end in NUL: `status=0`, `umask=0022`, `directory=/x`, `as-flux=…`, `limit=nofile:1024:4096` each, then
+//! `environment`, then every exported variable as it is, then `end`.
+
+use std::ffi::{OsStr, OsString};
+use std::io::{self, Write};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+use super::session::{Session, current_limits, current_umask, is_shell_name};
+use crate::supervise::program::Environment;
+
+/// Variables of our own in the shell begin so; they are nobody else's business.
+pub const OURS: &str = "flux_agent_";
+/// What shells set for themselves.
+const OF_THE_SHELL: [&str; 3] = ["_", "SHLVL", "OLDPWD"];
+const LAST: &[u8] = b"\0end\0";
+
+/// What a shell reported after a snippet.
+#[derive(Debug, PartialEq)]
+pub struct State {
+    pub status: u8,
+    pub umask: u32,
+    pub directory: PathBuf,
+    pub as_flux: String,
+    pub limits: Vec<(&'static str, u64, u64)>,
+    pub environment: Environment,
+}
+
+/// Writes the state of this process, which it has from the shell that runs it.
+pub fn report(output: &Path, status: &str, as_flux: &OsStr) -> io::Result<()> {
+    let mut text = format!("status={status}\0umask={:04o}\0directory=", current_umask()).into_bytes();
+    text.extend_from_slice(std::env::current_dir().unwrap_or_default().as_os_str().as_bytes());
+    text.extend_from_slice(b"\0as-flux=");
+    text.extend_from_slice(as_flux.as_bytes());
+    for (name, soft, hard) in current_limits() {
+        text.extend_from_slice(format!("\0limit={name}:{soft}:{hard}").as_bytes());
+    }
+    text.extend_from_slice(b"\0environment");
+    for (name, value) in std::env::vars_os() {
+        text.push(0);
+        text.extend_from_slice(name.as_bytes());
+        text.push(b'=');
+        text.extend_from_slice(value.as_bytes());
+    }
+    text.extend_from_slice(LAST);
+    std::fs::OpenOptions::new().write(true).open(output)?.write_all(&text)
+}
+
+/// The state in `bytes`; none if it is not complete yet.
+pub fn parse(bytes: &[u8]) -> Option<State> {
+    let body = bytes.strip_suffix(LAST)?;
+    let mut records = body.split(|byte| *byte == 0);
+    let mut state = State {
+        status: 0,
+        umask: 0o022,
+        directory: PathBuf::new(),
+        as_flux: String::new(),
+        limits: Vec::new(),
+        environment: Environment::new(),
+    };
+    for record in records.by_ref().take_while(|record| *record != b"environment") {
+        let (name, value) = split(record)?;
+        let text = String::from_utf8_lossy(value);
+        match name {
+            b"status" => state.status = text.parse().ok()?,
+            b"umask" => state.umask = u32::from_str_radix(&text, 8).ok()?,
+            b"directory" => state.directory = OsString::from_vec(value.to_vec()).into(),
+            b"as-flux" => state.as_flux = text.into_owned(),
+            b"limit" => state.limits.extend(parse_limit(&text)),
+            _ => {}
+        }
+    }
+    for record in records {
+        let (name, value) = split(record)?;
+        state.environment.insert(OsString::from_vec(name.to_vec()), OsString::from_vec(value.to_vec()));
+    }
+    Some(state)
+}
+
+fn split(record: &[u8]) -> Option<(&[u8], &[u8])> {
+    let at = record.iter().position(|byte| *byte == b'=')?;
+    Some((&record[..at], &record[at + 1..]))
+}
+
+fn parse_limit(text: &str) -> Option<(&'static str, u64, u64)> {
+    let mut parts = text.split(':');
+    let name = parts.next()?;
+    let (name, _) = super::session::LIMITS.into_iter().find(|(known, _)| *known == name)?;
+    Some((name, parts.next()?.parse().ok()?, parts.next()?.parse().ok()?))
+}
+
+impl State {
+    /// What a later step sees of it. `before` are the limits that the agent itself has.
+    pub fn carry_over(&self, session: &mut Session, before: &[(&'static str, u64, u64)]) {
+        let old = std::mem::take(&mut session.environment);
+        let is_shells_own = |name: &OsStr| OF_THE_SHELL.iter().any(|own| name == *own) || name == "PWD";
+        let mut new = self.environment.clone();
+        new.retain(|name, _| !name.as_bytes().starts_with(OURS.as_bytes()));
+        new.retain(|name, _| !is_shells_own(name) || old.contains_key(name));
+        for (name, value) in old {
+            // Names that a shell cannot have it has dropped; its own counters are not the user's doing.
+            if !is_shell_name(&name) || OF_THE_SHELL.iter().any(|own| name == *own) {
+                new.insert(name, value);
+            }
+        }
+        new.extend(as_flux_variables(&self.as_flux));
+        session.environment = new;
+        if self.directory.is_dir() {
+            session.directory.clone_from(&self.directory);
+        }
+        session.umask = self.umask;
+        for limit @ (name, soft, hard) in &self.limits {
+            if before.contains(limit) {
+                session.limits.remove(name);
+            } else {
+                session.limits.insert(name, (*soft, *hard));
+            }
+        }
+    }
+}
+
+/// `sudo -u flux -E PATH=/x -E HOME=/y`: the `NAME=VALUE` words that follow a `-E`.
+fn as_flux_variables(text: &str) -> Vec<(OsString, OsString)> {
+    let words = flux_shared::words::split_literal(text)
+        .unwrap_or_else(|_| text.split_whitespace().map(str::to_owned).collect());
+    let preserved = words.iter().skip_while(|word| *word != "-E");
+    preserved
+        .filter_map(|word| word.split_once('='))
+        .filter(|(name, _)| is_shell_name(OsStr::new(name)))
+        .map(|(name, value)| (name.into(), value.into()))
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn environment(variables: &[(&str, &str)]) -> Environment {
+        variables.iter().map(|(name, value)| (name.into(), value.into())).collect()
+    }
+
+    #[test]
+    fn a_state_is_read_back_only_when_it_is_complete() {
+        let text =
+            b"status=3\0umask=0077\0directory=/tmp\0as-flux=x\0limit=nofile:10:20\0environment\0A=1\0B=x=\n\0end\0";
+        for end in 0..text.len() {
+            assert_eq!(parse(&text[..end]), None);
+        }
+        let state = parse(text).unwrap();
+        assert_eq!((state.status, state.umask, state.directory.as_path()), (3, 0o077, Path::new("/tmp")));
+        assert_eq!(state.limits, [("nofile", 10, 20)]);
+        assert_eq!(state.environment, environment(&[("A", "1"), ("B", "x=\n")]));
+    }
+
+    #[test]
+    fn the_shells_own_variables_and_ours_stay_out_and_odd_names_stay_in() {
+        let mut session = Session {
+            environment: environment(&[("A", "1"), ("MY-VAR", "kept"), ("SHLVL", "0")]),
+            directory: "/".into(),
+            umask: 0o022,
+            limits: std::collections::BTreeMap::new(),
+        };
+        let reported =
+            [("B", "2"), ("SHLVL", "1"), ("PWD", "/tmp"), ("OLDPWD", "/"), ("_", "x"), ("flux_agent_ask", "y")];
+        let state = State {
+            status: 0,
+            umask: 0o077,
+            directory: "/tmp".into(),
+            as_flux: "sudo -u flux -E HOME=/home/x -E \"P=a b\"".into(),
+            limits: vec![("nofile", 5, 6), ("core", 1, 1)],
+            environment: environment(&reported),
+        };
+        state.carry_over(&mut session, &[("core", 1, 1)]);
+        let want = [("B", "2"), ("HOME", "/home/x"), ("MY-VAR", "kept"), ("P", "a b"), ("SHLVL", "0")];
+        assert_eq!(session.environment, environment(&want));
+        assert_eq!((session.umask, session.directory.as_path()), (0o077, Path::new("/tmp")));
+        assert_eq!(session.limits.into_iter().collect::<Vec<_>>(), [("nofile", (5, 6))]);
+    }
+}

@@ -1,0 +1,65 @@
+//! A user and its group, added to /etc/passwd and /etc/group as text: no useradd, no NSS.
+
+use std::fs::{self, OpenOptions};
+use std::io::{self, Write};
+use std::path::Path;
+
+use flux_shared::exit::Category;
+
+use super::files::Files;
+use crate::failure::{Failure, plain};
+
+/// Adds the lines that are missing.
+pub fn ensure(files: &Files, name: &str, uid: u32, gid: u32, home: &str) -> Result<(), Failure> {
+    ensure_line(&files.at("/etc/passwd"), name, &format!("{name}:x:{uid}:{gid}::{home}:/bin/sh"))?;
+    ensure_line(&files.at("/etc/group"), name, &format!("{name}:x:{gid}:"))
+}
+
+fn ensure_line(path: &Path, name: &str, line: &str) -> Result<(), Failure> {
+    append_missing(path, name, line).map_err(|error| {
+        let cause = format!("failed to add the user {name} to {}: {}", path.display(), plain(&error));
+        Failure::new(
+            Category::UserFailed,
+            cause,
+            "run the container as root, or leave out fluxUser and use its own user",
+        )
+    })
+}
+
+fn append_missing(path: &Path, name: &str, line: &str) -> io::Result<()> {
+    let text = match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+        text => text?,
+    };
+    if text.lines().any(|known| known.split(':').next() == Some(name)) {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent() {
+        fs::create_dir_all(parent)?;
+    }
+    // One write at the end of the file, so that it works on a file that is mounted, and is there or is not.
+    let begin = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
+    let mut file = OpenOptions::new().append(true).create(true).open(path)?;
+    file.write_all(format!("{begin}{line}\n").as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_is_added_once_and_a_known_name_is_left_alone() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir(root.path().join("etc")).unwrap();
+        fs::write(root.path().join("etc/passwd"), "root:x:0:0::/root:/bin/sh").unwrap();
+        let files = Files::new(root.path(), "lead");
+        for _ in 0..2 {
+            ensure(&files, "flux", 1000, 1000, "/home/flux").unwrap();
+            ensure(&files, "root", 7, 7, "/").unwrap();
+        }
+        let passwd = fs::read_to_string(root.path().join("etc/passwd")).unwrap();
+        assert_eq!(passwd, "root:x:0:0::/root:/bin/sh\nflux:x:1000:1000::/home/flux:/bin/sh\n");
+        let group = fs::read_to_string(root.path().join("etc/group")).unwrap();
+        assert_eq!(group, "flux:x:1000:\nroot:x:7:\n");
+    }
+}

@@ -1,0 +1,106 @@
+//! How the agent itself gives up: a closed category, a cause, a remedy; one line, the same for log and pod status.
+#![expect(clippy::disallowed_methods, reason = "act: writes the termination message")]
+
+use std::fmt;
+use std::io::Write;
+use std::path::Path;
+
+use flux_shared::exit::Category;
+
+/// Why the agent itself could not go on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Failure {
+    pub category: Category,
+    /// Lower case, "failed to <verb> <noun>: …", no full stop.
+    pub cause: String,
+    /// What a person can do about it; a sentence without its full stop, or empty.
+    pub remedy: String,
+}
+
+impl Failure {
+    pub fn new(category: Category, cause: impl Into<String>, remedy: impl Into<String>) -> Failure {
+        Failure { category, cause: cause.into(), remedy: remedy.into() }
+    }
+
+    /// A defect of the agent or a host that lacks what every Linux has.
+    pub fn internal(cause: impl Into<String>) -> Failure {
+        Failure::new(Category::Internal, cause, "this is a defect, please report it")
+    }
+
+    /// `error` while doing `what` ("write", "rename" …) to `path`.
+    pub fn write(what: &str, path: &Path, error: &std::io::Error) -> Failure {
+        let remedy = match error.raw_os_error() {
+            Some(libc::ENOSPC | libc::EDQUOT) => {
+                "give the volume or the node more room (emptyDir sizeLimit, ephemeral-storage)"
+            }
+            Some(libc::EROFS) => "mount a writable volume there",
+            Some(libc::EACCES | libc::EPERM) => {
+                "let init and application containers run as the same user, or set pod.securityContext.fsGroup"
+            }
+            _ => "look at the volume that holds it",
+        };
+        let cause = format!("failed to {what} {}: {}", path.display(), plain(error));
+        Failure::new(Category::WriteFailed, cause, remedy)
+    }
+
+    /// Appends the line to the pod's termination message, if there is one to write to. Never fails.
+    pub fn report(&self, termination_log: &Path) {
+        write_termination(termination_log, &self.to_string());
+    }
+}
+
+/// The termination message becomes `line`, if the file exists.
+pub fn write_termination(path: &Path, line: &str) {
+    if let Ok(mut file) = std::fs::OpenOptions::new().write(true).truncate(true).open(path) {
+        let _ = writeln!(file, "{line}");
+    }
+}
+
+/// An I/O error without Rust's "(os error N)".
+pub fn plain(error: &std::io::Error) -> String {
+    let text = error.to_string();
+    match text.rfind(" (os error") {
+        Some(end) => text[..end].to_lowercase(),
+        None => text,
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let cause = self.cause.replace('\n', " ");
+        write!(f, "flux-agent: {}: {cause}.", self.category.name())?;
+        match self.remedy.as_str() {
+            "" => Ok(()),
+            remedy => write!(f, " {remedy}."),
+        }
+    }
+}
+
+impl std::error::Error for Failure {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_one_line_with_category_cause_and_remedy() {
+        let error = std::io::Error::from_raw_os_error(libc::ENOSPC);
+        let failure = Failure::write("write", Path::new("/mnt/flux/R"), &error);
+        let line = failure.to_string();
+        assert!(
+            line.starts_with("flux-agent: write-failed: failed to write /mnt/flux/R: no space left on device. give")
+        );
+        assert!(!line.contains('\n') && line.ends_with('.'));
+    }
+
+    #[test]
+    fn the_termination_message_is_replaced_only_where_it_exists() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("termination-log");
+        write_termination(&path, "nothing");
+        assert!(!path.exists());
+        std::fs::write(&path, "older and longer text").unwrap();
+        write_termination(&path, "one line");
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), "one line\n");
+    }
+}

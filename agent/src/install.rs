@@ -1,0 +1,121 @@
+//! `flux-agent install`: the binary copies itself into the pod's shared volume, where the other containers run it.
+//!
+//! ```text
+//! /proc/self/exe ─► DIR/.flux-agent.new (written in pieces, synced) ─► compared byte for byte ─► renamed to DIR/flux-agent
+//! ```
+//!
+//! Killed at any moment, there is the old binary, the whole new one, or none: never a part of one under its name.
+#![expect(clippy::disallowed_methods, reason = "act: writes the binary")]
+
+use std::fs::{self, File, OpenOptions, Permissions};
+use std::io::{self, Read, Write};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use crate::execute::files::make_parents;
+use crate::failure::Failure;
+
+/// The name in the shared volume.
+pub const NAME: &str = "flux-agent";
+const MODE: u32 = 0o755;
+/// After so much is written it goes to the disk, so that a small memory limit is not filled with dirty pages.
+const PIECE: usize = 1 << 20;
+
+/// What an installation did.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Installed {
+    Now(PathBuf),
+    Already(PathBuf),
+}
+
+/// Copies the running binary to `folder`.
+pub fn install(folder: &Path) -> Result<Installed, Failure> {
+    copy_to(Path::new("/proc/self/exe"), folder)
+}
+
+fn copy_to(source: &Path, folder: &Path) -> Result<Installed, Failure> {
+    make_parents(folder)?;
+    let target = folder.join(NAME);
+    if is_same(source, &target).unwrap_or(false) && is_runnable(&target) {
+        return Ok(Installed::Already(target));
+    }
+    let beside = folder.join(format!(".{NAME}.new"));
+    let copied = write_copy(source, &beside)
+        .and_then(|()| fs::rename(&beside, &target))
+        .and_then(|()| File::open(folder)?.sync_all());
+    match copied {
+        Ok(()) => Ok(Installed::Now(target)),
+        Err(error) => {
+            let _ = fs::remove_file(&beside);
+            Err(Failure::write("install the agent as", &target, &error))
+        }
+    }
+}
+
+fn write_copy(source: &Path, beside: &Path) -> io::Result<()> {
+    match fs::remove_file(beside) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
+        _ => {}
+    }
+    let mut from = File::open(source)?;
+    let mut to = OpenOptions::new().write(true).create_new(true).mode(0o600).open(beside)?;
+    let mut piece = vec![0; PIECE];
+    loop {
+        let count = from.read(&mut piece)?;
+        if count == 0 {
+            break;
+        }
+        to.write_all(&piece[..count])?;
+        to.sync_data()?;
+    }
+    to.set_permissions(Permissions::from_mode(MODE))?;
+    to.sync_all()?;
+    match is_same(source, beside)? {
+        true => Ok(()),
+        false => Err(io::Error::other("the copy differs from the original")),
+    }
+}
+
+fn is_runnable(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|data| data.is_file() && data.permissions().mode() & 0o7777 == MODE)
+}
+
+fn is_same(one: &Path, other: &Path) -> io::Result<bool> {
+    let (mut one, mut other) = (File::open(one)?, File::open(other)?);
+    if one.metadata()?.len() != other.metadata()?.len() {
+        return Ok(false);
+    }
+    let (mut here, mut there) = (vec![0; PIECE], vec![0; PIECE]);
+    loop {
+        let count = one.read(&mut here)?;
+        if count == 0 {
+            return Ok(true);
+        }
+        other.read_exact(&mut there[..count])?;
+        if here[..count] != there[..count] {
+            return Ok(false);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_is_copied_whole_once_and_repaired_when_it_differs() {
+        let folder = tempfile::tempdir().unwrap();
+        let (source, to) = (folder.path().join("source"), folder.path().join("mnt/flux"));
+        fs::write(&source, vec![7; 3 * PIECE + 5]).unwrap();
+        let target = to.join(NAME);
+        assert_eq!(copy_to(&source, &to).unwrap(), Installed::Now(target.clone()));
+        assert_eq!(copy_to(&source, &to).unwrap(), Installed::Already(target.clone()));
+        fs::write(&target, vec![7; 3 * PIECE + 4]).unwrap();
+        fs::write(to.join(".flux-agent.new"), "left over").unwrap();
+        assert_eq!(copy_to(&source, &to).unwrap(), Installed::Now(target.clone()));
+        fs::set_permissions(&target, Permissions::from_mode(0o644)).unwrap();
+        assert_eq!(copy_to(&source, &to).unwrap(), Installed::Now(target.clone()));
+        assert!(is_same(&source, &target).unwrap() && is_runnable(&target));
+        assert_eq!(fs::read_dir(&to).unwrap().count(), 1);
+    }
+}

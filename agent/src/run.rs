@@ -1,0 +1,106 @@
+//! `flux-agent run` and `sidecar`: the entrypoint.
+//!
+//! ```text
+//! spec ─► facts ─► plan ─► execute ─► exit code, timeline, termination message
+//! ```
+#![expect(clippy::disallowed_methods, reason = "wire up: reads the clock")]
+
+use std::error::Error;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use crate::execute::{self, execute};
+use crate::facts::Facts;
+use crate::failure::Failure;
+use crate::log::{Format, Log};
+use crate::plan::{ContainerRole, Plan, Role};
+use crate::timing::Timeline;
+
+/// How to run, apart from what the spec says.
+#[derive(Debug, Clone)]
+pub struct Options {
+    pub spec: PathBuf,
+    pub root: PathBuf,
+    pub termination_log: PathBuf,
+    pub format: Format,
+    pub grace_period: Option<Duration>,
+    pub parent_deadline: Option<Duration>,
+    pub lead_gone: Duration,
+    pub lead_silent: Duration,
+}
+
+/// The container's exit code.
+pub fn run(options: &Options, container: &ContainerRole) -> u8 {
+    let mut timeline = Timeline::start();
+    match crate::runtime::block_on(entrypoint(options, container, &mut timeline)) {
+        Ok(code) => code,
+        Err(failure) => {
+            Log::new(options.format, false).failure(&failure);
+            failure.report(&options.termination_log);
+            failure.category.code()
+        }
+    }
+}
+
+async fn entrypoint(options: &Options, container: &ContainerRole, timeline: &mut Timeline) -> Result<u8, Failure> {
+    let begin = std::time::Instant::now();
+    let plan = plan(options, container)?;
+    timeline.record("plan", begin);
+    let log = Log::new(options.format, plan.log.quiet);
+    greet(log, &plan);
+    let result = execute(&plan, options.for_execute(), log, timeline).await;
+    let role = match plan.role {
+        Role::Lead => "lead",
+        Role::Follower => "follower",
+        Role::Sidecar(_) => "sidecar",
+    };
+    let code = match &result {
+        Ok(code) => *code,
+        Err(failure) => failure.category.code(),
+    };
+    timeline.report(log, role, code);
+    result
+}
+
+fn plan(options: &Options, container: &ContainerRole) -> Result<Plan, Failure> {
+    let spec = crate::spec::read(&options.spec)
+        .map_err(|error| Failure::new(error.category(), chain(&error), error.hint()))?;
+    let facts = Facts::read(&options.root, &spec).map_err(|error| Failure::internal(chain(&error)))?;
+    crate::plan::plan(&spec, &facts, container)
+        .map_err(|error| Failure::new(error.category(), chain(&error), error.hint()))
+}
+
+fn greet(log: Log, plan: &Plan) {
+    let who = match (&plan.role, plan.rank) {
+        (Role::Sidecar(name), _) => format!("sidecar {name}"),
+        (role, rank) => {
+            format!("{} (rank {})", if *role == Role::Lead { "lead" } else { "follower" }, rank.unwrap_or_default())
+        }
+    };
+    log.info("plan", &format!("{} of {}: {who}", plan.hostname, plan.cluster));
+    plan.notices.iter().for_each(|notice| log.info("plan", notice));
+}
+
+/// An error with what it came from.
+pub fn chain(error: &dyn Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(error) = source {
+        text += &format!(": {error}");
+        source = error.source();
+    }
+    text
+}
+
+impl Options {
+    fn for_execute(&self) -> execute::Options {
+        execute::Options {
+            root: self.root.clone(),
+            termination_log: self.termination_log.clone(),
+            grace_period: self.grace_period,
+            parent_deadline: self.parent_deadline,
+            lead_gone: self.lead_gone,
+            lead_silent: self.lead_silent,
+        }
+    }
+}

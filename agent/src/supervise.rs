@@ -1,0 +1,330 @@
+//! The only place that waits for children.
+//!
+//! ```text
+//! signalfd ─► Event::Signal ─► policy ─► the child, or its process group
+//!      └─ SIGCHLD ─► reap all ─► Event::Child ─► ours: its end; an adopted orphan: forgotten
+//! ```
+//!
+//! Every signal is blocked and read as an event: none is lost, also as PID 1, and none ends the agent by itself.
+//! A child leads a process group of its own and has the terminal, where there is one, as long as it runs.
+#![expect(clippy::disallowed_methods, reason = "act: starts and ends processes; with all below it")]
+
+pub mod output;
+pub mod program;
+pub mod raw;
+pub mod signals;
+pub mod terminal;
+
+use std::collections::VecDeque;
+use std::io;
+use std::time::{Duration, Instant};
+
+use crate::log::Log;
+use crate::wait::connection::Watch;
+use crate::wait::{Missing, Parent};
+use program::Child;
+use raw::Status;
+use signals::{Received, Signals};
+
+/// A second stop signal within this time is the same wish told twice (to a process and to its group).
+const SAME_WISH: Duration = Duration::from_millis(200);
+/// How long a broker that lost its parent has to end by itself.
+const LOST_GRACE: Duration = Duration::from_secs(5);
+/// Distance of looks at the parent while a stop is held back.
+const HOLD_LOOK: Duration = Duration::from_millis(500);
+
+/// Something that happened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Event {
+    Signal(Received),
+    Child(i32, Status),
+}
+
+/// How a child ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Exited(u8),
+    Signaled(i32),
+}
+
+impl End {
+    /// The exit code, as a shell says it.
+    pub fn code(self) -> u8 {
+        match self {
+            End::Exited(code) => code,
+            End::Signaled(signal) => flux_shared::exit::of_signal(signal),
+        }
+    }
+}
+
+/// Whom a stop signal reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// The process alone: a broker, which ends its own in order.
+    Process,
+    /// Everything that it started.
+    Group,
+}
+
+/// A follower's terms: a stop is held back as long as the parent may still end the instance in order.
+#[derive(Debug)]
+pub struct Hold<'a> {
+    pub parent: &'a mut Parent,
+    pub bound: Duration,
+}
+
+/// What signals do to a child.
+#[derive(Debug)]
+pub struct Policy<'a> {
+    pub target: Target,
+    /// After the stop was passed on: SIGKILL to the group. None: never by time.
+    pub kill_after: Option<Duration>,
+    /// A second stop signal is SIGKILL to the group.
+    pub second_kills: bool,
+    pub hold: Option<Hold<'a>>,
+}
+
+/// A child's end, and what led to it.
+#[derive(Debug)]
+pub struct Ended {
+    pub end: End,
+    pub at: Instant,
+    /// The first stop signal that the agent was sent, and when.
+    pub stopped: Option<(i32, Instant)>,
+    /// The stop signal had to be passed on: nobody else ended the child in time.
+    pub passed_on: bool,
+    /// The parent broker was lost, so the agent ended the child.
+    pub lost: Option<Missing>,
+    pub first_output: Option<Instant>,
+}
+
+/// The signals and children of this process.
+#[derive(Debug)]
+pub struct Supervisor {
+    signals: Signals,
+    events: VecDeque<Event>,
+    terminal: bool,
+    log: Log,
+}
+
+/// SIGTERM, SIGINT, SIGHUP: somebody wants an end.
+pub fn is_stop(signal: i32) -> bool {
+    matches!(signal, libc::SIGTERM | libc::SIGINT | libc::SIGHUP)
+}
+
+impl Supervisor {
+    /// Needs [`signals::block`] before, and a runtime around it. Also adopts orphans where the agent is not PID 1.
+    pub fn new(log: Log) -> io::Result<Supervisor> {
+        if std::process::id() != 1 {
+            nix::sys::prctl::set_child_subreaper(true)?;
+        }
+        Ok(Supervisor { signals: Signals::new()?, events: VecDeque::new(), terminal: terminal::is_ours(), log })
+    }
+
+    /// Children may be given the terminal.
+    pub fn has_terminal(&self) -> bool {
+        self.terminal
+    }
+
+    /// The next event. Safe to drop and call again.
+    pub async fn event(&mut self) -> io::Result<Event> {
+        loop {
+            if let Some(event) = self.events.pop_front() {
+                return Ok(event);
+            }
+            let received = self.signals.next().await?;
+            if let Some(event) = self.sort(received) {
+                return Ok(event);
+            }
+        }
+    }
+
+    fn sort(&mut self, received: Received) -> Option<Event> {
+        match received.number {
+            libc::SIGCHLD => {
+                while let Some((pid, status)) = raw::reap() {
+                    self.events.push_back(Event::Child(pid, status));
+                }
+                None
+            }
+            // Ours: a write to a closed pipe. The kernel's: a background read or write, which is blocked anyway.
+            libc::SIGPIPE if received.by_self => None,
+            libc::SIGTTIN | libc::SIGTTOU if received.by_kernel => None,
+            _ => Some(Event::Signal(received)),
+        }
+    }
+
+    /// A stop signal that has come meanwhile, without waiting.
+    pub fn stop_wanted(&mut self) -> Option<i32> {
+        while let Some(received) = self.signals.try_next() {
+            let event = self.sort(received);
+            self.events.extend(event);
+        }
+        let wanted = self.events.iter().position(|event| matches!(event, Event::Signal(r) if is_stop(r.number)))?;
+        match self.events.remove(wanted) {
+            Some(Event::Signal(received)) => Some(received.number),
+            _ => None,
+        }
+    }
+
+    /// Lets `work` go on until it is done or a stop signal comes, which is then the error.
+    pub async fn unless_stopped<T>(&mut self, work: impl Future<Output = T>) -> io::Result<Result<T, i32>> {
+        tokio::pin!(work);
+        loop {
+            tokio::select! {
+                done = &mut work => return Ok(Ok(done)),
+                event = self.event() => match event? {
+                    Event::Signal(received) if is_stop(received.number) => return Ok(Err(received.number)),
+                    _ => {}
+                }
+            }
+        }
+    }
+
+    /// Supervises `child` to its end.
+    pub async fn run(&mut self, mut child: Child, mut policy: Policy<'_>) -> io::Result<Ended> {
+        let copier = child.copier.take();
+        let mut stopping = Stopping::default();
+        let mut watch = Watch::new();
+        let end = loop {
+            let parent = policy.hold.as_mut().map(|hold| &mut *hold.parent);
+            tokio::select! {
+                biased;
+                event = self.event() => match event? {
+                    Event::Child(pid, status) if pid == child.pid => match status {
+                        Status::Exited(code) => break End::Exited(code),
+                        Status::Signaled(signal) => break End::Signaled(signal),
+                        Status::Stopped(_) => self.stop_too(),
+                    },
+                    Event::Child(..) => {}
+                    Event::Signal(received) => self.pass_on(received, &child, &policy, &mut stopping),
+                },
+                () = until(stopping.deadline) => self.bound_reached(&child, &policy, &mut stopping),
+                missing = parent_gone(&mut watch, parent, &stopping) => self.parent_lost(missing, &child, &policy, &mut stopping),
+            }
+        };
+        let at = Instant::now();
+        if self.terminal {
+            terminal::take_back();
+        }
+        let first_output = copier.as_ref().and_then(output::Copier::first_output);
+        if let Some(copier) = copier {
+            self.drain(copier).await?;
+        }
+        Ok(Ended { end, at, stopped: stopping.since, passed_on: stopping.passed_on, lost: stopping.lost, first_output })
+    }
+
+    fn pass_on(&mut self, received: Received, child: &Child, policy: &Policy<'_>, stopping: &mut Stopping) {
+        let signal = received.number;
+        if !is_stop(signal) {
+            // Stop and continue are for all of the child's processes; what else a broker is sent is for its jobs.
+            let group = matches!(signal, libc::SIGTSTP | libc::SIGCONT);
+            if signal == libc::SIGCONT && self.terminal {
+                terminal::give_to(child.pid);
+            }
+            return send(child, if group { Target::Group } else { policy.target }, signal);
+        }
+        match stopping.since {
+            None => {
+                stopping.since = Some((signal, Instant::now()));
+                match &policy.hold {
+                    Some(hold) => {
+                        let bound = hold.bound;
+                        self.log.info(
+                            "stop",
+                            &format!("told to stop; {} s for the lead to end the instance first", bound.as_secs()),
+                        );
+                        stopping.deadline = Some(Instant::now() + bound);
+                    }
+                    None => self.stop(signal, child, policy, stopping),
+                }
+            }
+            Some((_, since)) if since.elapsed() < SAME_WISH => {}
+            Some(_) if !stopping.passed_on => self.stop(signal, child, policy, stopping),
+            Some(_) if policy.second_kills => {
+                self.log.info("stop", "told to stop again: killing what is left");
+                send(child, Target::Group, libc::SIGKILL);
+            }
+            Some(_) => send(child, policy.target, signal),
+        }
+    }
+
+    fn stop(&mut self, signal: i32, child: &Child, policy: &Policy<'_>, stopping: &mut Stopping) {
+        stopping.passed_on = true;
+        stopping.deadline = policy.kill_after.map(|after| Instant::now() + after);
+        send(child, policy.target, signal);
+        send(child, policy.target, libc::SIGCONT); // a stopped process could not heed it
+    }
+
+    fn bound_reached(&mut self, child: &Child, policy: &Policy<'_>, stopping: &mut Stopping) {
+        if stopping.passed_on {
+            self.log.info("stop", "it did not end in time: killing what is left");
+            stopping.deadline = None;
+            return send(child, Target::Group, libc::SIGKILL);
+        }
+        self.log.info("stop", "the lead did not end the instance in time: stopping this broker");
+        self.stop(libc::SIGTERM, child, policy, stopping);
+    }
+
+    fn parent_lost(&mut self, missing: Missing, child: &Child, policy: &Policy<'_>, stopping: &mut Stopping) {
+        self.log.info("stop", &format!("the parent broker is gone ({missing}): stopping this broker"));
+        stopping.lost = Some(missing);
+        self.stop(libc::SIGTERM, child, policy, stopping);
+        stopping.deadline = Some(Instant::now() + LOST_GRACE);
+    }
+
+    /// The child was stopped from the terminal: stop as well, so that the shell above gets its terminal back.
+    fn stop_too(&self) {
+        if self.terminal && std::process::id() != 1 {
+            terminal::take_back();
+            let _ = raw::send(std::process::id().cast_signed(), libc::SIGSTOP);
+        }
+    }
+
+    /// Until all output of a child that has ended is copied; a stop signal ends the wait.
+    async fn drain(&mut self, copier: output::Copier) -> io::Result<()> {
+        let done = raw::watch(copier.finish())?;
+        let copied = async {
+            let _ = done.readable().await;
+        };
+        self.unless_stopped(copied).await.map(|_| ())
+    }
+}
+
+#[derive(Debug, Default)]
+struct Stopping {
+    since: Option<(i32, Instant)>,
+    passed_on: bool,
+    deadline: Option<Instant>,
+    lost: Option<Missing>,
+}
+
+fn send(child: &Child, target: Target, signal: i32) {
+    let result = match target {
+        Target::Process => raw::send(child.pid, signal),
+        Target::Group => raw::send(-child.pid, signal),
+    };
+    // No such process: it has just ended, which is the next event.
+    let _ = result;
+}
+
+async fn until(deadline: Option<Instant>) {
+    match deadline {
+        Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// Until a follower's parent is gone: found out slowly while all is well, quickly while a stop is held back.
+async fn parent_gone(watch: &mut Watch, parent: Option<&mut Parent>, stopping: &Stopping) -> Missing {
+    match parent {
+        Some(parent) if !stopping.passed_on && stopping.since.is_some() => loop {
+            if let Err(missing) = parent.probe().await {
+                return missing;
+            }
+            tokio::time::sleep(HOLD_LOOK).await;
+        },
+        Some(parent) if !stopping.passed_on => watch.lost(parent).await,
+        _ => std::future::pending().await,
+    }
+}

@@ -1,0 +1,177 @@
+//! Starts a program: found on the given PATH, with exactly the given environment, as a shell would.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use flux_shared::exit::{NOT_EXECUTABLE, NOT_FOUND};
+
+use super::output::{self, Copier};
+use super::raw::{self, ChildSetup};
+
+/// Environment variables.
+pub type Environment = BTreeMap<OsString, OsString>;
+
+/// Where standard output goes.
+#[derive(Debug)]
+pub enum Output {
+    Inherit,
+    LineBuffered,
+    Discard,
+    To(OwnedFd),
+}
+
+/// A program to start.
+#[derive(Debug)]
+pub struct Program<'a> {
+    pub argv: &'a [OsString],
+    pub environment: &'a Environment,
+    pub directory: &'a Path,
+    pub output: Output,
+    pub setup: ChildSetup,
+}
+
+/// A started program: leader of its own process group.
+#[derive(Debug)]
+pub struct Child {
+    pub pid: i32,
+    pub copier: Option<Copier>,
+}
+
+/// Why a program did not start, with the code that a shell would give.
+#[derive(Debug, thiserror::Error)]
+#[error("failed to start {name}: {why}")]
+pub struct StartError {
+    pub name: String,
+    pub why: String,
+    pub code: u8,
+}
+
+impl Program<'_> {
+    pub fn start(self) -> Result<Child, StartError> {
+        let name = self.argv.first().map(|name| name.to_string_lossy().into_owned()).unwrap_or_default();
+        let fail = |code, why: &str| StartError { name: name.clone(), why: why.into(), code };
+        let path =
+            match find(self.argv.first().map_or(OsStr::new(""), OsString::as_os_str), self.environment, self.directory)
+            {
+                Found::Program(path) => path,
+                Found::NotExecutable(path) => {
+                    return Err(fail(NOT_EXECUTABLE, &format!("{} is not executable", path.display())));
+                }
+                Found::Nowhere => return Err(fail(NOT_FOUND, "not found")),
+            };
+        let first = self.spawn(&path, &self.argv[1..]);
+        let result = match first {
+            // A script without a `#!` line: what execvp and every shell do.
+            Err(error) if error.raw_os_error() == Some(libc::ENOEXEC) => {
+                let mut arguments = vec![path.clone().into_os_string()];
+                arguments.extend_from_slice(&self.argv[1..]);
+                self.spawn(Path::new("/bin/sh"), &arguments)
+            }
+            result => result,
+        };
+        result.map_err(|error| match error.kind() {
+            std::io::ErrorKind::NotFound => fail(NOT_FOUND, "it or its interpreter was not found"),
+            _ => fail(NOT_EXECUTABLE, &crate::failure::plain(&error)),
+        })
+    }
+
+    fn spawn(&self, path: &Path, arguments: &[OsString]) -> std::io::Result<Child> {
+        let mut command = Command::new(path);
+        if let (Some(name), true) = (self.argv.first(), path != Path::new("/bin/sh")) {
+            std::os::unix::process::CommandExt::arg0(&mut command, name);
+        }
+        command.args(arguments).env_clear().envs(self.environment).current_dir(self.directory);
+        let mut source = None;
+        match &self.output {
+            Output::Inherit => {}
+            Output::To(fd) => {
+                command.stdout(Stdio::from(fd.try_clone()?));
+            }
+            Output::Discard => {
+                command.stdout(Stdio::null());
+            }
+            // Without a pseudo-terminal to be had, output comes later but it comes.
+            Output::LineBuffered => {
+                if let Ok((ours, theirs)) = output::open() {
+                    command.stdout(Stdio::from(theirs));
+                    source = Some(ours);
+                }
+            }
+        }
+        raw::prepare(&mut command, self.setup.clone());
+        let child = command.spawn()?;
+        let pid = child.id().cast_signed();
+        drop(command); // our copy of the child's side of the pseudo-terminal
+        let copier = source.map(Copier::start).transpose()?;
+        Ok(Child { pid, copier })
+    }
+}
+
+/// What a name on the PATH leads to.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Found {
+    Program(PathBuf),
+    NotExecutable(PathBuf),
+    Nowhere,
+}
+
+/// The PATH where none is set, as shells have it.
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+
+/// Looks `name` up as a shell does: with a slash as it is, else along the PATH.
+pub fn find(name: &OsStr, environment: &Environment, directory: &Path) -> Found {
+    if name.is_empty() {
+        return Found::Nowhere;
+    }
+    if name.as_bytes().contains(&b'/') {
+        return judge(directory.join(name));
+    }
+    let path = environment.get(OsStr::new("PATH")).map_or(OsStr::new(DEFAULT_PATH), OsString::as_os_str);
+    let mut second_best = Found::Nowhere;
+    for folder in path.as_bytes().split(|byte| *byte == b':') {
+        match judge(directory.join(OsStr::from_bytes(folder)).join(name)) {
+            Found::Nowhere => {}
+            Found::Program(path) => return Found::Program(path),
+            other => second_best = other,
+        }
+    }
+    second_best
+}
+
+fn judge(path: PathBuf) -> Found {
+    match std::fs::metadata(&path) {
+        Ok(data) if data.is_file() && data.permissions().mode() & 0o111 != 0 => Found::Program(path),
+        Ok(_) => Found::NotExecutable(path),
+        Err(_) => Found::Nowhere,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_is_looked_up_as_a_shell_does() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        for (name, mode) in [("a/tool", 0o644), ("b/tool", 0o755), ("a/plain", 0o644)] {
+            std::fs::create_dir_all(at(name).parent().unwrap()).unwrap();
+            std::fs::write(at(name), "").unwrap();
+            std::fs::set_permissions(at(name), std::fs::Permissions::from_mode(mode)).unwrap();
+        }
+        let path = format!("{}:{}:", at("a").display(), at("b").display());
+        let environment = Environment::from([("PATH".into(), path.into())]);
+        let look = |name: &str| find(OsStr::new(name), &environment, folder.path());
+        assert_eq!(look("tool"), Found::Program(at("b/tool")));
+        assert_eq!(look("plain"), Found::NotExecutable(at("a/plain")));
+        assert_eq!(look("nothing"), Found::Nowhere);
+        assert_eq!(look("b/tool"), Found::Program(at("b/tool")));
+        assert_eq!(look("b"), Found::NotExecutable(at("b")), "the empty entry of the PATH is the working directory");
+        assert_eq!(look(""), Found::Nowhere);
+    }
+}

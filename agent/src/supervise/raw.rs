@@ -1,0 +1,111 @@
+//! The few system calls that no safe crate offers. The only unsafe code of the agent; nothing is decided here.
+#![expect(
+    unsafe_code,
+    reason = "real-time signals have no safe kill or waitpid (nix knows the first 31), and a child's process group, \
+              limits and signal mask can be set without a race only between fork and exec; tokio watches a foreign descriptor \
+              on the caller's word only"
+)]
+
+use std::io;
+use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use nix::sys::resource::{Resource, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::stat::{Mode, umask};
+use nix::unistd::{Gid, Pid, Uid};
+use tokio::io::unix::AsyncFd;
+
+/// A child's wait status, as the kernel gives it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Status {
+    Exited(u8),
+    Signaled(i32),
+    Stopped(i32),
+}
+
+/// Sends any signal, by number, to a process or (negative) to a process group.
+pub fn send(target: i32, signal: i32) -> io::Result<()> {
+    // SAFETY: kill takes two integers and touches no memory of ours.
+    match unsafe { libc::kill(target, signal) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// The next child that has ended or stopped, if there is one; never waits.
+pub fn reap() -> Option<(i32, Status)> {
+    let mut raw = 0;
+    // SAFETY: `raw` outlives the call, which writes one integer to it.
+    let pid = unsafe { libc::waitpid(-1, &raw mut raw, libc::WNOHANG | libc::WUNTRACED) };
+    if pid <= 0 {
+        return None;
+    }
+    let status = if libc::WIFSIGNALED(raw) {
+        Status::Signaled(libc::WTERMSIG(raw))
+    } else if libc::WIFSTOPPED(raw) {
+        Status::Stopped(libc::WSTOPSIG(raw))
+    } else {
+        Status::Exited(libc::WEXITSTATUS(raw).to_le_bytes()[0])
+    };
+    Some((pid, status))
+}
+
+/// A descriptor whose readiness the event loop watches.
+pub fn watch(fd: OwnedFd) -> io::Result<AsyncFd<OwnedFd>> {
+    // SAFETY: an OwnedFd is one and the same descriptor as long as it lives, and the AsyncFd owns it.
+    Ok(unsafe { AsyncFd::register(fd) }?)
+}
+
+/// What a child is given between fork and exec.
+#[derive(Debug, Clone, Default)]
+pub struct ChildSetup {
+    /// Becomes the terminal's foreground group before it runs.
+    pub foreground: bool,
+    /// Dies with the agent.
+    pub tied: bool,
+    pub umask: Option<u32>,
+    /// Soft and hard limits; those that cannot be set are left.
+    pub limits: Vec<(Resource, u64, u64)>,
+    /// User, group and supplementary groups.
+    pub identity: Option<(Uid, Gid, Vec<Gid>)>,
+    /// Descriptors that stay open across exec.
+    pub inherit: Vec<RawFd>,
+}
+
+/// Makes `command`'s child start as `setup` says, as leader of a process group of its own and with no signal blocked.
+pub fn prepare(command: &mut Command, setup: ChildSetup) {
+    let set_up = move || -> io::Result<()> {
+        nix::unistd::setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        if setup.foreground {
+            // SIGTTOU is still blocked here, so a background process may do this.
+            let _ = nix::unistd::tcsetpgrp(io::stdin(), nix::unistd::getpid());
+        }
+        if setup.tied {
+            nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
+        }
+        if let Some(mask) = setup.umask {
+            umask(Mode::from_bits_truncate(mask));
+        }
+        for &(resource, soft, hard) in &setup.limits {
+            let _ = setrlimit(resource, soft, hard);
+        }
+        for &fd in &setup.inherit {
+            // SAFETY: the caller keeps these descriptors open until the child has started.
+            let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+            nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;
+        }
+        if let Some((uid, gid, groups)) = &setup.identity {
+            // Without the right to (not root), a wish to be what one is already is no error.
+            let _ = nix::unistd::setgroups(groups);
+            nix::unistd::setgid(*gid)?;
+            nix::unistd::setuid(*uid)?;
+        }
+        SigSet::all().thread_unblock()?;
+        Ok(())
+    };
+    // SAFETY: between fork and exec the closure makes system calls on values that it owns; it neither allocates
+    // nor takes a lock.
+    unsafe { command.pre_exec(set_up) };
+}

@@ -1,0 +1,63 @@
+//! Signals as events: all are blocked from the start and read from one descriptor, so none is lost and none kills us.
+
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use nix::sys::signal::SigSet;
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+use tokio::io::unix::AsyncFd;
+
+/// A signal that the agent was sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Received {
+    pub number: i32,
+    /// Made by the kernel (a key on the terminal, a broken pipe), not sent by a process.
+    pub by_kernel: bool,
+    /// Sent by the agent to itself (SIGPIPE of its own writes).
+    pub by_self: bool,
+}
+
+/// Blocks every signal in this thread, and so in the threads and for the descriptor that come after.
+pub fn block() -> io::Result<()> {
+    Ok(SigSet::all().thread_block()?)
+}
+
+/// The descriptor of the blocked signals.
+#[derive(Debug)]
+pub struct Signals {
+    fd: SignalFd,
+    ready: AsyncFd<OwnedFd>,
+}
+
+impl Signals {
+    pub fn new() -> io::Result<Signals> {
+        let fd = SignalFd::with_flags(&SigSet::all(), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
+        let ready = super::raw::watch(fd.as_fd().try_clone_to_owned()?)?;
+        Ok(Signals { fd, ready })
+    }
+
+    /// The next signal. Safe to drop and call again.
+    pub async fn next(&mut self) -> io::Result<Received> {
+        loop {
+            let mut ready = self.ready.readable().await?;
+            if let Some(received) = read(&self.fd)? {
+                return Ok(received);
+            }
+            ready.clear_ready();
+        }
+    }
+
+    /// A signal that is there already.
+    pub fn try_next(&self) -> Option<Received> {
+        read(&self.fd).ok().flatten()
+    }
+}
+
+fn read(fd: &SignalFd) -> io::Result<Option<Received>> {
+    let Some(info) = fd.read_signal()? else { return Ok(None) };
+    Ok(Some(Received {
+        number: info.ssi_signo.cast_signed(),
+        by_kernel: info.ssi_code == libc::SI_KERNEL,
+        by_self: info.ssi_pid == std::process::id() && info.ssi_code <= 0,
+    }))
+}

@@ -1,0 +1,120 @@
+//! Where a start-up's time goes: stages with start and duration, and FLUXTIME lines.
+#![expect(clippy::disallowed_methods, reason = "act: reads the clock")]
+
+use std::time::{Duration, Instant};
+
+use crate::log::{Format, Log, since_epoch, timestamp};
+
+/// The stages of one container, in order.
+#[derive(Debug)]
+pub struct Timeline {
+    started: Instant,
+    started_at: Duration,
+    stages: Vec<Stage>,
+}
+
+#[derive(Debug)]
+struct Stage {
+    name: &'static str,
+    start: Duration,
+    seconds: Duration,
+}
+
+impl Timeline {
+    pub fn start() -> Timeline {
+        Timeline { started: Instant::now(), started_at: since_epoch(), stages: Vec::new() }
+    }
+
+    /// What has passed since `since` was the stage `name`; adds to it if it was the last one.
+    pub fn record(&mut self, name: &'static str, since: Instant) {
+        self.record_until(name, since, Instant::now());
+    }
+
+    /// The stage `name` lasted from `since` to `until`.
+    pub fn record_until(&mut self, name: &'static str, since: Instant, until: Instant) {
+        let seconds = until.saturating_duration_since(since);
+        match self.stages.last_mut() {
+            Some(last) if last.name == name => last.seconds += seconds,
+            _ => self.stages.push(Stage { name, start: since.saturating_duration_since(self.started), seconds }),
+        }
+    }
+
+    /// The table and the JSON line; nothing when quiet.
+    pub fn report(&self, log: Log, role: &str, exit_code: u8) {
+        if log.quiet {
+            return;
+        }
+        let total = self.started.elapsed();
+        if log.format == Format::Text {
+            log.plain("timeline", &self.table(total));
+        }
+        crate::log::write_whole(format!("{}\n", self.json(role, total, exit_code)));
+    }
+
+    fn table(&self, total: Duration) -> String {
+        let mut text = String::from("stage          start   seconds");
+        for stage in &self.stages {
+            text +=
+                &format!("\n{:<11}{:>9.3} {:>9.3}", stage.name, stage.start.as_secs_f64(), stage.seconds.as_secs_f64());
+        }
+        text + &format!("\n{:<11}{:>9} {:>9.3}", "total", "", total.as_secs_f64())
+    }
+
+    fn json(&self, role: &str, total: Duration, exit_code: u8) -> serde_json::Value {
+        let milliseconds = |duration: Duration| duration.as_micros() as f64 / 1e6;
+        let stages: Vec<_> = self
+            .stages
+            .iter()
+            .map(|stage| {
+                serde_json::json!({
+                    "stage": stage.name, "start": milliseconds(stage.start), "seconds": milliseconds(stage.seconds),
+                })
+            })
+            .collect();
+        serde_json::json!({
+            "timeline": 1, "role": role, "started": timestamp(self.started_at),
+            "seconds": milliseconds(total), "exit_code": exit_code, "stages": stages,
+        })
+    }
+}
+
+/// `FLUXTIME fluxstart wall time 0:04.73`: the documented line, as `/usr/bin/time -f %E` writes the duration.
+pub fn flux_time(label: &str, elapsed: Duration) -> String {
+    format!("FLUXTIME {label} wall time {}", elapsed_text(elapsed))
+}
+
+fn elapsed_text(elapsed: Duration) -> String {
+    let seconds = elapsed.as_secs();
+    if seconds >= 3_600 {
+        return format!("{}:{:02}:{:02}", seconds / 3_600, seconds / 60 % 60, seconds % 60);
+    }
+    format!("{}:{:02}.{:02}", seconds / 60, seconds % 60, elapsed.subsec_millis() / 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flux_time_is_written_as_documented() {
+        let line = |millis| flux_time("fluxstart", Duration::from_millis(millis));
+        assert_eq!(line(4_739), "FLUXTIME fluxstart wall time 0:04.73");
+        assert_eq!(line(0), "FLUXTIME fluxstart wall time 0:00.00");
+        assert_eq!(line(754_050), "FLUXTIME fluxstart wall time 12:34.05");
+        assert_eq!(line(3_723_999), "FLUXTIME fluxstart wall time 1:02:03");
+    }
+
+    #[test]
+    fn the_timeline_joins_neighbours_and_names_every_stage() {
+        let mut timeline = Timeline::start();
+        let begin = timeline.started;
+        timeline.record_until("config", begin, begin + Duration::from_millis(2));
+        timeline.record_until("config", begin, begin + Duration::from_millis(3));
+        timeline.record_until("connect", begin + Duration::from_millis(5), begin + Duration::from_millis(105));
+        assert_eq!(timeline.stages.len(), 2);
+        let json = timeline.json("lead", Duration::from_millis(200), 7);
+        assert_eq!(json["stages"][0]["seconds"], 0.005);
+        assert_eq!((&json["stages"][1]["stage"], &json["exit_code"]), (&"connect".into(), &7.into()));
+        assert!(timeline.table(Duration::from_millis(200)).contains("connect        0.005     0.100"));
+    }
+}

@@ -1,0 +1,278 @@
+//! `flux-agent view`: in the container of the view image, brings Flux into the pod's volumes with one copy.
+//!
+//! ```text
+//! /opt/view | /opt/views/._view/<one> ─► MOUNT/.view.new ─► renamed to MOUNT/view ┐
+//! /opt/software ─► STAGE/.software.new ─► its entries renamed into STAGE          ┴► links ─► MOUNT/.flux-view.done
+//! ```
+//!
+//! The stage is the volume that the other containers see as /opt/software. The marker comes last and names what it was
+//! made from, so a second run does nothing, and a run after a kill at any moment does all of it again.
+#![expect(clippy::disallowed_methods, reason = "act: copies the view")]
+
+mod tree;
+
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+use flux_shared::exit::Category;
+use flux_shared::paths::{PodPaths, SOFTWARE_DIR, VIEW_IMAGE_LINK, VIEW_IMAGE_VIEWS};
+
+use crate::execute::files::{Files, make_parents};
+use crate::failure::{Failure, plain};
+use crate::log::Log;
+use tree::{Tree, TreeError};
+
+/// Below this memory limit, page cache is given back while copying.
+const SCARCE: u64 = 256 << 20;
+
+/// Where from and where to. The sources are looked for below `root`.
+#[derive(Debug)]
+pub struct Options {
+    pub root: PathBuf,
+    pub mount: PathBuf,
+    pub stage: PathBuf,
+}
+
+/// Brings the view in, unless it is there.
+pub fn view(options: &Options, log: Log) -> Result<(), Failure> {
+    let begin = Instant::now();
+    let paths = PodPaths::new(&options.mount.to_string_lossy());
+    let (marker, target) = (PathBuf::from(paths.view_done()), PathBuf::from(paths.view()));
+    let source = find_view(&options.root)?;
+    let view = Tree::list(&source).map_err(failed)?;
+    let software = options.root.join(SOFTWARE_DIR.trim_start_matches('/'));
+    let software = if software.is_dir() { Some(Tree::list(&software).map_err(failed)?) } else { None };
+    let mark = mark(&view, software.as_ref());
+    if fs::read_to_string(&marker).is_ok_and(|text| text == mark) {
+        log.info("view", "the view is already there");
+        return Ok(());
+    }
+    // From here on nothing is whole until the marker says so.
+    tree::remove(&marker).map_err(failed)?;
+    let spare_memory = memory_limit(&options.root).is_some_and(|limit| limit < SCARCE);
+    make_parents(&options.mount)?;
+    let result = bring(options, &view, software.as_ref(), &target, spare_memory);
+    if result.is_err() {
+        tidy(options);
+    }
+    result?;
+    links(options)?;
+    let files = Files::new(Path::new("/"), "view");
+    let us = crate::plan::Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
+    files.file(&marker.to_string_lossy(), crate::plan::Mode(0o644), us, mark.as_bytes())?;
+    let (count, bytes) =
+        software.iter().fold((view.files, view.bytes), |(count, bytes), tree| (count + tree.files, bytes + tree.bytes));
+    let seconds = begin.elapsed().as_secs_f64();
+    log.info("view", &format!("copied Flux: {count} files, {} MB in {seconds:.2} s", bytes / 1_000_000));
+    Ok(())
+}
+
+fn bring(
+    options: &Options,
+    view: &Tree,
+    software: Option<&Tree>,
+    target: &Path,
+    spare_memory: bool,
+) -> Result<(), Failure> {
+    if let Some(software) = software {
+        bring_software(software, &options.stage, spare_memory)?;
+    }
+    let beside = options.mount.join(".view.new");
+    tree::remove(&beside).map_err(failed)?;
+    view.copy(&beside, spare_memory).map_err(failed)?;
+    tree::remove(target).map_err(failed)?;
+    fs::rename(&beside, target).map_err(|error| Failure::write("put in place", target, &error))
+}
+
+/// The stage is a volume's own folder, which cannot be renamed: its entries are.
+fn bring_software(software: &Tree, stage: &Path, spare_memory: bool) -> Result<(), Failure> {
+    make_parents(stage)?;
+    let beside = stage.join(".software.new");
+    tree::remove(&beside).map_err(failed)?;
+    software.copy(&beside, spare_memory).map_err(failed)?;
+    for name in software.top_names() {
+        let target = stage.join(name);
+        tree::remove(&target).map_err(failed)?;
+        fs::rename(beside.join(name), &target).map_err(|error| Failure::write("put in place", &target, &error))?;
+    }
+    tree::remove(&beside).map_err(failed)
+}
+
+/// Gives the room back that a failed copy has taken.
+fn tidy(options: &Options) {
+    let _ = tree::remove(&options.mount.join(".view.new"));
+    let _ = tree::remove(&options.stage.join(".software.new"));
+}
+
+/// The documented paths below the view lead to the configuration root; a view's real folders stay.
+fn links(options: &Options) -> Result<(), Failure> {
+    let files = Files::new(&options.mount, "view");
+    for (path, target) in [
+        ("/view/run", "../config/run"),
+        ("/view/curve", "../config/curve"),
+        ("/view/var", "../config/var"),
+        ("/view/etc/flux/config", "../../../config/etc/flux/config"),
+        ("/view/etc/flux/system", "../../../config/etc/flux/system"),
+        ("/software", SOFTWARE_DIR),
+    ] {
+        let folder = options.mount.join(path.trim_start_matches('/'));
+        // Through a link the path would lead out of the view.
+        let through_link = folder.ancestors().skip(1).take_while(|up| *up != options.mount).any(Path::is_symlink);
+        if !through_link {
+            files.link(path, target)?;
+        }
+    }
+    Ok(())
+}
+
+/// What the copy is made from, on this start of the machine: after a crash of the node, files may be there but empty.
+fn mark(view: &Tree, software: Option<&Tree>) -> String {
+    let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let software = software.map_or(0, Tree::digest);
+    format!("view {:016x}\nsoftware {software:016x}\nboot {}\n", view.digest(), boot.trim())
+}
+
+/// The view's folder in its image.
+fn find_view(root: &Path) -> Result<PathBuf, Failure> {
+    let below = |path: &str| root.join(path.trim_start_matches('/'));
+    let missing = |cause: String| {
+        Failure::new(
+            Category::ViewMissing,
+            cause,
+            "use an image with a Flux view for flux.container.image, or set flux.container.disable",
+        )
+    };
+    let views = below(VIEW_IMAGE_VIEWS);
+    let folders: Vec<PathBuf> = fs::read_dir(&views)
+        .map(|entries| entries.flatten().map(|entry| entry.path()).filter(|path| path.is_dir()).collect())
+        .unwrap_or_default();
+    let link = below(VIEW_IMAGE_LINK);
+    // The link is absolute: below another root it leads elsewhere, so its last part decides.
+    let linked = fs::read_link(&link)
+        .ok()
+        .and_then(|target| target.file_name().map(|name| views.join(name)))
+        .filter(|path| path.is_dir());
+    match (linked, folders.as_slice()) {
+        (Some(path), _) => Ok(path),
+        (None, [one]) => Ok(one.clone()),
+        (None, []) if link.is_dir() => Ok(link),
+        (None, []) => {
+            Err(missing(format!("failed to find a view: neither {VIEW_IMAGE_LINK} nor {VIEW_IMAGE_VIEWS} is there")))
+        }
+        (None, many) => Err(missing(format!(
+            "failed to choose a view: {} are in {VIEW_IMAGE_VIEWS} and {VIEW_IMAGE_LINK} points to none",
+            many.len()
+        ))),
+    }
+}
+
+/// The memory limit of this container, if there is one.
+fn memory_limit(root: &Path) -> Option<u64> {
+    ["sys/fs/cgroup/memory.max", "sys/fs/cgroup/memory/memory.limit_in_bytes"]
+        .iter()
+        .find_map(|path| fs::read_to_string(root.join(path)).ok()?.trim().parse().ok())
+}
+
+fn failed(error: TreeError) -> Failure {
+    if !error.reading {
+        return Failure::write("write", &error.path, &error.error);
+    }
+    let cause = format!("failed to read {}: {}", error.path.display(), plain(&error.error));
+    let remedy = match error.error.kind() {
+        io::ErrorKind::PermissionDenied => {
+            "let the view's container run as a user that may read its image (flux.container.securityContext)"
+        }
+        _ => "look at the view's image",
+    };
+    Failure::new(Category::ViewMissing, cause, remedy)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::Format;
+    use std::os::unix::fs::symlink;
+
+    fn image() -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        fs::create_dir_all(at("opt/views/._view/abc/bin")).unwrap();
+        fs::create_dir_all(at("opt/views/._view/abc/etc/flux/system")).unwrap();
+        fs::create_dir_all(at("opt/software/flux/bin")).unwrap();
+        fs::write(at("opt/software/flux/bin/flux"), "flux").unwrap();
+        symlink("/opt/software/flux/bin/flux", at("opt/views/._view/abc/bin/flux")).unwrap();
+        symlink("/opt/views/._view/abc", at("opt/view")).unwrap();
+        root
+    }
+
+    fn options(root: &Path, pod: &Path) -> Options {
+        Options { root: root.to_owned(), mount: pod.join("flux"), stage: pod.join("software") }
+    }
+
+    fn quiet() -> Log {
+        Log::new(Format::Text, true)
+    }
+
+    #[test]
+    fn the_view_the_software_the_links_and_last_the_marker_are_there() {
+        let (root, pod) = (image(), tempfile::tempdir().unwrap());
+        let options = options(root.path(), pod.path());
+        view(&options, quiet()).unwrap();
+        let at = |path: &str| pod.path().join(path);
+        assert_eq!(fs::read(at("software/flux/bin/flux")).unwrap(), b"flux");
+        assert_eq!(fs::read_link(at("flux/view/bin/flux")).unwrap(), Path::new("/opt/software/flux/bin/flux"));
+        assert_eq!(fs::read_link(at("flux/view/run")).unwrap(), Path::new("../config/run"));
+        assert_eq!(
+            fs::read_link(at("flux/view/etc/flux/config")).unwrap(),
+            Path::new("../../../config/etc/flux/config")
+        );
+        assert!(at("flux/view/etc/flux/system").symlink_metadata().unwrap().is_dir(), "a real folder stays");
+        assert_eq!(fs::read_link(at("flux/software")).unwrap(), Path::new("/opt/software"));
+        assert!(
+            at("flux/.flux-view.done").is_file()
+                && !at("flux/.view.new").exists()
+                && !at("software/.software.new").exists()
+        );
+    }
+
+    #[test]
+    fn a_second_run_copies_nothing_and_a_changed_image_is_copied_again() {
+        let (root, pod) = (image(), tempfile::tempdir().unwrap());
+        let options = options(root.path(), pod.path());
+        view(&options, quiet()).unwrap();
+        fs::write(pod.path().join("flux/view/mine"), "").unwrap();
+        view(&options, quiet()).unwrap();
+        assert!(pod.path().join("flux/view/mine").exists());
+        fs::write(root.path().join("opt/software/flux/bin/flux"), "newer flux").unwrap();
+        view(&options, quiet()).unwrap();
+        assert!(!pod.path().join("flux/view/mine").exists());
+        assert_eq!(fs::read(pod.path().join("software/flux/bin/flux")).unwrap(), b"newer flux");
+    }
+
+    #[test]
+    fn what_a_killed_run_left_is_replaced() {
+        let (root, pod) = (image(), tempfile::tempdir().unwrap());
+        let options = options(root.path(), pod.path());
+        fs::create_dir_all(pod.path().join("flux/.view.new/bin")).unwrap();
+        fs::create_dir_all(pod.path().join("flux/view/half")).unwrap();
+        fs::create_dir_all(pod.path().join("software/.software.new/x")).unwrap();
+        fs::create_dir_all(pod.path().join("software/flux/half")).unwrap();
+        view(&options, quiet()).unwrap();
+        assert!(!pod.path().join("flux/view/half").exists() && !pod.path().join("software/flux/half").exists());
+    }
+
+    #[test]
+    fn an_image_without_a_view_or_with_two_is_refused() {
+        let pod = tempfile::tempdir().unwrap();
+        let empty = tempfile::tempdir().unwrap();
+        let refused = |root: &Path| view(&options(root, pod.path()), quiet()).unwrap_err();
+        assert_eq!(refused(empty.path()).category, Category::ViewMissing);
+        let two = image();
+        fs::create_dir(two.path().join("opt/views/._view/def")).unwrap();
+        fs::remove_file(two.path().join("opt/view")).unwrap();
+        assert!(refused(two.path()).cause.contains("2 are in"));
+        assert!(!pod.path().join("flux/.flux-view.done").exists());
+    }
+}

@@ -1,0 +1,205 @@
+//! Waiting for others: the parent broker (name, route, port) and Unix sockets.
+//!
+//! Attempts are fresh every time (a new look-up, a new connection), their distance grows to a cap, with jitter, and
+//! there is no deadline unless one is asked for. Lines in the log say what is missing, every ten seconds at most.
+#![expect(clippy::disallowed_methods, reason = "act: asks the network, the clock; with all below it")]
+
+pub mod connection;
+pub mod resolve;
+pub mod socket;
+
+use std::hash::{BuildHasher, RandomState};
+use std::net::{IpAddr, SocketAddr};
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use tokio::net::TcpStream;
+
+use crate::log::Log;
+use resolve::{NameError, Resolver};
+
+/// Distance of the first attempts.
+const FIRST_PAUSE: Duration = Duration::from_millis(50);
+/// Where a name is missing or packets are lost, attempts cost others something: at most one a second or so.
+const LONGEST_PAUSE: Duration = Duration::from_millis(1000);
+/// Where the host is there and only its port is not: a local matter of the two, and it will be there soon.
+const LONGEST_PAUSE_FOR_PORT: Duration = Duration::from_millis(200);
+/// One connection attempt. Short, so that a lost packet costs little; every fifth is long, for far hosts.
+const CONNECT: Duration = Duration::from_millis(500);
+const LONG_CONNECT: Duration = Duration::from_secs(3);
+/// Distance of the lines in the log.
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// What is missing for a connection to the parent broker.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Missing {
+    #[error(transparent)]
+    Name(#[from] NameError),
+    #[error("{address} cannot be reached ({why})")]
+    Route { address: IpAddr, why: String },
+    #[error("{0} refuses the connection: its broker is not up yet")]
+    Port(SocketAddr),
+}
+
+impl Missing {
+    /// The name is known not to exist: DNS forgets a pod that has ended.
+    pub fn is_name_gone(&self) -> bool {
+        matches!(self, Missing::Name(NameError::NoSuchName(_) | NameError::NoAddress(_)))
+    }
+
+    fn longest_pause(&self) -> Duration {
+        match self {
+            Missing::Port(_) => LONGEST_PAUSE_FOR_PORT,
+            _ => LONGEST_PAUSE,
+        }
+    }
+}
+
+/// How long getting to the parent took.
+#[derive(Debug, Clone, Copy)]
+pub struct Reached {
+    /// When its name had an address for the first time.
+    pub resolved: Instant,
+    pub connected: Instant,
+}
+
+/// A parent broker.
+#[derive(Debug)]
+pub struct Parent {
+    pub host: String,
+    pub port: u16,
+    resolver: Resolver,
+    attempts: u32,
+}
+
+impl Parent {
+    /// `host` is an address or a name, best with a trailing dot; files of the resolver are looked for below `root`.
+    pub fn new(host: &str, port: u16, root: &Path) -> Parent {
+        Parent { host: host.to_owned(), port, resolver: Resolver::new(root), attempts: 0 }
+    }
+
+    /// One attempt: looks the name up, connects, and closes again.
+    pub async fn probe(&mut self) -> Result<(), Missing> {
+        self.probe_noting(&mut None).await
+    }
+
+    async fn probe_noting(&mut self, resolved: &mut Option<Instant>) -> Result<(), Missing> {
+        let addresses = self.resolver.lookup(&self.host).await?;
+        resolved.get_or_insert_with(Instant::now);
+        self.attempts += 1;
+        let limit = if self.attempts.is_multiple_of(5) { LONG_CONNECT } else { CONNECT };
+        let mut missing = Missing::Name(NameError::NoServer);
+        for address in addresses {
+            let target = SocketAddr::new(address, self.port);
+            match tokio::time::timeout(limit, TcpStream::connect(target)).await {
+                Ok(Ok(_stream)) => return Ok(()),
+                Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
+                    missing = Missing::Port(target)
+                }
+                Ok(Err(error)) => missing = Missing::Route { address, why: crate::failure::plain(&error) },
+                Err(_) => missing = Missing::Route { address, why: "no answer".into() },
+            }
+        }
+        Err(missing)
+    }
+
+    /// Until the parent answers, or `deadline` after the begin; then what is missing.
+    pub async fn wait(&mut self, log: Log, deadline: Option<Duration>) -> Result<Reached, Missing> {
+        let begin = Instant::now();
+        let mut backoff = Backoff::default();
+        let mut report = Reporter::new(begin);
+        let mut resolved = None;
+        loop {
+            let missing = match self.probe_noting(&mut resolved).await {
+                Ok(()) => {
+                    let connected = Instant::now();
+                    return Ok(Reached { resolved: resolved.unwrap_or(connected), connected });
+                }
+                Err(missing) => missing,
+            };
+            if deadline.is_some_and(|deadline| begin.elapsed() >= deadline) {
+                return Err(missing);
+            }
+            report.tick(log, &self.host, &missing.to_string());
+            tokio::time::sleep(backoff.next(missing.longest_pause())).await;
+        }
+    }
+}
+
+/// Pauses that double from the first to a cap, each between half and the whole of it.
+#[derive(Debug, Default)]
+pub struct Backoff {
+    last: Duration,
+}
+
+impl Backoff {
+    pub fn next(&mut self, cap: Duration) -> Duration {
+        self.last = (self.last * 2).clamp(FIRST_PAUSE, cap);
+        let spread = (RandomState::new().hash_one(()) % 1000) as u32;
+        self.last / 2 + self.last / 2 * spread / 1000
+    }
+}
+
+/// At most one line every ten seconds, the first after one.
+#[derive(Debug)]
+pub struct Reporter {
+    begin: Instant,
+    next: Instant,
+}
+
+impl Reporter {
+    pub fn new(begin: Instant) -> Reporter {
+        Reporter { begin, next: begin + Duration::from_secs(1) }
+    }
+
+    pub fn tick(&mut self, log: Log, what: &str, missing: &str) {
+        let now = Instant::now();
+        if now >= self.next {
+            self.next = now + REPORT_EVERY;
+            let waited = now.duration_since(self.begin).as_secs();
+            log.info("connect", &format!("waiting for {} ({waited} s): {missing}", what.trim_end_matches('.')));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::Format;
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    #[test]
+    fn pauses_grow_to_the_cap_and_are_spread() {
+        let mut backoff = Backoff::default();
+        let cap = Duration::from_secs(1);
+        let pauses: Vec<Duration> = (0..20).map(|_| backoff.next(cap)).collect();
+        assert!(pauses[0] >= FIRST_PAUSE / 2 && pauses[0] <= FIRST_PAUSE);
+        assert!(pauses[10..].iter().all(|pause| *pause >= cap / 2 && *pause <= cap));
+        assert!(pauses[10..].windows(2).any(|two| two[0] != two[1]));
+    }
+
+    #[test]
+    fn a_late_parent_is_reached_and_an_absent_one_is_described() {
+        let root = tempfile::tempdir().unwrap();
+        let quiet = Log::new(Format::Text, true);
+        block_on(async {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = listener.local_addr().unwrap();
+            drop(listener);
+            let mut parent = Parent::new("127.0.0.1", address.port(), root.path());
+            assert_eq!(parent.wait(quiet, Some(Duration::ZERO)).await.unwrap_err(), Missing::Port(address));
+            let late = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(300));
+                std::net::TcpListener::bind(address).unwrap().accept().unwrap();
+                Instant::now()
+            });
+            let reached = parent.wait(quiet, Some(Duration::from_secs(20))).await.unwrap();
+            assert!(late.join().unwrap().duration_since(reached.connected) < Duration::from_secs(1));
+            let mut nameless = Parent::new("mc-0.flux.", address.port(), root.path());
+            assert_eq!(nameless.probe().await, Err(Missing::Name(NameError::NoServer)));
+        });
+    }
+}

@@ -1,0 +1,112 @@
+//! Has the broker lost its parent? Seen from the kernel's list of connections, so that watching costs the parent nothing.
+//!
+//! A broker whose parent was killed stays up for minutes (`heartbeat.timeout`). The kernel knows at once: the
+//! connection to the parent's port is no longer established. A probe then confirms that the parent is really gone.
+
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use super::{Missing, Parent};
+
+/// Distance of two looks.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// Looks without a connection before a parent that was once connected counts as lost.
+const LOST_AFTER: u32 = 2;
+/// … and before one that never was does.
+const NEVER_FOUND_AFTER: u32 = 15;
+/// TCP_ESTABLISHED in /proc/net/tcp.
+const ESTABLISHED: &str = "01";
+
+/// Watches the connection to one parent.
+#[derive(Debug)]
+pub struct Watch {
+    proc_net: PathBuf,
+    pause: Duration,
+    next_look: Instant,
+    seen: bool,
+    misses: u32,
+}
+
+impl Watch {
+    pub fn new() -> Watch {
+        let proc_net = PathBuf::from("/proc/net");
+        Watch { proc_net, pause: LOOK_EVERY, next_look: Instant::now() + LOOK_EVERY, seen: false, misses: 0 }
+    }
+
+    /// Until the parent is lost; says what is missing. Safe to drop and call again.
+    pub async fn lost(&mut self, parent: &mut Parent) -> Missing {
+        loop {
+            tokio::time::sleep_until(self.next_look.into()).await;
+            let found = match is_connected(&self.proc_net, parent.port) {
+                true => {
+                    self.seen = true;
+                    Ok(())
+                }
+                false => parent.probe().await,
+            };
+            self.next_look = Instant::now() + self.pause;
+            match found {
+                Ok(()) => self.misses = 0,
+                Err(missing) => {
+                    self.misses += 1;
+                    if self.misses >= if self.seen { LOST_AFTER } else { NEVER_FOUND_AFTER } {
+                        return missing;
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Whether some connection of this network namespace to remote port `port` is established.
+fn is_connected(proc_net: &Path, port: u16) -> bool {
+    ["tcp", "tcp6"]
+        .iter()
+        .filter_map(|name| std::fs::read_to_string(proc_net.join(name)).ok())
+        .any(|text| has_established(&text, port))
+}
+
+fn has_established(text: &str, port: u16) -> bool {
+    let port = format!(":{port:04X}");
+    text.lines().skip(1).any(|line| {
+        let mut words = line.split_whitespace().skip(2);
+        words.next().is_some_and(|remote| remote.ends_with(&port)) && words.next() == Some(ESTABLISHED)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_an_established_connection_to_the_port_counts() {
+        let head = "  sl  local_address rem_address   st tx_queue\n";
+        let line = |local: &str, remote: &str, state: &str| format!("{head}   0: {local} {remote} {state} 0:0\n");
+        assert!(has_established(&line("0100007F:D431", "0100007F:1F72", "01"), 8050));
+        assert!(!has_established(&line("0100007F:D431", "0100007F:1F72", "02"), 8050));
+        assert!(!has_established(&line("0100007F:1F72", "0100007F:D431", "01"), 8050), "a child's, not the parent's");
+        assert!(!has_established(head, 8050));
+    }
+
+    #[test]
+    fn a_parent_that_went_away_is_lost_and_one_that_answers_is_not() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            let stream = std::net::TcpStream::connect(("127.0.0.1", port)).unwrap();
+            let mut parent = Parent::new("127.0.0.1", port, Path::new("/nonexistent"));
+            let mut watch = Watch { pause: Duration::from_millis(20), next_look: Instant::now(), ..Watch::new() };
+            let soon = Duration::from_millis(300);
+            assert!(tokio::time::timeout(soon, watch.lost(&mut parent)).await.is_err());
+            let (accepted, _) = listener.accept().unwrap();
+            let closing = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(100));
+                drop((listener, accepted, stream));
+            });
+            let late = Duration::from_secs(10);
+            assert!(matches!(tokio::time::timeout(late, watch.lost(&mut parent)).await, Ok(Missing::Port(_))));
+            closing.join().unwrap();
+        });
+    }
+}

@@ -1,0 +1,276 @@
+//! Names to addresses without NSS: /etc/hosts, then a plain query to the servers of resolv.conf.
+//!
+//! A name with a trailing dot is asked for as it is; a name without one is completed from the search list after that.
+//! Both files are read for every attempt: Kubernetes may change them, and they are small.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use simple_dns::rdata::RData;
+use simple_dns::{CLASS, Name, Packet, PacketFlag, Question, RCODE, TYPE};
+use tokio::net::UdpSocket;
+
+/// How long one server has to answer.
+const PATIENCE: Duration = Duration::from_millis(800);
+const DNS_PORT: u16 = 53;
+
+/// Why a name has no address (yet).
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum NameError {
+    #[error("its name does not exist yet, says the DNS server {0}")]
+    NoSuchName(IpAddr),
+    #[error("its name has no address yet, says the DNS server {0}")]
+    NoAddress(IpAddr),
+    #[error("the DNS server {0} does not answer")]
+    Silent(IpAddr),
+    #[error("the DNS server {server} fails ({why})")]
+    Failing { server: IpAddr, why: String },
+    #[error("there is no DNS server in /etc/resolv.conf, and /etc/hosts does not know its name")]
+    NoServer,
+    #[error("it is not a name that DNS can ask for")]
+    BadName,
+}
+
+/// Where names are looked up.
+#[derive(Debug, Clone)]
+pub struct Resolver {
+    root: PathBuf,
+    port: u16,
+}
+
+impl Resolver {
+    /// Files are looked for below `root`.
+    pub fn new(root: &Path) -> Resolver {
+        Resolver { root: root.to_owned(), port: DNS_PORT }
+    }
+
+    /// The addresses of `name`, at least one.
+    pub async fn lookup(&self, name: &str) -> Result<Vec<IpAddr>, NameError> {
+        if let Ok(address) = name.trim_matches(['[', ']']).parse() {
+            return Ok(vec![address]);
+        }
+        let hosts = self.text("etc/hosts");
+        let known = in_hosts(&hosts, name.trim_end_matches('.'));
+        if !known.is_empty() {
+            return Ok(known);
+        }
+        let settings = Settings::parse(&self.text("etc/resolv.conf"));
+        let mut worst = NameError::NoServer;
+        for full_name in settings.candidates(name) {
+            match self.ask_servers(&settings.servers, &full_name).await {
+                Ok(addresses) => return Ok(addresses),
+                Err(error) => worst = error,
+            }
+        }
+        Err(worst)
+    }
+
+    fn text(&self, path: &str) -> String {
+        std::fs::read_to_string(self.root.join(path)).unwrap_or_default()
+    }
+
+    /// The first server that answers decides.
+    async fn ask_servers(&self, servers: &[IpAddr], name: &str) -> Result<Vec<IpAddr>, NameError> {
+        let mut last = NameError::NoServer;
+        for server in servers {
+            match self.ask(*server, name).await {
+                Err(error @ (NameError::Silent(_) | NameError::Failing { .. })) => last = error,
+                answer => return answer,
+            }
+        }
+        Err(last)
+    }
+
+    async fn ask(&self, server: IpAddr, name: &str) -> Result<Vec<IpAddr>, NameError> {
+        for kind in [TYPE::A, TYPE::AAAA] {
+            let answer = tokio::time::timeout(PATIENCE, self.query(server, name, kind)).await;
+            let addresses = answer.unwrap_or(Err(NameError::Silent(server)))?;
+            if !addresses.is_empty() {
+                return Ok(addresses);
+            }
+        }
+        Err(NameError::NoAddress(server))
+    }
+
+    async fn query(&self, server: IpAddr, name: &str, kind: TYPE) -> Result<Vec<IpAddr>, NameError> {
+        let failing = |why: std::io::Error| NameError::Failing { server, why: crate::failure::plain(&why) };
+        let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
+        let id = RandomState::new().build_hasher().finish().to_le_bytes();
+        let id = u16::from_le_bytes([id[0], id[1]]);
+        let question = question(id, name, kind)?;
+        let socket = UdpSocket::bind((any, 0)).await.map_err(failing)?;
+        socket.connect(SocketAddr::new(server, self.port)).await.map_err(failing)?;
+        socket.send(&question).await.map_err(failing)?;
+        let mut buffer = [0_u8; 1500];
+        loop {
+            let length = socket.recv(&mut buffer).await.map_err(failing)?;
+            if let Some(answer) = read_answer(&buffer[..length], id, server) {
+                return answer;
+            }
+        }
+    }
+}
+
+fn question(id: u16, name: &str, kind: TYPE) -> Result<Vec<u8>, NameError> {
+    let name = Name::new(name.trim_end_matches('.')).map_err(|_| NameError::BadName)?;
+    let mut packet = Packet::new_query(id);
+    packet.set_flags(PacketFlag::RECURSION_DESIRED);
+    packet.questions.push(Question::new(name, kind.into(), CLASS::IN.into(), false));
+    packet.build_bytes_vec().map_err(|_| NameError::BadName)
+}
+
+/// The answer of `server`; none if the message is not the answer to question `id`.
+fn read_answer(message: &[u8], id: u16, server: IpAddr) -> Option<Result<Vec<IpAddr>, NameError>> {
+    let packet = Packet::parse(message).ok()?;
+    if packet.id() != id || !packet.has_flags(PacketFlag::RESPONSE) {
+        return None;
+    }
+    Some(match packet.rcode() {
+        RCODE::NoError => Ok(packet
+            .answers
+            .iter()
+            .filter_map(|record| match &record.rdata {
+                RData::A(a) => Some(IpAddr::V4(Ipv4Addr::from(a.address))),
+                RData::AAAA(aaaa) => Some(IpAddr::V6(Ipv6Addr::from(aaaa.address))),
+                _ => None,
+            })
+            .collect()),
+        RCODE::NameError => Err(NameError::NoSuchName(server)),
+        other => Err(NameError::Failing { server, why: format!("{other:?}").to_lowercase() }),
+    })
+}
+
+fn in_hosts(text: &str, name: &str) -> Vec<IpAddr> {
+    text.lines()
+        .map(|line| line.split('#').next().unwrap_or_default())
+        .filter_map(|line| {
+            let mut words = line.split_whitespace();
+            let address: IpAddr = words.next()?.parse().ok()?;
+            words.any(|known| known.eq_ignore_ascii_case(name)).then_some(address)
+        })
+        .collect()
+}
+
+#[derive(Debug, Default)]
+struct Settings {
+    servers: Vec<IpAddr>,
+    search: Vec<String>,
+}
+
+impl Settings {
+    fn parse(text: &str) -> Settings {
+        let mut settings = Settings::default();
+        for line in text.lines() {
+            let mut words = line.split_whitespace();
+            match words.next() {
+                // A scope (fe80::1%eth0) is of no use to a plain socket.
+                Some("nameserver") => {
+                    settings.servers.extend(words.next().and_then(|word| word.parse::<IpAddr>().ok()))
+                }
+                Some("search") => settings.search = words.map(str::to_owned).collect(),
+                _ => {}
+            }
+        }
+        settings
+    }
+
+    fn candidates(&self, name: &str) -> Vec<String> {
+        if self.servers.is_empty() {
+            return Vec::new();
+        }
+        let mut names = vec![name.to_owned()];
+        if !name.ends_with('.') {
+            names.extend(self.search.iter().map(|domain| format!("{name}.{domain}")));
+        }
+        names
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use simple_dns::rdata::A;
+    use simple_dns::{PacketFlag, ResourceRecord};
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    fn root(hosts: &str, resolv: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        std::fs::write(root.path().join("etc/hosts"), hosts).unwrap();
+        std::fs::write(root.path().join("etc/resolv.conf"), resolv).unwrap();
+        root
+    }
+
+    /// A DNS server on the loopback that knows one name; returns its port and what it was asked.
+    fn server(known: &'static str, questions: usize) -> (u16, std::thread::JoinHandle<Vec<String>>) {
+        let socket = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let port = socket.local_addr().unwrap().port();
+        let thread = std::thread::spawn(move || {
+            let mut asked = Vec::new();
+            for _ in 0..questions {
+                let mut buffer = [0; 512];
+                let (length, from) = socket.recv_from(&mut buffer).unwrap();
+                let query = Packet::parse(&buffer[..length]).unwrap();
+                let name = query.questions[0].qname.to_string();
+                let mut reply = Packet::new_reply(query.id());
+                reply.set_flags(PacketFlag::RESPONSE);
+                if name == known {
+                    let record = A { address: Ipv4Addr::new(10, 1, 2, 3).into() };
+                    let owner = Name::new_unchecked(known).into_owned();
+                    reply.answers.push(ResourceRecord::new(owner, CLASS::IN, 5, RData::A(record)));
+                } else {
+                    *reply.rcode_mut() = RCODE::NameError;
+                }
+                asked.push(name);
+                let foreign = Packet::new_reply(query.id().wrapping_add(1)).build_bytes_vec().unwrap();
+                socket.send_to(&foreign, from).unwrap();
+                socket.send_to(&reply.build_bytes_vec().unwrap(), from).unwrap();
+            }
+            asked
+        });
+        (port, thread)
+    }
+
+    #[test]
+    fn a_name_with_a_trailing_dot_is_asked_for_once_and_as_it_is() {
+        let root = root("", "nameserver 127.0.0.1\nsearch a.example b.example\noptions ndots:5\n");
+        let (port, thread) = server("mc-0.flux.default.svc.cluster.local", 1);
+        let resolver = Resolver { port, ..Resolver::new(root.path()) };
+        let found = block_on(resolver.lookup("mc-0.flux.default.svc.cluster.local."));
+        assert_eq!(found, Ok(vec!["10.1.2.3".parse().unwrap()]));
+        assert_eq!(thread.join().unwrap(), ["mc-0.flux.default.svc.cluster.local"]);
+    }
+
+    #[test]
+    fn a_short_name_is_completed_and_an_unknown_one_is_said_to_be_so() {
+        let root = root("10.9.9.9 own # comment mc-0\n", "nameserver 127.0.0.1\nsearch a.example b.example\n");
+        let (port, thread) = server("mc-0.b.example", 4);
+        let resolver = Resolver { port, ..Resolver::new(root.path()) };
+        assert_eq!(block_on(resolver.lookup("own.")), Ok(vec!["10.9.9.9".parse().unwrap()]));
+        assert_eq!(block_on(resolver.lookup("mc-0")), Ok(vec!["10.1.2.3".parse().unwrap()]));
+        assert_eq!(block_on(resolver.lookup("mc-9.")), Err(NameError::NoSuchName(Ipv4Addr::LOCALHOST.into())));
+        assert_eq!(thread.join().unwrap(), ["mc-0", "mc-0.a.example", "mc-0.b.example", "mc-9"]);
+    }
+
+    #[test]
+    fn addresses_need_no_server_and_a_missing_server_is_said() {
+        let root = root("", "");
+        let resolver = Resolver::new(root.path());
+        assert_eq!(block_on(resolver.lookup("192.0.2.1")), Ok(vec!["192.0.2.1".parse().unwrap()]));
+        assert_eq!(block_on(resolver.lookup("[::1]")), Ok(vec!["::1".parse().unwrap()]));
+        assert_eq!(block_on(resolver.lookup("mc-0.")), Err(NameError::NoServer));
+    }
+
+    #[test]
+    fn a_silent_server_is_named() {
+        let silent = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
+        let root = root("", "nameserver 127.0.0.1\n");
+        let resolver = Resolver { port: silent.local_addr().unwrap().port(), ..Resolver::new(root.path()) };
+        assert_eq!(block_on(resolver.lookup("mc-0.")), Err(NameError::Silent(Ipv4Addr::LOCALHOST.into())));
+    }
+}

@@ -1,0 +1,77 @@
+//! Until a Unix socket exists and answers: told by inotify, with a slow poll as a net.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
+use tokio::io::unix::AsyncFd;
+use tokio::net::UnixStream;
+
+use super::{Backoff, Reporter};
+use crate::log::Log;
+
+const SLOW_POLL: Duration = Duration::from_secs(2);
+
+/// Until something answers at `path`.
+pub async fn wait(path: &Path, log: Log) {
+    let mut report = Reporter::new(Instant::now());
+    let mut refused = Backoff::default();
+    loop {
+        // The watch comes before the look, so that nothing falls between the two.
+        let watch = watch_nearest(path);
+        let missing = match UnixStream::connect(path).await {
+            Ok(_) => return,
+            Err(error) => error,
+        };
+        report.tick(log, &path.display().to_string(), &crate::failure::plain(&missing));
+        if missing.kind() == std::io::ErrorKind::ConnectionRefused {
+            // A left-over, or bound but not listening yet: of that inotify says nothing.
+            tokio::time::sleep(refused.next(Duration::from_millis(500))).await;
+        } else {
+            changed_or_late(watch).await;
+        }
+    }
+}
+
+/// Watches the nearest folder above `path` that exists.
+fn watch_nearest(path: &Path) -> Option<AsyncFd<OwnedFd>> {
+    let folder: PathBuf = path.ancestors().skip(1).find(|folder| folder.is_dir())?.to_owned();
+    let inotify = Inotify::init(InitFlags::IN_NONBLOCK | InitFlags::IN_CLOEXEC).ok()?;
+    let events = AddWatchFlags::IN_CREATE
+        | AddWatchFlags::IN_MOVED_TO
+        | AddWatchFlags::IN_ATTRIB
+        | AddWatchFlags::IN_DELETE_SELF;
+    inotify.add_watch(&folder, events).ok()?;
+    crate::supervise::raw::watch(inotify.as_fd().try_clone_to_owned().ok()?).ok()
+}
+
+async fn changed_or_late(watch: Option<AsyncFd<OwnedFd>>) {
+    let Some(watch) = watch else { return tokio::time::sleep(SLOW_POLL).await };
+    let _ = tokio::time::timeout(SLOW_POLL, watch.readable()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::Format;
+
+    #[test]
+    fn a_socket_that_comes_later_in_a_folder_that_comes_later_is_noticed_at_once() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("run/flux/local");
+        let there = path.clone();
+        let maker = std::thread::spawn(move || {
+            std::thread::sleep(Duration::from_millis(100));
+            std::fs::create_dir_all(there.parent().unwrap()).unwrap();
+            std::thread::sleep(Duration::from_millis(100));
+            let listener = std::os::unix::net::UnixListener::bind(&there).unwrap();
+            let bound = Instant::now();
+            listener.accept().unwrap();
+            bound
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(wait(&path, Log::new(Format::Text, true)));
+        assert!(maker.join().unwrap().elapsed() < Duration::from_millis(1000));
+    }
+}

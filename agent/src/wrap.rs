@@ -1,0 +1,100 @@
+//! Small programs for the inside of an instance: `time`, `batch`, `diagnostics`. They replace what a shell would do.
+#![expect(clippy::disallowed_methods, reason = "act: starts programs")]
+
+use std::ffi::OsString;
+use std::io::{Read, Write};
+use std::time::Instant;
+
+use crate::execute::session::Session;
+use crate::failure::Failure;
+use crate::log::{Format, Log};
+use crate::supervise::program::{Output, Program};
+use crate::supervise::raw::ChildSetup;
+use crate::supervise::{Policy, Supervisor, Target};
+use crate::timing::flux_time;
+
+/// The reports of `diagnostics`.
+const REPORTS: [&[&str]; 3] = [&["flux", "overlay", "status", "-v"], &["flux", "lsattr", "-v"], &["flux", "dmesg"]];
+
+/// Runs `command` and says on standard error how long it took.
+pub fn time(label: &str, command: &[OsString]) -> Result<u8, Failure> {
+    crate::runtime::block_on(async {
+        let begin = Instant::now();
+        let code = Inside::new()?.run(command, Output::Inherit).await?;
+        Log::new(Format::Text, false).plain("time", &flux_time(label, begin.elapsed()));
+        Ok(code)
+    })
+}
+
+/// Runs `command`, which submits a batch and prints its id; then waits for it. Its exit code is the batch's.
+pub fn batch(command: &[OsString]) -> Result<u8, Failure> {
+    crate::runtime::block_on(async {
+        let mut inside = Inside::new()?;
+        let failed = |error: std::io::Error| Failure::internal(format!("failed to read the job's id: {error}"));
+        let (mut printed, there) = std::io::pipe().map_err(failed)?;
+        let code = inside.run(command, Output::To(there.into())).await?;
+        let mut text = String::new();
+        printed.read_to_string(&mut text).map_err(failed)?;
+        let _ = std::io::stdout().write_all(text.as_bytes());
+        if code != 0 {
+            return Ok(code);
+        }
+        let wait: Vec<OsString> = match text.split_whitespace().last() {
+            Some(id) => ["flux", "job", "status", id].map(OsString::from).into(),
+            None => ["flux", "job", "wait", "--all"].map(OsString::from).into(),
+        };
+        inside.run(&wait, Output::Inherit).await
+    })
+}
+
+/// Prints the reports and then holds the instance up until it is told to stop.
+pub fn diagnostics() -> Result<u8, Failure> {
+    crate::runtime::block_on(async {
+        let mut inside = Inside::new()?;
+        let log = Log::new(Format::Text, false);
+        for report in REPORTS {
+            log.info("diagnostics", &report.join(" "));
+            let words: Vec<OsString> = report.iter().map(OsString::from).collect();
+            inside.run(&words, Output::Inherit).await?;
+        }
+        log.info("diagnostics", "the instance stays up; `flux-agent stop` ends it");
+        let stopped = inside.supervisor.unless_stopped(std::future::pending::<()>()).await;
+        stopped.map(|_| 0).map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
+    })
+}
+
+/// A supervisor inside an instance.
+struct Inside {
+    supervisor: Supervisor,
+    session: Session,
+}
+
+impl Inside {
+    fn new() -> Result<Inside, Failure> {
+        let log = Log::new(Format::Text, true);
+        let supervisor =
+            Supervisor::new(log).map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
+        Ok(Inside { supervisor, session: Session::of_process() })
+    }
+
+    /// The exit code, also where it does not start.
+    async fn run(&mut self, argv: &[OsString], output: Output) -> Result<u8, Failure> {
+        let program = Program {
+            argv,
+            environment: &self.session.environment,
+            directory: &self.session.directory,
+            output,
+            setup: ChildSetup { foreground: self.supervisor.has_terminal(), tied: true, ..ChildSetup::default() },
+        };
+        let child = match program.start() {
+            Ok(child) => child,
+            Err(error) => {
+                Log::new(Format::Text, false).plain("start", &format!("flux-agent: {error}"));
+                return Ok(error.code);
+            }
+        };
+        let policy = Policy { target: Target::Group, kill_after: None, second_kills: false, hold: None };
+        let ended = self.supervisor.run(child, policy).await;
+        ended.map(|ended| ended.end.code()).map_err(|error| Failure::internal(format!("failed to supervise: {error}")))
+    }
+}

@@ -1,0 +1,1 @@
+//! The agent as a whole: real processes, signals, namespaces.
