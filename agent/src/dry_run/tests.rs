@@ -140,11 +140,10 @@ fn examples() -> Vec<PathBuf> {
         for entry in std::fs::read_dir(folder).unwrap() {
             let path = entry.unwrap().path();
             let is_manifest = |path: &Path| path.extension().is_some_and(|end| end == "yaml" || end == "yml");
+            let holds_one = |text: String| text.lines().any(|line| line == "kind: MiniCluster");
             if path.is_dir() {
                 folders.push(path);
-            } else if is_manifest(&path)
-                && std::fs::read_to_string(&path).unwrap().lines().any(|line| line == "kind: MiniCluster")
-            {
+            } else if is_manifest(&path) && holds_one(std::fs::read_to_string(&path).unwrap()) {
                 found.push(path);
             }
         }
