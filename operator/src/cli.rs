@@ -1,4 +1,5 @@
 //! What a person can ask of the program.
+#![expect(clippy::disallowed_methods, reason = "files are read, answers are written")]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -8,9 +9,11 @@ use clap::{Args, Parser, Subcommand};
 use flux_shared::curve::Certificate;
 use flux_shared::validate::{Problem, ValidMiniCluster};
 
-use crate::install;
+use tokio::signal::unix::{SignalKind, signal};
+
 use crate::render::{self, Facts, Objects, Options};
 use crate::yaml::{self, YamlError};
+use crate::{controller, install, telemetry};
 
 #[derive(Debug, Parser)]
 #[command(name = "flux-operator", version, about = "Turns MiniClusters into Flux instances on Kubernetes")]
@@ -46,6 +49,9 @@ struct Run {
     /// Watch this namespace only
     #[arg(long, env = "WATCH_NAMESPACE")]
     namespace: Option<String>,
+    /// What to log, in the syntax of tracing's filters
+    #[arg(long, env = "FLUX_OPERATOR_LOG", default_value = "info")]
+    log: String,
     #[command(flatten)]
     images: Images,
 }
@@ -79,6 +85,10 @@ enum CliError {
     Yaml(#[from] YamlError),
     #[error(transparent)]
     Install(#[from] install::InstallError),
+    #[error("failed to start")]
+    Runtime(#[source] std::io::Error),
+    #[error("failed to find the API server")]
+    Client(#[source] Box<kube::Error>),
     #[error("failed to write the output")]
     Write(#[from] std::io::Error),
 }
@@ -154,6 +164,22 @@ fn to_yaml(objects: &Objects) -> Result<String, YamlError> {
     Ok(yaml::stream(documents))
 }
 
-fn serve(_run: Run) -> Result<(), CliError> {
-    Ok(())
+/// Serves until a signal to end.
+fn serve(run: Run) -> Result<(), CliError> {
+    telemetry::start(&run.log);
+    let settings = controller::Settings { namespace: run.namespace, options: run.images.into() };
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+    runtime.block_on(async {
+        let client = kube::Client::try_default().await.map_err(|error| CliError::Client(Box::new(error)))?;
+        let mut terminate = signal(SignalKind::terminate()).map_err(CliError::Runtime)?;
+        let mut interrupt = signal(SignalKind::interrupt()).map_err(CliError::Runtime)?;
+        let stop = async move {
+            tokio::select! {
+                _ = terminate.recv() => {}
+                _ = interrupt.recv() => {}
+            }
+        };
+        controller::run(client, settings, stop).await;
+        Ok(())
+    })
 }

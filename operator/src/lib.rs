@@ -1,12 +1,25 @@
 //! flux-operator: a MiniCluster becomes Kubernetes objects, and its status tells the truth about them.
 //!
 //! ```text
-//! fetch ─► shared::validate ─► render ─► apply ─► status
+//! fetch ─► shared::validate ─► todo ─► render ─► apply ─► status
 //! ```
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
 
+pub mod apply;
 pub mod cli;
+pub mod context;
+pub mod controller;
+pub mod fetch;
 pub mod install;
+pub mod keys;
+pub mod notice;
+pub mod observe;
+pub mod reconcile;
 pub mod render;
+pub mod status;
+pub mod telemetry;
+pub mod todo;
+pub mod watch;
 pub mod yaml;
 
 #[cfg(test)]

@@ -81,7 +81,7 @@ fn sidecar_of(cluster: &ValidMiniCluster, sidecar: &Sidecar, user: &UserVolumes)
     Ok(container)
 }
 
-/// The container that runs Flux; named after the cluster.
+/// The container that runs Flux: the only one that is no init container.
 pub(super) fn runner(cluster: &ValidMiniCluster, user: &UserVolumes) -> Result<Container, RenderError> {
     let runner = &cluster.runner;
     let mut container = common(&runner.container)?;

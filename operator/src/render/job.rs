@@ -72,7 +72,7 @@ fn failure_policy(cluster: &ValidMiniCluster) -> PodFailurePolicy {
             status: Some("True".into()),
         }]),
     };
-    let runner = Some(cluster.name.as_str());
+    let runner = Some(cluster.runner.container.name.as_str());
     PodFailurePolicy {
         rules: vec![
             disruption,

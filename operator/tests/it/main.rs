@@ -1,1 +1,8 @@
-//! The operator's tests.
+//! The operator's tests. Those with a `bed` need a control plane, which is built once (`tests/controlplane`).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
+
+mod bed;
+mod controlplane;
+mod dead_fields;
+mod life;

@@ -1,0 +1,290 @@
+//! Writes to the API server, and nothing that decides.
+//!
+//! Creation is a POST, which never touches an object that exists. Where one does, its owner is looked up: ours is kept,
+//! an earlier MiniCluster's is waited for, anybody else's is an obstacle. What is changed later is changed by
+//! server-side apply with the uid of the object that was seen. One field manager for all.
+#![expect(clippy::disallowed_types, clippy::disallowed_macros, reason = "this is where the API client is used")]
+
+use flux_shared::crd::v1alpha2::{KIND, MiniCluster};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::core::NamespaceResourceScope;
+use kube::runtime::events::{Event, Recorder, Reporter};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::fetch::{Cluster, version};
+use crate::observe::job::JobSeen;
+use crate::observe::pod::PodSeen;
+use crate::observe::service::ServiceSeen;
+use crate::observe::{Index, Key, Unlabelled, controller_uid};
+use crate::render::curve::CurveSecret;
+use crate::render::services::Member;
+use crate::render::{Objects, labels};
+use crate::status::Obstacle;
+
+pub mod headless;
+
+/// Why something could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// Only a change by somebody can help; it is shown in the status.
+    #[error(transparent)]
+    Obstacle(#[from] Obstacle),
+    /// The next attempt may succeed.
+    #[error("failed to {verb} {kind} {name}")]
+    Api { verb: &'static str, kind: String, name: String, source: kube::Error },
+}
+
+/// Writes for one control plane.
+#[derive(Clone)]
+pub struct Writer {
+    client: Client,
+    recorder: Recorder,
+    headless: std::sync::Arc<headless::Queue>,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Writer")
+    }
+}
+
+fn post() -> PostParams {
+    PostParams { dry_run: false, field_manager: Some(labels::MANAGER.into()), ..PostParams::default() }
+}
+
+/// The error of a call, sorted by who can help.
+fn sorted<K: Resource<DynamicType = ()>>(verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
+    let kind = K::kind(&()).into_owned();
+    let reason = match &source {
+        kube::Error::Api(status) if status.code == 403 => "Forbidden",
+        kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422) => "Refused",
+        _ => return ApplyError::Api { verb, kind, name: name.to_owned(), source },
+    };
+    let kube::Error::Api(status) = source else { return Obstacle { reason, message: String::new() }.into() };
+    let message = format!("the API server refused to {verb} {kind} {name}: {}", status.message);
+    Obstacle { reason, message }.into()
+}
+
+impl Writer {
+    pub fn new(client: Client) -> Writer {
+        let reporter = Reporter { controller: labels::MANAGER.into(), instance: None };
+        Writer { recorder: Recorder::new(client.clone(), reporter), client, headless: Default::default() }
+    }
+
+    /// Makes everything of a MiniCluster that is not there yet; the Job last, when it can run.
+    pub async fn create_all(&self, index: &Index, objects: &Objects, member: &Member) -> Result<(), ApplyError> {
+        let Objects { config_map, secret, headless, services, job, services_pod } = objects;
+        let key = Key::of(&job.metadata);
+        let service = Key::of(&headless.metadata);
+        let (config_map, secret, headless) = tokio::join!(
+            self.config_map(config_map, &member.uid),
+            self.secret(secret, &member.uid),
+            self.headless.ensure(self, index, &service, member),
+        );
+        config_map?;
+        secret?;
+        headless?;
+        for service in services {
+            self.service(index, service, &member.uid).await?;
+        }
+        let made = self.create(job, &member.uid).await?.into_object();
+        index.job(&made.metadata, JobSeen::of(&made));
+        if let Some(pod) = services_pod {
+            self.services_pod(index, pod, &member.uid).await?;
+        }
+        tracing::info!(cluster = %key, uid = %member.uid, "made the Job");
+        // After the Job, so that it does not wait for a Service that many share.
+        self.headless.join(self, index, &service, member).await
+    }
+
+    /// Makes the MiniCluster one of those whose pods the headless Service names.
+    pub async fn join(&self, index: &Index, service: &Key, member: &Member) -> Result<(), ApplyError> {
+        self.headless.join(self, index, service, member).await
+    }
+
+    async fn config_map(&self, object: &ConfigMap, owner: &str) -> Result<(), ApplyError> {
+        let hash = |map: &ConfigMap| map.annotations().get(labels::RENDERED_HASH).cloned();
+        match self.create(object, owner).await? {
+            Outcome::Existed(there) if hash(&there) != hash(object) => {
+                // The spec changed before there was a Job: nobody has read the older one.
+                let mut wanted = object.clone();
+                wanted.metadata.uid = there.metadata.uid;
+                self.apply(&wanted).await.map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn secret(&self, secret: &CurveSecret, owner: &str) -> Result<(), ApplyError> {
+        self.create::<Secret>(secret.expose(), owner).await.map(drop)
+    }
+
+    /// The Service of a sidecar.
+    pub async fn service(&self, index: &Index, service: &Service, owner: &str) -> Result<(), ApplyError> {
+        let made = self.create(service, owner).await?.into_object();
+        index.service(&made.metadata, ServiceSeen::of(&made));
+        Ok(())
+    }
+
+    /// The pod of `spec.services`.
+    pub async fn services_pod(&self, index: &Index, pod: &Pod, owner: &str) -> Result<(), ApplyError> {
+        let made = self.create(pod, owner).await?.into_object();
+        index.pod(&made.metadata, PodSeen::of(&made.metadata, made.status.as_ref()));
+        Ok(())
+    }
+
+    /// Makes an object, unless it is there and ours.
+    async fn create<K>(&self, object: &K, owner: &str) -> Result<Outcome<K>, ApplyError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Serialize
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let name = object.name_any();
+        let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
+        match api.create(&post(), object).await {
+            Ok(made) => Ok(Outcome::Made(made)),
+            Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
+                let there = api.get_metadata(&name).await.map_err(|error| sorted::<K>("get", &name, error))?;
+                belongs::<K>(&there.metadata, owner)?;
+                let mut known = object.clone();
+                *known.meta_mut() = there.metadata;
+                Ok(Outcome::Existed(known))
+            }
+            Err(error) => Err(sorted::<K>("create", &name, error)),
+        }
+    }
+
+    /// Server-side apply of a whole object.
+    async fn apply<K>(&self, object: &K) -> Result<K, ApplyError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Serialize
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let name = object.name_any();
+        let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
+        let parameters = PatchParams::apply(labels::MANAGER).force();
+        let applied = api.patch(&name, &parameters, &Patch::Apply(object)).await;
+        applied.map_err(|error| sorted::<K>("apply", &name, error))
+    }
+
+    /// Server-side apply of what may change of a Job.
+    pub async fn scale_job(&self, index: &Index, job: &Key, fields: &Value) -> Result<(), ApplyError> {
+        let api: Api<Job> = Api::namespaced(self.client.clone(), &job.namespace);
+        let parameters = PatchParams::apply(labels::MANAGER).force();
+        let applied = api.patch(&job.name, &parameters, &Patch::Apply(fields)).await;
+        let made = applied.map_err(|error| sorted::<Job>("apply", &job.name, error))?;
+        index.job(&made.metadata, JobSeen::of(&made));
+        Ok(())
+    }
+
+    /// Changes a status. The resourceVersion that the MiniCluster has then; None: it is gone.
+    pub async fn status(&self, cluster: &Key, change: &Value) -> Result<Option<u64>, ApplyError> {
+        let api: Api<Cluster> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        match api.patch_status(&cluster.name, &parameters, &Patch::Merge(change)).await {
+            Ok(object) => Ok(Some(version(&object))),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(source) => Err(ApplyError::Api {
+                verb: "patch the status of",
+                kind: KIND.into(),
+                name: cluster.to_string(),
+                source,
+            }),
+        }
+    }
+
+    /// Deletes a MiniCluster that has lived its time, and no other of its name.
+    pub async fn delete(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
+        let api: Api<MiniCluster> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let parameters = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Background),
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match api.delete(&cluster.name, &parameters).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(error) => Err(sorted::<MiniCluster>("delete", &cluster.name, error)),
+        }
+    }
+
+    /// The documented label on one pod of ours.
+    pub async fn label(&self, pod: &Unlabelled) -> Result<(), ApplyError> {
+        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
+        let change = json!({ "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: pod.index.to_string() } } });
+        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        match api.patch_metadata(&pod.name, &parameters, &Patch::Merge(&change)).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(error) => Err(sorted::<Pod>("label", &pod.name, error)),
+        }
+    }
+
+    /// Tells people. Best effort: an event that cannot be written is only logged.
+    pub async fn tell(&self, object: &Cluster, events: &[Event]) {
+        for event in events {
+            if let Err(error) = self.recorder.publish(event, &object.object_ref(&())).await {
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    reason = event.reason,
+                    "failed to write an event"
+                );
+            }
+        }
+    }
+}
+
+/// Whether an object was made now.
+enum Outcome<K> {
+    Made(K),
+    /// It was there and ours: with its true metadata, and otherwise as it was to be made.
+    Existed(K),
+}
+
+impl<K> Outcome<K> {
+    fn into_object(self) -> K {
+        match self {
+            Outcome::Made(object) | Outcome::Existed(object) => object,
+        }
+    }
+}
+
+type Metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// Whether an object that has the name we need is ours.
+fn belongs<K: Resource<DynamicType = ()>>(there: &Metadata, owner: &str) -> Result<(), Obstacle> {
+    let going = there.deletion_timestamp.is_some();
+    if controller_uid(there) == Some(owner) && !going {
+        return Ok(());
+    }
+    let (kind, name) = (K::kind(&()), there.name.as_deref().unwrap_or_default());
+    let owners = there.owner_references.as_deref().unwrap_or_default();
+    // Of an earlier MiniCluster of the same name: the garbage collector is on its way.
+    let managed = there.labels.as_ref().and_then(|all| all.get(labels::MANAGED_BY)).map(String::as_str);
+    let previous = managed == Some(labels::MANAGER) && owners.iter().any(|owner| owner.kind == KIND);
+    if going || previous {
+        let message = format!("{kind} {name} of an earlier MiniCluster is still being deleted");
+        return Err(Obstacle { reason: "WaitingForPrevious", message });
+    }
+    Err(taken(&kind, name))
+}
+
+fn taken(kind: &str, name: &str) -> Obstacle {
+    Obstacle {
+        reason: "NameTaken",
+        message: format!(
+            "{kind} {name} exists and is not this MiniCluster's: delete or rename it, or choose another name"
+        ),
+    }
+}

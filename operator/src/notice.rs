@@ -1,0 +1,46 @@
+//! What a person would want to know: events, from the difference of two statuses, so that their number is bounded by the
+//! number of changes.
+
+use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use kube::runtime::events::{Event, EventType};
+
+use crate::status::condition;
+
+/// The API server's limit is 1 KiB.
+const NOTE_MAX: usize = 1000;
+
+/// The events that a change is worth.
+pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Event> {
+    let mut events = Vec::new();
+    let turned = |type_: &str, to: &str| {
+        let was = condition(before, type_).is_some_and(|condition| condition.status == to);
+        condition(after, type_).filter(|condition| condition.status == to && !was)
+    };
+    let mut say = |type_, reason: &str, message: &str, action: &str| {
+        events.push(Event {
+            type_,
+            reason: reason.to_owned(),
+            note: Some(message.chars().take(NOTE_MAX).collect()),
+            action: action.to_owned(),
+            secondary: None,
+        });
+    };
+    if let Some(valid) = turned("Valid", "False") {
+        say(EventType::Warning, &valid.reason, &valid.message, "Validate");
+    }
+    if let Some(valid) = turned("Valid", "True").filter(|valid| valid.reason == "ValidWithNotes") {
+        say(EventType::Normal, &valid.reason, &valid.message, "Validate");
+    }
+    if let Some(failed) = turned("Failed", "True") {
+        say(EventType::Warning, &failed.reason, &failed.message, "Run");
+    } else if let Some(complete) = turned("Complete", "True") {
+        say(EventType::Normal, &complete.reason, &complete.message, "Run");
+    } else if let Some(reason) = &after.reason
+        && before.reason.as_ref() != Some(reason)
+        && !matches!(reason.as_str(), "Invalid" | "Suspended" | "Completed" | "WaitingForPrevious")
+        && condition(after, "JobFinished").is_none_or(|finished| finished.status == "False")
+    {
+        say(EventType::Warning, reason, after.message.as_deref().unwrap_or_default(), "Start");
+    }
+    events
+}

@@ -1,0 +1,302 @@
+//! What the watches have seen, reduced to what decisions need and kept by MiniCluster.
+//!
+//! ```text
+//! watch event ─► JobSeen | PodSeen | ServiceSeen ─► Index ─► the MiniCluster to reconcile, if anything changed
+//! ```
+//!
+//! Labels say where an object belongs; whether it is ours is decided by its owner's uid, which nobody else can choose.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use crate::render::labels;
+
+pub mod job;
+pub mod pod;
+pub mod service;
+
+use job::JobSeen;
+use pod::PodSeen;
+use service::ServiceSeen;
+
+/// Namespace and name of a MiniCluster, or of a Service.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Key {
+    pub namespace: String,
+    pub name: String,
+}
+
+impl Key {
+    pub fn new(namespace: impl Into<String>, name: impl Into<String>) -> Key {
+        Key { namespace: namespace.into(), name: name.into() }
+    }
+
+    /// The object itself.
+    pub fn of(metadata: &ObjectMeta) -> Key {
+        Key::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
+    }
+
+    /// The MiniCluster that an object's label names.
+    fn cluster_of(metadata: &ObjectMeta, label: &str) -> Option<Key> {
+        let name = metadata.labels.as_ref()?.get(label)?;
+        Some(Key::new(metadata.namespace.clone()?, name.clone()))
+    }
+}
+
+impl std::fmt::Display for Key {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}/{}", self.namespace, self.name)
+    }
+}
+
+/// The uid of the controlling owner.
+pub fn controller_uid(metadata: &ObjectMeta) -> Option<&str> {
+    let owners = metadata.owner_references.as_deref().unwrap_or_default();
+    owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
+}
+
+fn uid(metadata: &ObjectMeta) -> String {
+    metadata.uid.clone().unwrap_or_default()
+}
+
+/// The objects of one MiniCluster, as last seen.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct Observed {
+    pub job: Option<JobSeen>,
+    /// By uid: an index may have one that ended and one that replaces it.
+    pub pods: BTreeMap<String, PodSeen>,
+    /// Uid and controller's uid of the services pod.
+    pub services_pod: Option<(String, Option<String>)>,
+    /// Services of sidecars, by name.
+    pub services: BTreeMap<String, ServiceSeen>,
+}
+
+/// The kinds that are watched, to forget what a new list no longer has.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Kind {
+    Job,
+    Pod,
+    Service,
+}
+
+/// A pod that still lacks the documented label `job-index`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Unlabelled {
+    pub namespace: String,
+    pub name: String,
+    pub uid: String,
+    pub index: u32,
+}
+
+/// Everything seen.
+#[derive(Debug, Default)]
+pub struct Index {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    clusters: HashMap<Key, Observed>,
+    /// Headless Services, by their own name.
+    headless: HashMap<Key, ServiceSeen>,
+    /// MiniClusters of this process that are named by a headless Service: whom to wake when it goes.
+    members: HashMap<Key, BTreeMap<String, bool>>,
+}
+
+impl Index {
+    fn state(&self) -> MutexGuard<'_, State> {
+        // Nothing that holds the lock can panic half-way through a change.
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What has been seen of `cluster`.
+    pub fn observed(&self, cluster: &Key) -> Observed {
+        self.state().clusters.get(cluster).cloned().unwrap_or_default()
+    }
+
+    pub fn headless(&self, service: &Key) -> Option<ServiceSeen> {
+        self.state().headless.get(service).cloned()
+    }
+
+    /// Notes that `cluster` takes part in the Service. True of `minimal`: it needs only the lead's name.
+    pub fn join(&self, service: &Key, cluster: &str, minimal: bool) {
+        self.state().members.entry(service.clone()).or_default().insert(cluster.to_owned(), minimal);
+    }
+
+    /// The MiniCluster is gone: its parts may still be there, and will be seen to go.
+    pub fn leave(&self, cluster: &Key) {
+        let mut state = self.state();
+        state.members.retain(|service, members| {
+            if service.namespace == cluster.namespace {
+                members.remove(&cluster.name);
+            }
+            !members.is_empty()
+        });
+    }
+
+    /// A Job as it is now. The MiniCluster, if this is news.
+    pub fn job(&self, metadata: &ObjectMeta, seen: JobSeen) -> Option<Key> {
+        let key = Key::cluster_of(metadata, labels::CLUSTER)?;
+        let mut state = self.state();
+        let job = &mut state.clusters.entry(key.clone()).or_default().job;
+        let news = job.as_ref() != Some(&seen);
+        *job = Some(seen);
+        news.then_some(key)
+    }
+
+    /// A pod as it is now: the MiniCluster if this is news, and the pod if it needs its label.
+    pub fn pod(&self, metadata: &ObjectMeta, mut seen: PodSeen) -> (Option<Key>, Option<Unlabelled>) {
+        if let Some(key) = Key::cluster_of(metadata, labels::SERVICES_OF) {
+            let services_pod = (uid(metadata), controller_uid(metadata).map(str::to_owned));
+            let mut state = self.state();
+            let place = &mut state.clusters.entry(key.clone()).or_default().services_pod;
+            let news = place.as_ref() != Some(&services_pod);
+            *place = Some(services_pod);
+            return (news.then_some(key), None);
+        }
+        let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) else { return (None, None) };
+        let mut state = self.state();
+        let observed = state.clusters.entry(key.clone()).or_default();
+        let before = observed.pods.get(&uid(metadata));
+        seen.labelled |= before.is_some_and(|before| before.labelled);
+        let ours = observed.job.as_ref().is_some_and(|job| seen.job_uid.as_deref() == Some(job.uid.as_str()));
+        let unlabelled = (!seen.labelled && ours && !seen.deleting).then(|| Unlabelled {
+            namespace: key.namespace.clone(),
+            name: seen.name.clone(),
+            uid: uid(metadata),
+            index: seen.index,
+        });
+        let news = before != Some(&seen);
+        // It is handed out once: whoever gets it labels it.
+        seen.labelled |= unlabelled.is_some();
+        observed.pods.insert(uid(metadata), seen);
+        (news.then_some(key), unlabelled)
+    }
+
+    /// The Job's pods that were seen before it and still need their label; each is handed out once.
+    pub fn unlabelled(&self, cluster: &Key) -> Vec<Unlabelled> {
+        let mut state = self.state();
+        let Some(Observed { job: Some(job), pods, .. }) = state.clusters.get_mut(cluster) else { return Vec::new() };
+        let waiting = pods.iter_mut().filter(|(_, pod)| !pod.labelled && !pod.deleting);
+        let ours = waiting.filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()));
+        let hand_out = |(uid, pod): (&String, &mut PodSeen)| {
+            pod.labelled = true;
+            Unlabelled {
+                namespace: cluster.namespace.clone(),
+                name: pod.name.clone(),
+                uid: uid.clone(),
+                index: pod.index,
+            }
+        };
+        ours.map(hand_out).collect()
+    }
+
+    /// A Service as it is now. The MiniClusters to wake if this is news.
+    pub fn service(&self, metadata: &ObjectMeta, seen: ServiceSeen) -> Vec<Key> {
+        let mut state = self.state();
+        if let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) {
+            let services = &mut state.clusters.entry(key.clone()).or_default().services;
+            let news = services.insert(metadata.name.clone().unwrap_or_default(), seen.clone()).as_ref() != Some(&seen);
+            return news.then_some(key).into_iter().collect();
+        }
+        let key = Key::of(metadata);
+        let gone = seen.deleting;
+        state.headless.insert(key.clone(), seen);
+        // Who owns it changes with every member; only its end concerns all of them.
+        if gone { state.members_of(&key) } else { Vec::new() }
+    }
+
+    /// An object is gone. The MiniClusters to wake.
+    pub fn gone(&self, kind: Kind, metadata: &ObjectMeta) -> Vec<Key> {
+        let uid = uid(metadata);
+        let mut state = self.state();
+        match kind {
+            Kind::Service if Key::cluster_of(metadata, labels::CLUSTER).is_none() => {
+                let key = Key::of(metadata);
+                if state.headless.get(&key).is_some_and(|seen| seen.uid == uid) {
+                    state.headless.remove(&key);
+                }
+                state.members_of(&key)
+            }
+            _ => {
+                let key = Key::cluster_of(metadata, labels::CLUSTER)
+                    .or_else(|| Key::cluster_of(metadata, labels::SERVICES_OF));
+                let Some(key) = key else { return Vec::new() };
+                let news = state.clusters.get_mut(&key).is_some_and(|observed| observed.forget(kind, |it| it == uid));
+                state.drop_empty(&key);
+                news.then_some(key).into_iter().collect()
+            }
+        }
+    }
+
+    /// A new list is complete: what it has not is gone.
+    pub fn keep_only(&self, kind: Kind, uids: &HashSet<String>) -> Vec<Key> {
+        let mut state = self.state();
+        let mut woken = Vec::new();
+        for (key, observed) in &mut state.clusters {
+            if observed.forget(kind, |uid| !uids.contains(uid)) {
+                woken.push(key.clone());
+            }
+        }
+        for key in &woken {
+            state.drop_empty(key);
+        }
+        if kind == Kind::Service {
+            let lost: Vec<Key> = state
+                .headless
+                .iter()
+                .filter(|(_, seen)| !uids.contains(&seen.uid))
+                .map(|(key, _)| key.clone())
+                .collect();
+            for key in lost {
+                state.headless.remove(&key);
+                woken.extend(state.members_of(&key));
+            }
+        }
+        woken
+    }
+}
+
+impl State {
+    fn members_of(&self, service: &Key) -> Vec<Key> {
+        let members = self.members.get(service);
+        members.into_iter().flatten().map(|(name, _)| Key::new(&service.namespace, name)).collect()
+    }
+
+    fn drop_empty(&mut self, key: &Key) {
+        if self.clusters.get(key).is_some_and(|observed| *observed == Observed::default()) {
+            self.clusters.remove(key);
+        }
+    }
+}
+
+impl Observed {
+    /// Forgets the objects of `kind` whose uid `is_gone`; whether there were any.
+    fn forget(&mut self, kind: Kind, is_gone: impl Fn(&str) -> bool) -> bool {
+        match kind {
+            Kind::Job => self.job.take_if(|job| is_gone(&job.uid)).is_some(),
+            Kind::Pod => {
+                let before = self.pods.len();
+                self.pods.retain(|uid, _| !is_gone(uid));
+                self.services_pod.take_if(|(uid, _)| is_gone(uid)).is_some() || self.pods.len() != before
+            }
+            Kind::Service => {
+                let before = self.services.len();
+                self.services.retain(|_, service| !is_gone(&service.uid));
+                self.services.len() != before
+            }
+        }
+    }
+
+    /// The Job, if it is this MiniCluster's and not that of an earlier one of the same name.
+    pub fn job_of(&self, uid: &str) -> Option<&JobSeen> {
+        self.job.as_ref().filter(|job| job.owner_uid.as_deref() == Some(uid))
+    }
+
+    /// The pods of the Job.
+    pub fn pods_of<'a>(&'a self, job: &'a JobSeen) -> impl Iterator<Item = &'a PodSeen> {
+        self.pods.values().filter(|pod| pod.job_uid.as_deref() == Some(job.uid.as_str()))
+    }
+}

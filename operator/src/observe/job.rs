@@ -1,0 +1,76 @@
+//! What matters of a Job.
+
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::jiff::Timestamp;
+
+use super::controller_uid;
+use crate::render::labels;
+
+/// A Job, as seen.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct JobSeen {
+    pub uid: String,
+    /// Uid of the MiniCluster that controls it.
+    pub owner_uid: Option<String>,
+    pub deleting: bool,
+    /// What it was last applied as (`render::elastic`).
+    pub rendered_hash: Option<String>,
+    pub maximum_size: Option<u32>,
+    pub initial_size: Option<u32>,
+    pub completions: u32,
+    pub suspended: bool,
+    pub start_time: Option<Timestamp>,
+    pub completion_time: Option<Timestamp>,
+    pub complete: Option<Verdict>,
+    pub failed: Option<Verdict>,
+}
+
+/// A condition of the Job that is true.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Verdict {
+    pub reason: String,
+    pub message: String,
+    pub since: Option<Timestamp>,
+}
+
+impl JobSeen {
+    pub fn of(job: &Job) -> JobSeen {
+        let annotation = |key: &str| job.metadata.annotations.as_ref().and_then(|all| all.get(key));
+        let number = |key: &str| annotation(key).and_then(|text| text.parse().ok());
+        let (spec, status) = (job.spec.as_ref(), job.status.as_ref());
+        JobSeen {
+            uid: super::uid(&job.metadata),
+            owner_uid: controller_uid(&job.metadata).map(str::to_owned),
+            deleting: job.metadata.deletion_timestamp.is_some(),
+            rendered_hash: annotation(labels::RENDERED_HASH).cloned(),
+            maximum_size: number(labels::MAXIMUM_SIZE),
+            initial_size: number(labels::INITIAL_SIZE),
+            completions: spec.and_then(|spec| spec.completions).and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
+            suspended: spec.and_then(|spec| spec.suspend).unwrap_or(false),
+            start_time: status.and_then(|status| status.start_time.as_ref()).map(|time| time.0),
+            completion_time: status.and_then(|status| status.completion_time.as_ref()).map(|time| time.0),
+            complete: condition(job, "Complete"),
+            failed: condition(job, "Failed"),
+        }
+    }
+
+    pub fn is_finished(&self) -> bool {
+        self.complete.is_some() || self.failed.is_some()
+    }
+
+    /// When it ended, however it did.
+    pub fn end_time(&self) -> Option<Timestamp> {
+        let verdict = self.complete.as_ref().or(self.failed.as_ref())?;
+        self.completion_time.or(verdict.since)
+    }
+}
+
+fn condition(job: &Job, type_: &str) -> Option<Verdict> {
+    let conditions = job.status.as_ref()?.conditions.as_ref()?;
+    let found = conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True")?;
+    Some(Verdict {
+        reason: found.reason.clone().unwrap_or_default(),
+        message: found.message.clone().unwrap_or_default(),
+        since: found.last_transition_time.as_ref().map(|time| time.0),
+    })
+}

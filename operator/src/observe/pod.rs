@@ -1,0 +1,165 @@
+//! What matters of a pod of the Job.
+
+use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::Timestamp;
+
+use super::controller_uid;
+use crate::render::labels;
+
+/// A pod's status without its specification, which nobody reads here: most of a pod's bytes.
+pub type PodStatusObject = kube::core::Object<kube::core::object::NotUsed, PodStatus>;
+
+/// Longest message that is kept.
+const MESSAGE_MAX: usize = 512;
+
+/// A pod, as seen.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct PodSeen {
+    pub name: String,
+    pub job_uid: Option<String>,
+    pub index: u32,
+    pub created: Option<Timestamp>,
+    pub deleting: bool,
+    /// It has the label `job-index`.
+    pub labelled: bool,
+    pub scheduled: bool,
+    /// The container that runs Flux runs.
+    pub running: bool,
+    pub ready: bool,
+    /// Phase Succeeded or Failed.
+    pub ended: bool,
+    /// How the container that runs Flux ended.
+    pub exit: Option<Exit>,
+    /// Why the pod failed, if it did, or why it does not start.
+    pub trouble: Option<Trouble>,
+}
+
+/// How a container ended.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Exit {
+    pub code: i32,
+    pub signal: Option<i32>,
+    /// Kubernetes' word, such as OOMKilled.
+    pub reason: String,
+    /// First line of its termination message.
+    pub message: String,
+    pub at: Option<Timestamp>,
+}
+
+/// What is wrong with a pod.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Trouble {
+    pub reason: String,
+    pub message: String,
+    /// The init container that failed, and how.
+    pub init: Option<(String, Exit)>,
+}
+
+impl PodSeen {
+    /// Of a pod whose only container runs Flux: sidecars are restartable init containers.
+    pub fn of(metadata: &ObjectMeta, status: Option<&PodStatus>) -> PodSeen {
+        let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key));
+        let index_label = label(labels::COMPLETION_INDEX);
+        let none = PodStatus::default();
+        let status = status.unwrap_or(&none);
+        let phase = status.phase.as_deref().unwrap_or_default();
+        let ended = matches!(phase, "Succeeded" | "Failed");
+        let runner = status.container_statuses.as_deref().and_then(<[_]>::first);
+        let state = runner.and_then(|runner| runner.state.as_ref());
+        PodSeen {
+            name: metadata.name.clone().unwrap_or_default(),
+            job_uid: controller_uid(metadata).map(str::to_owned),
+            index: index_label.and_then(|text| text.parse().ok()).unwrap_or(0),
+            created: metadata.creation_timestamp.as_ref().map(|time| time.0),
+            deleting: metadata.deletion_timestamp.is_some(),
+            labelled: label(labels::JOB_INDEX).is_some_and(|text| Some(text) == index_label),
+            scheduled: condition(status, "PodScheduled").is_some_and(|(status, _, _)| status == "True"),
+            running: !ended && state.is_some_and(|state| state.running.is_some()),
+            ready: !ended && runner.is_some_and(|runner| runner.ready),
+            ended,
+            exit: state.and_then(|state| state.terminated.as_ref()).map(exit),
+            trouble: trouble(status, phase, ended),
+        }
+    }
+}
+
+fn exit(terminated: &ContainerStateTerminated) -> Exit {
+    Exit {
+        code: terminated.exit_code,
+        signal: terminated.signal.filter(|signal| *signal > 0),
+        reason: terminated.reason.clone().unwrap_or_default(),
+        message: first_line(terminated.message.as_deref()),
+        at: terminated.finished_at.as_ref().map(|time| time.0),
+    }
+}
+
+fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<(&'a str, &'a str, &'a str)> {
+    let found = status.conditions.as_deref()?.iter().find(|condition| condition.type_ == type_)?;
+    Some((
+        found.status.as_str(),
+        found.reason.as_deref().unwrap_or_default(),
+        found.message.as_deref().unwrap_or_default(),
+    ))
+}
+
+fn trouble(status: &PodStatus, phase: &str, ended: bool) -> Option<Trouble> {
+    let new = |reason: &str, message: &str| Trouble {
+        reason: reason.to_owned(),
+        message: first_line(Some(message)),
+        init: None,
+    };
+    if let Some(("True", reason, message)) = condition(status, "DisruptionTarget") {
+        return Some(new(if reason.is_empty() { "Disrupted" } else { reason }, message));
+    }
+    if phase == "Failed"
+        && let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty())
+    {
+        return Some(new(reason, status.message.as_deref().unwrap_or_default()));
+    }
+    let init = status.init_container_statuses.as_deref().unwrap_or_default();
+    for container in init {
+        let terminated = container.state.as_ref().and_then(|state| state.terminated.as_ref());
+        // Sidecars are init containers too, and end by a signal with the pod: those that never started count.
+        if let Some(terminated) = terminated.filter(|it| it.exit_code != 0 && container.started != Some(true))
+            && phase == "Failed"
+            && status.container_statuses.as_deref().unwrap_or_default().iter().all(never_ran)
+        {
+            let exit = exit(terminated);
+            return Some(Trouble {
+                reason: "InitFailed".into(),
+                message: exit.message.clone(),
+                init: Some((container.name.clone(), exit)),
+            });
+        }
+    }
+    if ended {
+        return None;
+    }
+    if let Some(("False", reason @ ("Unschedulable" | "SchedulingGated"), message)) = condition(status, "PodScheduled")
+    {
+        return Some(new(reason, message));
+    }
+    let all = init.iter().chain(status.container_statuses.as_deref().unwrap_or_default());
+    let waiting = all.filter_map(|container| Some((&container.name, container.state.as_ref()?.waiting.as_ref()?)));
+    let mut stuck = waiting.filter(|(_, waiting)| is_stuck(waiting));
+    stuck.next().map(|(name, waiting)| {
+        let text = waiting.message.as_deref().unwrap_or_default();
+        new(waiting.reason.as_deref().unwrap_or_default(), &format!("container {name}: {text}"))
+    })
+}
+
+fn never_ran(container: &ContainerStatus) -> bool {
+    container.state.as_ref().is_none_or(|state| state.running.is_none() && state.terminated.is_none())
+}
+
+/// Whether a container waits for something other than its turn.
+fn is_stuck(waiting: &ContainerStateWaiting) -> bool {
+    let reason = waiting.reason.as_deref().unwrap_or_default();
+    !matches!(reason, "" | "PodInitializing" | "ContainerCreating")
+}
+
+fn first_line(text: Option<&str>) -> String {
+    let line = text.unwrap_or_default().trim().lines().next().unwrap_or_default();
+    line.chars().take(MESSAGE_MAX).collect()
+}

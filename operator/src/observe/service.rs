@@ -1,0 +1,38 @@
+//! What matters of a Service.
+
+use k8s_openapi::api::core::v1::Service;
+
+use super::controller_uid;
+use crate::render::labels;
+
+/// A Service, as seen.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct ServiceSeen {
+    pub uid: String,
+    pub controller_uid: Option<String>,
+    pub deleting: bool,
+    /// Name and uid of the MiniClusters that own it.
+    pub owners: Vec<(String, String)>,
+    /// Its selector takes index 0 only.
+    pub minimal: bool,
+}
+
+impl ServiceSeen {
+    pub fn of(service: &Service) -> ServiceSeen {
+        let owners = service.metadata.owner_references.as_deref().unwrap_or_default();
+        let owners = owners.iter().filter(|owner| owner.kind == flux_shared::crd::v1alpha2::KIND);
+        let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        ServiceSeen {
+            uid: super::uid(&service.metadata),
+            controller_uid: controller_uid(&service.metadata).map(str::to_owned),
+            deleting: service.metadata.deletion_timestamp.is_some(),
+            owners: owners.map(|owner| (owner.name.clone(), owner.uid.clone())).collect(),
+            minimal: selector.is_some_and(|selector| selector.contains_key(labels::COMPLETION_INDEX)),
+        }
+    }
+
+    /// Whether it names the pods of this MiniCluster, and goes no earlier than it.
+    pub fn serves(&self, uid: &str, minimal: bool) -> bool {
+        !self.deleting && self.owners.iter().any(|(_, owner)| owner == uid) && (!self.minimal || minimal)
+    }
+}

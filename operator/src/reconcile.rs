@@ -1,0 +1,164 @@
+//! One MiniCluster, from what is to what should be.
+//!
+//! ```text
+//! fetch ─► validate ─► todo ─► render ─► apply ─► status ─► one patch, events ─► when to look again
+//! ```
+//!
+//! Each step may be the last before the process is killed: whoever comes next finds the same or does it then.
+#![expect(clippy::disallowed_methods, clippy::disallowed_macros, reason = "the clock and the log of one reconcile")]
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use flux_shared::names;
+use flux_shared::validate::{Problem, ValidMiniCluster};
+use k8s_openapi::jiff::Timestamp;
+use kube::runtime::controller::Action;
+
+use crate::apply::ApplyError;
+use crate::context::Context;
+use crate::fetch::{Cluster, Target};
+use crate::observe::Observed;
+use crate::render::services::Member;
+use crate::render::{self, Facts, RenderError};
+use crate::status::{Obstacle, Picture, Verdict, patch};
+use crate::todo::{self, Todo};
+use crate::{keys, notice, status};
+
+/// Why a reconcile has to be repeated.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    #[error(transparent)]
+    Render(#[from] RenderError),
+    #[error(transparent)]
+    Key(#[from] keys::KeyError),
+}
+
+impl ReconcileError {
+    /// What the status says about it, if a person can help.
+    fn obstacle(&self) -> Option<&Obstacle> {
+        match self {
+            ReconcileError::Apply(ApplyError::Obstacle(obstacle)) => Some(obstacle),
+            _ => None,
+        }
+    }
+}
+
+/// One reconcile.
+pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
+    let target = context.latest(Target::of(&object));
+    let checked = target.validate();
+    let done = make(&target, checked.as_ref().ok(), &context).await;
+    let after = describe(&target, &checked, done.as_ref().err(), &context);
+    if let Some(change) = patch::patch(&target.status, &after) {
+        if let Some(version) = context.writer.status(&target.key, &change).await? {
+            context.remember(&target.uid, version, &after);
+        }
+        context.writer.tell(&object, &notice::events(&target.status, &after)).await;
+    }
+    done?;
+    let action = look_again(&target, &after, &context).await?;
+    context.succeeded(&target.key);
+    Ok(action)
+}
+
+/// Makes what is missing, and changes what may change.
+async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Context) -> Result<(), ReconcileError> {
+    let observed = context.index.observed(&target.key);
+    let headless = cluster.and_then(|cluster| context.index.headless(&todo::headless_key(cluster)));
+    let todo = todo::todo(&target.uid, target.deleting, cluster, &target.status, &observed, headless.as_ref());
+    let Some(cluster) = cluster else { return Ok(()) };
+    match todo {
+        Todo::Nothing => Ok(()),
+        Todo::WaitForPrevious => {
+            let message = format!("Job {} of an earlier MiniCluster is still being deleted", target.key.name);
+            Err(ApplyError::from(Obstacle { reason: "WaitingForPrevious", message }).into())
+        }
+        Todo::Create { facts } => {
+            join_index(target, cluster, context);
+            let objects = objects(cluster, &facts, context)?;
+            Ok(context.writer.create_all(&context.index, &objects, &member(target, cluster)).await?)
+        }
+        Todo::Keep { facts, job_uid, elastic, join, services, services_pod } => {
+            join_index(target, cluster, context);
+            if let Some(elastic) = elastic {
+                let fields = elastic.patch(&target.key.namespace, &target.key.name, &job_uid);
+                context.writer.scale_job(&context.index, &target.key, &fields).await?;
+                tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
+            }
+            if join {
+                let service = todo::headless_key(cluster);
+                context.writer.join(&context.index, &service, &member(target, cluster)).await?;
+            }
+            if !services.is_empty() || services_pod {
+                let objects = objects(cluster, &facts, context)?;
+                for service in objects
+                    .services
+                    .iter()
+                    .filter(|it| it.metadata.name.as_ref().is_some_and(|name| services.contains(name)))
+                {
+                    context.writer.service(&context.index, service, &target.uid).await?;
+                }
+                if let Some(pod) = objects.services_pod.filter(|_| services_pod) {
+                    context.writer.services_pod(&context.index, &pod, &target.uid).await?;
+                }
+            }
+            Ok(())
+        }
+    }
+}
+
+fn objects(cluster: &ValidMiniCluster, facts: &Facts, context: &Context) -> Result<render::Objects, ReconcileError> {
+    let certificate = keys::certificate(&names::host(&cluster.name, 0))?;
+    Ok(render::objects(cluster, &context.options, facts, certificate)?)
+}
+
+fn member(target: &Target, cluster: &ValidMiniCluster) -> Member {
+    Member { name: cluster.name.clone(), uid: target.uid.clone(), minimal: cluster.flux.minimal_service }
+}
+
+fn join_index(target: &Target, cluster: &ValidMiniCluster, context: &Context) {
+    context.index.join(&todo::headless_key(cluster), &target.key.name, cluster.flux.minimal_service);
+}
+
+/// The status as it should be now.
+fn describe(
+    target: &Target,
+    checked: &Result<ValidMiniCluster, Vec<Problem>>,
+    error: Option<&ReconcileError>,
+    context: &Context,
+) -> MiniClusterStatus {
+    let observed: Observed = context.index.observed(&target.key);
+    let job = observed.job_of(&target.uid);
+    status::status(&Picture {
+        name: &target.key.name,
+        generation: target.generation,
+        deleting: target.deleting,
+        verdict: match checked {
+            Ok(cluster) => Verdict::Valid(cluster),
+            Err(problems) => Verdict::Invalid(problems),
+        },
+        previous: &target.status,
+        job,
+        pods: job.map(|job| observed.pods_of(job).collect()).unwrap_or_default(),
+        obstacle: error.and_then(ReconcileError::obstacle),
+        now: Timestamp::now(),
+    })
+}
+
+/// Nothing is looked at again without a reason: only a finished MiniCluster that has to go has one.
+async fn look_again(target: &Target, after: &MiniClusterStatus, context: &Context) -> Result<Action, ReconcileError> {
+    let Some(spec) = target.spec.as_ref().ok().filter(|_| !target.deleting) else { return Ok(Action::await_change()) };
+    match todo::seconds_to_live(spec, after, Timestamp::now()) {
+        None => Ok(Action::await_change()),
+        Some(0) => {
+            context.writer.delete(&target.key, &target.uid).await?;
+            tracing::info!("deleted the MiniCluster: it has finished, and its time is over");
+            Ok(Action::await_change())
+        }
+        Some(seconds) => Ok(Action::requeue(Duration::from_secs(seconds))),
+    }
+}

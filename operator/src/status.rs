@@ -1,0 +1,195 @@
+//! What a MiniCluster's status should say. Pure: the observed objects and the time come in, a status comes out.
+//!
+//! ```text
+//! Picture ─► outcome (why it failed, or does not start) ─► conditions ─► phase, sizes, exit code ─► MiniClusterStatus
+//! ```
+//!
+//! The Job decides what has ended; the pods say why. A condition's time is when its status changed, not when it was seen
+//! again; where Kubernetes knows the time, it is Kubernetes' time.
+
+use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
+use flux_shared::validate::{Problem, ValidMiniCluster};
+use k8s_openapi::jiff::{Timestamp, Unit};
+
+use crate::observe::job::JobSeen;
+use crate::observe::pod::PodSeen;
+use crate::render::labels;
+
+mod conditions;
+mod outcome;
+pub mod patch;
+
+/// Longest message in a status or an event.
+const MESSAGE_MAX: usize = 1024;
+
+/// Why the operator could not do its part. It goes on trying, ever more slowly.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Obstacle {
+    /// One word, of a closed set.
+    pub reason: &'static str,
+    /// What is in the way, and the remedy.
+    pub message: String,
+}
+
+/// Whether the spec can be used.
+#[derive(Debug, Clone, Copy)]
+pub enum Verdict<'a> {
+    Valid(&'a ValidMiniCluster),
+    Invalid(&'a [Problem]),
+}
+
+/// All that a status depends on.
+#[derive(Debug)]
+pub struct Picture<'a> {
+    pub name: &'a str,
+    pub generation: Option<i64>,
+    pub deleting: bool,
+    pub verdict: Verdict<'a>,
+    pub previous: &'a MiniClusterStatus,
+    pub job: Option<&'a JobSeen>,
+    pub pods: Vec<&'a PodSeen>,
+    pub obstacle: Option<&'a Obstacle>,
+    pub now: Timestamp,
+}
+
+/// The status. The same picture gives the same status; a later time alone changes nothing.
+pub fn status(picture: &Picture) -> MiniClusterStatus {
+    // A Job that was deleted after its end takes nothing back.
+    if picture.job.is_none() && is_finished(picture.previous) {
+        return MiniClusterStatus {
+            phase: if picture.deleting { Some("Terminating".into()) } else { picture.previous.phase.clone() },
+            size: 0,
+            ready_size: 0,
+            ..picture.previous.clone()
+        };
+    }
+    let facts = Facts::of(picture);
+    let outcome = outcome::outcome(picture, &facts);
+    let lead_exit = facts.lead.and_then(|lead| lead.exit.as_ref());
+    let previous = picture.previous;
+    let job = picture.job;
+    let ended = job.is_some_and(JobSeen::is_finished);
+    let conditions = conditions::conditions(picture, &facts, &outcome);
+    MiniClusterStatus {
+        phase: Some(phase(picture, &facts).to_owned()),
+        size: count(facts.living),
+        ready_size: count(facts.ready),
+        maximum_size: previous.maximum_size.or(job.and_then(|job| job.maximum_size).map(count)),
+        selector: job.map(|_| labels::selector(picture.name)).or_else(|| previous.selector.clone()),
+        observed_generation: picture.generation,
+        start_time: job.and_then(|job| job.start_time).map(rfc3339).or_else(|| previous.start_time.clone()),
+        completion_time: job.filter(|_| ended).and_then(JobSeen::end_time).map(rfc3339),
+        exit_code: lead_exit.map(|exit| exit.code).or(previous.exit_code),
+        signal: match lead_exit {
+            Some(exit) => exit.signal.or(outcome::signal_of(exit.code)),
+            None => previous.signal,
+        },
+        failed_index: outcome.index.or(previous.failed_index.filter(|_| ended)),
+        reason: (!outcome.reason.is_empty()).then(|| outcome.reason.clone()),
+        message: (!outcome.message.is_empty()).then(|| short(&outcome.message)),
+        conditions,
+        ..previous.clone()
+    }
+}
+
+/// Whether a status says that all is over.
+pub fn is_finished(status: &MiniClusterStatus) -> bool {
+    condition(status, "JobFinished").is_some_and(|condition| condition.status == "True")
+}
+
+/// When all was over.
+pub fn end(status: &MiniClusterStatus) -> Option<Timestamp> {
+    let finished = condition(status, "JobFinished").filter(|condition| condition.status == "True")?;
+    status.completion_time.as_ref().unwrap_or(&finished.last_transition_time).parse().ok()
+}
+
+/// The condition of a type.
+pub fn condition<'a>(status: &'a MiniClusterStatus, type_: &str) -> Option<&'a Condition> {
+    status.conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Numbers that several parts need.
+#[derive(Debug)]
+struct Facts<'a> {
+    /// The latest pod of index 0.
+    lead: Option<&'a PodSeen>,
+    /// Pods that have not ended.
+    living: u32,
+    scheduled: u32,
+    running: u32,
+    ready: u32,
+    /// Pods that there should be.
+    wanted: u32,
+    /// Pods that are enough to start the job.
+    quorum: u32,
+}
+
+impl<'a> Facts<'a> {
+    fn of(picture: &Picture<'a>) -> Facts<'a> {
+        let pods = || picture.pods.iter().copied();
+        let number =
+            |which: fn(&PodSeen) -> bool| u32::try_from(pods().filter(|pod| which(pod)).count()).unwrap_or(u32::MAX);
+        let wanted = picture.job.map_or(0, |job| job.completions);
+        let quorum = match picture.verdict {
+            Verdict::Valid(cluster) => cluster.min_size.unwrap_or(wanted).min(wanted),
+            Verdict::Invalid(_) => wanted,
+        };
+        Facts {
+            lead: pods().filter(|pod| pod.index == 0).max_by_key(|pod| (pod.created, !pod.ended)),
+            living: number(|pod| !pod.ended),
+            scheduled: number(|pod| !pod.ended && pod.scheduled),
+            running: number(|pod| pod.running),
+            ready: number(|pod| pod.ready),
+            wanted,
+            quorum,
+        }
+    }
+
+    fn lead_runs(&self) -> bool {
+        self.lead.is_some_and(|lead| lead.running)
+    }
+
+    fn is_ready(&self) -> bool {
+        self.wanted > 0 && self.lead_runs() && self.ready >= self.quorum
+    }
+}
+
+fn phase(picture: &Picture, facts: &Facts) -> &'static str {
+    let Some(job) = picture.job else {
+        return match picture.verdict {
+            _ if picture.deleting => "Terminating",
+            Verdict::Invalid(_) => "Invalid",
+            Verdict::Valid(_) => "Pending",
+        };
+    };
+    match () {
+        () if picture.deleting => "Terminating",
+        () if job.complete.is_some() => "Completed",
+        () if job.failed.is_some() => "Failed",
+        () if job.suspended => "Suspended",
+        () if facts.is_ready() => "Running",
+        () if facts.lead.is_some_and(|lead| lead.exit.is_some()) => "Running",
+        () if facts.scheduled > 0 => "Starting",
+        () => "Pending",
+    }
+}
+
+fn count(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+fn short(message: &str) -> String {
+    match message.char_indices().nth(MESSAGE_MAX - 1) {
+        Some((end, _)) => format!("{}…", &message[..end]),
+        None => message.to_owned(),
+    }
+}
+
+/// As Kubernetes writes times: whole seconds.
+fn rfc3339(time: Timestamp) -> String {
+    time.round(Unit::Second).unwrap_or(time).to_string()
+}
+
+#[cfg(test)]
+mod tests;

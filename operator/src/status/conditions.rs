@@ -1,0 +1,113 @@
+//! The conditions. The documented types keep their names; Kubernetes' own habits (`kubectl wait`) stand beside them.
+
+use flux_shared::crd::v1alpha2::Condition;
+use k8s_openapi::jiff::Timestamp;
+
+use super::outcome::Outcome;
+use super::{Facts, Picture, Verdict, rfc3339, short};
+use crate::observe::job::JobSeen;
+
+/// What a condition is about to say.
+struct Statement {
+    type_: &'static str,
+    is_true: bool,
+    reason: String,
+    message: String,
+    /// Since when, if Kubernetes knows.
+    since: Option<Timestamp>,
+}
+
+pub(super) fn conditions(picture: &Picture, facts: &Facts, outcome: &Outcome) -> Vec<Condition> {
+    let job = picture.job;
+    let finished = job.is_some_and(JobSeen::is_finished);
+    let end = job.and_then(JobSeen::end_time);
+    let active = job.is_some_and(|job| !finished && !job.suspended);
+    // Why nothing can be true yet, or any more.
+    let (idle_reason, idle_message) = match job {
+        None if outcome.reason.is_empty() => ("NotRequested".to_owned(), "the Job has not been made yet".to_owned()),
+        Some(job) if !finished && !job.suspended => ("Starting".to_owned(), progress(facts)),
+        _ => (outcome.reason.clone(), outcome.message.clone()),
+    };
+    let say = |type_: &'static str, is_true: bool, reason: &str, message: &str| match is_true {
+        true => Statement { type_, is_true, reason: reason.to_owned(), message: message.to_owned(), since: None },
+        false => Statement { type_, is_true, reason: idle_reason.clone(), message: idle_message.clone(), since: None },
+    };
+    let waiting = active && facts.running < facts.wanted;
+    let stuck = !outcome.reason.is_empty();
+    let waits = match (waiting, stuck) {
+        (true, true) => say("JobWaitingForResources", true, &outcome.reason, &outcome.message),
+        (true, false) => say("JobWaitingForResources", true, "PodsStarting", &progress(facts)),
+        (false, _) if active => Statement {
+            type_: "JobWaitingForResources",
+            is_true: false,
+            reason: "PodsRunning".into(),
+            message: progress(facts),
+            since: None,
+        },
+        (false, _) => say("JobWaitingForResources", false, "", ""),
+    };
+    let ready = active && facts.is_ready();
+    let runs = active && facts.lead_runs();
+    let complete = job.is_some_and(|job| job.complete.is_some());
+    let failed = job.is_some_and(|job| job.failed.is_some());
+    let suspended = job.is_some_and(|job| job.suspended && !finished);
+    let statements = [
+        valid(picture),
+        say("JobRequested", job.is_some(), "JobCreated", "the Job exists"),
+        waits,
+        say("JobRunning", runs, "LeadRunning", "the lead broker's container runs"),
+        say("JobMiniClusterReady", ready, "BrokersReady", &progress(facts)),
+        Statement { since: end, ..say("JobFinished", finished, &outcome.reason, &outcome.message) },
+        say("Ready", ready, "BrokersReady", &progress(facts)),
+        Statement { since: end, ..say("Complete", complete, "Completed", "the job ended with exit code 0") },
+        Statement { since: end, ..say("Failed", failed, &outcome.reason, &outcome.message) },
+        say("Suspended", suspended, "Suspended", "the Job is suspended: it has no pods"),
+    ];
+    statements.into_iter().map(|statement| stamped(picture, statement)).collect()
+}
+
+fn progress(facts: &Facts) -> String {
+    let Facts { scheduled, running, ready, wanted, .. } = facts;
+    format!("of {wanted} pods {scheduled} have a node, {running} run, {ready} are ready")
+}
+
+fn valid(picture: &Picture) -> Statement {
+    let (is_true, reason, message) = match (picture.verdict, picture.previous.maximum_size) {
+        (Verdict::Invalid(problems), _) => {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            (false, "Invalid", lines.join("; "))
+        }
+        (Verdict::Valid(cluster), Some(maximum)) if i64::from(cluster.size) > i64::from(maximum) => (
+            false,
+            "SizeBeyondMaximum",
+            format!(
+                "spec.size: is {}, but the cluster was made for {maximum} at most, and stays as it is: lower it, or make a new one with a larger maxSize",
+                cluster.size
+            ),
+        ),
+        (Verdict::Valid(cluster), _) if !cluster.notices.is_empty() => {
+            let lines: Vec<String> = cluster.notices.iter().map(ToString::to_string).collect();
+            (true, "ValidWithNotes", lines.join("; "))
+        }
+        (Verdict::Valid(_), _) => (true, "Valid", "every field can be used".to_owned()),
+    };
+    Statement { type_: "Valid", is_true, reason: reason.to_owned(), message, since: None }
+}
+
+/// The condition with the time since when its status has been so.
+fn stamped(picture: &Picture, statement: Statement) -> Condition {
+    let status = if statement.is_true { "True" } else { "False" };
+    let previous = super::condition(picture.previous, statement.type_).filter(|previous| previous.status == status);
+    let since = match previous {
+        Some(previous) => previous.last_transition_time.clone(),
+        None => rfc3339(statement.since.filter(|_| statement.is_true).unwrap_or(picture.now)),
+    };
+    Condition {
+        type_: statement.type_.to_owned(),
+        status: status.to_owned(),
+        observed_generation: picture.generation,
+        last_transition_time: since,
+        reason: if statement.reason.is_empty() { "None".to_owned() } else { statement.reason },
+        message: short(&statement.message),
+    }
+}

@@ -1,0 +1,136 @@
+//! Why a cluster failed, or does not start: one word and one sentence.
+
+use flux_shared::exit::Category;
+
+use super::{Facts, Picture, Verdict};
+use crate::observe::job::JobSeen;
+use crate::observe::pod::{Exit, PodSeen};
+
+/// The most telling fact. Empty words: nothing is wrong.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// Index of the pod that failed first.
+    pub(super) index: Option<i32>,
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+impl Outcome {
+    fn new(reason: impl Into<String>, message: impl Into<String>) -> Outcome {
+        Outcome { index: None, reason: reason.into(), message: message.into() }
+    }
+}
+
+pub(super) fn outcome(picture: &Picture, facts: &Facts) -> Outcome {
+    if let Some(job) = picture.job {
+        if job.complete.is_some() {
+            return Outcome::new("Completed", "the job ended with exit code 0");
+        }
+        if let Some(failed) = &job.failed {
+            return failure(picture, job, &failed.reason, &failed.message);
+        }
+    }
+    if let Verdict::Invalid(problems) = picture.verdict {
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        return Outcome::new("Invalid", lines.join("; "));
+    }
+    if let Some(obstacle) = picture.obstacle {
+        return Outcome::new(obstacle.reason, obstacle.message.clone());
+    }
+    let Some(job) = picture.job else {
+        return Outcome::default();
+    };
+    if job.suspended {
+        return Outcome::new("Suspended", "the Job is suspended: it has no pods");
+    }
+    trouble(picture, facts).unwrap_or_default()
+}
+
+/// A pod that keeps the cluster from starting.
+fn trouble(picture: &Picture, facts: &Facts) -> Option<Outcome> {
+    if facts.is_ready() {
+        return None;
+    }
+    let living = picture.pods.iter().filter(|pod| !pod.ended);
+    let troubled = living.filter_map(|pod| Some((pod.index, pod.trouble.as_ref()?)));
+    let (index, trouble) = troubled.min_by_key(|(index, _)| *index)?;
+    Some(Outcome::new(trouble.reason.clone(), format!("pod {index}: {}", trouble.message)))
+}
+
+/// Why the Job failed. A limit of the Job itself says all; else the pod that failed first does.
+fn failure(picture: &Picture, job: &JobSeen, reason: &str, message: &str) -> Outcome {
+    let deadline = reason == "DeadlineExceeded";
+    let mut failed: Vec<&PodSeen> = picture.pods.iter().copied().filter(|pod| has_failed(pod)).collect();
+    // Pods that were told to end when another one had failed come later; a pod that is being deleted was told to.
+    failed.sort_by_key(|pod| (pod.deleting, ended_at(pod), pod.index));
+    let first = failed.first().filter(|pod| !deadline && !pod.deleting);
+    let Some(pod) = first.or_else(|| failed.first().filter(|_| !deadline)) else {
+        let message = if message.is_empty() { "the Job failed".to_owned() } else { message.to_owned() };
+        return Outcome::new(if reason.is_empty() { "JobFailed" } else { reason }, message);
+    };
+    let mut outcome = of_pod(pod, picture.name);
+    outcome.index = i32::try_from(pod.index).ok();
+    if reason == "BackoffLimitExceeded" {
+        outcome.message.push_str(&format!(" (retried as often as backoffLimit allows, job {})", job.uid));
+    }
+    outcome
+}
+
+fn has_failed(pod: &PodSeen) -> bool {
+    pod.ended && (pod.trouble.is_some() || pod.exit.as_ref().is_some_and(|exit| exit.code != 0))
+}
+
+fn ended_at(pod: &PodSeen) -> Option<k8s_openapi::jiff::Timestamp> {
+    let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref()).and_then(|(_, exit)| exit.at);
+    pod.exit.as_ref().and_then(|exit| exit.at).or(init)
+}
+
+fn of_pod(pod: &PodSeen, runner: &str) -> Outcome {
+    let place = match pod.index {
+        0 => "the lead (index 0)".to_owned(),
+        index => format!("the pod of index {index}"),
+    };
+    match (&pod.trouble, &pod.exit) {
+        (Some(trouble), _) => match &trouble.init {
+            Some((container, exit)) => of_exit(exit, &format!("init container {container} of {place}")),
+            None => Outcome::new(trouble.reason.clone(), format!("{place}: {}", trouble.message)),
+        },
+        (None, Some(exit)) => of_exit(exit, &place),
+        (None, None) => Outcome::new("JobFailed", format!("{place} failed; container {runner} left no status")),
+    }
+}
+
+fn of_exit(exit: &Exit, place: &str) -> Outcome {
+    let said = |text: String| match exit.message.is_empty() {
+        true => text,
+        false => format!("{text}: {}", exit.message),
+    };
+    let code = exit.code;
+    if let Some(category) = Category::from_code(code) {
+        return Outcome::new(pascal(category.name()), said(format!("the agent in {place} gave up")));
+    }
+    if exit.reason == "OOMKilled" {
+        return Outcome::new("OOMKilled", said(format!("{place} used more memory than its limit allows")));
+    }
+    if let Some(signal) = exit.signal.or(signal_of(code)) {
+        return Outcome::new("Signalled", said(format!("{place} ended by signal {signal}")));
+    }
+    if !matches!(exit.reason.as_str(), "" | "Error" | "Completed") {
+        return Outcome::new(exit.reason.clone(), said(format!("{place} ended with exit code {code}")));
+    }
+    Outcome::new("NonZeroExitCode", said(format!("{place} ended with exit code {code}")))
+}
+
+/// The signal of a code as a shell gives it.
+pub(super) fn signal_of(code: i32) -> Option<i32> {
+    (129..=192).contains(&code).then(|| code - 128)
+}
+
+/// `view-missing` becomes `ViewMissing`.
+fn pascal(kebab: &str) -> String {
+    let word = |word: &str| {
+        let mut letters = word.chars();
+        letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
+    };
+    kebab.split('-').map(word).collect()
+}

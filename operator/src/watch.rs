@@ -1,0 +1,185 @@
+//! The watches: what they bring goes into the index, and who has to be reconciled goes out.
+//!
+//! Only objects with our label are watched. ConfigMaps and Secrets are not: once made they never change.
+#![expect(clippy::disallowed_types, clippy::disallowed_macros, reason = "watches are clients, and say when they fail")]
+
+use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::api::ApiResource;
+use kube::runtime::reflector::Store;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::{WatchStreamExt, reflector};
+use kube::{Api, Client, Resource, ResourceExt};
+use tokio::sync::{mpsc, watch};
+
+use crate::context::Context;
+use crate::fetch::Cluster;
+use crate::observe::job::JobSeen;
+use crate::observe::pod::{PodSeen, PodStatusObject};
+use crate::observe::service::ServiceSeen;
+use crate::observe::{Key, Kind, Unlabelled};
+use crate::render::labels;
+
+/// Who has to be reconciled, and whether at once: what a Job's pods do comes in bursts that can be taken together.
+#[derive(Debug)]
+pub struct Wake {
+    pub key: Key,
+    pub at_once: bool,
+}
+
+/// Where the watches report to.
+#[derive(Debug, Clone)]
+pub struct Outlets {
+    pub wake: mpsc::UnboundedSender<Wake>,
+    pub unlabelled: mpsc::UnboundedSender<Unlabelled>,
+    /// Number of kinds whose first list is complete.
+    pub synced: Arc<watch::Sender<usize>>,
+}
+
+/// Number of kinds that must have been listed before anything is decided: Job, Pod, Service.
+pub const KINDS: usize = 3;
+
+impl Outlets {
+    fn wake(&self, keys: impl IntoIterator<Item = Key>, at_once: bool) {
+        for key in keys {
+            // Nobody listens any more when the process ends.
+            let _ = self.wake.send(Wake { key, at_once });
+        }
+    }
+}
+
+fn api<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+/// Of the objects that say they are ours.
+fn ours() -> watcher::Config {
+    watcher::Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGER))
+}
+
+/// The MiniClusters: kept whole in the store that is returned. Endless.
+pub fn clusters(
+    client: &Client,
+    namespace: Option<&str>,
+    context: Arc<Context>,
+    outlets: Outlets,
+) -> (Store<Cluster>, impl Future<Output = ()> + use<>) {
+    let (store, writer) = reflector::store();
+    let events = watcher(api::<Cluster>(client, namespace), watcher::Config::default())
+        .default_backoff()
+        .modify(|cluster| {
+            cluster.managed_fields_mut().clear();
+            cluster.annotations_mut().clear();
+        })
+        .reflect(writer);
+    // The spec's generation as last seen: our own status patches are no news. A deletion raises it too.
+    let mut generations: HashMap<String, Option<i64>> = HashMap::new();
+    let drive = events.for_each(move |event| {
+        match event {
+            Ok(Event::Apply(cluster) | Event::InitApply(cluster)) => {
+                let (uid, generation) = (cluster.uid().unwrap_or_default(), cluster.meta().generation);
+                if generations.insert(uid, generation) != Some(generation) {
+                    outlets.wake([Key::of(cluster.meta())], true);
+                }
+            }
+            Ok(Event::Delete(cluster)) => {
+                let uid = cluster.uid().unwrap_or_default();
+                generations.remove(&uid);
+                context.forget(&Key::of(cluster.meta()), &uid);
+            }
+            Ok(Event::Init | Event::InitDone) => {}
+            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "the watch of MiniClusters failed"),
+        }
+        std::future::ready(())
+    });
+    (store, drive)
+}
+
+/// Follows one kind: `seen` puts an object into the index and says who has to know.
+async fn follow<K: Resource>(
+    kind: Kind,
+    events: impl Stream<Item = watcher::Result<Event<K>>>,
+    context: Arc<Context>,
+    outlets: Outlets,
+    seen: impl Fn(&K) -> Vec<Key>,
+) {
+    let mut listed: HashSet<String> = HashSet::new();
+    let mut is_first = true;
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(object)) => {
+                listed.extend(object.meta().uid.clone());
+                outlets.wake(seen(&object), false);
+            }
+            Ok(Event::InitDone) => {
+                outlets.wake(context.index.keep_only(kind, &std::mem::take(&mut listed)), false);
+                if std::mem::take(&mut is_first) {
+                    outlets.synced.send_modify(|synced| *synced += 1);
+                }
+            }
+            Ok(Event::Apply(object)) => outlets.wake(seen(&object), false),
+            Ok(Event::Delete(object)) => outlets.wake(context.index.gone(kind, object.meta()), false),
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, ?kind, "a watch failed");
+            }
+        }
+    }
+}
+
+/// The Jobs. Endless.
+pub async fn jobs(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
+    let events = watcher(api::<Job>(&client, namespace.as_deref()), ours()).default_backoff();
+    let index = context.clone();
+    let pods = outlets.clone();
+    follow(Kind::Job, events, context, outlets, move |job: &Job| {
+        let key = index.index.job(&job.metadata, JobSeen::of(job));
+        // Pods may have been seen before their Job.
+        for unlabelled in key.iter().flat_map(|key| index.index.unlabelled(key)) {
+            let _ = pods.unlabelled.send(unlabelled);
+        }
+        key.into_iter().collect()
+    })
+    .await;
+}
+
+/// The pods, without their specifications. Endless.
+pub async fn pods(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
+    let resource = ApiResource::erase::<Pod>(&());
+    let api: Api<PodStatusObject> = match &namespace {
+        Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+        None => Api::all_with(client, &resource),
+    };
+    let events = watcher(api, ours()).default_backoff();
+    let index = context.clone();
+    let send = outlets.unlabelled.clone();
+    follow(Kind::Pod, events, context, outlets, move |pod: &PodStatusObject| {
+        let (key, unlabelled) = index.index.pod(&pod.metadata, PodSeen::of(&pod.metadata, pod.status.as_ref()));
+        if let Some(unlabelled) = unlabelled {
+            let _ = send.send(unlabelled);
+        }
+        key.into_iter().collect()
+    })
+    .await;
+}
+
+/// The Services. Endless.
+pub async fn services(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
+    let events = watcher(api::<Service>(&client, namespace.as_deref()), ours()).default_backoff();
+    let index = context.clone();
+    follow(Kind::Service, events, context, outlets, move |service: &Service| {
+        index.index.service(&service.metadata, ServiceSeen::of(service))
+    })
+    .await;
+}

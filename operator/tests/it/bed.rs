@@ -1,0 +1,379 @@
+//! A test's bed: a namespace of its own on the real control plane, and an operator of its own for it, which runs with the
+//! permissions that are shipped and whose calls are counted.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock};
+use std::time::{Duration, Instant};
+
+use flux_operator::controller;
+use flux_operator::install;
+use flux_operator::render::Options;
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
+use kube::client::ClientBuilder;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config, ResourceExt};
+use serde_json::{Value, json};
+use tokio::sync::oneshot;
+
+use crate::controlplane::ControlPlane;
+
+/// Far more than anything takes on a quiet machine.
+const DEADLINE: Duration = Duration::from_secs(60);
+const POLL: Duration = Duration::from_millis(50);
+
+struct Plane {
+    plane: ControlPlane,
+    runtime: tokio::runtime::Runtime,
+    operator_kubeconfig: PathBuf,
+    admin: Client,
+}
+
+static PLANE: OnceLock<Plane> = OnceLock::new();
+
+fn plane() -> &'static Plane {
+    PLANE.get_or_init(|| {
+        let crd = std::env::temp_dir().join(format!("flux-operator-crd-{}.yaml", std::process::id()));
+        std::fs::write(&crd, install::crd().unwrap()).unwrap();
+        let plane = ControlPlane::start(Some(&crd)).unwrap();
+        std::fs::remove_file(&crd).unwrap();
+        let settings = install::Settings {
+            image: "operator:test".into(),
+            agent_image: "agent:test".into(),
+            view_image: "view:test".into(),
+            namespace: "flux-operator".into(),
+            namespaced: false,
+        };
+        plane.apply(&install::manifests(&settings).unwrap()).unwrap();
+        let token = plane.kubectl(&["-n", "flux-operator", "create", "token", "flux-operator"]).unwrap();
+        let operator_kubeconfig = plane.kubeconfig_for_token("operator", &token).unwrap();
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+        let admin = runtime.block_on(async { Client::try_from(config(plane.kubeconfig_path()).await).unwrap() });
+        Plane { plane, runtime, operator_kubeconfig, admin }
+    })
+}
+
+async fn config(kubeconfig: &std::path::Path) -> Config {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
+    Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()
+}
+
+/// A call that the operator made.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Call {
+    pub verb: String,
+    pub group: String,
+    pub resource: String,
+    pub name: String,
+    pub status: u16,
+}
+
+impl Call {
+    fn of(method: &str, uri: &http::Uri) -> Call {
+        let parts: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
+        let (group, rest) = match parts.as_slice() {
+            ["api", _, rest @ ..] => ("", rest),
+            ["apis", group, _, rest @ ..] => (*group, rest),
+            other => ("?", other),
+        };
+        let rest = if rest.first() == Some(&"namespaces") && rest.len() > 2 { &rest[2..] } else { rest };
+        let name = rest.get(1).copied().unwrap_or_default();
+        let resource = match rest {
+            [resource, _, subresource] => format!("{resource}/{subresource}"),
+            [resource, ..] => (*resource).to_owned(),
+            [] => String::new(),
+        };
+        let is_watch = uri.query().is_some_and(|query| query.contains("watch=true") || query.contains("watch=1"));
+        let verb = match (method, name) {
+            ("GET", "") if is_watch => "watch",
+            ("GET", "") => "list",
+            ("GET", _) => "get",
+            ("POST", _) => "create",
+            ("PATCH", _) => "patch",
+            ("PUT", _) => "update",
+            ("DELETE", _) => "delete",
+            _ => "?",
+        };
+        Call { verb: verb.into(), group: group.into(), resource, name: name.into(), status: 0 }
+    }
+
+    pub fn is_read(&self) -> bool {
+        matches!(self.verb.as_str(), "get" | "list" | "watch")
+    }
+
+    /// The documented label on pods, which is not counted.
+    pub fn is_label(&self) -> bool {
+        self.verb == "patch" && self.resource == "pods"
+    }
+}
+
+#[derive(Clone, Default)]
+pub struct Calls(Arc<Mutex<Vec<Call>>>);
+
+impl Calls {
+    pub fn all(&self) -> Vec<Call> {
+        self.0.lock().unwrap().clone()
+    }
+
+    /// Without lists, watches and labels.
+    pub fn counted(&self) -> Vec<Call> {
+        self.all()
+            .into_iter()
+            .filter(|call| !matches!(call.verb.as_str(), "list" | "watch") && !call.is_label())
+            .collect()
+    }
+
+    pub fn clear(&self) {
+        self.0.lock().unwrap().clear();
+    }
+}
+
+/// An operator that runs, until it is stopped or dropped.
+pub struct Operator {
+    pub calls: Calls,
+    stop: Option<oneshot::Sender<()>>,
+    task: tokio::task::JoinHandle<()>,
+}
+
+impl Operator {
+    pub async fn stop(mut self) {
+        let _ = self.stop.take().unwrap().send(());
+        (&mut self.task).await.unwrap();
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        self.task.abort();
+    }
+}
+
+pub struct Bed {
+    pub namespace: String,
+    pub client: Client,
+}
+
+/// Runs a test in a namespace of its own.
+pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Bed) -> F) {
+    let plane = plane();
+    let namespace = format!("{name}-{}", std::process::id());
+    plane.runtime.block_on(async {
+        let object = Namespace {
+            metadata: ObjectMeta { name: Some(namespace.clone()), ..ObjectMeta::default() },
+            ..Namespace::default()
+        };
+        Api::all(plane.admin.clone()).create(&PostParams::default(), &object).await.unwrap();
+        body(Bed { namespace, client: plane.admin.clone() }).await;
+    });
+}
+
+impl Bed {
+    /// An operator for this namespace, with the permissions that are shipped.
+    pub async fn operator(&self) -> Operator {
+        let config = config(&plane().operator_kubeconfig).await;
+        let calls = Calls::default();
+        let log = calls.clone();
+        let builder = ClientBuilder::try_from(config).unwrap();
+        let client =
+            builder.with_layer(&tower::layer::layer_fn(move |inner| Counting { inner, log: log.clone() })).build();
+        let settings = controller::Settings { namespace: Some(self.namespace.clone()), options: options() };
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = tokio::spawn(async move {
+            controller::run(client, settings, async { drop(stopped.await) }).await;
+        });
+        Operator { calls, stop: Some(stop), task }
+    }
+
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// Creates the MiniCluster `name`; `spec` gets one container if it has none.
+    pub async fn create(&self, name: &str, spec: Value) -> Result<MiniCluster, kube::Error> {
+        let mut spec = spec;
+        if spec.get("containers").is_none() {
+            spec["containers"] = json!([{ "image": "app:1", "command": "hostname" }]);
+        }
+        let object = json!({
+            "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": name }, "spec": spec,
+        });
+        self.api().create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await
+    }
+
+    pub async fn patch<K>(&self, name: &str, change: Value) -> Result<K, kube::Error>
+    where
+        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>
+            + Clone
+            + serde::de::DeserializeOwned
+            + std::fmt::Debug,
+    {
+        self.api::<K>().patch(name, &PatchParams::default(), &Patch::Merge(change)).await
+    }
+
+    pub async fn get(&self, name: &str) -> MiniCluster {
+        self.api().get(name).await.unwrap()
+    }
+
+    /// The MiniCluster, when its status fits.
+    pub async fn when(&self, name: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        let mut last = Value::Null;
+        let deadline = Instant::now() + DEADLINE;
+        while Instant::now() < deadline {
+            if let Some(cluster) = self.api::<MiniCluster>().get_opt(name).await.unwrap() {
+                last = serde_json::to_value(cluster).unwrap();
+                if fits(&last["status"]) {
+                    return last;
+                }
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        panic!("MiniCluster {name} did not become {what}:\n{last:#}");
+    }
+
+    /// The MiniCluster, when its condition is as said.
+    pub async fn when_condition(&self, name: &str, type_: &str, status: &str) -> Value {
+        self.when(name, &format!("{type_}={status}"), |it| condition(it, type_)["status"] == status).await
+    }
+
+    /// The Job's pods, by index, when there are `count` that are not deleted.
+    pub async fn pods(&self, cluster: &str, count: usize) -> BTreeMap<u32, Pod> {
+        until(&format!("{cluster} has {count} pods"), async || {
+            let pods = self.all_pods(cluster).await;
+            let living = pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none() && !has_ended(pod));
+            let pods: BTreeMap<u32, Pod> = living.map(|pod| (index(&pod), pod)).collect();
+            (pods.len() == count).then_some(pods)
+        })
+        .await
+    }
+
+    pub async fn all_pods(&self, cluster: &str) -> Vec<Pod> {
+        let selector = format!("flux-framework.org/minicluster={cluster}");
+        self.api::<Pod>().list(&ListParams::default().labels(&selector)).await.unwrap().items
+    }
+
+    pub async fn job(&self, name: &str) -> Job {
+        until(&format!("Job {name} exists"), async || self.api::<Job>().get_opt(name).await.unwrap()).await
+    }
+
+    /// Plays the kubelet: the pod runs and is ready.
+    pub async fn run_pod(&self, pod: &Pod) {
+        let runner = &pod.spec.as_ref().unwrap().containers[0].name;
+        let status = json!({ "status": {
+            "phase": "Running",
+            "conditions": [
+                { "type": "PodScheduled", "status": "True" },
+                { "type": "Ready", "status": "True" },
+            ],
+            "containerStatuses": [{
+                "name": runner, "image": "i", "imageID": "i", "ready": true, "restartCount": 0, "started": true,
+                "state": { "running": { "startedAt": "2026-01-01T00:00:00Z" } },
+            }],
+        } });
+        self.patch_pod_status(pod, status).await;
+    }
+
+    /// Plays the kubelet: the pod's runner ends.
+    pub async fn end_pod(&self, pod: &Pod, code: i32, reason: &str, message: &str) {
+        let runner = &pod.spec.as_ref().unwrap().containers[0].name;
+        let status = json!({ "status": {
+            "phase": if code == 0 { "Succeeded" } else { "Failed" },
+            "containerStatuses": [{
+                "name": runner, "image": "i", "imageID": "i", "ready": false, "restartCount": 0,
+                "state": { "terminated": {
+                    "exitCode": code, "reason": reason, "message": message,
+                    "startedAt": "2026-01-01T00:00:00Z", "finishedAt": "2026-01-01T00:01:00Z",
+                } },
+            }],
+        } });
+        self.patch_pod_status(pod, status).await;
+    }
+
+    pub async fn patch_pod_status(&self, pod: &Pod, status: Value) {
+        let api = self.api::<Pod>();
+        api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(status)).await.unwrap();
+    }
+
+    /// Plays the kubelet: pods that are being deleted end.
+    pub async fn reap(&self, cluster: &str) {
+        for pod in self.all_pods(cluster).await {
+            if pod.metadata.deletion_timestamp.is_some() && !has_ended(&pod) {
+                let parameters = kube::api::DeleteParams::default().grace_period(0);
+                let _ = self.api::<Pod>().delete(&pod.name_any(), &parameters).await;
+            }
+        }
+    }
+}
+
+pub fn options() -> Options {
+    Options { agent_image: "agent:test".into(), view_image: "view:test".into() }
+}
+
+/// Asks again until there is an answer.
+pub async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    while Instant::now() < deadline {
+        if let Some(answer) = ask().await {
+            return answer;
+        }
+        tokio::time::sleep(POLL).await;
+    }
+    panic!("not in time: {what}");
+}
+
+/// The condition of a status, or null.
+pub fn condition(status: &Value, type_: &str) -> Value {
+    let conditions = status["conditions"].as_array().cloned().unwrap_or_default();
+    conditions.into_iter().find(|condition| condition["type"] == type_).unwrap_or_default()
+}
+
+pub fn index(pod: &Pod) -> u32 {
+    pod.labels()["batch.kubernetes.io/job-completion-index"].parse().unwrap()
+}
+
+pub fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+/// kubectl as the administrator.
+pub fn kubectl(arguments: &[&str]) -> Result<String, String> {
+    plane().plane.kubectl(arguments)
+}
+
+#[derive(Clone)]
+struct Counting<S> {
+    inner: S,
+    log: Calls,
+}
+
+impl<S, B, R> tower::Service<http::Request<B>> for Counting<S>
+where
+    S: tower::Service<http::Request<B>, Response = http::Response<R>>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = std::pin::Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, task: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(task)
+    }
+
+    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+        let mut call = Call::of(request.method().as_str(), request.uri());
+        let log = self.log.clone();
+        let answer = self.inner.call(request);
+        Box::pin(async move {
+            let answer = answer.await;
+            call.status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
+            log.0.lock().unwrap().push(call);
+            answer
+        })
+    }
+}

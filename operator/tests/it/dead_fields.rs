@@ -1,0 +1,234 @@
+//! No field is accepted and ignored. Every leaf of the CRD's schema is set to each of several values: the objects must
+//! differ, or validation must refuse the value and name the field. Leaves of containers are tried on the container that
+//! runs Flux, on a sidecar and on a service.
+
+use std::collections::BTreeSet;
+
+use flux_operator::render::{self, Facts, Options};
+use flux_shared::curve::Certificate;
+use flux_shared::validate::{Problem, validate};
+use flux_shared::{crd, manifest};
+use serde_json::{Map, Value, json};
+
+/// Where every leaf is tried: each kind of container is there.
+fn base() -> Value {
+    json!({
+        "size": 4,
+        "containers": [
+            { "image": "app:1", "runFlux": true, "command": "work" },
+            { "image": "side:1", "name": "side", "command": "serve" },
+        ],
+        "services": [{ "image": "service:1", "name": "service", "command": "serve" }],
+    })
+}
+
+/// What a leaf needs around it to be of any effect: the end of its path, the patch standing in the object before the `|`.
+/// With it, the objects must differ.
+const COMPANIONS: &[(&str, &str)] = &[
+    ("containers.0|batchRaw", r#"{"batch": true}"#),
+    ("containers.0|logs", r#"{"batch": true}"#),
+    ("containers.0|command", "{}"),
+    ("containers.0|launcher", "{}"),
+    ("containers.0|batch", "{}"),
+    ("containers.0.commands|script", "{}"),
+    ("containers.0.commands|runFluxAsRoot", "{}"),
+    ("pod.tolerations.0|value", r#"{"key": "k"}"#),
+    ("pod.tolerations.0|operator", r#"{"key": "k"}"#),
+    ("pod.tolerations.0|effect", r#"{"key": "k"}"#),
+    ("pod.tolerations.0|tolerationSeconds", r#"{"key": "k", "effect": "NoExecute"}"#),
+    ("volumes.vol|path", r#"{"claimName": "c"}"#),
+    ("volumes.vol|readOnly", r#"{"claimName": "c", "path": "/p"}"#),
+    ("volumes.vol|hostPath", r#"{"path": "/p"}"#),
+    ("volumes.vol|claimName", r#"{"path": "/p"}"#),
+    ("volumes.vol|configMapName", r#"{"path": "/p"}"#),
+    ("volumes.vol|secretName", r#"{"path": "/p"}"#),
+    ("volumes.vol|csiDriver", r#"{"path": "/p"}"#),
+    ("volumes.vol|csiDriverAttributes.key", r#"{"path": "/p", "csiDriver": "d"}"#),
+    ("volumes.vol|items.key", r#"{"path": "/p", "configMapName": "c"}"#),
+    ("volumes.vol|emptyDirMedium", r#"{"emptyDir": true}"#),
+    ("volumes.vol|emptyDirSizeLimit", r#"{"emptyDir": true}"#),
+    ("secrets.key|name", r#"{"key": "k"}"#),
+    ("secrets.key|key", r#"{"name": "n"}"#),
+];
+
+/// What a leaf needs elsewhere in the spec.
+const SURROUNDINGS: &[(&str, &str)] = &[
+    ("containers.0.commands.script", r#"{"containers": [{"command": ""}]}"#),
+    ("containers.1.commands.script", r#"{"containers": [{}, {"command": ""}]}"#),
+    ("containers.0.diagnostics", "{}"),
+    ("flux.leadBroker.hostlist", r#"{"flux": {"leadBroker": {"address": "10.0.0.9"}}}"#),
+    ("flux.bursting.leadBroker.hostlist", r#"{"flux": {"bursting": {"leadBroker": {"address": "10.0.0.9"}}}}"#),
+    (
+        "flux.leadBroker.",
+        r#"{"flux": {"leadBroker": {"name": "lead", "address": "10.0.0.9", "size": 3}, "bursting": {"clusters": [{"name": "mc"}]}}}"#,
+    ),
+    (
+        "flux.bursting.leadBroker.",
+        r#"{"flux": {"bursting": {"leadBroker": {"name": "lead", "address": "10.0.0.9", "size": 3}, "clusters": [{"name": "mc"}]}}}"#,
+    ),
+];
+
+/// Two values that are good for a leaf of this name.
+fn named_values(path: &str) -> Option<[Value; 2]> {
+    let certificate = |n: u8| Certificate::from_keys("a", &[n; 32], &[n; 32]).to_text();
+    let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
+    Some(match name {
+        "size" if parent.is_empty() => [json!(5), json!(6)],
+        "maxSize" => [json!(7), json!(8)],
+        "topology" => [json!("kary:2"), json!("kary:3")],
+        "connectTimeout" => [json!("7s"), json!("8s")],
+        "brokerConfig" => [json!("a = 1"), json!("a = 2")],
+        "curveCert" => [json!(certificate(1)), json!(certificate(2))],
+        "hostlist" => [json!("10.0.0.9,mc-[0-3]"), json!("10.0.0.9,mc-[0-4]")],
+        "emptyDirMedium" => [json!(""), json!("memory")],
+        "operator" => [json!("Equal"), json!("Exists")],
+        "effect" => [json!("NoSchedule"), json!("NoExecute")],
+        "path" | "hostPath" | "mountPath" | "logs" => [json!("/one"), json!("/two")],
+        _ => return None,
+    })
+}
+
+/// Values of a leaf, each of which must make a difference.
+fn values(path: &str, schema: &Value) -> Vec<Value> {
+    if let Some(values) = named_values(path) {
+        return values.into();
+    }
+    if let Some(values) = schema["enum"].as_array() {
+        return values.iter().filter(|value| !value.is_null()).cloned().collect();
+    }
+    match schema["type"].as_str() {
+        Some("boolean") => vec![json!(false), json!(true)],
+        Some("integer") => vec![json!(2), json!(3)],
+        Some("string") => vec![json!("one"), json!("two")],
+        _ if schema["x-kubernetes-int-or-string"] == true => vec![json!(2), json!(3)],
+        _ => panic!("{path}: a leaf of a type that this test does not know: {schema}"),
+    }
+}
+
+/// Every leaf below `schema`, as a path with `0` for items and a key for maps, with its schema.
+fn leaves(path: &str, schema: &Value, out: &mut Vec<(String, Value)>) {
+    let at = |name: &str| if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") };
+    if let Some(properties) = schema["properties"].as_object() {
+        for (name, property) in properties {
+            leaves(&at(name), property, out);
+        }
+    } else if schema["items"].is_object() {
+        leaves(&at("0"), &schema["items"], out);
+        if path == "containers" {
+            leaves(&at("1"), &schema["items"], out);
+        }
+    } else if schema["additionalProperties"].is_object() {
+        leaves(&at(if path.ends_with("volumes") { "vol" } else { "key" }), &schema["additionalProperties"], out);
+    } else {
+        out.push((path.to_owned(), schema.clone()));
+    }
+}
+
+fn merge(into: &mut Value, patch: &Value) {
+    match (into, patch) {
+        (Value::Object(into), Value::Object(patch)) => {
+            for (key, value) in patch {
+                merge(into.entry(key.clone()).or_insert(Value::Null), value);
+            }
+        }
+        (Value::Array(into), Value::Array(patch)) => {
+            for (i, value) in patch.iter().enumerate() {
+                if i == into.len() {
+                    into.push(Value::Null);
+                }
+                merge(&mut into[i], value);
+            }
+        }
+        (into, patch) => *into = patch.clone(),
+    }
+}
+
+/// A patch that holds `value` at `path`.
+fn patch(path: &str, value: Value) -> Value {
+    path.rsplit('.').fold(value, |inner, part| match part.parse::<usize>() {
+        Ok(index) => Value::Array(std::iter::repeat_n(json!({}), index).chain([inner]).collect()),
+        Err(_) => Value::Object(Map::from_iter([(part.to_owned(), inner)])),
+    })
+}
+
+/// All that users of the cluster can see of `spec`.
+fn outcome(spec: &Value) -> Result<String, Vec<Problem>> {
+    let document = json!({
+        "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": spec,
+    });
+    let cluster = manifest::from_value(&document).and_then(|manifest| validate(&manifest))?;
+    let certificate = Certificate::from_keys("mc-0", &[7; 32], &[9; 32]);
+    let objects = render::objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
+    let render::Objects { config_map, secret, headless, services, job, services_pod } = objects;
+    Ok(json!([config_map, secret.expose(), headless, services, job, services_pod]).to_string())
+}
+
+/// `spec.containers[0].x[key]` as this test writes it: `containers.0.x.key`.
+fn plain(field: &str) -> String {
+    field.trim_start_matches("spec.").replace('[', ".").replace(']', "")
+}
+
+/// Whether one of the problems is about the leaf: the field itself, what it is in, or what stands beside it.
+fn names(problems: &[Problem], path: &str) -> bool {
+    let parent = path.rsplit_once('.').map_or("", |(parent, _)| parent);
+    problems.iter().any(|problem| {
+        let field = plain(&problem.field);
+        !field.is_empty() && (path.starts_with(&field) || !parent.is_empty() && field.starts_with(parent))
+    })
+}
+
+/// Why the leaf is dead; none if it lives.
+fn dead(path: &str, schema: &Value) -> Option<String> {
+    let companions = COMPANIONS.iter().find(|(suffix, _)| path.ends_with(&suffix.replace('|', ".")));
+    let surroundings = SURROUNDINGS.iter().find(|(start, _)| path.starts_with(start));
+    let mut around = base();
+    if let Some((_, text)) = surroundings {
+        merge(&mut around, &serde_json::from_str(text).unwrap());
+    }
+    if let Some((suffix, text)) = companions {
+        let inner = suffix.split_once('|').unwrap().1.len();
+        merge(&mut around, &patch(&path[..path.len() - inner - 1], serde_json::from_str(text).unwrap()));
+    }
+    let must_differ = companions.or(surroundings).is_some();
+    let values = values(path, schema);
+    let mut seen = BTreeSet::new();
+    for value in &values {
+        let mut spec = around.clone();
+        merge(&mut spec, &patch(path, value.clone()));
+        match outcome(&spec) {
+            Ok(objects) => drop(seen.insert(objects)),
+            Err(problems) if must_differ => return Some(format!("{value} is refused: {problems:?}")),
+            Err(problems) if names(&problems, path) => return None,
+            Err(problems) => return Some(format!("{value} is refused without its name: {problems:?}")),
+        }
+    }
+    (seen.len() < values.len()).then(|| format!("of {values:?} some make no difference"))
+}
+
+#[test]
+fn every_field_makes_a_difference_or_is_refused() {
+    let crd = serde_json::to_value(crd::definition::crd().unwrap()).unwrap();
+    let versions = crd["spec"]["versions"].as_array().unwrap();
+    let version = versions.iter().find(|version| version["name"] == "v1alpha2").unwrap();
+    let schema = &version["schema"]["openAPIV3Schema"]["properties"]["spec"];
+    let mut all = Vec::new();
+    leaves("", schema, &mut all);
+    let dead: Vec<String> =
+        all.iter().filter_map(|(path, schema)| Some(format!("{path}: {}", dead(path, schema)?))).collect();
+    println!("{} leaves", all.len());
+    assert!(dead.is_empty(), "{} of {} are dead:\n{}", dead.len(), all.len(), dead.join("\n"));
+}
+
+#[test]
+fn the_base_is_valid_and_every_context_belongs_to_a_leaf() {
+    outcome(&base()).unwrap();
+    let crd = serde_json::to_value(crd::definition::crd().unwrap()).unwrap();
+    let mut all = Vec::new();
+    leaves("", &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"], &mut all);
+    for (suffix, _) in COMPANIONS {
+        assert!(all.iter().any(|(path, _)| path.ends_with(&suffix.replace('|', "."))), "{suffix}");
+    }
+    for (start, _) in SURROUNDINGS {
+        assert!(all.iter().any(|(path, _)| path.starts_with(start)), "{start}");
+    }
+}

@@ -1,0 +1,191 @@
+//! A MiniCluster's life on a real API server, from apply to its end, with pods whose status the test writes.
+
+use flux_shared::agent_spec::AgentSpec;
+use flux_shared::curve::Certificate;
+use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::bed::{condition, test, until};
+
+#[test]
+fn everything_is_made_and_the_status_says_so() {
+    test("made", async |bed| {
+        let operator = bed.operator().await;
+        bed.create("mc", json!({ "size": 4 })).await.unwrap();
+        let pods = bed.pods("mc", 4).await;
+
+        let config: ConfigMap = bed.api().get("mc-agent").await.unwrap();
+        let spec = AgentSpec::from_toml(&config.data.unwrap()["agent.toml"]).unwrap();
+        assert_eq!((spec.name.as_str(), spec.size, spec.hostlist().as_str()), ("mc", 4, "mc-[0-3]"));
+        let secret: Secret = bed.api().get("mc-curve").await.unwrap();
+        let text = String::from_utf8(secret.data.unwrap()["curve.cert"].0.clone()).unwrap();
+        Certificate::parse(&text).unwrap();
+        let service: Service = bed.api().get("flux-service").await.unwrap();
+        assert_eq!(service.spec.unwrap().publish_not_ready_addresses, Some(true));
+
+        let waiting = bed.when("mc", "of size 4", |status| status["size"] == 4).await;
+        let status = &waiting["status"];
+        assert_eq!(status["phase"], "Pending", "{status:#}");
+        assert_eq!(status["maximumSize"], 4);
+        assert_eq!(status["selector"], "hpa-selector=mc");
+        for (type_, wanted) in [
+            ("Valid", "True"),
+            ("JobRequested", "True"),
+            ("JobWaitingForResources", "True"),
+            ("JobRunning", "False"),
+            ("JobMiniClusterReady", "False"),
+            ("JobFinished", "False"),
+            ("Ready", "False"),
+            ("Suspended", "False"),
+        ] {
+            assert_eq!(condition(status, type_)["status"], wanted, "{type_} in {status:#}");
+            assert_eq!(condition(status, type_)["observedGeneration"], 1);
+        }
+
+        for pod in pods.values() {
+            bed.run_pod(pod).await;
+        }
+        let ready = bed.when_condition("mc", "Ready", "True").await;
+        assert_eq!(ready["status"]["phase"], "Running");
+        assert_eq!(ready["status"]["readySize"], 4);
+        assert_eq!(condition(&ready["status"], "JobWaitingForResources")["status"], "False");
+        assert_eq!(condition(&ready["status"], "JobRunning")["status"], "True");
+        let requested =
+            |cluster: &serde_json::Value| condition(&cluster["status"], "JobRequested")["lastTransitionTime"].clone();
+        assert_eq!(requested(&ready), requested(&waiting), "its time is when it changed");
+
+        // The documented label.
+        until("every pod has its index as a label", async || {
+            let pods = bed.all_pods("mc").await;
+            let labelled = |pod: &k8s_openapi::api::core::v1::Pod| {
+                pod.labels().get("job-index") == pod.labels().get("batch.kubernetes.io/job-completion-index")
+            };
+            pods.iter().all(labelled).then_some(())
+        })
+        .await;
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn exit_code_0_of_the_lead_completes_the_cluster() {
+    test("zero", async |bed| {
+        let _operator = bed.operator().await;
+        bed.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = bed.pods("mc", 2).await;
+        for pod in pods.values() {
+            bed.run_pod(pod).await;
+        }
+        bed.when_condition("mc", "Ready", "True").await;
+        bed.end_pod(&pods[&0], 0, "Completed", "").await;
+        let done = until("the Job controller has ended the follower", async || {
+            bed.reap("mc").await;
+            let cluster = serde_json::to_value(bed.get("mc").await).unwrap();
+            (condition(&cluster["status"], "Complete")["status"] == "True").then_some(cluster)
+        })
+        .await;
+        let status = &done["status"];
+        assert_eq!(status["exitCode"], 0, "{status:#}");
+        assert_eq!(status["phase"], "Completed");
+        assert_eq!(status["readySize"], 0);
+        assert!(status["completionTime"].is_string() && status["startTime"].is_string());
+        assert_eq!(condition(status, "JobFinished")["status"], "True");
+        assert_eq!(condition(status, "Failed")["status"], "False");
+        assert_eq!(condition(status, "Ready")["status"], "False");
+    });
+}
+
+#[test]
+fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
+    test("seven", async |bed| {
+        let _operator = bed.operator().await;
+        bed.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = bed.pods("mc", 2).await;
+        for pod in pods.values() {
+            bed.run_pod(pod).await;
+        }
+        bed.end_pod(&pods[&0], 7, "Error", "the job's own words\nmore").await;
+        let status = until("the Job controller has failed the Job", async || {
+            bed.reap("mc").await;
+            let cluster = serde_json::to_value(bed.get("mc").await).unwrap();
+            (condition(&cluster["status"], "Failed")["status"] == "True").then(|| cluster["status"].clone())
+        })
+        .await;
+        assert_eq!(status["exitCode"], 7, "{status:#}");
+        assert_eq!(status["phase"], "Failed");
+        assert_eq!(status["failedIndex"], 0);
+        assert_eq!(status["reason"], "NonZeroExitCode");
+        assert_eq!(status["message"], "the lead (index 0) ended with exit code 7: the job's own words");
+        let job = bed.job("mc").await;
+        let failed = job.status.unwrap().conditions.unwrap().into_iter().find(|it| it.type_ == "Failed").unwrap();
+        assert_eq!(failed.reason.as_deref(), Some("PodFailurePolicy"));
+    });
+}
+
+#[test]
+fn a_reserved_code_is_retried_and_another_agent_code_is_not() {
+    test("reserved", async |bed| {
+        let _operator = bed.operator().await;
+        bed.create("mc", json!({ "size": 1 })).await.unwrap();
+        let first = bed.pods("mc", 1).await.remove(&0).unwrap();
+        bed.end_pod(&first, 243, "Error", "parent-unreachable: mc-0 did not answer").await;
+        let second = until("the pod was made again", async || {
+            let pods = bed.all_pods("mc").await;
+            pods.into_iter().find(|pod| pod.uid() != first.uid())
+        })
+        .await;
+        let cluster = serde_json::to_value(bed.get("mc").await).unwrap();
+        assert_eq!(condition(&cluster["status"], "Failed")["status"], "False");
+        bed.end_pod(&second, 242, "Error", "view-missing: no view in /mnt/flux").await;
+        let status = bed.when_condition("mc", "Failed", "True").await["status"].clone();
+        assert_eq!(status["reason"], "ViewMissing", "{status:#}");
+        assert_eq!(status["exitCode"], 242);
+        assert!(status["message"].as_str().unwrap().contains("no view in /mnt/flux"));
+    });
+}
+
+#[test]
+fn memory_and_signals_are_told_apart() {
+    test("memory", async |bed| {
+        let _operator = bed.operator().await;
+        for (name, code, reason, word, signal) in
+            [("oom", 137, "OOMKilled", "OOMKilled", 9), ("term", 143, "Error", "Signalled", 15)]
+        {
+            bed.create(name, json!({ "size": 1 })).await.unwrap();
+            let pod = bed.pods(name, 1).await.remove(&0).unwrap();
+            bed.end_pod(&pod, code, reason, "").await;
+            let status = bed.when_condition(name, "Failed", "True").await["status"].clone();
+            assert_eq!(status["reason"], word, "{status:#}");
+            assert_eq!((&status["exitCode"], &status["signal"]), (&json!(code), &json!(signal)));
+        }
+    });
+}
+
+#[test]
+fn a_pod_that_cannot_start_is_named() {
+    test("stuck", async |bed| {
+        let _operator = bed.operator().await;
+        bed.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = bed.pods("mc", 2).await;
+        let waiting = |reason: &str, message: &str| {
+            json!({ "status": { "phase": "Pending",
+                "conditions": [{ "type": "PodScheduled", "status": "True" }],
+                "containerStatuses": [{
+                    "name": "mc", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+                    "state": { "waiting": { "reason": reason, "message": message } },
+                }],
+            } })
+        };
+        bed.patch_pod_status(&pods[&1], waiting("ErrImagePull", "no such image")).await;
+        let status = bed.when("mc", "stuck", |status| status["reason"] == "ErrImagePull").await["status"].clone();
+        assert_eq!(status["phase"], "Starting");
+        assert_eq!(status["message"], "pod 1: container mc: no such image");
+        assert_eq!(condition(&status, "JobWaitingForResources")["reason"], "ErrImagePull");
+        for pod in pods.values() {
+            bed.run_pod(pod).await;
+        }
+        let status = bed.when_condition("mc", "Ready", "True").await["status"].clone();
+        assert_eq!(status["reason"], serde_json::Value::Null, "what is over is not said any more: {status:#}");
+    });
+}
