@@ -5,6 +5,8 @@
 use std::collections::BTreeSet;
 
 use flux_operator::render::{self, Facts, Options};
+use flux_operator::todo::seconds_to_live;
+use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
 use flux_shared::curve::Certificate;
 use flux_shared::validate::{Problem, validate};
 use flux_shared::{crd, manifest};
@@ -47,12 +49,23 @@ const COMPANIONS: &[(&str, &str)] = &[
     ("volumes.vol|items.key", r#"{"path": "/p", "configMapName": "c"}"#),
     ("volumes.vol|emptyDirMedium", r#"{"emptyDir": true}"#),
     ("volumes.vol|emptyDirSizeLimit", r#"{"emptyDir": true}"#),
+    ("users.0|password", r#"{"name": "u"}"#),
     ("secrets.key|name", r#"{"key": "k"}"#),
     ("secrets.key|key", r#"{"name": "n"}"#),
 ];
 
-/// What a leaf needs elsewhere in the spec.
+/// What a leaf needs elsewhere in the spec. With it, the objects must differ.
 const SURROUNDINGS: &[(&str, &str)] = &[
+    ("volumes.vol.path", MOUNTED),
+    ("volumes.vol.storageClass", IN_CLOUD),
+    ("volumes.vol.driver", IN_CLOUD),
+    ("volumes.vol.volumeHandle", IN_CLOUD),
+    ("volumes.vol.volumeName", IN_CLOUD),
+    ("volumes.vol.attributes.", IN_CLOUD),
+    ("volumes.vol.secret", IN_CLOUD),
+    ("volumes.vol.", ON_NODE),
+    ("fluxRestful.", r#"{"containers": [{"command": ""}], "fluxRestful": {}}"#),
+    ("flux.installRoot", r#"{"flux": {"container": {"disable": true}}}"#),
     ("containers.0.commands.script", r#"{"containers": [{"command": ""}]}"#),
     ("containers.1.commands.script", r#"{"containers": [{}, {"command": ""}]}"#),
     ("containers.0.diagnostics", "{}"),
@@ -66,6 +79,22 @@ const SURROUNDINGS: &[(&str, &str)] = &[
         "flux.bursting.leadBroker.",
         r#"{"flux": {"bursting": {"leadBroker": {"name": "lead", "address": "10.0.0.9", "size": 3}, "clusters": [{"name": "mc"}]}}}"#,
     ),
+];
+
+const MOUNTED: &str = r#"{"containers": [{"volumes": {"vol": {"path": "/mounted"}}}]}"#;
+const ON_NODE: &str =
+    r#"{"volumes": {"vol": {"path": "/p"}}, "containers": [{"volumes": {"vol": {"path": "/mounted"}}}]}"#;
+const IN_CLOUD: &str = r#"{"volumes": {"vol": {"storageClass": "cloud", "driver": "d", "secret": "s"}}, "containers": [{"volumes": {"vol": {"path": "/mounted"}}}]}"#;
+
+/// Leaves whose part in the operator is being built: they must still be dead, so that none stays here by mistake.
+const TO_COME: &[&str] = &[
+    "cleanupPods",
+    "flux.curveCertSecret",
+    "fluxRestful.secretKey",
+    "fluxRestful.token",
+    "fluxRestful.username",
+    "users.0.password",
+    "volumes.vol.",
 ];
 
 /// Two values that are good for a leaf of this name.
@@ -83,7 +112,7 @@ fn named_values(path: &str) -> Option<[Value; 2]> {
         "emptyDirMedium" => [json!(""), json!("memory")],
         "operator" => [json!("Equal"), json!("Exists")],
         "effect" => [json!("NoSchedule"), json!("NoExecute")],
-        "path" | "hostPath" | "mountPath" | "logs" => [json!("/one"), json!("/two")],
+        "path" | "hostPath" | "mountPath" | "logs" | "installRoot" => [json!("/one"), json!("/two")],
         _ => return None,
     })
 }
@@ -151,16 +180,31 @@ fn patch(path: &str, value: Value) -> Value {
     })
 }
 
-/// All that users of the cluster can see of `spec`.
+/// The status of a MiniCluster that has just ended.
+fn ended() -> MiniClusterStatus {
+    let finished = Condition {
+        type_: "JobFinished".into(),
+        status: "True".into(),
+        observed_generation: None,
+        last_transition_time: "2026-01-01T00:00:00Z".into(),
+        reason: String::new(),
+        message: String::new(),
+    };
+    MiniClusterStatus { conditions: vec![finished], ..MiniClusterStatus::default() }
+}
+
+/// What becomes of `spec`: its objects, and how long it lives after its end.
 fn outcome(spec: &Value) -> Result<String, Vec<Problem>> {
     let document = json!({
         "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": spec,
     });
-    let cluster = manifest::from_value(&document).and_then(|manifest| validate(&manifest))?;
+    let manifest = manifest::from_value(&document)?;
+    let cluster = validate(&manifest)?;
     let certificate = Certificate::from_keys("mc-0", &[7; 32], &[9; 32]);
     let objects = render::objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
     let render::Objects { config_map, secret, headless, services, job, services_pod } = objects;
-    Ok(json!([config_map, secret.expose(), headless, services, job, services_pod]).to_string())
+    let left = seconds_to_live(&manifest.spec, &ended(), "2026-01-01T00:00:01Z".parse().unwrap());
+    Ok(json!([config_map, secret.expose(), headless, services, job, services_pod, left]).to_string())
 }
 
 /// `spec.containers[0].x[key]` as this test writes it: `containers.0.x.key`.
@@ -179,8 +223,9 @@ fn names(problems: &[Problem], path: &str) -> bool {
 
 /// Why the leaf is dead; none if it lives.
 fn dead(path: &str, schema: &Value) -> Option<String> {
-    let companions = COMPANIONS.iter().find(|(suffix, _)| path.ends_with(&suffix.replace('|', ".")));
     let surroundings = SURROUNDINGS.iter().find(|(start, _)| path.starts_with(start));
+    let companions = COMPANIONS.iter().find(|(suffix, _)| path.ends_with(&suffix.replace('|', ".")));
+    let companions = companions.filter(|_| surroundings.is_none());
     let mut around = base();
     if let Some((_, text)) = surroundings {
         merge(&mut around, &serde_json::from_str(text).unwrap());
@@ -213,8 +258,17 @@ fn every_field_makes_a_difference_or_is_refused() {
     let schema = &version["schema"]["openAPIV3Schema"]["properties"]["spec"];
     let mut all = Vec::new();
     leaves("", schema, &mut all);
-    let dead: Vec<String> =
-        all.iter().filter_map(|(path, schema)| Some(format!("{path}: {}", dead(path, schema)?))).collect();
+    let dead: Vec<String> = all
+        .iter()
+        .filter_map(|(path, schema)| {
+            let to_come = TO_COME.iter().any(|start| path.starts_with(start));
+            match dead(path, schema) {
+                None if to_come => Some(format!("{path}: lives, so it must not stand in TO_COME")),
+                Some(why) if !to_come => Some(format!("{path}: {why}")),
+                _ => None,
+            }
+        })
+        .collect();
     println!("{} leaves", all.len());
     assert!(dead.is_empty(), "{} of {} are dead:\n{}", dead.len(), all.len(), dead.join("\n"));
 }
