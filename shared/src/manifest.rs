@@ -1,9 +1,13 @@
 //! A MiniCluster as a person writes it: YAML (or JSON) text to the wire type, with the path of whatever does not fit.
+//! Both versions are read; v1alpha1 is converted.
 
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use crate::crd::v1alpha2::{GROUP, KIND, MiniClusterSpec, VERSION};
+use crate::crd::convert::{Version, convert_spec};
+use crate::crd::v1alpha1;
+use crate::crd::v1alpha2::{KIND, MiniClusterSpec};
 use crate::validate::Problem;
 
 /// A MiniCluster read from text or from the API server.
@@ -59,9 +63,10 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
     let document: Document =
         serde_json::from_value(document.clone()).map_err(|error| vec![Problem::new("", error.to_string())])?;
     let mut problems = Vec::new();
-    let wanted = format!("{GROUP}/{VERSION}");
-    if document.api_version != wanted {
-        problems.push(Problem::new("apiVersion", format!("is `{}`, must be {wanted}", document.api_version)));
+    let version = Version::of(&document.api_version);
+    if version.is_none() {
+        let known = [Version::V1alpha2, Version::V1alpha1].map(Version::api_version).join(" or ");
+        problems.push(Problem::new("apiVersion", format!("is `{}`, must be {known}", document.api_version)));
     }
     if document.kind != KIND {
         problems.push(Problem::new("kind", format!("is `{}`, must be {KIND}", document.kind)));
@@ -74,7 +79,7 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
         true => format!("{}xxxxx", document.metadata.generate_name),
         false => document.metadata.name,
     };
-    match spec(&document.spec) {
+    match spec(document.spec, version.unwrap_or(Version::V1alpha2)) {
         Ok(spec) if problems.is_empty() => {
             Ok(Manifest { name, namespace: document.metadata.namespace.unwrap_or_else(|| "default".into()), spec })
         }
@@ -86,13 +91,19 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
     }
 }
 
+fn spec(mut value: Value, version: Version) -> Result<MiniClusterSpec, Vec<Problem>> {
+    if version == Version::V1alpha1 {
+        shape::<v1alpha1::MiniClusterSpec>(&value)?;
+        convert_spec(&mut value, Version::V1alpha2);
+    }
+    shape(&value)
+}
+
 /// The spec, with unknown fields refused: a client that validates strictly would refuse them too.
-fn spec(value: &Value) -> Result<MiniClusterSpec, Vec<Problem>> {
+fn shape<T: DeserializeOwned>(value: &Value) -> Result<T, Vec<Problem>> {
     let mut unknown = Vec::new();
     let mut note = |path: serde_ignored::Path<'_>| unknown.push(clean(&path.to_string()));
-    let mut track = serde_path_to_error::Track::new();
-    let inner = serde_path_to_error::Deserializer::new(value, &mut track);
-    let result = MiniClusterSpec::deserialize(serde_ignored::Deserializer::new(inner, &mut note));
+    let result = T::deserialize(serde_ignored::Deserializer::new(value, &mut note));
     match result {
         Ok(spec) if unknown.is_empty() => Ok(spec),
         Ok(_) => Err(unknown
@@ -100,10 +111,55 @@ fn spec(value: &Value) -> Result<MiniClusterSpec, Vec<Problem>> {
             .map(|path| Problem::new(format!("spec.{path}"), "no such field; check the spelling and the place"))
             .collect()),
         Err(error) => {
-            let path = clean(&track.path().to_string());
-            let field = if path == "." { "spec".to_owned() } else { format!("spec.{path}") };
-            Err(vec![Problem::new(field, error.to_string())])
+            let message = error.to_string();
+            Err(vec![Problem::new(format!("spec{}", culprit::<T>(value, &message)), message)])
         }
+    }
+}
+
+/// The path of the value that made reading fail with `message`: the innermost one without which that message goes away.
+///
+/// Looked for only after a failure, so that the agent need not carry every type's reader twice to know its path.
+fn culprit<T: DeserializeOwned>(value: &Value, message: &str) -> String {
+    let mut root = value.clone();
+    let (mut path, mut pointer) = (String::new(), String::new());
+    while let Some((step, next)) = children(root.pointer(&pointer)).into_iter().find_map(|(step, key)| {
+        let next = format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"));
+        let removed = remove(&mut root, &pointer, &key)?;
+        let gone = T::deserialize(&root).err().is_none_or(|error| error.to_string() != message);
+        put_back(&mut root, &pointer, &key, removed);
+        gone.then_some((step, next))
+    }) {
+        path.push_str(&step);
+        pointer = next;
+    }
+    path
+}
+
+/// How each child is written in a path, and its key.
+fn children(value: Option<&Value>) -> Vec<(String, String)> {
+    match value {
+        Some(Value::Object(map)) => map.keys().map(|key| (format!(".{key}"), key.clone())).collect(),
+        Some(Value::Array(list)) => (0..list.len()).map(|i| (format!("[{i}]"), i.to_string())).collect(),
+        _ => Vec::new(),
+    }
+}
+
+fn remove(root: &mut Value, parent: &str, key: &str) -> Option<Value> {
+    match root.pointer_mut(parent)? {
+        Value::Object(map) => map.shift_remove(key),
+        Value::Array(list) => key.parse().ok().filter(|i| *i < list.len()).map(|i: usize| list.remove(i)),
+        _ => None,
+    }
+}
+
+fn put_back(root: &mut Value, parent: &str, key: &str, value: Value) {
+    match (root.pointer_mut(parent), key.parse::<usize>()) {
+        (Some(Value::Array(list)), Ok(i)) => list.insert(i, value),
+        (Some(Value::Object(map)), _) => {
+            map.insert(key.to_owned(), value);
+        }
+        _ => {}
     }
 }
 
@@ -149,10 +205,27 @@ mod tests {
         assert!(found[1].starts_with("spec.containers[0].commands.pres: no such field"), "{found:?}");
         let found = problems(&format!("{HEAD}spec:\n  size: four\n  containers: []\n"));
         assert!(found[0].starts_with("spec.size: "), "{found:?}");
+        let deep = "spec:\n  containers: [{image: a}, {image: b, volumes: {a/b: {path: /x, readOnly: 7}}}]\n";
+        let found = problems(&format!("{HEAD}{deep}"));
+        assert!(found[0].starts_with("spec.containers[1].volumes.a/b.readOnly: "), "{found:?}");
+        let found = problems(&format!("{HEAD}spec: {{size: 2}}\n"));
+        assert!(found[0].starts_with("spec: missing field `containers`"), "{found:?}");
         assert!(problems("a: [")[0].starts_with("this is not YAML"));
         let twice = parse(&format!("{HEAD}spec:\n  size: 2\n  size: 3\n  containers: []\n")).unwrap();
         assert_eq!(twice.spec.size, 3);
         assert!(problems("kind: Pod")[0].contains("kind MiniCluster"));
+    }
+
+    #[test]
+    fn v1alpha1_is_converted_and_its_fields_are_checked_by_its_own_names() {
+        let head = HEAD.replace("v1alpha2", "v1alpha1");
+        let manifest = parse(&format!("{head}spec:\n  containers: [{{image: a, command: b}}]\n")).unwrap();
+        assert!(manifest.spec.cleanup_pods);
+        assert!(manifest.spec.flux.unwrap().container.unwrap().disable);
+        let found = problems(&format!("{head}spec:\n  cleanupPods: true\n  containers: [{{image: a}}]\n"));
+        assert!(found[0].starts_with("spec.cleanupPods: no such field"), "{found:?}");
+        let found = problems(&HEAD.replace("v1alpha2", "v1"));
+        assert!(found[0].starts_with("apiVersion: is `flux-framework.org/v1`"), "{found:?}");
     }
 
     proptest::proptest! {
