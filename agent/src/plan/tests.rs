@@ -4,6 +4,8 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod fields;
+
 fn spec(text: &str) -> AgentSpec {
     AgentSpec::from_toml(&format!("name = 'mc'\n{text}")).unwrap()
 }

@@ -1,0 +1,220 @@
+//! No field of the AgentSpec is dead: whatever is changed, some container of some pod plans otherwise, or the spec is
+//! refused. The specs below are written without `..`, so that a new field does not compile before it is tried here.
+
+use std::collections::BTreeMap;
+
+use serde_json::{Value, json};
+
+use super::*;
+
+/// What the planner is to learn yet: still dead, so that none stays here by mistake.
+const TO_COME: [&str; 2] = ["/users/", "/runner/restful/"];
+
+fn to_come(leaf: &str) -> bool {
+    TO_COME.iter().any(|start| leaf.starts_with(start))
+}
+
+fn text(name: &str) -> Option<String> {
+    Some(format!("echo {name}"))
+}
+
+fn sidecar(command: Option<String>, script: Option<String>) -> Sidecar {
+    Sidecar {
+        wait_socket: true,
+        init: text("init"),
+        pre_command: text("pre-command"),
+        pre: text("pre"),
+        service_pre: text("service-pre"),
+        command,
+        script,
+        post: text("post"),
+    }
+}
+
+/// A spec in which everything is set that goes together.
+fn full(program: Program) -> AgentSpec {
+    AgentSpec {
+        version: flux_shared::agent_spec::VERSION,
+        name: "mc".into(),
+        namespace: "ns".into(),
+        size: 3,
+        max_size: Some(5),
+        quorum: Some(2),
+        tasks: 4,
+        elastic: true,
+        mount_path: "/mnt/flux".into(),
+        archive: Some("/state/a.tgz".into()),
+        view: View { enabled: true, python_path: Some("/python".into()), install_root: None },
+        network: Network {
+            service: "net".into(),
+            port: 8050,
+            cluster_domain: Some("cluster.local".into()),
+            hostlist: Some("mc-[0-4],burst-[0-1]".into()),
+            lead: None,
+        },
+        flux: Flux {
+            log_level: 6,
+            connect_timeout: Some("5s".into()),
+            topology: Some("kary:2".into()),
+            submit_command: vec!["flux".into(), "submit".into()],
+            option_flags: vec!["-ompi=none".into()],
+            wrap: Some("strace,-f".into()),
+            complete_workers: false,
+            scheduler: Some(SchedulerKind::Fluxion),
+            queue_policy: Some("easy".into()),
+            broker_config: None,
+            disable_socket: false,
+            environment: BTreeMap::from([("COLOUR".into(), "green".into())]),
+        },
+        logging: Logging { quiet: false, strict: true, timed: true, debug: false, zeromq: false },
+        runner: Runner {
+            interactive: false,
+            prefix: words::split("nice -n 5 $LEVEL").unwrap().words,
+            cores: Some(2),
+            logs: "/results".into(),
+            user: Some(User { name: "fluence".into(), uid: 1002, run_flux_as_root: false }),
+            snippets: Snippets {
+                init: text("init"),
+                pre_command: text("pre-command"),
+                pre: text("pre"),
+                broker_pre: text("broker-pre"),
+                worker_pre: text("worker-pre"),
+                post: text("post"),
+            },
+            program,
+            restful: None,
+        },
+        users: vec!["ada".into()],
+        sidecars: BTreeMap::from([
+            ("db".into(), sidecar(Some("serve".into()), None)),
+            ("web".into(), sidecar(None, Some("#!/bin/sh\nserve\n".into()))),
+        ]),
+    }
+}
+
+/// Specs that together set every field where it has a part to play.
+fn specs() -> Vec<AgentSpec> {
+    let command = words::split("run --level $LEVEL").unwrap().words;
+    let programs = [
+        Program::Submit { words: command.clone() },
+        Program::Launcher { words: command },
+        Program::Script { text: "#!/bin/sh\nrun\n".into(), launch: false },
+        Program::Batch { lines: vec![BatchLine { number: 0, text: "run".into() }] },
+        Program::BatchRaw { text: "run\n".into() },
+        Program::Persistent,
+        Program::Diagnostics,
+    ];
+    let mut specs: Vec<AgentSpec> = programs.into_iter().map(full).collect();
+    let mut more = |change: &dyn Fn(&mut AgentSpec)| {
+        let mut spec = full(Program::Persistent);
+        change(&mut spec);
+        specs.push(spec);
+    };
+    more(&|spec| spec.runner.restful = Some(Restful { repository: "r".into(), branch: "b".into(), port: 5000 }));
+    more(&|spec| {
+        (spec.elastic, spec.network.hostlist) = (false, None);
+        spec.runner.program = Program::BatchRaw { text: "run\n".into() };
+    });
+    more(&|spec| spec.flux.broker_config = Some("[a]\nb = 1\n".into()));
+    more(&|spec| spec.view = View { enabled: false, python_path: None, install_root: Some("/opt/flux".into()) });
+    more(&|spec| {
+        spec.network.hostlist = Some("10.0.0.9,mc-[0-4]".into());
+        spec.network.lead = Some(RemoteLead { address: "10.0.0.9".into(), port: 30093 });
+    });
+    specs
+}
+
+/// What all containers of the first pods do, or why the spec is refused.
+fn outcome(spec: &AgentSpec) -> String {
+    let spec = match AgentSpec::from_toml(&spec.to_toml().unwrap()) {
+        Ok(spec) => spec,
+        Err(why) => return why.to_string(),
+    };
+    let sidecars = spec.sidecars.keys().map(|name| ContainerRole::Sidecar(name.clone()));
+    let roles: Vec<ContainerRole> = sidecars.chain([ContainerRole::Runner]).collect();
+    let plans = (0..3).flat_map(|index| {
+        let mut facts = facts(index);
+        facts.present.insert("/opt/flux/bin/flux".into());
+        roles.iter().map(move |role| (role.clone(), facts.clone())).collect::<Vec<_>>()
+    });
+    let told = plans.map(|(role, facts)| match plan(&spec, &facts, &role) {
+        Ok(plan) => serde_json::to_value(plan).unwrap(),
+        Err(why) => json!(why.to_string()),
+    });
+    Value::Array(told.collect()).to_string()
+}
+
+/// Every leaf of `value`, as a JSON pointer.
+fn leaves(at: &str, value: &Value, out: &mut Vec<String>) {
+    match value {
+        Value::Object(map) => map.iter().for_each(|(key, value)| leaves(&format!("{at}/{key}"), value, out)),
+        Value::Array(list) => list.iter().enumerate().for_each(|(i, value)| leaves(&format!("{at}/{i}"), value, out)),
+        _ => out.push(at.to_owned()),
+    }
+}
+
+fn changed(leaf: &str, value: &Value) -> Value {
+    match value {
+        Value::Bool(value) => json!(!value),
+        Value::Number(number) => json!(number.as_u64().unwrap() + 1),
+        Value::String(_) if leaf.ends_with("/topology") => json!("kary:3"),
+        Value::String(_) if leaf.ends_with("/hostlist") => json!("mc-[0-4],other,10.0.0.9"),
+        Value::String(_) if leaf.ends_with("/scheduler") => json!("simple"),
+        Value::String(_) if leaf.ends_with("/broker_config") => json!("[a]\nb = 2\n"),
+        Value::String(text) => json!(format!("{text}9")),
+        other => panic!("{leaf}: {other}"),
+    }
+}
+
+#[test]
+fn whatever_is_changed_in_a_spec_some_plan_changes() {
+    let mut alive: BTreeMap<String, bool> = BTreeMap::new();
+    for spec in specs() {
+        let before = outcome(&spec);
+        let value = serde_json::to_value(&spec).unwrap();
+        let mut all = Vec::new();
+        leaves("", &value, &mut all);
+        // The kind of program is not a value of it: every kind is tried.
+        for leaf in all.into_iter().filter(|leaf| leaf != "/runner/program/mode") {
+            let mut other = value.clone();
+            let place = other.pointer_mut(&leaf).unwrap();
+            *place = changed(&leaf, place);
+            let other: AgentSpec = serde_json::from_value(other).unwrap_or_else(|why| panic!("{leaf}: {why}"));
+            *alive.entry(leaf).or_default() |= outcome(&other) != before;
+        }
+    }
+    let wrong: Vec<&String> =
+        alive.iter().filter(|(leaf, alive)| **alive == to_come(leaf)).map(|(leaf, _)| leaf).collect();
+    assert!(wrong.is_empty(), "of {} these are dead, or live and stand in TO_COME: {wrong:#?}", alive.len());
+    // Fields that are left out where they have their default are in some spec above.
+    for field in ["/elastic", "/flux/broker_config", "/view/install_root", "/network/lead/port", "/runner/restful/port"]
+    {
+        assert!(alive.contains_key(field), "{field}");
+    }
+}
+
+#[test]
+fn what_is_left_out_by_default_changes_a_plan_when_it_is_set() {
+    let command = words::split("run").unwrap().words;
+    let plain = full(Program::Submit { words: command });
+    let before = outcome(&plain);
+    let set: [(&str, fn(&mut AgentSpec)); 8] = [
+        ("flux.complete_workers", |spec| spec.flux.complete_workers = true),
+        ("flux.disable_socket", |spec| spec.flux.disable_socket = true),
+        ("logging.quiet", |spec| spec.logging.quiet = true),
+        ("logging.debug", |spec| spec.logging.debug = true),
+        ("logging.zeromq", |spec| spec.logging.zeromq = true),
+        ("runner.interactive", |spec| spec.runner.interactive = true),
+        ("user.run_flux_as_root", |spec| {
+            spec.runner.user = Some(User { name: "fluence".into(), uid: 1002, run_flux_as_root: true });
+        }),
+        ("script.launch", |spec| {
+            spec.runner.program = Program::Script { text: "#!/bin/sh\nrun\n".into(), launch: true };
+        }),
+    ];
+    for (field, change) in set {
+        let mut spec = plain.clone();
+        change(&mut spec);
+        assert_ne!(outcome(&spec), before, "{field}");
+    }
+}
