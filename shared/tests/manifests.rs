@@ -7,10 +7,16 @@ use std::collections::BTreeMap;
 use std::path::PathBuf;
 
 use flux_shared::agent_spec::AgentSpec;
+use flux_shared::crd::convert::{Version, convert};
 use flux_shared::{derive, manifest, validate};
+use serde_json::{Map, Value, json};
 
 /// Manifests that cannot work as they are, each with the field that is named.
 const BROKEN: &[(&str, &str)] = &[];
+
+/// The same, of 2023.
+const BROKEN_2023_05: &[(&str, &str)] = &[];
+const BROKEN_2023_09: &[(&str, &str)] = &[];
 
 fn folder() -> PathBuf {
     match std::env::var_os("UPSTREAM_MANIFESTS") {
@@ -47,16 +53,72 @@ fn take_all(version: &str, broken: &[(&str, &str)]) {
     for file in entries.map(|entry| entry.unwrap().path()) {
         let name = file.file_name().unwrap().to_str().unwrap().to_owned();
         let text = std::fs::read_to_string(&file).unwrap();
-        match (take(&text), expected.remove(name.as_str())) {
+        let result = match version.starts_with("v1alpha1") {
+            true => take(&text).and_then(|spec| converts(&text).map(|()| spec)),
+            false => take(&text),
+        };
+        match (result, expected.remove(name.as_str())) {
             (Ok(_), None) => taken += 1,
             (Err(why), Some(expected)) if why.contains(expected) => {}
             (Ok(_), Some(_)) => wrong.push(format!("{name}: stands in the list, but is taken")),
             (Err(why), _) => wrong.push(format!("{name}: {why}")),
         }
     }
+    assert!(taken > 0, "{} has no manifests", folder.display());
     println!("{version}: {taken} manifests taken, {} refused for faults of their own", broken.len());
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
     assert!(expected.is_empty(), "in the list, but not in the folder: {expected:?}");
+}
+
+/// What the API server writes out before the object reaches the webhook: defaults of v1alpha1.
+fn write_out_defaults(spec: &mut Map<String, Value>) {
+    let fill = |block: Option<&mut Value>, defaults: Value| {
+        let Some(block) = block.and_then(Value::as_object_mut) else { return };
+        for (name, value) in defaults.as_object().unwrap() {
+            block.entry(name).or_insert(value.clone());
+        }
+    };
+    spec.entry("cleanup").or_insert(json!(true));
+    fill(spec.get_mut("fluxRestful"), json!({ "branch": "main", "port": 5000 }));
+    fill(
+        spec.get_mut("flux"),
+        json!({ "installRoot": "/usr", "submitCommand": "flux submit", "logLevel": 6, "connectTimeout": "5s" }),
+    );
+    for container in spec["containers"].as_array_mut().unwrap() {
+        fill(container.get_mut("fluxUser"), json!({ "name": "flux", "uid": 1000 }));
+    }
+}
+
+/// Every MiniCluster of a text goes through the other version and comes back; an edit there is kept.
+fn converts(text: &str) -> Result<(), String> {
+    let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
+    let documents: Vec<Value> =
+        serde_saphyr::from_multiple_with_options(text, options).map_err(|error| error.to_string())?;
+    for mut applied in documents.into_iter().filter(|document| document["kind"] == "MiniCluster") {
+        write_out_defaults(applied["spec"].as_object_mut().ok_or("no spec")?);
+        let stored = convert(applied.clone(), Version::V1alpha2).map_err(|error| error.to_string())?;
+        let read = convert(stored.clone(), Version::V1alpha1).map_err(|error| error.to_string())?;
+        if read != applied {
+            return Err(format!("is read back as {read}, but was {applied}"));
+        }
+        let mut edited = stored;
+        edited["spec"]["minSize"] = json!(1);
+        let read = convert(edited.clone(), Version::V1alpha1).map_err(|error| error.to_string())?;
+        if convert(read, Version::V1alpha2) != Ok(edited) {
+            return Err("an edit in v1alpha2 does not survive v1alpha1".into());
+        }
+    }
+    Ok(())
+}
+
+#[test]
+fn manifests_of_may_2023_are_taken_unchanged() {
+    take_all("v1alpha1-2023-05", BROKEN_2023_05);
+}
+
+#[test]
+fn manifests_of_september_2023_are_taken_unchanged() {
+    take_all("v1alpha1-2023-09", BROKEN_2023_09);
 }
 
 #[test]

@@ -1,11 +1,14 @@
-//! The CustomResourceDefinition: the types' schema, bounded, with the rules of `rules` in it.
+//! The CustomResourceDefinition: the types' schemas, bounded, with the rules of `rules` in them.
+//!
+//! v1alpha2 is stored. v1alpha1 is served beside it if something converts: the operator's webhook.
 
+use k8s_openapi::ByteString;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::CustomResourceExt;
 use serde_json::{Map, Value, json};
 
-use super::rules::{ENUMS, FIXED, PATTERNS, RANGES, RULES, Rule, VOLUME_RULES};
-use super::v1alpha2::MiniCluster;
+use super::rules::{ENUMS, EXISTING_VOLUME_RULES, FIXED, PATTERNS, RANGES, RULES, Rule, V1ALPHA2_RULES, VOLUME_RULES};
+use super::{v1alpha1, v1alpha2};
 
 /// A quantity as Kubernetes' own schema has it.
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
@@ -19,12 +22,74 @@ pub enum DefinitionError {
     Json(#[from] serde_json::Error),
 }
 
-/// The definition that the operator installs.
+/// Who converts between the versions.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Conversion {
+    /// Nobody: v1alpha2 alone is served.
+    None,
+    /// The operator's webhook: both versions are served.
+    Webhook {
+        client: WebhookClient,
+        /// PEM certificates of those who may have signed the webhook's own. Empty: filled in by the operator later.
+        ca_bundle: Vec<u8>,
+    },
+}
+
+/// Where the webhook is.
+#[derive(Debug, Clone, PartialEq)]
+pub enum WebhookClient {
+    /// A Service of the cluster.
+    Service { namespace: String, name: String, path: String, port: i32 },
+    /// An address that the API server reaches, `https://`.
+    Url(String),
+}
+
+/// The definition without conversion: v1alpha2 alone.
 pub fn crd() -> Result<CustomResourceDefinition, DefinitionError> {
-    let mut value = serde_json::to_value(MiniCluster::crd())?;
-    let root = value
-        .pointer_mut("/spec/versions/0/schema/openAPIV3Schema")
-        .ok_or_else(|| DefinitionError::NoSchema("root".into()))?;
+    definition(&Conversion::None)
+}
+
+/// The definition that the operator installs.
+pub fn definition(conversion: &Conversion) -> Result<CustomResourceDefinition, DefinitionError> {
+    let mut current = serde_json::to_value(v1alpha2::MiniCluster::crd())?;
+    let root = schema_root(&mut current)?;
+    constrain(root)?;
+    for rule in V1ALPHA2_RULES {
+        add_rule(at(root, rule.at)?, rule);
+    }
+    if let Conversion::Webhook { client, ca_bundle } = conversion {
+        let mut older = serde_json::to_value(v1alpha1::MiniCluster::crd())?;
+        constrain(schema_root(&mut older)?)?;
+        let mut version = older.pointer_mut("/spec/versions/0").map(Value::take).unwrap_or_default();
+        version["storage"] = json!(false);
+        if let Some(versions) = current.pointer_mut("/spec/versions").and_then(Value::as_array_mut) {
+            versions.push(version);
+        }
+        current["spec"]["conversion"] = webhook(client, ca_bundle)?;
+    }
+    Ok(serde_json::from_value(current)?)
+}
+
+fn webhook(client: &WebhookClient, ca_bundle: &[u8]) -> Result<Value, DefinitionError> {
+    let mut config = match client {
+        WebhookClient::Service { namespace, name, path, port } => {
+            json!({ "service": { "namespace": namespace, "name": name, "path": path, "port": port } })
+        }
+        WebhookClient::Url(url) => json!({ "url": url }),
+    };
+    if !ca_bundle.is_empty() {
+        config["caBundle"] = serde_json::to_value(ByteString(ca_bundle.to_vec()))?;
+    }
+    Ok(json!({ "strategy": "Webhook", "webhook": { "clientConfig": config, "conversionReviewVersions": ["v1"] } }))
+}
+
+fn schema_root(definition: &mut Value) -> Result<&mut Value, DefinitionError> {
+    let root = definition.pointer_mut("/spec/versions/0/schema/openAPIV3Schema");
+    root.ok_or_else(|| DefinitionError::NoSchema("root".into()))
+}
+
+/// Puts bounds and rules into a version's schema. They are the same for both, as are names and places of fields.
+fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
     bound(root, "");
     for (path, low, high) in RANGES {
         let schema = at(root, path)?;
@@ -40,13 +105,19 @@ pub fn crd() -> Result<CustomResourceDefinition, DefinitionError> {
     for rule in RULES {
         add_rule(at(root, rule.at)?, rule);
     }
-    for place in ["spec.containers.[].volumes.{}", "spec.services.[].volumes.{}"] {
+    for list in ["spec.containers", "spec.services"] {
         for rule in VOLUME_RULES {
-            add_rule(at(root, place)?, rule);
+            add_rule(at(root, &format!("{list}.[].volumes.{{}}"))?, rule);
+        }
+        for rule in EXISTING_VOLUME_RULES {
+            add_rule(at(root, &format!("{list}.[].existingVolumes.{{}}"))?, rule);
         }
     }
+    let users = at(root, "spec.users")?;
+    users.insert("x-kubernetes-list-type".into(), json!("map"));
+    users.insert("x-kubernetes-list-map-keys".into(), json!(["name"]));
     lifetime_rules(at(root, "")?);
-    Ok(serde_json::from_value(value)?)
+    Ok(())
 }
 
 /// Rules that compare with the object as it was: at the root, where the status can be seen.
@@ -118,7 +189,11 @@ fn bound(schema: &mut Value, name: &str) {
             map.entry("maxItems").or_insert(json!(if matches!(name, "containers" | "services") { 32 } else { 256 }));
         }
         Some("object") if map.contains_key("additionalProperties") => {
-            map.entry("maxProperties").or_insert(json!(if name == "volumes" { 64 } else { 256 }));
+            map.entry("maxProperties").or_insert(json!(if matches!(name, "volumes" | "existingVolumes") {
+                64
+            } else {
+                256
+            }));
         }
         _ => {}
     }
@@ -183,15 +258,70 @@ fn inline(schema: &mut schemars::Schema, generator: &schemars::SchemaGenerator) 
 mod tests {
     use super::*;
 
+    /// The definition with both versions.
+    fn both() -> Value {
+        let client = WebhookClient::Url("https://127.0.0.1:9443/convert".into());
+        let conversion = Conversion::Webhook { client, ca_bundle: b"PEM".to_vec() };
+        serde_json::to_value(definition(&conversion).unwrap()).unwrap()
+    }
+
+    fn schema<'a>(crd: &'a Value, version: &str) -> &'a Value {
+        let versions = crd["spec"]["versions"].as_array().unwrap();
+        &versions.iter().find(|entry| entry["name"] == version).unwrap()["schema"]["openAPIV3Schema"]
+    }
+
     #[test]
-    fn the_definition_can_be_made_and_names_both_subresources() {
+    fn both_versions_are_served_with_their_subresources_and_v1alpha2_is_stored() {
+        let crd = both();
+        let versions = crd["spec"]["versions"].as_array().unwrap();
+        let stored: Vec<_> = versions.iter().map(|version| (&version["name"], &version["storage"])).collect();
+        assert_eq!(stored, [(&json!("v1alpha2"), &json!(true)), (&json!("v1alpha1"), &json!(false))]);
+        for version in versions {
+            assert_eq!(version["served"], true);
+            assert_eq!(version["subresources"]["scale"]["specReplicasPath"], ".spec.size");
+            assert!(version["subresources"]["status"].is_object());
+            assert_eq!(version["additionalPrinterColumns"], versions[0]["additionalPrinterColumns"]);
+        }
+        let client = &crd["spec"]["conversion"]["webhook"]["clientConfig"];
+        assert_eq!(client, &json!({ "url": "https://127.0.0.1:9443/convert", "caBundle": "UEVN" }));
+        assert!(!crd.to_string().contains("$ref"), "a CRD's schema must have no references");
+    }
+
+    #[test]
+    fn without_conversion_v1alpha2_alone_is_served() {
         let crd = serde_json::to_value(crd().unwrap()).unwrap();
-        let version = &crd["spec"]["versions"][0];
-        assert_eq!(version["name"], "v1alpha2");
-        assert_eq!(version["subresources"]["scale"]["specReplicasPath"], ".spec.size");
-        assert!(version["subresources"]["status"].is_object());
-        let text = crd.to_string();
-        assert!(!text.contains("$ref"), "a CRD's schema must have no references");
+        assert_eq!(crd["spec"]["versions"].as_array().unwrap().len(), 1);
+        assert_eq!(crd["spec"].get("conversion"), None);
+    }
+
+    /// Conversion relies on it.
+    #[test]
+    fn both_versions_have_the_same_fields_but_for_those_that_are_renamed() {
+        fn paths(schema: &Value, path: &str, out: &mut Vec<String>) {
+            for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+                out.push(format!("{path}.{name}: {}", property["type"]));
+                paths(property, &format!("{path}.{name}"), out);
+            }
+            for inner in ["items", "additionalProperties"].into_iter().filter(|inner| schema[*inner].is_object()) {
+                paths(&schema[inner], &format!("{path}.{inner}"), out);
+            }
+        }
+        let crd = both();
+        let all = |version: &str| {
+            let mut out = Vec::new();
+            paths(schema(&crd, version), "", &mut out);
+            out
+        };
+        let (older, newer) = (all("v1alpha1"), all("v1alpha2"));
+        let only = |these: &[String], others: &[String]| -> Vec<String> {
+            these.iter().filter(|path| !others.contains(path)).cloned().collect()
+        };
+        assert_eq!(
+            only(&older, &newer),
+            [".spec.cleanupMiniCluster: \"boolean\"", ".status.jobid: \"string\""],
+            "in v1alpha1 alone"
+        );
+        assert_eq!(only(&newer, &older), [".spec.cleanupPods: \"boolean\""], "in v1alpha2 alone");
     }
 
     #[test]
@@ -212,10 +342,13 @@ mod tests {
                 }
             }
         }
-        let crd = serde_json::to_value(crd().unwrap()).unwrap();
+        let crd = both();
         let mut missing = Vec::new();
-        let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
-        walk(spec, "spec", &mut missing);
+        for version in ["v1alpha1", "v1alpha2"] {
+            let properties = &schema(&crd, version)["properties"];
+            walk(&properties["spec"], &format!("{version} spec"), &mut missing);
+            walk(&properties["status"], &format!("{version} status"), &mut missing);
+        }
         missing.retain(|path| !path.contains("ecurityContext."));
         assert!(missing.is_empty(), "{missing:?}");
     }

@@ -76,6 +76,48 @@ pub(super) const RULES: &[Rule] = &[
         "commands.script takes the place of command: give one of them",
     ),
     rule(
+        "spec",
+        ".containers",
+        "self.containers.all(c, !has(c.volumes) || c.volumes.all(k, (has(self.volumes) && k in self.volumes) != (has(c.volumes[k].hostPath) || (has(c.volumes[k].emptyDir) && c.volumes[k].emptyDir) || has(c.volumes[k].claimName) || has(c.volumes[k].configMapName) || has(c.volumes[k].secretName) || has(c.volumes[k].csiDriver))))",
+        "every volume of a container has a source (hostPath, emptyDir, claimName, configMapName, secretName, csiDriver), or is one of spec.volumes, by its name, and has none",
+    ),
+    rule(
+        "spec",
+        ".services",
+        "!has(self.services) || self.services.all(c, !has(c.volumes) || c.volumes.all(k, (has(self.volumes) && k in self.volumes) != (has(c.volumes[k].hostPath) || (has(c.volumes[k].emptyDir) && c.volumes[k].emptyDir) || has(c.volumes[k].claimName) || has(c.volumes[k].configMapName) || has(c.volumes[k].secretName) || has(c.volumes[k].csiDriver))))",
+        "every volume of a service has a source (hostPath, emptyDir, claimName, configMapName, secretName, csiDriver), or is one of spec.volumes, by its name, and has none",
+    ),
+    rule(
+        "spec.volumes.{}",
+        ".path",
+        "self.storageClass != 'hostpath' || (has(self.path) && self.path.startsWith('/'))",
+        "must be an absolute path: the directory of the node (storageClass hostpath)",
+    ),
+    rule(
+        "spec.volumes.{}",
+        ".driver",
+        "self.storageClass == 'hostpath' || (has(self.driver) && self.driver != '')",
+        "is needed unless storageClass is hostpath: the CSI driver that provides the volume",
+    ),
+    rule(
+        "spec.volumes.{}",
+        ".secret",
+        "self.storageClass == 'hostpath' || (has(self.secret) && self.secret != '')",
+        "is needed unless storageClass is hostpath: the CSI driver's Secret",
+    ),
+    rule(
+        "spec.users.[]",
+        ".password",
+        "!has(self.password) || self.password.size() <= 8",
+        "must have 8 characters at most; leave it out for a random one",
+    ),
+    rule(
+        "spec.flux",
+        ".curveCertSecret",
+        "!(has(self.curveCertSecret) && self.curveCertSecret != '' && has(self.curveCert) && self.curveCert != '')",
+        "takes the place of curveCert: give one of them",
+    ),
+    rule(
         "spec.flux.bursting",
         ".hostlist",
         "!(has(self.hostlist) && self.hostlist != '' && has(self.clusters) && self.clusters.size() > 0)",
@@ -83,18 +125,42 @@ pub(super) const RULES: &[Rule] = &[
     ),
 ];
 
-/// What stands at every volume, of containers and of services.
+/// What holds in v1alpha2 only, where a missing block means something else.
+pub(super) const V1ALPHA2_RULES: &[Rule] = &[rule(
+    "spec.flux",
+    ".installRoot",
+    "!has(self.installRoot) || self.installRoot == '' || (has(self.container) && has(self.container.disable) && self.container.disable)",
+    "is where the image's own Flux is: it needs container.disable: true",
+)];
+
+/// What stands at every volume, of containers and of services. That there is a source at all is seen above.
 pub(super) const VOLUME_RULES: &[Rule] = &[
     rule(
         "",
         "",
-        "(has(self.hostPath) ? 1 : 0) + (has(self.emptyDir) && self.emptyDir ? 1 : 0) + (has(self.claimName) ? 1 : 0) + (has(self.configMapName) ? 1 : 0) + (has(self.secretName) ? 1 : 0) + (has(self.csiDriver) ? 1 : 0) == 1",
-        "a volume has exactly one of hostPath, emptyDir, claimName, configMapName, secretName, csiDriver",
+        "(has(self.hostPath) ? 1 : 0) + (has(self.emptyDir) && self.emptyDir ? 1 : 0) + (has(self.claimName) ? 1 : 0) + (has(self.configMapName) ? 1 : 0) + (has(self.secretName) ? 1 : 0) + (has(self.csiDriver) ? 1 : 0) <= 1",
+        "a volume has only one of hostPath, emptyDir, claimName, configMapName, secretName, csiDriver",
     ),
     rule(
         "",
         ".path",
         "(has(self.path) && self.path.startsWith('/')) || (has(self.emptyDir) && self.emptyDir && !has(self.path))",
+        "must be an absolute path: where the volume is mounted in the container",
+    ),
+];
+
+/// What stands at every existing volume, of containers and of services.
+pub(super) const EXISTING_VOLUME_RULES: &[Rule] = &[
+    rule(
+        "",
+        "",
+        "(has(self.claimName) ? 1 : 0) + (has(self.configMapName) ? 1 : 0) + (has(self.secretName) ? 1 : 0) == 1",
+        "an existing volume has exactly one of claimName, configMapName, secretName",
+    ),
+    rule(
+        "",
+        ".path",
+        "has(self.path) && self.path.startsWith('/')",
         "must be an absolute path: where the volume is mounted in the container",
     ),
 ];
@@ -115,6 +181,9 @@ pub(super) const FIXED: &[&str] = &[
     "flux",
     "logging",
     "pod",
+    "users",
+    "fluxRestful",
+    "volumes",
     "containers",
     "services",
 ];
@@ -129,6 +198,9 @@ pub(super) const RANGES: &[(&str, i64, i64)] = &[
     ("spec.backoffLimit", 0, i32::MAX as i64),
     ("spec.ttlSecondsAfterFinished", 0, i32::MAX as i64),
     ("spec.flux.logLevel", 0, 7),
+    ("spec.containers.[].fluxLogLevel", 0, 7),
+    ("spec.services.[].fluxLogLevel", 0, 7),
+    ("spec.fluxRestful.port", 1, 65_535),
     ("spec.flux.leadBroker.port", 1, 65_535),
     ("spec.flux.bursting.leadBroker.port", 1, 65_535),
     ("spec.containers.[].cores", 1, 65_536),
@@ -153,5 +225,8 @@ pub(super) const PATTERNS: &[(&str, &str)] = &[
     ("spec.flux.topology", "^(kary:[0-9]{1,5}|mincrit(:[0-9]{1,5})?|binomial|custom)$"),
     ("spec.flux.connectTimeout", "^([0-9]+([.][0-9]+)?(ms|s|m|h|d)?)?$"),
     ("spec.flux.container.mountPath", "^/[^:]+$"),
+    ("spec.flux.installRoot", "^(/[^:]*)?$"),
+    ("spec.fluxRestful.branch", "^([A-Za-z0-9_.+][-A-Za-z0-9_.+/]*)?$"),
+    ("spec.users.[].name", "^[a-z_][-a-z0-9_.]{0,31}$"),
     ("spec.archive.path", "^/.*[^/]$"),
 ];

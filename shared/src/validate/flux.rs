@@ -55,7 +55,7 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     }
     if let Some(secret) = flux.curve_cert_secret.as_deref().filter(|secret| !secret.is_empty()) {
         report.take("spec.flux.curveCertSecret", object_name(secret));
-        if curve_cert.is_some() {
+        if flux.curve_cert.as_deref().is_some_and(|text| !text.trim().is_empty()) {
             report.problem("spec.flux.curveCertSecret", "takes the place of curveCert: give one of them");
         }
     }

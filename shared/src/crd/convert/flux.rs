@@ -20,16 +20,22 @@ fn install_root() -> [(&'static str, Value); 1] {
     [("installRoot", json!("/usr"))]
 }
 
+fn is_disabled(flux: &Block) -> bool {
+    object(flux, "container").is_some_and(|container| is_true(container, "disable"))
+}
+
+fn disabled_container() -> Vec<(&'static str, Value)> {
+    container().into_iter().chain([("disable", json!(true))]).collect()
+}
+
 fn container() -> [(&'static str, Value); 2] {
     let container = v1alpha2::FluxContainer::default();
     [("name", json!(container.name)), ("mountPath", json!(container.mount_path))]
 }
 
-/// Whether the block of the container says nothing but `disable`, which has this value.
-fn only_disables(flux: &Block, disable: bool) -> bool {
-    let defaults: Vec<(&str, Value)> = container().into_iter().chain([("disable", json!(disable))]).collect();
-    object(flux, "container")
-        .is_some_and(|container| is_true(container, "disable") == disable && says_only(container, &defaults))
+/// Whether the block of the container says no more than these defaults.
+fn container_says_only(flux: &Block, defaults: &[(&str, Value)]) -> bool {
+    object(flux, "container").is_some_and(|container| says_only(container, defaults))
 }
 
 /// No container means: Flux of the image's own. An installRoot shows that the block was given.
@@ -44,7 +50,7 @@ pub(super) fn to_v1alpha2(spec: &mut Block) {
         flux.insert("container".into(), json!({ "disable": true }));
         return;
     }
-    if only_disables(flux, false) {
+    if container_says_only(flux, &container()) {
         flux.shift_remove("container");
         if says_only(flux, &options_and_root()) {
             spec.shift_remove("flux");
@@ -52,9 +58,7 @@ pub(super) fn to_v1alpha2(spec: &mut Block) {
         }
     }
     let Some(flux) = object_mut(spec, "flux") else { return };
-    if object(flux, "container").is_none_or(|container| !is_true(container, "disable"))
-        && flux.get("installRoot") == Some(&json!("/usr"))
-    {
+    if !is_disabled(flux) && flux.get("installRoot") == Some(&json!("/usr")) {
         flux.shift_remove("installRoot");
     }
 }
@@ -67,7 +71,7 @@ pub(super) fn to_v1alpha1(spec: &mut Block) {
     let Some(flux) = object_mut(spec, "flux") else { return };
     if is_missing(flux, "container") {
         flux.insert("container".into(), json!({}));
-    } else if only_disables(flux, true) {
+    } else if is_disabled(flux) && container_says_only(flux, &disabled_container()) {
         flux.shift_remove("container");
         if says_only(flux, &options()) {
             spec.shift_remove("flux");

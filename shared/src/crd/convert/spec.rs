@@ -111,7 +111,7 @@ fn restful_to_v1alpha1(spec: &mut Block) {
 }
 
 /// Whether the cluster's own lead has no command, script, or other task: v1alpha1 then serves the Flux RESTful API.
-fn has_nothing_else_to_run(spec: &Block) -> bool {
+pub(super) fn has_nothing_else_to_run(spec: &Block) -> bool {
     let flux = object(spec, "flux");
     let lead_of = |block: Option<&Block>| block.is_some_and(|block| !is_missing(block, "leadBroker"));
     let lead_is_elsewhere = lead_of(flux) || lead_of(flux.and_then(|flux| object(flux, "bursting")));
@@ -176,7 +176,7 @@ fn runner(spec: &mut Block) -> Option<&mut Block> {
 }
 
 /// The container that runs Flux: the only one, unless it says no; of several the one that says so.
-fn runner_index(spec: &Block) -> Option<usize> {
+pub(super) fn runner_index(spec: &Block) -> Option<usize> {
     let containers = spec.get("containers")?.as_array()?;
     let says = |container: &Value| container.get("runFlux").and_then(Value::as_bool);
     match containers.as_slice() {

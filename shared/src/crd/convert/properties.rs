@@ -1,0 +1,221 @@
+//! What holds for every object that the schemas allow: the objects are made from the schemas themselves.
+
+use std::sync::LazyLock;
+
+use proptest::prelude::*;
+use proptest::strategy::Union;
+use serde_json::{Map, Value, json};
+
+use super::{Version, convert_spec, to_v1alpha1, to_v1alpha2};
+use crate::crd::definition::{Conversion, WebhookClient, definition};
+use crate::crd::{v1alpha1, v1alpha2};
+
+static V1ALPHA1: LazyLock<Value> = LazyLock::new(|| schema(Version::V1alpha1));
+static V1ALPHA2: LazyLock<Value> = LazyLock::new(|| schema(Version::V1alpha2));
+
+fn schema(version: Version) -> Value {
+    let client = WebhookClient::Url("https://a/b".into());
+    let crd = definition(&Conversion::Webhook { client, ca_bundle: Vec::new() }).unwrap();
+    let crd = serde_json::to_value(crd).unwrap();
+    let versions = crd["spec"]["versions"].as_array().unwrap();
+    let found = versions.iter().find(|entry| entry["name"] == version.name()).unwrap();
+    found["schema"]["openAPIV3Schema"]["properties"]["spec"].clone()
+}
+
+/// Any value of this schema. Defaults are among the values, so that what goes without saying is also said.
+fn arbitrary(schema: &Value) -> BoxedStrategy<Value> {
+    if let Some(properties) = schema["properties"].as_object() {
+        let required: Vec<&str> =
+            schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
+        let fields: Vec<BoxedStrategy<Option<(String, Value)>>> = properties
+            .iter()
+            .map(|(name, property)| {
+                let is_required = required.contains(&name.as_str());
+                let name = name.clone();
+                let value = arbitrary(property).prop_map(move |value| (name.clone(), value));
+                if is_required { value.prop_map(Some).boxed() } else { proptest::option::weighted(0.25, value).boxed() }
+            })
+            .collect();
+        return fields.prop_map(|fields| Value::Object(fields.into_iter().flatten().collect())).boxed();
+    }
+    if schema["additionalProperties"].is_object() {
+        let entry = ("[a-c]", arbitrary(&schema["additionalProperties"]));
+        return proptest::collection::vec(entry, 0..3)
+            .prop_map(|entries| Value::Object(Map::from_iter(entries)))
+            .boxed();
+    }
+    if schema["items"].is_object() {
+        return proptest::collection::vec(arbitrary(&schema["items"]), 0..3).prop_map(Value::Array).boxed();
+    }
+    let values = match schema["type"].as_str() {
+        Some("boolean") => vec![json!(true), json!(false)],
+        Some("integer") => vec![json!(1), json!(6), json!(1000), json!(5000)],
+        _ => vec![json!("a"), json!("flux"), json!("main"), json!("")],
+    };
+    let default = schema.get("default").cloned();
+    Union::new(values.into_iter().chain(default).map(Just)).boxed()
+}
+
+/// The value with the schema's defaults, as the API server fills them in.
+fn defaulted(schema: &Value, mut value: Value) -> Value {
+    match &mut value {
+        Value::Object(map) => {
+            for (name, property) in schema["properties"].as_object().into_iter().flatten() {
+                if let Some(default) = property.get("default")
+                    && !map.contains_key(name)
+                {
+                    map.insert(name.clone(), default.clone());
+                }
+                if let Some(inner) = map.get_mut(name) {
+                    *inner = defaulted(property, inner.take());
+                }
+            }
+            if schema["additionalProperties"].is_object() {
+                for inner in map.values_mut() {
+                    *inner = defaulted(&schema["additionalProperties"], inner.take());
+                }
+            }
+        }
+        Value::Array(list) => {
+            for inner in list {
+                *inner = defaulted(&schema["items"], inner.take());
+            }
+        }
+        _ => {}
+    }
+    value
+}
+
+fn converted(mut spec: Value, to: Version) -> Value {
+    convert_spec(&mut spec, to);
+    spec
+}
+
+/// What a spec means, with all said that goes without saying in its version; the same for both versions.
+fn meaning(schema: &Value, spec: &Value, version: Version) -> Value {
+    let older = version == Version::V1alpha1;
+    let mut spec = defaulted(schema, spec.clone());
+    let serves = super::spec::has_nothing_else_to_run(spec.as_object().unwrap());
+    let runner = super::spec::runner_index(spec.as_object().unwrap());
+    let mut say = |pointer: &str, field: &str, value: Value| {
+        let block = spec.pointer_mut(pointer).unwrap().as_object_mut().unwrap();
+        block.entry(field).or_insert(value);
+    };
+    say("", "flux", json!({}));
+    say("/flux", "installRoot", json!("/usr"));
+    say("/flux", "submitCommand", json!("flux submit"));
+    say("/flux", "logLevel", json!(6));
+    say("/flux", "connectTimeout", json!("5s"));
+    say("/flux", "container", json!({ "disable": older }));
+    say("/flux/container", "disable", json!(false));
+    say("/flux/container", "name", json!("flux-view"));
+    say("/flux/container", "mountPath", json!("/mnt/flux"));
+    say("", "pod", json!({}));
+    say("/pod", "automountServiceAccountToken", json!(older));
+    if serves {
+        say("", "fluxRestful", json!({ "disable": !older }));
+    }
+    if let Some(i) = runner {
+        let container = &spec["containers"][i];
+        if container.get("fluxUser").is_none() && container.get("fluxuser").is_none() {
+            spec["containers"][i]["fluxUser"] = json!({ "disable": !older });
+        }
+    }
+    for block in blocks(&mut spec) {
+        for (field, value) in [("disable", json!(false)), ("name", json!("flux")), ("uid", json!(1000))] {
+            block.entry(field).or_insert(value);
+        }
+    }
+    if let Some(block) = spec.get_mut("fluxRestful").and_then(Value::as_object_mut) {
+        for (field, value) in [("disable", json!(false)), ("branch", json!("main")), ("port", json!(5000))] {
+            block.entry(field).or_insert(value);
+        }
+    }
+    let take =
+        |spec: &mut Value, field: &str| spec.as_object_mut().unwrap().shift_remove(field).unwrap_or(json!(false));
+    let (pods, whole) = if older { ("cleanup", "cleanupMiniCluster") } else { ("cleanupPods", "cleanup") };
+    let (pods, whole) = (take(&mut spec, pods), take(&mut spec, whole));
+    json!({ "spec": spec, "cleans pods": pods, "cleans all": whole })
+}
+
+/// All users of Flux.
+fn blocks(spec: &mut Value) -> Vec<&mut Map<String, Value>> {
+    let map = spec.as_object_mut().unwrap();
+    let lists = map.iter_mut().filter(|(name, _)| matches!(name.as_str(), "containers" | "services"));
+    lists
+        .flat_map(|(_, list)| list.as_array_mut().unwrap())
+        .flat_map(|container| container.as_object_mut().unwrap())
+        .filter(|(name, _)| matches!(name.as_str(), "fluxUser" | "fluxuser"))
+        .filter_map(|(_, block)| block.as_object_mut())
+        .collect()
+}
+
+/// A v1alpha1 spec without the fields that it has for v1alpha2's sake, as one of 2023 is.
+fn as_of_2023(mut spec: Value) -> Value {
+    let remove = |block: Option<&mut Value>, field: &str| {
+        if let Some(block) = block.and_then(Value::as_object_mut) {
+            block.shift_remove(field);
+        }
+    };
+    remove(spec.get_mut("flux"), "container");
+    remove(spec.get_mut("fluxRestful"), "disable");
+    remove(spec.get_mut("pod"), "automountServiceAccountToken");
+    if spec.get("pod") == Some(&json!({})) {
+        remove(Some(&mut spec), "pod");
+    }
+    for block in blocks(&mut spec) {
+        block.shift_remove("disable");
+    }
+    spec
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(400))]
+
+    #[test]
+    fn v1alpha1_survives_v1alpha2(spec in arbitrary(&V1ALPHA1)) {
+        let (older, newer) = (&V1ALPHA1, &V1ALPHA2);
+        let through = converted(spec.clone(), Version::V1alpha2);
+        prop_assert_eq!(meaning(newer, &through, Version::V1alpha2), meaning(older, &spec, Version::V1alpha1));
+        let back = converted(through, Version::V1alpha1);
+        prop_assert_eq!(meaning(older, &back, Version::V1alpha1), meaning(older, &spec, Version::V1alpha1));
+    }
+
+    #[test]
+    fn v1alpha2_survives_v1alpha1(spec in arbitrary(&V1ALPHA2)) {
+        let (older, newer) = (&V1ALPHA1, &V1ALPHA2);
+        let through = converted(spec.clone(), Version::V1alpha1);
+        prop_assert_eq!(meaning(older, &through, Version::V1alpha1), meaning(newer, &spec, Version::V1alpha2));
+        let back = converted(through, Version::V1alpha2);
+        prop_assert_eq!(meaning(newer, &back, Version::V1alpha2), meaning(newer, &spec, Version::V1alpha2));
+    }
+
+    /// Through the API server: defaults of v1alpha1 on the way in, those of v1alpha2 on reading what is stored.
+    #[test]
+    fn what_was_applied_as_v1alpha1_is_read_back_byte_for_byte(spec in arbitrary(&V1ALPHA1)) {
+        let applied = defaulted(&V1ALPHA1, as_of_2023(spec));
+        let stored = converted(applied.clone(), Version::V1alpha2);
+        let read = defaulted(&V1ALPHA2, stored);
+        prop_assert_eq!(converted(read, Version::V1alpha1), applied);
+    }
+
+    /// So the API server adds nothing when an object that was read as v1alpha1 is applied again.
+    #[test]
+    fn what_is_read_as_v1alpha1_has_its_defaults(spec in arbitrary(&V1ALPHA2)) {
+        let stored = defaulted(&V1ALPHA2, spec);
+        let read = converted(stored, Version::V1alpha1);
+        prop_assert_eq!(defaulted(&V1ALPHA1, read.clone()), read.clone());
+        let again = converted(converted(read.clone(), Version::V1alpha2), Version::V1alpha1);
+        prop_assert_eq!(again, read);
+    }
+
+    #[test]
+    fn the_types_are_converted_as_json_is(spec in arbitrary(&V1ALPHA1)) {
+        let older: v1alpha1::MiniClusterSpec = serde_json::from_value(spec).unwrap();
+        let newer = to_v1alpha2(&older).unwrap();
+        let expected = converted(serde_json::to_value(&older).unwrap(), Version::V1alpha2);
+        prop_assert_eq!(&newer, &serde_json::from_value::<v1alpha2::MiniClusterSpec>(expected).unwrap());
+        let back = to_v1alpha1(&newer).unwrap();
+        prop_assert_eq!(to_v1alpha2(&back).unwrap(), newer);
+    }
+}
