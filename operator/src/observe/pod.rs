@@ -52,6 +52,8 @@ pub struct Exit {
 pub struct Trouble {
     pub reason: String,
     pub message: String,
+    /// The cluster took the pod away (eviction, preemption, a drained node): not the user's failure.
+    pub disruption: bool,
     /// The init container that failed, and how.
     pub init: Option<(String, Exit)>,
 }
@@ -107,10 +109,12 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool) -> Option<Trouble> {
     let new = |reason: &str, message: &str| Trouble {
         reason: reason.to_owned(),
         message: first_line(Some(message)),
+        disruption: false,
         init: None,
     };
     if let Some(("True", reason, message)) = condition(status, "DisruptionTarget") {
-        return Some(new(if reason.is_empty() { "Disrupted" } else { reason }, message));
+        let reason = if reason.is_empty() { "Disrupted" } else { reason };
+        return Some(Trouble { disruption: true, ..new(reason, message) });
     }
     if phase == "Failed"
         && let Some(reason) = status.reason.as_deref().filter(|reason| !reason.is_empty())
@@ -129,6 +133,7 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool) -> Option<Trouble> {
             return Some(Trouble {
                 reason: "InitFailed".into(),
                 message: exit.message.clone(),
+                disruption: false,
                 init: Some((container.name.clone(), exit)),
             });
         }

@@ -72,12 +72,14 @@ fn progress(facts: &Facts) -> String {
 }
 
 fn valid(picture: &Picture) -> Statement {
-    let (is_true, reason, message) = match (picture.verdict, picture.previous.maximum_size) {
+    let maximum = picture.previous.maximum_size.map(i64::from);
+    let maximum = maximum.or(picture.job.and_then(|job| job.maximum_size).map(i64::from));
+    let (is_true, reason, message) = match (picture.verdict, maximum) {
         (Verdict::Invalid(problems), _) => {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             (false, "Invalid", lines.join("; "))
         }
-        (Verdict::Valid(cluster), Some(maximum)) if i64::from(cluster.size) > i64::from(maximum) => (
+        (Verdict::Valid(cluster), Some(maximum)) if i64::from(cluster.size) > maximum => (
             false,
             "SizeBeyondMaximum",
             format!(

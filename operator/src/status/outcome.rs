@@ -3,7 +3,6 @@
 use flux_shared::exit::Category;
 
 use super::{Facts, Picture, Verdict};
-use crate::observe::job::JobSeen;
 use crate::observe::pod::{Exit, PodSeen};
 
 /// The most telling fact. Empty words: nothing is wrong.
@@ -27,7 +26,7 @@ pub(super) fn outcome(picture: &Picture, facts: &Facts) -> Outcome {
             return Outcome::new("Completed", "the job ended with exit code 0");
         }
         if let Some(failed) = &job.failed {
-            return failure(picture, job, &failed.reason, &failed.message);
+            return failure(picture, &failed.reason, &failed.message);
         }
     }
     if let Verdict::Invalid(problems) = picture.verdict {
@@ -57,23 +56,35 @@ fn trouble(picture: &Picture, facts: &Facts) -> Option<Outcome> {
     Some(Outcome::new(trouble.reason.clone(), format!("pod {index}: {}", trouble.message)))
 }
 
-/// Why the Job failed. A limit of the Job itself says all; else the pod that failed first does.
-fn failure(picture: &Picture, job: &JobSeen, reason: &str, message: &str) -> Outcome {
-    let deadline = reason == "DeadlineExceeded";
+/// Why the Job failed. A limit of the Job itself says all; else the pod that failed it does: the first one that is not
+/// made again, or, when it was tried too often, the last.
+fn failure(picture: &Picture, reason: &str, message: &str) -> Outcome {
     let mut failed: Vec<&PodSeen> = picture.pods.iter().copied().filter(|pod| has_failed(pod)).collect();
     // Pods that were told to end when another one had failed come later; a pod that is being deleted was told to.
     failed.sort_by_key(|pod| (pod.deleting, ended_at(pod), pod.index));
-    let first = failed.first().filter(|pod| !deadline && !pod.deleting);
-    let Some(pod) = first.or_else(|| failed.first().filter(|_| !deadline)) else {
+    let culprit = match reason {
+        "DeadlineExceeded" => None,
+        "BackoffLimitExceeded" => failed.iter().rev().find(|pod| !pod.deleting).or(failed.last()),
+        _ => failed.iter().find(|pod| !is_retried(pod)).or(failed.first()),
+    };
+    let Some(pod) = culprit else {
         let message = if message.is_empty() { "the Job failed".to_owned() } else { message.to_owned() };
         return Outcome::new(if reason.is_empty() { "JobFailed" } else { reason }, message);
     };
-    let mut outcome = of_pod(pod, picture.name);
+    let mut outcome = of_pod(pod);
     outcome.index = i32::try_from(pod.index).ok();
     if reason == "BackoffLimitExceeded" {
-        outcome.message.push_str(&format!(" (retried as often as backoffLimit allows, job {})", job.uid));
+        outcome.message.push_str(" (tried again as often as backoffLimit allows)");
     }
     outcome
+}
+
+/// Whether the Job makes a pod that failed so again (`render::job`).
+fn is_retried(pod: &PodSeen) -> bool {
+    let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref()).map(|(_, exit)| exit.code);
+    let code = init.or(pod.exit.as_ref().map(|exit| exit.code));
+    pod.trouble.as_ref().is_some_and(|trouble| trouble.disruption)
+        || code.and_then(Category::from_code).is_some_and(Category::is_retriable)
 }
 
 fn has_failed(pod: &PodSeen) -> bool {
@@ -85,7 +96,7 @@ fn ended_at(pod: &PodSeen) -> Option<k8s_openapi::jiff::Timestamp> {
     pod.exit.as_ref().and_then(|exit| exit.at).or(init)
 }
 
-fn of_pod(pod: &PodSeen, runner: &str) -> Outcome {
+fn of_pod(pod: &PodSeen) -> Outcome {
     let place = match pod.index {
         0 => "the lead (index 0)".to_owned(),
         index => format!("the pod of index {index}"),
@@ -96,7 +107,7 @@ fn of_pod(pod: &PodSeen, runner: &str) -> Outcome {
             None => Outcome::new(trouble.reason.clone(), format!("{place}: {}", trouble.message)),
         },
         (None, Some(exit)) => of_exit(exit, &place),
-        (None, None) => Outcome::new("JobFailed", format!("{place} failed; container {runner} left no status")),
+        (None, None) => Outcome::new("JobFailed", format!("{place} failed and left no status")),
     }
 }
 

@@ -3,18 +3,25 @@
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use flux_operator::controller;
-use flux_operator::install;
-use flux_operator::render::Options;
+use flux_operator::apply::Writer;
+use flux_operator::observe::Index;
+use flux_operator::render::services::Member;
+use flux_operator::render::{Facts, Options, objects};
+use flux_operator::{controller, install};
 use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::curve::Certificate;
+use flux_shared::manifest::Manifest;
+use flux_shared::validate::validate;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::client::ClientBuilder;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::events::{Event, EventType};
 use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
@@ -111,11 +118,16 @@ impl Call {
 }
 
 #[derive(Clone, Default)]
-pub struct Calls(Arc<Mutex<Vec<Call>>>);
+pub struct Calls {
+    log: Arc<Mutex<Vec<Call>>>,
+    /// After so many calls that change something, none is answered any more. None: never.
+    dies_after: Option<usize>,
+    writes: Arc<AtomicUsize>,
+}
 
 impl Calls {
     pub fn all(&self) -> Vec<Call> {
-        self.0.lock().unwrap().clone()
+        self.log.lock().unwrap().clone()
     }
 
     /// Without lists, watches and labels.
@@ -127,7 +139,7 @@ impl Calls {
     }
 
     pub fn clear(&self) {
-        self.0.lock().unwrap().clear();
+        self.log.lock().unwrap().clear();
     }
 }
 
@@ -139,6 +151,11 @@ pub struct Operator {
 }
 
 impl Operator {
+    /// Whether it is as good as killed.
+    pub fn is_dead(&self) -> bool {
+        self.calls.dies_after.is_some_and(|last| self.calls.writes.load(Ordering::SeqCst) > last)
+    }
+
     pub async fn stop(mut self) {
         let _ = self.stop.take().unwrap().send(());
         (&mut self.task).await.unwrap();
@@ -173,18 +190,63 @@ pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Bed) -> F) {
 impl Bed {
     /// An operator for this namespace, with the permissions that are shipped.
     pub async fn operator(&self) -> Operator {
-        let config = config(&plane().operator_kubeconfig).await;
-        let calls = Calls::default();
+        self.operator_with(Calls::default()).await
+    }
+
+    /// One that is killed at its call of this number that changes something: the call arrives, its answer does not.
+    pub async fn operator_that_dies(&self, last: usize) -> Operator {
+        self.operator_with(Calls { dies_after: Some(last), ..Calls::default() }).await
+    }
+
+    async fn client_of_operator(&self, calls: &Calls) -> Client {
         let log = calls.clone();
-        let builder = ClientBuilder::try_from(config).unwrap();
-        let client =
-            builder.with_layer(&tower::layer::layer_fn(move |inner| Counting { inner, log: log.clone() })).build();
+        let layer = tower::layer::layer_fn(move |inner| Counting { inner, log: log.clone() });
+        let builder = ClientBuilder::try_from(config(&plane().operator_kubeconfig).await).unwrap();
+        builder.with_layer(&layer).build()
+    }
+
+    async fn operator_with(&self, calls: Calls) -> Operator {
+        let client = self.client_of_operator(&calls).await;
         let settings = controller::Settings { namespace: Some(self.namespace.clone()), options: options() };
         let (stop, stopped) = oneshot::channel::<()>();
         let task = tokio::spawn(async move {
             controller::run(client, settings, async { drop(stopped.await) }).await;
         });
         Operator { calls, stop: Some(stop), task }
+    }
+
+    /// Calls of a writer that has seen nothing, about a cluster whose objects are all there but the Job's size.
+    pub async fn calls_about_what_exists(&self) -> Vec<Call> {
+        let calls = Calls::default();
+        let writer = Writer::new(self.client_of_operator(&calls).await);
+        let mut spec = json!({ "size": 1, "services": [{ "image": "cache:1", "name": "cache" }] });
+        spec["containers"] = json!([{ "image": "app:1" }]);
+        let uid = self.create("exists", spec.clone()).await.unwrap().uid().unwrap();
+        for size in [1, 2] {
+            spec["size"] = json!(size);
+            let manifest = Manifest {
+                name: "exists".into(),
+                namespace: self.namespace.clone(),
+                spec: serde_json::from_value(spec.clone()).unwrap(),
+            };
+            let facts = Facts { uid: Some(uid.clone()), ..Facts::default() };
+            let certificate = Certificate::from_keys("exists-0", &[1; 32], &[2; 32]);
+            let objects = objects(&validate(&manifest).unwrap(), &options(), &facts, certificate).unwrap();
+            let member = Member { name: "exists".into(), uid: uid.clone(), minimal: false };
+            writer.create_all(&Index::default(), &objects, &member).await.unwrap();
+        }
+        for _ in 0..2 {
+            let event = Event {
+                type_: EventType::Normal,
+                reason: "Twice".into(),
+                note: None,
+                action: "Test".into(),
+                secondary: None,
+            };
+            let cluster: flux_operator::fetch::Cluster = self.api().get("exists").await.unwrap();
+            writer.tell(&cluster, &[event]).await;
+        }
+        calls.all()
     }
 
     pub fn api<K>(&self) -> Api<K>
@@ -356,6 +418,8 @@ impl<S, B, R> tower::Service<http::Request<B>> for Counting<S>
 where
     S: tower::Service<http::Request<B>, Response = http::Response<R>>,
     S::Future: Send + 'static,
+    S::Error: Send,
+    R: Send,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -368,11 +432,17 @@ where
     fn call(&mut self, request: http::Request<B>) -> Self::Future {
         let mut call = Call::of(request.method().as_str(), request.uri());
         let log = self.log.clone();
-        let answer = self.inner.call(request);
+        let number = log.writes.fetch_add(usize::from(!call.is_read()), Ordering::SeqCst);
+        let is_alive = log.dies_after.is_none_or(|last| number <= last);
+        let answer = is_alive.then(|| self.inner.call(request));
         Box::pin(async move {
+            let Some(answer) = answer else { return std::future::pending().await };
             let answer = answer.await;
             call.status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
-            log.0.lock().unwrap().push(call);
+            log.log.lock().unwrap().push(call.clone());
+            if !call.is_read() && log.dies_after.is_some_and(|last| number >= last) {
+                return std::future::pending().await;
+            }
             answer
         })
     }

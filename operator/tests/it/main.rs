@@ -3,6 +3,9 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 mod bed;
+mod change;
 mod controlplane;
 mod dead_fields;
 mod life;
+mod quiet;
+mod refuse;

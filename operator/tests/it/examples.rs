@@ -1,0 +1,97 @@
+//! Every example becomes objects, the same bytes each time; and every field of the CRD has an example.
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+
+use flux_operator::render::{self, Facts, Options};
+use flux_shared::curve::Certificate;
+use flux_shared::{crd, manifest, validate};
+use serde_json::Value;
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let mut paths: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let nested = paths.into_iter().flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
+    nested.filter(|path| path.extension().is_some_and(|ending| ending == "yaml")).collect()
+}
+
+/// The MiniClusters below `examples/`: where each stands, its text, its document.
+fn examples() -> Vec<(PathBuf, String, Value)> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+        let found = documents.into_iter().find(|document| document["kind"] == "MiniCluster")?;
+        Some((path, text, found))
+    };
+    files(&root).into_iter().filter_map(read).collect()
+}
+
+#[test]
+fn every_example_is_rendered_the_same_each_time() {
+    let render = |text: &str| {
+        let cluster = validate::validate(&manifest::parse(text).unwrap()).unwrap();
+        let certificate = Certificate::from_keys("example", &[1; 32], &[2; 32]);
+        let objects = render::objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
+        let render::Objects { config_map, headless, services, job, services_pod, .. } = objects;
+        serde_json::to_string(&(config_map, headless, services, job, services_pod)).unwrap()
+    };
+    let examples = examples();
+    assert!(examples.len() > 60, "only {} found", examples.len());
+    for (path, text, _) in examples {
+        assert_eq!(render(&text), render(&text), "{}", path.display());
+    }
+}
+
+/// Paths of properties, with `[]` for items and `{}` for values of maps. What Kubernetes defines is one leaf.
+fn of_schema(path: &str, schema: &Value, out: &mut BTreeSet<String>) {
+    if let Some(properties) = schema["properties"].as_object().filter(|_| !path.ends_with("ecurityContext")) {
+        for (name, property) in properties {
+            of_schema(&format!("{path}.{name}"), property, out);
+        }
+    } else if schema["items"].is_object() {
+        of_schema(&format!("{path}[]"), &schema["items"], out);
+    } else if schema["additionalProperties"].is_object() {
+        of_schema(&format!("{path}{{}}"), &schema["additionalProperties"], out);
+    } else {
+        out.insert(path.to_owned());
+    }
+}
+
+/// The leaves of the schema that a document sets.
+fn of_document(path: &str, value: &Value, leaves: &BTreeSet<String>, out: &mut BTreeSet<String>) {
+    if leaves.contains(path) {
+        out.insert(path.to_owned());
+        return;
+    }
+    match value {
+        Value::Object(map) => {
+            for (key, value) in map {
+                of_document(&format!("{path}.{key}"), value, leaves, out);
+                of_document(&format!("{path}{{}}"), value, leaves, out);
+            }
+        }
+        Value::Array(list) => list.iter().for_each(|value| of_document(&format!("{path}[]"), value, leaves, out)),
+        _ => {}
+    }
+}
+
+#[test]
+fn every_field_has_an_example() {
+    let crd = serde_json::to_value(crd::definition::crd().unwrap()).unwrap();
+    let versions = crd["spec"]["versions"].as_array().unwrap();
+    let version = versions.iter().find(|version| version["name"] == "v1alpha2").unwrap();
+    let mut leaves = BTreeSet::new();
+    of_schema("spec", &version["schema"]["openAPIV3Schema"]["properties"]["spec"], &mut leaves);
+    let mut shown = BTreeSet::new();
+    for (_, _, document) in examples() {
+        of_document("spec", &document["spec"], &leaves, &mut shown);
+    }
+    // A service is a container: what containers show need not be shown again.
+    let is_shown = |leaf: &String| {
+        shown.contains(leaf)
+            || leaf.strip_prefix("spec.services").is_some_and(|rest| shown.contains(&format!("spec.containers{rest}")))
+    };
+    let missing: Vec<&String> = leaves.iter().filter(|leaf| !is_shown(leaf)).collect();
+    assert!(missing.is_empty(), "of {} fields these have no example: {missing:#?}", leaves.len());
+}

@@ -1,0 +1,160 @@
+//! What the operator costs, what it is allowed, and what survives its end.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use flux_operator::install::{PERMISSIONS, Permission};
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::DeleteParams;
+use serde_json::json;
+
+use crate::bed::{Bed, Call, test, until};
+
+/// Long enough for everything that is on its way; a burst is collected for a tenth of it.
+const SETTLE: Duration = Duration::from_secs(1);
+
+async fn settled(bed: &Bed, names: &[&str]) {
+    for name in names {
+        bed.when(name, "seen with its pods", |status| status["size"] == 2).await;
+    }
+    tokio::time::sleep(SETTLE).await;
+}
+
+#[test]
+fn a_cluster_costs_few_calls_and_an_idle_one_none() {
+    test("calls", async |bed| {
+        let operator = bed.operator().await;
+        let names = ["a", "b", "c", "d", "e"];
+        for name in names {
+            bed.create(name, json!({ "size": 2 })).await.unwrap();
+        }
+        settled(&bed, &names).await;
+        let calls = operator.calls.counted();
+        assert!(calls.len() <= 6 * names.len(), "{} calls for {} clusters: {calls:#?}", calls.len(), names.len());
+        assert!(calls.iter().all(|call| call.status < 300), "{calls:#?}");
+
+        operator.calls.clear();
+        bed.patch::<MiniCluster>("a", json!({ "metadata": { "annotations": { "somebody": "was here" } } }))
+            .await
+            .unwrap();
+        tokio::time::sleep(SETTLE).await;
+        assert_eq!(operator.calls.all(), [], "nothing to do, nothing done");
+        operator.stop().await;
+
+        // A new operator, perhaps of a new version, changes nothing that runs.
+        let again = bed.operator().await;
+        until("it has listed everything", async || {
+            let lists = again.calls.all().into_iter().filter(|call| call.verb == "list").count();
+            (lists >= 4).then_some(())
+        })
+        .await;
+        tokio::time::sleep(SETTLE).await;
+        let calls = again.calls.counted();
+        assert_eq!(calls, [], "a restart writes nothing");
+        again.stop().await;
+    });
+}
+
+#[test]
+fn an_operator_that_is_killed_at_any_call_leaves_the_same_behind() {
+    test("killed", async |bed| {
+        let mut round = 0;
+        let mut was_done = false;
+        while !was_done {
+            let name = format!("mc-{round}");
+            let spec = json!({
+                "size": 2,
+                "network": { "headlessName": format!("net-{round}") },
+                "containers": [
+                    { "image": "app:1", "command": "hostname", "runFlux": true },
+                    { "image": "db:1", "name": format!("db-{round}"), "ports": [5432] },
+                ],
+                "services": [{ "image": "cache:1", "name": "cache" }],
+            });
+            bed.create(&name, spec).await.unwrap();
+            let victim = bed.operator_that_dies(round).await;
+            was_done = until("it is killed, or done", async || {
+                if victim.is_dead() {
+                    return Some(false);
+                }
+                let cluster = serde_json::to_value(bed.get(&name).await).unwrap();
+                (cluster["status"]["size"] == 2).then_some(true)
+            })
+            .await;
+            drop(victim);
+            let key = bed.api::<Secret>().get_opt(&format!("{name}-curve")).await.unwrap();
+
+            let second = bed.operator().await;
+            bed.when(&name, "whole", |status| status["size"] == 2 && status["maximumSize"] == 2).await;
+            until("the services pod is there", async || {
+                bed.api::<k8s_openapi::api::core::v1::Pod>().get_opt(&format!("{name}-services")).await.unwrap()
+            })
+            .await;
+            let owned = until("it is one of the Service's owners", async || {
+                let api = bed.api::<k8s_openapi::api::core::v1::Service>();
+                api.get_opt(&format!("net-{round}")).await.unwrap()?.metadata.owner_references
+            })
+            .await;
+            assert_eq!(owned.len(), 1);
+            bed.api::<k8s_openapi::api::core::v1::Service>().get(&format!("db-{round}")).await.unwrap();
+            if let Some(key) = key {
+                let now = bed.api::<Secret>().get(&format!("{name}-curve")).await.unwrap();
+                assert_eq!(key.data, now.data, "the key is made once");
+            }
+            assert_eq!(bed.all_pods(&name).await.len(), 2);
+            second.stop().await;
+            bed.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await.unwrap();
+            round += 1;
+            assert!(round < 40, "it makes too many calls");
+        }
+        assert!(round > 5, "it was killed {round} times only");
+    });
+}
+
+#[test]
+fn exactly_the_permissions_that_are_shipped_are_used() {
+    test("rbac", async |bed| {
+        let operator = bed.operator().await;
+        let spec = json!({
+            "size": 1, "maxSize": 2, "cleanup": true,
+            "containers": [
+                { "image": "app:1", "command": "hostname", "runFlux": true },
+                { "image": "db:1", "name": "db", "ports": [5432] },
+            ],
+            "services": [{ "image": "cache:1", "name": "cache" }],
+        });
+        bed.create("mc", spec).await.unwrap();
+        bed.pods("mc", 1).await;
+        // A second one, which shares the Service; a change of the first; a wrong one, for an event, told twice.
+        bed.create("other", json!({ "size": 1 })).await.unwrap();
+        bed.pods("other", 1).await;
+        bed.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
+        bed.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
+        let pods = bed.pods("mc", 2).await;
+        bed.create("wrong", json!({ "size": 1, "containers": [{ "image": "a", "command": "'" }] })).await.unwrap();
+        bed.when("wrong", "invalid", |status| status["phase"] == "Invalid").await;
+        bed.end_pod(&pods[&0], 0, "Completed", "").await;
+        until("it has been cleaned up", async || {
+            bed.reap("mc").await;
+            bed.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
+        })
+        .await;
+        // What is there already has to be looked at: an operator that forgets between two calls.
+        let mut seen = operator.calls.all();
+        operator.stop().await;
+        seen.extend(bed.calls_about_what_exists().await);
+
+        let forbidden: Vec<&Call> = seen.iter().filter(|call| call.status == 403).collect();
+        assert!(forbidden.is_empty(), "permissions are missing: {forbidden:#?}");
+        let used: BTreeSet<(&str, &str, &str)> =
+            seen.iter().map(|call| (call.group.as_str(), call.resource.as_str(), call.verb.as_str())).collect();
+        let granted = PERMISSIONS.iter().flat_map(|Permission { group, resource, verbs, .. }| {
+            verbs.iter().map(move |verb| (*group, *resource, *verb))
+        });
+        // Checked by an admission plugin, never by a call.
+        let by_admission = [("flux-framework.org", "miniclusters/finalizers", "update")];
+        let unused: Vec<_> = granted.filter(|it| !used.contains(it) && !by_admission.contains(it)).collect();
+        assert!(unused.is_empty(), "permissions that nothing uses: {unused:#?}");
+    });
+}

@@ -1,0 +1,120 @@
+//! Wrong input: refused where the API server can, else told, and never a reason to stop serving others.
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::events::v1::Event;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, condition, test, until};
+
+async fn events(bed: &Bed, reason: &str) -> Vec<Event> {
+    let all = bed.api::<Event>().list(&ListParams::default()).await.unwrap().items;
+    all.into_iter().filter(|event| event.reason.as_deref() == Some(reason)).collect()
+}
+
+#[test]
+fn the_api_server_refuses_what_a_rule_can_say() {
+    test("rules", async |bed| {
+        let one = |extra: Value| {
+            let mut container = json!({ "image": "app:1" });
+            container.as_object_mut().unwrap().extend(extra.as_object().unwrap().clone());
+            json!({ "size": 2, "containers": [container] })
+        };
+        for (spec, field) in [
+            (json!({ "size": 0 }), "spec.size"),
+            (json!({ "size": 4, "maxSize": 2 }), "spec.maxSize"),
+            (json!({ "size": 4, "minSize": 5 }), "spec.minSize"),
+            (one(json!({ "runFlux": false })), "spec.containers"),
+            (one(json!({ "batch": true, "launcher": true, "command": "a" })), "spec.containers[0].batch"),
+            (one(json!({ "command": "a", "commands": { "script": "b" } })), "spec.containers[0].commands"),
+            (one(json!({ "volumes": { "data": { "path": "/d" } } })), "every volume of a container has a source"),
+            (
+                one(json!({ "volumes": { "m": { "emptyDir": true, "emptyDirSizeLimit": "64GB" } } })),
+                "emptyDirSizeLimit",
+            ),
+            (json!({ "size": 1, "network": { "headlessName": "Not_A_Name" } }), "spec.network.headlessName"),
+            (json!({ "size": 1, "services": [{ "image": "a" }] }), "spec.services"),
+        ] {
+            let error = bed.create("wrong", spec.clone()).await.err().map(|error| error.to_string());
+            let error = error.unwrap_or_else(|| panic!("accepted: {spec}"));
+            assert!(error.contains(field), "{spec}: {error}");
+        }
+    });
+}
+
+#[test]
+fn what_no_rule_can_say_is_a_condition_and_an_event_with_every_field() {
+    test("invalid", async |bed| {
+        let operator = bed.operator().await;
+        let spec = json!({
+            "size": 2,
+            "containers": [{ "image": "app:1", "command": "echo \"open", "environment": { "A=B": "c" } }],
+        });
+        bed.create("wrong", spec).await.unwrap();
+        let status = bed.when("wrong", "invalid", |status| status["phase"] == "Invalid").await["status"].clone();
+        let valid = condition(&status, "Valid");
+        assert_eq!(valid["status"], "False");
+        let message = valid["message"].as_str().unwrap();
+        for field in ["spec.containers[0].command", "spec.containers[0].environment[A=B]"] {
+            assert!(message.contains(field), "{message}");
+        }
+        assert_eq!(status["maximumSize"], Value::Null, "the spec can still be put right");
+        let told = until("an event says so", async || events(&bed, "Invalid").await.pop()).await;
+        assert_eq!(told.type_.as_deref(), Some("Warning"));
+        assert!(told.note.unwrap().contains("spec.containers[0].command"));
+
+        // Others are served, and nothing is tried again and again.
+        bed.create("right", json!({ "size": 1 })).await.unwrap();
+        bed.pods("right", 1).await;
+        bed.when("right", "of size 1", |status| status["size"] == 1).await;
+        let about_wrong = operator.calls.all().into_iter().filter(|call| call.name == "wrong").count();
+        assert_eq!(about_wrong, 1, "{:?}", operator.calls.all());
+
+        bed.patch::<MiniCluster>(
+            "wrong",
+            json!({ "spec": { "containers": [{ "image": "app:1", "command": "echo" }] } }),
+        )
+        .await
+        .unwrap();
+        bed.pods("wrong", 2).await;
+        let cluster = bed.when_condition("wrong", "Valid", "True").await;
+        assert_eq!(condition(&cluster["status"], "Valid")["observedGeneration"], 2);
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn what_the_api_server_refuses_of_our_objects_is_told() {
+    test("refused", async |bed| {
+        let _operator = bed.operator().await;
+        // Nothing but the API server knows which of the pod's parts it takes.
+        let container = json!({ "image": "app:1", "securityContext": { "procMount": "Sideways" } });
+        bed.create("mc", json!({ "size": 1, "containers": [container] })).await.unwrap();
+        let status = bed.when("mc", "refused", |status| status["reason"] == "Refused").await["status"].clone();
+        assert!(status["message"].as_str().unwrap().contains("procMount"), "{status:#}");
+        assert_eq!(status["phase"], "Pending");
+        until("an event says so", async || events(&bed, "Refused").await.pop()).await;
+    });
+}
+
+#[test]
+fn fields_that_made_the_pods_cannot_change() {
+    test("fixed", async |bed| {
+        let _operator = bed.operator().await;
+        bed.create("mc", json!({ "size": 1 })).await.unwrap();
+        bed.when("mc", "its maximum", |status| status["maximumSize"] == 1).await;
+        for change in [
+            json!({ "containers": [{ "image": "other:1", "command": "hostname" }] }),
+            json!({ "tasks": 4 }),
+            json!({ "flux": { "logLevel": 7 } }),
+            json!({ "maxSize": 9 }),
+        ] {
+            let error = bed.patch::<MiniCluster>("mc", json!({ "spec": change })).await.unwrap_err().to_string();
+            assert!(error.contains("cannot change"), "{error}");
+        }
+        bed.patch::<MiniCluster>("mc", json!({ "spec": { "ttlSecondsAfterFinished": 60, "cleanup": false } }))
+            .await
+            .unwrap();
+        assert_eq!(bed.get("mc").await.metadata.generation, Some(2));
+    });
+}
