@@ -6,6 +6,7 @@ mod bed;
 mod change;
 mod controlplane;
 mod dead_fields;
+mod examples;
 mod life;
 mod quiet;
 mod refuse;
