@@ -85,7 +85,9 @@ fn sidecar_of(cluster: &ValidMiniCluster, sidecar: &Sidecar, user: &UserVolumes)
 pub(super) fn runner(cluster: &ValidMiniCluster, user: &UserVolumes) -> Result<Container, RenderError> {
     let runner = &cluster.runner;
     let mut container = common(&runner.container)?;
-    container.command = Some(vec![volumes::paths_of(cluster).agent(), "run".into()]);
+    // So that the agent can save what is left shortly before the kubelet kills it.
+    let grace = format!("--grace-period={}", super::pod::GRACE_SECONDS);
+    container.command = Some(vec![volumes::paths_of(cluster).agent(), "run".into(), grace]);
     container.volume_mounts = some(volumes::merged(volumes::for_runner(cluster), user.mounts(&runner.container)));
     // A terminal mixes standard output and error and ends lines in CR LF, so only where a person may attach.
     let terminal = (cluster.interactive || runner.program == Program::Persistent).then_some(true);

@@ -10,7 +10,7 @@ use super::volumes::UserVolumes;
 use super::{Options, RenderError, access, containers, labels, placement, some, typed, volumes};
 
 /// Time for the broker's orderly end before the kubelet kills it: Kubernetes' own default, said aloud.
-const GRACE_SECONDS: i64 = 30;
+pub(super) const GRACE_SECONDS: i64 = 30;
 
 pub(super) fn template(cluster: &ValidMiniCluster, options: &Options) -> Result<PodTemplateSpec, RenderError> {
     let pod = &cluster.pod;

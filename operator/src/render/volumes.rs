@@ -19,8 +19,6 @@ const CURVE: &str = "flux-agent-curve";
 const HOME: &str = "flux-operator-home";
 const MUNGE: &str = "flux-munge";
 const MUNGE_DIR: &str = "/etc/munge";
-/// munged refuses a key that others can read.
-const MUNGE_MODE: i32 = 0o400;
 
 /// The users' volumes of a pod. A mount belongs to its container only.
 #[derive(Debug, Default)]
@@ -130,8 +128,8 @@ fn volume(name: &str, source: &VolumeSource) -> Volume {
     volume
 }
 
-/// The volumes of the operator itself.
-pub(super) fn own(cluster: &ValidMiniCluster, curve_mode: i32) -> Vec<Volume> {
+/// The volumes of the operator itself. Secrets get the mode with which the runner can read them, and no more.
+pub(super) fn own(cluster: &ValidMiniCluster, secret_mode: i32) -> Vec<Volume> {
     let empty = |name: &str| Volume {
         name: name.to_owned(),
         empty_dir: Some(EmptyDirVolumeSource::default()),
@@ -158,10 +156,10 @@ pub(super) fn own(cluster: &ValidMiniCluster, curve_mode: i32) -> Vec<Volume> {
         }),
         ..Volume::default()
     });
-    volumes.push(secret(CURVE, &names::curve_secret(&cluster.name), curve_mode));
+    volumes.push(secret(CURVE, &names::curve_secret(&cluster.name), secret_mode));
     volumes.push(empty(HOME));
     if let Some(munge) = &cluster.flux.munge_secret {
-        volumes.push(secret(MUNGE, munge, MUNGE_MODE));
+        volumes.push(secret(MUNGE, munge, secret_mode));
     }
     volumes
 }

@@ -7,6 +7,7 @@ mod change;
 mod controlplane;
 mod dead_fields;
 mod examples;
+mod golden;
 mod life;
 mod quiet;
 mod refuse;

@@ -1,0 +1,94 @@
+//! What is committed is what is made: the objects of some MiniClusters, the CRD, the installation.
+
+use std::path::{Path, PathBuf};
+
+use clap::Parser;
+use flux_operator::install;
+
+fn folder(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
+}
+
+/// Compares with a committed file, or renews it.
+fn same(path: &Path, made: &str) {
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(path, made).unwrap();
+        return;
+    }
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    let difference = committed.lines().zip(made.lines()).enumerate().find(|(_, (old, new))| old != new);
+    assert!(
+        committed == made,
+        "{} is stale (first difference: {difference:?}): `make generate` renews it",
+        path.display()
+    );
+}
+
+fn operator(arguments: &[&str]) -> String {
+    let output = std::process::Command::new(env!("CARGO_BIN_EXE_flux-operator")).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn objects_are_as_committed() {
+    let entries = std::fs::read_dir(folder("tests/it/golden")).unwrap().map(|entry| entry.unwrap().path());
+    let inputs: Vec<PathBuf> = entries.filter(|path| path.to_string_lossy().ends_with(".in.yaml")).collect();
+    assert!(inputs.len() >= 3);
+    for input in inputs {
+        let path = input.to_str().unwrap();
+        let made = operator(&["render", "--agent-image=agent:1", "--view-image=view:1", path]);
+        same(Path::new(&path.replace(".in.yaml", ".yaml")), &made);
+    }
+}
+
+#[test]
+fn the_definition_is_as_committed() {
+    same(&folder("manifests/crd.yaml"), &operator(&["crd"]));
+}
+
+#[test]
+fn the_installation_is_as_committed() {
+    same(&folder("manifests/install.yaml"), &operator(&["install"]));
+}
+
+#[test]
+fn an_installation_of_one_namespace_reaches_no_further() {
+    #[derive(Debug, Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        settings: install::Settings,
+    }
+    let settings = Arguments::parse_from(["install", "--namespaced", "--namespace=team"]).settings;
+    let text = install::manifests(&settings).unwrap();
+    let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&text).unwrap();
+    let kinds: Vec<&str> = documents.iter().filter_map(|document| document["kind"].as_str()).collect();
+    assert!(kinds.contains(&"Role") && !kinds.iter().any(|kind| kind.starts_with("ClusterRole")), "{kinds:?}");
+    assert!(text.contains("--namespace=team"), "{text}");
+}
+
+#[test]
+fn validate_says_every_problem_and_ends_with_1() {
+    let folder = std::env::temp_dir().join(format!("flux-operator-validate-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    let check = |text: &str| {
+        let file = folder.join("mc.yaml");
+        std::fs::write(&file, text).unwrap();
+        let output = std::process::Command::new(env!("CARGO_BIN_EXE_flux-operator"))
+            .arg("validate")
+            .arg(&file)
+            .output()
+            .unwrap();
+        (output.status.code(), String::from_utf8(output.stdout).unwrap(), String::from_utf8(output.stderr).unwrap())
+    };
+    let head = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: mc}\nspec:\n";
+    let (code, out, _) = check(&format!("{head}  containers: [{{image: a, command: 'a | b'}}]\n"));
+    assert_eq!(code, Some(0));
+    assert!(out.contains("note: spec.containers[0].command") && out.contains("MiniCluster mc is valid"), "{out}");
+    let (code, _, err) = check(&format!("{head}  size: 0\n  tasks: -1\n  containers: [{{image: a}}]\n"));
+    assert_eq!(code, Some(1));
+    assert!(err.contains("spec.size: ") && err.contains("spec.tasks: "), "{err}");
+    let (code, _, err) = check("kind: Pod\n");
+    assert_eq!((code, err.lines().count()), (Some(1), 1));
+    std::fs::remove_dir_all(&folder).unwrap();
+}
