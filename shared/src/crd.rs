@@ -16,5 +16,6 @@ pub mod convert;
 pub mod definition;
 #[cfg(feature = "crd")]
 mod rules;
+pub mod shape;
 pub mod v1alpha1;
 pub mod v1alpha2;

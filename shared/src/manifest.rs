@@ -2,11 +2,10 @@
 //! Both versions are read; v1alpha1 is converted.
 
 use serde::Deserialize;
-use serde::de::DeserializeOwned;
 use serde_json::Value;
 
 use crate::crd::convert::{Version, convert_spec};
-use crate::crd::v1alpha1;
+use crate::crd::shape;
 use crate::crd::v1alpha2::{KIND, MiniClusterSpec};
 use crate::validate::Problem;
 
@@ -91,92 +90,16 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
     }
 }
 
+/// The spec as v1alpha2, if it has the shape of its own version: a client that validates strictly would refuse the rest too.
 fn spec(mut value: Value, version: Version) -> Result<MiniClusterSpec, Vec<Problem>> {
+    let problems = shape::check(&value, version);
+    if !problems.is_empty() {
+        return Err(problems);
+    }
     if version == Version::V1alpha1 {
-        shape::<v1alpha1::MiniClusterSpec>(&value)?;
         convert_spec(&mut value, Version::V1alpha2);
     }
-    shape(&value)
-}
-
-/// The spec, with unknown fields refused: a client that validates strictly would refuse them too.
-fn shape<T: DeserializeOwned>(value: &Value) -> Result<T, Vec<Problem>> {
-    let mut unknown = Vec::new();
-    let mut note = |path: serde_ignored::Path<'_>| unknown.push(clean(&path.to_string()));
-    let result = T::deserialize(serde_ignored::Deserializer::new(value, &mut note));
-    match result {
-        Ok(spec) if unknown.is_empty() => Ok(spec),
-        Ok(_) => Err(unknown
-            .into_iter()
-            .map(|path| Problem::new(format!("spec.{path}"), "no such field; check the spelling and the place"))
-            .collect()),
-        Err(error) => {
-            let message = error.to_string();
-            Err(vec![Problem::new(format!("spec{}", culprit::<T>(value, &message)), message)])
-        }
-    }
-}
-
-/// The path of the value that made reading fail with `message`: the innermost one without which that message goes away.
-///
-/// Looked for only after a failure, so that the agent need not carry every type's reader twice to know its path.
-fn culprit<T: DeserializeOwned>(value: &Value, message: &str) -> String {
-    let mut root = value.clone();
-    let (mut path, mut pointer) = (String::new(), String::new());
-    while let Some((step, next)) = children(root.pointer(&pointer)).into_iter().find_map(|(step, key)| {
-        let next = format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"));
-        let removed = remove(&mut root, &pointer, &key)?;
-        let gone = T::deserialize(&root).err().is_none_or(|error| error.to_string() != message);
-        put_back(&mut root, &pointer, &key, removed);
-        gone.then_some((step, next))
-    }) {
-        path.push_str(&step);
-        pointer = next;
-    }
-    path
-}
-
-/// How each child is written in a path, and its key.
-fn children(value: Option<&Value>) -> Vec<(String, String)> {
-    match value {
-        Some(Value::Object(map)) => map.keys().map(|key| (format!(".{key}"), key.clone())).collect(),
-        Some(Value::Array(list)) => (0..list.len()).map(|i| (format!("[{i}]"), i.to_string())).collect(),
-        _ => Vec::new(),
-    }
-}
-
-fn remove(root: &mut Value, parent: &str, key: &str) -> Option<Value> {
-    match root.pointer_mut(parent)? {
-        Value::Object(map) => map.shift_remove(key),
-        Value::Array(list) => key.parse().ok().filter(|i| *i < list.len()).map(|i: usize| list.remove(i)),
-        _ => None,
-    }
-}
-
-fn put_back(root: &mut Value, parent: &str, key: &str, value: Value) {
-    match (root.pointer_mut(parent), key.parse::<usize>()) {
-        (Some(Value::Array(list)), Ok(i)) => list.insert(i, value),
-        (Some(Value::Object(map)), _) => {
-            map.insert(key.to_owned(), value);
-        }
-        _ => {}
-    }
-}
-
-/// `containers.0.?.x` and `containers[0].x` become `containers[0].x`.
-fn clean(path: &str) -> String {
-    let mut out = String::new();
-    for part in path.split('.').filter(|part| !part.is_empty() && *part != "?") {
-        if part.bytes().all(|b| b.is_ascii_digit()) {
-            out.push_str(&format!("[{part}]"));
-        } else {
-            if !out.is_empty() {
-                out.push('.');
-            }
-            out.push_str(part);
-        }
-    }
-    if out.is_empty() { ".".into() } else { out }
+    serde_json::from_value(value).map_err(|error| vec![Problem::new("spec", error.to_string())])
 }
 
 #[cfg(test)]
@@ -207,9 +130,12 @@ mod tests {
         assert!(found[0].starts_with("spec.size: "), "{found:?}");
         let deep = "spec:\n  containers: [{image: a}, {image: b, volumes: {a/b: {path: /x, readOnly: 7}}}]\n";
         let found = problems(&format!("{HEAD}{deep}"));
-        assert!(found[0].starts_with("spec.containers[1].volumes.a/b.readOnly: "), "{found:?}");
+        assert!(
+            found[0].starts_with("spec.containers[1].volumes[a/b].readOnly: is the number 7, must be a boolean"),
+            "{found:?}"
+        );
         let found = problems(&format!("{HEAD}spec: {{size: 2}}\n"));
-        assert!(found[0].starts_with("spec: missing field `containers`"), "{found:?}");
+        assert!(found[0].starts_with("spec.containers: is needed"), "{found:?}");
         assert!(problems("a: [")[0].starts_with("this is not YAML"));
         let twice = parse(&format!("{HEAD}spec:\n  size: 2\n  size: 3\n  containers: []\n")).unwrap();
         assert_eq!(twice.spec.size, 3);

@@ -1,0 +1,135 @@
+//! Whether a spec has the shape of its version: every unknown field and every wrong type, each with its path.
+//!
+//! The shapes stand in files beside this one, made from the CRD's schema (`UPDATE=1 cargo test -p flux-shared --features
+//! crd` renews them; a test keeps them current). So the agent, which has no schema, checks as the API server does.
+//!
+//! `{"a": …}` an object with these fields (`"a!"`: required), `{"*": …}` a map, `[…]` a list, else the name of a simple type.
+
+use serde_json::Value;
+
+use super::convert::Version;
+use crate::validate::Problem;
+
+const V1ALPHA1: &str = include_str!("shape/v1alpha1.json");
+const V1ALPHA2: &str = include_str!("shape/v1alpha2.json");
+
+/// What in `spec` does not fit its version.
+pub fn check(spec: &Value, version: Version) -> Vec<Problem> {
+    let text = match version {
+        Version::V1alpha1 => V1ALPHA1,
+        Version::V1alpha2 => V1ALPHA2,
+    };
+    let mut problems = Vec::new();
+    match serde_json::from_str(text) {
+        Ok(shape) => walk(spec, &shape, "spec", &mut problems),
+        Err(error) => problems.push(Problem::new("spec", format!("cannot be checked: {error}"))),
+    }
+    problems
+}
+
+fn walk(value: &Value, shape: &Value, path: &str, problems: &mut Vec<Problem>) {
+    match (value, shape) {
+        (Value::Object(map), Value::Object(fields)) => {
+            for (key, value) in map {
+                match (fields.get("*"), fields.get(key).or_else(|| fields.get(&format!("{key}!")))) {
+                    (Some(shape), _) => walk(value, shape, &format!("{path}[{key}]"), problems),
+                    (None, Some(shape)) => walk(value, shape, &format!("{path}.{key}"), problems),
+                    (None, None) => problems
+                        .push(Problem::new(format!("{path}.{key}"), "no such field; check the spelling and the place")),
+                }
+            }
+            let required = fields.keys().filter_map(|field| field.strip_suffix('!'));
+            for field in required.filter(|field| !map.contains_key(*field)) {
+                problems.push(Problem::new(format!("{path}.{field}"), "is needed"));
+            }
+        }
+        (Value::Array(list), Value::Array(shapes)) => {
+            for (i, value) in list.iter().enumerate() {
+                walk(value, shapes.first().unwrap_or(&Value::Null), &format!("{path}[{i}]"), problems);
+            }
+        }
+        (value, Value::String(wanted)) if is_a(value, wanted) => {}
+        (value, shape) => {
+            let hint = if shape == "string" { " (quote it)" } else { "" };
+            let message = format!("is {}, must be {}{hint}", describe(value), describe_shape(shape));
+            problems.push(Problem::new(path, message));
+        }
+    }
+}
+
+fn is_a(value: &Value, wanted: &str) -> bool {
+    match wanted {
+        "string" => value.is_string(),
+        "integer" => value.is_i64() || value.is_u64(),
+        "number" => value.is_number(),
+        "boolean" => value.is_boolean(),
+        "quantity" => value.is_string() || value.is_number(),
+        _ => true,
+    }
+}
+
+fn describe(value: &Value) -> String {
+    match value {
+        Value::Null => "empty (leave it out)".into(),
+        Value::Bool(value) => format!("the boolean {value}"),
+        Value::Number(number) => format!("the number {number}"),
+        Value::String(text) => format!("the text `{}`", text.chars().take(40).collect::<String>()),
+        Value::Array(_) => "a list".into(),
+        Value::Object(_) => "an object".into(),
+    }
+}
+
+fn describe_shape(shape: &Value) -> String {
+    match shape {
+        Value::Object(fields) if fields.contains_key("*") => "a map of names to values".into(),
+        Value::Object(_) => "an object".into(),
+        Value::Array(_) => "a list".into(),
+        Value::String(name) if name == "integer" => "an integer".into(),
+        Value::String(name) => format!("a {name}"),
+        _ => "something else".into(),
+    }
+}
+
+#[cfg(all(test, feature = "crd"))]
+mod tests {
+    use super::*;
+    use crate::crd::definition::{Conversion, WebhookClient, definition};
+    use serde_json::json;
+
+    fn shape_of(schema: &Value) -> Value {
+        if schema["x-kubernetes-int-or-string"] == true {
+            return json!("quantity");
+        }
+        if let Some(properties) = schema["properties"].as_object() {
+            let required = |name: &String| schema["required"].as_array().is_some_and(|all| all.contains(&json!(name)));
+            let key = |name: &String| if required(name) { format!("{name}!") } else { name.clone() };
+            return properties.iter().map(|(name, property)| (key(name), shape_of(property))).collect();
+        }
+        match schema["type"].as_str() {
+            Some("object") if schema["additionalProperties"].is_object() => {
+                json!({ "*": shape_of(&schema["additionalProperties"]) })
+            }
+            Some("array") => json!([shape_of(&schema["items"])]),
+            Some(name @ ("string" | "integer" | "number" | "boolean")) => json!(name),
+            _ => json!("any"),
+        }
+    }
+
+    #[test]
+    fn the_shapes_are_those_of_the_schema() {
+        let client = WebhookClient::Url("https://localhost".into());
+        let crd = definition(&Conversion::Webhook { client, ca_bundle: Vec::new() }).unwrap();
+        let crd = serde_json::to_value(crd).unwrap();
+        for version in crd["spec"]["versions"].as_array().unwrap() {
+            let spec = &version["schema"]["openAPIV3Schema"]["properties"]["spec"];
+            let text = serde_json::to_string(&shape_of(spec)).unwrap() + "\n";
+            let name = version["name"].as_str().unwrap();
+            let file = format!("{}/src/crd/shape/{name}.json", env!("CARGO_MANIFEST_DIR"));
+            if std::env::var_os("UPDATE").is_some() {
+                std::fs::write(&file, &text).unwrap();
+            }
+            let current = std::fs::read_to_string(&file).unwrap_or_default();
+            assert!(current == text, "{file} is stale: renew it with `make generate`");
+        }
+    }
+}
