@@ -20,6 +20,7 @@ pub mod status;
 pub mod telemetry;
 pub mod todo;
 pub mod watch;
+pub mod webhook;
 pub mod yaml;
 
 #[cfg(test)]

@@ -6,6 +6,7 @@
 //!
 //! The operator writes the [`agent_spec::AgentSpec`] into a ConfigMap; the agent reads it back.
 //! `flux-agent dry-run` walks the same arrows on a laptop.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
 
 pub mod agent_spec;
 pub mod crd;

@@ -1,5 +1,7 @@
 //! Every manifest below `examples/` is what a user may apply: it parses, is valid, and becomes an AgentSpec that its pods
 //! can read. And the folder is whole: each has its manifest and its explanation, and the index names it.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "tests look, and say what they saw")]
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,6 @@
 //! The folder `bad` is a suite: each file breaks one rule and says in its first lines who refuses it and how.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "tests look, and say what they saw")]
 
 use std::path::PathBuf;
 

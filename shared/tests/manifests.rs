@@ -2,6 +2,8 @@
 //!
 //! They are not part of this repository: the test takes them where the folder stands beside the checkout (or where
 //! `UPSTREAM_MANIFESTS` says), and says how many it took.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "tests look, and say what they saw")]
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -5,6 +5,7 @@
 //! Both shapes that the version had are accepted: options of Flux at the container, and in the `flux` block. What only
 //! v1alpha2 had at first has the same name and place here, so nothing is lost when one version is read as the other
 //! (see `convert`).
+#![cfg_attr(feature = "crd", expect(clippy::duplicated_attributes, reason = "columns of one type, of one priority"))]
 
 use std::collections::BTreeMap;
 

@@ -2,6 +2,7 @@
 //!
 //! Doc comments become the descriptions in the CRD, so they are written for users. Defaults that are not the zero value
 //! of their type stand in the schema; every block is optional.
+#![cfg_attr(feature = "crd", expect(clippy::duplicated_attributes, reason = "columns of one type, of one priority"))]
 
 use std::collections::BTreeMap;
 

@@ -1,0 +1,80 @@
+//! The conversion webhook: the API server asks it for a MiniCluster in the version that somebody wants.
+//!
+//! ```text
+//! keeper:  Secret ─► certificate (made, renewed) ─► Secret, caBundle of the CRD ─► the server's current certificate
+//! server:  TLS ─► POST /convert ─► review (shared::crd::convert) ─► answer
+//! ```
+//!
+//! Every replica serves, whoever leads: the Secret is shared, and whichever replica is first makes it. v1alpha2 is what is
+//! stored, so only readers and writers of v1alpha1 depend on it.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use kube::Client;
+use tokio::net::TcpListener;
+
+mod certificate;
+mod keeper;
+pub mod review;
+mod server;
+
+pub use certificate::CertificateError;
+
+/// Where the API server's requests go.
+pub const PATH: &str = "/convert";
+/// Name of the Service and of the Secret.
+pub const NAME: &str = "flux-operator-webhook";
+/// Port of the server in its pod.
+pub const PORT: u16 = 9443;
+/// How long a new authority is known to API servers before a certificate of it is used.
+const OVERLAP: Duration = Duration::from_secs(60);
+
+/// What the administrator chooses.
+#[derive(Debug, Clone, Args)]
+pub struct Settings {
+    /// Serve the conversion webhook at this address, such as [::]:9443
+    #[arg(long = "webhook", env = "FLUX_OPERATOR_WEBHOOK", value_name = "ADDRESS")]
+    pub listen: Option<SocketAddr>,
+    /// Namespace of the webhook's Service and Secret
+    #[arg(long = "webhook-namespace", env = "POD_NAMESPACE", default_value = crate::install::NAME)]
+    pub namespace: String,
+    /// One more name or address that the API server reaches the webhook at; can be repeated
+    #[arg(long = "webhook-host", value_name = "NAME")]
+    pub hosts: Vec<String>,
+    /// Take tls.crt and tls.key from this directory (as cert-manager's Secret is mounted), and leave the CRD's caBundle
+    /// to whoever wrote them
+    #[arg(long = "webhook-certificate", value_name = "DIRECTORY")]
+    pub directory: Option<PathBuf>,
+}
+
+impl Settings {
+    /// Every name that the certificate is for.
+    fn names(&self) -> Vec<String> {
+        let service = format!("{NAME}.{}.svc", self.namespace);
+        [service.clone(), format!("{service}.cluster.local")].into_iter().chain(self.hosts.iter().cloned()).collect()
+    }
+}
+
+/// Why the webhook cannot be served at all.
+#[derive(Debug, thiserror::Error)]
+pub enum WebhookError {
+    #[error("failed to listen at {address}")]
+    Listen { address: SocketAddr, source: std::io::Error },
+    #[error("failed to set TLS up")]
+    Tls(#[from] tokio_rustls::rustls::Error),
+}
+
+/// Serves for ever. Without an address there is nothing to do.
+pub async fn run(client: Client, settings: Settings) -> Result<(), WebhookError> {
+    let Some(address) = settings.listen else { return std::future::pending().await };
+    let listen = |source| WebhookError::Listen { address, source };
+    let listener = TcpListener::bind(address).await.map_err(listen)?;
+    let current = Arc::new(certificate::Current::default());
+    let acceptor = server::acceptor(current.clone())?;
+    tokio::join!(server::serve(listener, acceptor, current.clone()), keeper::keep(client, settings, current, OVERLAP));
+    Ok(())
+}

@@ -1,0 +1,229 @@
+//! The webhook's certificate: an authority that signs one certificate and is forgotten, so that no key but the server's
+//! is kept. A renewal makes a new authority; the bundle holds the one before it as well.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, PoisonError, RwLock};
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::jiff::{SignedDuration, Timestamp, tz::TimeZone};
+use rcgen::{
+    BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
+};
+use tokio_rustls::rustls::crypto::ring;
+use tokio_rustls::rustls::pki_types::pem::PemObject;
+use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
+use tokio_rustls::rustls::sign::CertifiedKey;
+
+use crate::render::labels;
+
+/// How long a certificate is good for.
+const LIFE: SignedDuration = SignedDuration::from_hours(24 * 365);
+/// How long before its end it is renewed.
+const RENEWAL: SignedDuration = SignedDuration::from_hours(24 * 90);
+/// Before its making, for clocks that are behind.
+const SLACK: SignedDuration = SignedDuration::from_hours(24);
+
+const CERTIFICATE: &str = "tls.crt";
+const KEY: &str = "tls.key";
+const BUNDLE: &str = "ca.crt";
+const NOT_AFTER: &str = "flux-framework.org/not-after";
+const NAMES: &str = "flux-framework.org/names";
+const END: &str = "-----END CERTIFICATE-----";
+
+/// Why there is no certificate.
+#[derive(Debug, thiserror::Error)]
+pub enum CertificateError {
+    #[error("failed to make a certificate")]
+    Make(#[from] rcgen::Error),
+    #[error("failed to read a certificate: {0}")]
+    Read(String),
+}
+
+/// A certificate with its key, and who vouches for it.
+#[derive(Clone, PartialEq)]
+pub(super) struct Pair {
+    pub(super) certificate: String,
+    pub(super) key: String,
+    /// The authorities: this one's first.
+    pub(super) bundle: String,
+    not_after: String,
+    names: String,
+}
+
+impl std::fmt::Debug for Pair {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "Pair({} until {})", self.names, self.not_after)
+    }
+}
+
+impl Pair {
+    /// A new one. `before` is the bundle that is in use.
+    pub(super) fn make(names: &[String], before: Option<&str>, now: Timestamp) -> Result<Pair, CertificateError> {
+        let end = now + LIFE;
+        let authority_key = KeyPair::generate()?;
+        let mut authority = params(&[], now, end)?;
+        authority.distinguished_name.push(DnType::CommonName, format!("flux-operator webhook, {now}"));
+        authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
+        authority.key_usages = vec![KeyUsagePurpose::KeyCertSign];
+        let authority_text = authority.self_signed(&authority_key)?.pem();
+        let issuer = Issuer::new(authority, authority_key);
+
+        let key = KeyPair::generate()?;
+        let mut server = params(names, now, end)?;
+        server.key_usages = vec![KeyUsagePurpose::DigitalSignature];
+        server.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
+        server.use_authority_key_identifier_extension = true;
+        let certificate = server.signed_by(&key, &issuer)?.pem();
+        Ok(Pair {
+            certificate,
+            key: key.serialize_pem(),
+            bundle: format!("{authority_text}{}", before.and_then(first_of).unwrap_or_default()),
+            not_after: end.to_string(),
+            names: names.join(","),
+        })
+    }
+
+    /// What a Secret holds; None: nothing that can be used.
+    pub(super) fn of_secret(secret: &Secret) -> Option<Pair> {
+        let text = |key: &str| String::from_utf8(secret.data.as_ref()?.get(key)?.0.clone()).ok();
+        let note = |key: &str| secret.metadata.annotations.as_ref()?.get(key).cloned();
+        let pair = Pair {
+            certificate: text(CERTIFICATE)?,
+            key: text(KEY)?,
+            bundle: text(BUNDLE)?,
+            not_after: note(NOT_AFTER)?,
+            names: note(NAMES)?,
+        };
+        pair.certified().ok().map(|_| pair)
+    }
+
+    pub(super) fn to_secret(&self, namespace: &str, name: &str, version: Option<String>) -> Secret {
+        let bytes = |text: &String| ByteString(text.clone().into_bytes());
+        Secret {
+            metadata: ObjectMeta {
+                name: Some(name.into()),
+                namespace: Some(namespace.into()),
+                resource_version: version,
+                labels: Some([(labels::MANAGED_BY.to_owned(), labels::MANAGER.to_owned())].into()),
+                annotations: Some(
+                    [(NOT_AFTER.to_owned(), self.not_after.clone()), (NAMES.to_owned(), self.names.clone())].into(),
+                ),
+                ..ObjectMeta::default()
+            },
+            type_: Some("kubernetes.io/tls".into()),
+            data: Some(BTreeMap::from([
+                (CERTIFICATE.to_owned(), bytes(&self.certificate)),
+                (KEY.to_owned(), bytes(&self.key)),
+                (BUNDLE.to_owned(), bytes(&self.bundle)),
+            ])),
+            ..Secret::default()
+        }
+    }
+
+    /// Whether it is for other names, or will end before long.
+    pub(super) fn is_stale(&self, names: &[String], now: Timestamp) -> bool {
+        let ends = |end: Timestamp| end - RENEWAL <= now;
+        self.names != names.join(",") || self.not_after.parse().map_or(true, ends)
+    }
+
+    /// As the server needs it.
+    pub(super) fn certified(&self) -> Result<CertifiedKey, CertificateError> {
+        certified(self.certificate.as_bytes(), self.key.as_bytes())
+    }
+}
+
+/// A certificate chain and its key, as PEM.
+pub(super) fn certified(chain: &[u8], key: &[u8]) -> Result<CertifiedKey, CertificateError> {
+    let read = |error: &dyn std::fmt::Display| CertificateError::Read(error.to_string());
+    let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<Vec<_>, _>>().map_err(|e| read(&e))?;
+    let key = PrivateKeyDer::from_pem_slice(key).map_err(|e| read(&e))?;
+    CertifiedKey::from_der(chain, key, &ring::default_provider()).map_err(|e| read(&e))
+}
+
+fn params(names: &[String], now: Timestamp, end: Timestamp) -> Result<CertificateParams, CertificateError> {
+    let day = |time: Timestamp| {
+        let date = time.to_zoned(TimeZone::UTC).date();
+        rcgen::date_time_ymd(date.year().into(), date.month().unsigned_abs(), date.day().unsigned_abs())
+    };
+    let mut params = CertificateParams::new(names)?;
+    params.not_before = day(now - SLACK);
+    params.not_after = day(end);
+    params.distinguished_name = rcgen::DistinguishedName::new();
+    Ok(params)
+}
+
+/// The first certificate of a bundle.
+fn first_of(bundle: &str) -> Option<String> {
+    bundle.find(END).map(|at| format!("{}\n", &bundle[..at + END.len()]))
+}
+
+/// The certificate that new connections get; none before the first one is there.
+#[derive(Debug, Default)]
+pub(super) struct Current(RwLock<Option<Arc<CertifiedKey>>>);
+
+impl Current {
+    pub(super) fn set(&self, certified: CertifiedKey) {
+        *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(certified));
+    }
+
+    fn get(&self) -> Option<Arc<CertifiedKey>> {
+        self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// Whether requests can be answered.
+    pub(super) fn is_set(&self) -> bool {
+        self.get().is_some()
+    }
+}
+
+impl ResolvesServerCert for Current {
+    fn resolve(&self, _: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        self.get()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(text: &str) -> Timestamp {
+        text.parse().unwrap()
+    }
+
+    #[test]
+    fn a_certificate_survives_its_secret_and_shows_no_key() {
+        let names = ["a.b.svc".to_owned(), "127.0.0.1".to_owned()];
+        let pair = Pair::make(&names, None, at("2026-03-31T12:00:00Z")).unwrap();
+        let secret = pair.to_secret("ns", "name", None);
+        assert_eq!(Pair::of_secret(&secret).unwrap(), pair);
+        assert_eq!(format!("{pair:?}"), "Pair(a.b.svc,127.0.0.1 until 2027-03-31T12:00:00Z)");
+        let mut broken = secret;
+        broken.data.as_mut().unwrap().insert("tls.key".into(), ByteString(b"x".to_vec()));
+        assert_eq!(Pair::of_secret(&broken), None);
+        assert_eq!(Pair::of_secret(&Secret::default()), None);
+    }
+
+    #[test]
+    fn it_is_renewed_long_before_its_end_and_for_other_names() {
+        let names = ["a".to_owned()];
+        let pair = Pair::make(&names, None, at("2026-01-01T00:00:00Z")).unwrap();
+        assert!(!pair.is_stale(&names, at("2026-09-30T00:00:00Z")));
+        assert!(pair.is_stale(&names, at("2026-10-04T00:00:00Z")));
+        assert!(pair.is_stale(&["b".to_owned()], at("2026-01-01T00:00:00Z")));
+    }
+
+    #[test]
+    fn the_bundle_holds_the_authority_before_and_none_older() {
+        let names = ["a".to_owned()];
+        let make = |before: Option<&str>| Pair::make(&names, before, at("2026-01-01T00:00:00Z")).unwrap().bundle;
+        let first = make(None);
+        let second = make(Some(&first));
+        let third = make(Some(&second));
+        assert_eq!([&first, &second, &third].map(|bundle| bundle.matches(END).count()), [1, 2, 2]);
+        assert!(second.ends_with(&first));
+        assert!(!third.contains(first.trim_end()));
+    }
+}

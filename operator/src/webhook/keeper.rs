@@ -1,0 +1,187 @@
+//! Keeps the certificate: in a Secret that all replicas share, in the CRD's caBundle, and in the server of this process.
+//!
+//! An authority is in the caBundle before a certificate of it is in the Secret, and a certificate is served only when the
+//! caBundle that the API server has holds its authority. Of replicas that renew at the same time the first one wins: the
+//! Secret is replaced only as it was read.
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    clippy::disallowed_macros,
+    reason = "it reads and writes a Secret and the CRD, by the clock, and tells when it cannot"
+)]
+
+use std::path::Path;
+use std::sync::Arc;
+use std::time::Duration;
+
+use futures::StreamExt;
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::core::PartialObjectMeta;
+use kube::runtime::WatchStreamExt;
+use kube::runtime::watcher::{self, watcher};
+use kube::{Api, Client};
+use serde_json::json;
+
+use super::certificate::{self, CertificateError, Current, Pair};
+use super::{NAME, Settings};
+use crate::render::labels;
+
+/// The definition whose caBundle is kept.
+pub(super) const CRD: &str = "miniclusters.flux-framework.org";
+/// How often everything is looked at without a reason.
+const LOOK: Duration = Duration::from_secs(3600);
+/// The first pause after a failure, and the longest.
+const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
+/// How often files are looked at.
+const FILES: Duration = Duration::from_secs(60);
+
+/// Why the certificate is not in its place.
+#[derive(Debug, thiserror::Error)]
+enum KeepError {
+    #[error("failed to {verb} {kind} {name}")]
+    Api { verb: &'static str, kind: &'static str, name: &'static str, source: kube::Error },
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    #[error("failed to read {path}")]
+    File { path: String, source: std::io::Error },
+}
+
+fn of_secret(verb: &'static str) -> impl Fn(kube::Error) -> KeepError {
+    move |source| KeepError::Api { verb, kind: "Secret", name: NAME, source }
+}
+
+fn of_crd(verb: &'static str) -> impl Fn(kube::Error) -> KeepError {
+    move |source| KeepError::Api { verb, kind: "CustomResourceDefinition", name: CRD, source }
+}
+
+/// Keeps for ever.
+pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Current>, overlap: Duration) {
+    if let Some(directory) = &settings.directory {
+        return keep_files(directory, &current).await;
+    }
+    let secrets: Api<Secret> = Api::namespaced(client.clone(), &settings.namespace);
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let keeper = Keeper { secrets, definitions, settings, current, overlap };
+    let only = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
+    let secrets: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), &keeper.settings.namespace);
+    let secrets = watcher(secrets, only(NAME)).default_backoff().map(drop).boxed();
+    let definitions: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(client);
+    let definitions = watcher(definitions, only(CRD)).default_backoff().map(drop).boxed();
+    let mut news = futures::stream::select(secrets, definitions);
+    let mut pause = PAUSES.0;
+    loop {
+        let rest = match keeper.look().await {
+            Ok(()) => {
+                pause = PAUSES.0;
+                LOOK
+            }
+            Err(error) => {
+                let error = &error as &dyn std::error::Error;
+                tracing::warn!(error, "the webhook's certificate is not in its place; it will be tried again");
+                tokio::time::sleep(pause).await;
+                pause = (pause * 2).min(PAUSES.1);
+                continue;
+            }
+        };
+        tokio::select! {
+            _ = news.next() => {}
+            () = tokio::time::sleep(rest) => {}
+        }
+    }
+}
+
+struct Keeper {
+    secrets: Api<Secret>,
+    definitions: Api<CustomResourceDefinition>,
+    settings: Settings,
+    current: Arc<Current>,
+    overlap: Duration,
+}
+
+impl Keeper {
+    async fn look(&self) -> Result<(), KeepError> {
+        let names = self.settings.names();
+        let found = self.secrets.get_opt(NAME).await.map_err(of_secret("get"))?;
+        let held = found.as_ref().and_then(Pair::of_secret);
+        let pair = match held {
+            Some(pair) if !pair.is_stale(&names, Timestamp::now()) => pair,
+            before => {
+                let bundle = before.as_ref().map(|pair| pair.bundle.as_str());
+                let made = Pair::make(&names, bundle, Timestamp::now())?;
+                if bundle.is_some() {
+                    self.vouch(&made.bundle).await?;
+                    tokio::time::sleep(self.overlap).await;
+                }
+                self.store(&made, found).await?;
+                tracing::info!(certificate = ?made, "made a certificate for the webhook");
+                made
+            }
+        };
+        self.vouch(&pair.bundle).await?;
+        self.current.set(pair.certified()?);
+        Ok(())
+    }
+
+    /// Puts the pair into the Secret, unless another replica was faster: then that one's will be found.
+    async fn store(&self, pair: &Pair, found: Option<Secret>) -> Result<(), KeepError> {
+        let parameters = PostParams { field_manager: Some(labels::MANAGER.into()), ..PostParams::default() };
+        let version = found.and_then(|secret| secret.metadata.resource_version);
+        let secret = pair.to_secret(&self.settings.namespace, NAME, version.clone());
+        match version {
+            None => self.secrets.create(&parameters, &secret).await.map_err(of_secret("create"))?,
+            Some(_) => self.secrets.replace(NAME, &parameters, &secret).await.map_err(of_secret("replace"))?,
+        };
+        Ok(())
+    }
+
+    /// Puts the bundle into the CRD, if that has a webhook.
+    async fn vouch(&self, bundle: &str) -> Result<(), KeepError> {
+        let definition = self.definitions.get(CRD).await.map_err(of_crd("get"))?;
+        let client = definition.spec.conversion.and_then(|conversion| conversion.webhook?.client_config);
+        let Some(client) = client else { return Ok(()) };
+        let bundle = ByteString(bundle.as_bytes().to_vec());
+        if client.ca_bundle.as_ref() == Some(&bundle) {
+            return Ok(());
+        }
+        let change = json!({ "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": bundle } } } } });
+        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        self.definitions.patch(CRD, &parameters, &Patch::Merge(change)).await.map_err(of_crd("patch"))?;
+        tracing::info!("put the webhook's authorities into the CRD");
+        Ok(())
+    }
+}
+
+/// Takes over what somebody else writes.
+async fn keep_files(directory: &Path, current: &Current) {
+    let mut last = (Vec::new(), Vec::new());
+    loop {
+        match files(directory) {
+            Ok(found) if found == last => {}
+            Ok(found) => match certificate::certified(&found.0, &found.1) {
+                Ok(certified) => {
+                    current.set(certified);
+                    last = found;
+                }
+                Err(error) => {
+                    tracing::warn!(error = &error as &dyn std::error::Error, "the webhook's files are unusable")
+                }
+            },
+            Err(error) => {
+                tracing::warn!(error = &error as &dyn std::error::Error, "the webhook's files cannot be read")
+            }
+        }
+        tokio::time::sleep(FILES).await;
+    }
+}
+
+fn files(directory: &Path) -> Result<(Vec<u8>, Vec<u8>), KeepError> {
+    let read = |name: &str| {
+        let path = directory.join(name);
+        std::fs::read(&path).map_err(|source| KeepError::File { path: path.display().to_string(), source })
+    };
+    Ok((read("tls.crt")?, read("tls.key")?))
+}
