@@ -5,6 +5,7 @@ use proptest::prelude::*;
 use super::*;
 
 mod fields;
+mod fuzz;
 
 fn spec(text: &str) -> AgentSpec {
     AgentSpec::from_toml(&format!("name = 'mc'\n{text}")).unwrap()

@@ -7,6 +7,7 @@ mod change;
 mod controlplane;
 mod dead_fields;
 mod examples;
+mod fuzz;
 mod golden;
 mod life;
 mod quiet;

@@ -258,6 +258,8 @@ fn remote(field: &str, lead: &LeadBroker, has_list: bool, report: &mut Report) -
             format!("{field}.address"),
             "is needed: the host name or address at which the lead broker answers",
         );
+    } else if address.as_deref().is_some_and(|address| !hostlist::is_bootstrap_host(address)) {
+        report.problem(format!("{field}.address"), "must be a host name or an IPv4 address: Flux takes no other");
     }
     if lead.name.as_deref().unwrap_or_default().is_empty() && !has_list {
         report.problem(format!("{field}.name"), "is needed: the name of the lead's MiniCluster");

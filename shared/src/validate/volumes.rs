@@ -35,6 +35,9 @@ pub(super) fn check(
         };
         let Some(source) = source else { continue };
         let Some(path) = mount_path(&field, &volume, &source, report) else { continue };
+        if path == surroundings.view.mount_path {
+            report.problem(format!("{field}.path"), format!("{path} is where Flux is: choose another"));
+        }
         if let Some(other) = mounts.iter().find(|mount| mount.path == path) {
             report.problem(format!("{field}.path"), format!("{path} is the place of volume {} already", other.name));
         }
