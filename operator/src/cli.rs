@@ -4,6 +4,8 @@
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
 use flux_shared::curve::Certificate;
@@ -11,9 +13,11 @@ use flux_shared::validate::{Problem, ValidMiniCluster};
 
 use tokio::signal::unix::{SignalKind, signal};
 
+use crate::lease::Candidate;
+use crate::metrics::Metrics;
 use crate::render::{self, Facts, Objects, Options};
 use crate::yaml::{self, YamlError};
-use crate::{controller, install, telemetry};
+use crate::{client, controller, install, telemetry};
 
 #[derive(Debug, Parser)]
 #[command(name = "flux-operator", version, about = "Turns MiniClusters into Flux instances on Kubernetes")]
@@ -52,6 +56,18 @@ struct Run {
     /// What to log, in the syntax of tracing's filters
     #[arg(long, env = "FLUX_OPERATOR_LOG", default_value = "info")]
     log: String,
+    /// Lead only while holding the Lease of this namespace, so that several operators can run
+    #[arg(long, env = "LEASE_NAMESPACE", value_name = "NAMESPACE")]
+    lease_namespace: Option<String>,
+    /// Who holds the Lease: a name of this process alone
+    #[arg(long, env = "POD_NAME", default_value = "flux-operator")]
+    identity: String,
+    /// How long the Lease lives without being renewed, in seconds
+    #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u16).range(3..))]
+    lease_seconds: u16,
+    /// Address for /healthz, /readyz and /metrics, such as 0.0.0.0:8080; by default there are none
+    #[arg(long, env = "HEALTH_ADDRESS", value_name = "ADDRESS:PORT")]
+    health: Option<std::net::SocketAddr>,
     #[command(flatten)]
     images: Images,
 }
@@ -88,7 +104,11 @@ enum CliError {
     #[error("failed to start")]
     Runtime(#[source] std::io::Error),
     #[error("failed to find the API server")]
+    Config(#[source] Box<kube::config::InferConfigError>),
+    #[error("failed to make a client of the API server")]
     Client(#[source] Box<kube::Error>),
+    #[error(transparent)]
+    Controller(#[from] controller::ControllerError),
     #[error("failed to write the output")]
     Write(#[from] std::io::Error),
 }
@@ -167,10 +187,24 @@ fn to_yaml(objects: &Objects) -> Result<String, YamlError> {
 /// Serves until a signal to end.
 fn serve(run: Run) -> Result<(), CliError> {
     telemetry::start(&run.log);
-    let settings = controller::Settings { namespace: run.namespace, options: run.images.into() };
+    let metrics = Arc::new(Metrics::default());
+    let candidate = run.lease_namespace.map(|namespace| Candidate {
+        namespace,
+        identity: run.identity,
+        duration: Duration::from_secs(run.lease_seconds.into()),
+    });
+    let settings = controller::Settings {
+        namespace: run.namespace,
+        options: run.images.into(),
+        candidate,
+        health: run.health,
+        metrics: metrics.clone(),
+    };
+    // One thread: the API server is what it waits for.
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     runtime.block_on(async {
-        let client = kube::Client::try_default().await.map_err(|error| CliError::Client(Box::new(error)))?;
+        let config = kube::Config::infer().await.map_err(|error| CliError::Config(Box::new(error)))?;
+        let client = client::client(config, metrics).map_err(|error| CliError::Client(Box::new(error)))?;
         let mut terminate = signal(SignalKind::terminate()).map_err(CliError::Runtime)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(CliError::Runtime)?;
         let stop = async move {
@@ -179,7 +213,6 @@ fn serve(run: Run) -> Result<(), CliError> {
                 _ = interrupt.recv() => {}
             }
         };
-        controller::run(client, settings, stop).await;
-        Ok(())
+        Ok(controller::run(client, settings, stop).await?)
     })
 }

@@ -2,13 +2,14 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 
 use crate::apply::Writer;
 use crate::fetch::Target;
+use crate::metrics::Metrics;
 use crate::observe::{Index, Key};
 use crate::render::Options;
 
@@ -23,6 +24,7 @@ pub struct Context {
     pub writer: Writer,
     pub index: Index,
     pub options: Options,
+    pub metrics: Arc<Metrics>,
     /// Statuses that were written and have not come back by the watch: version and status, by uid.
     written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
     /// Failures in a row.
@@ -30,8 +32,15 @@ pub struct Context {
 }
 
 impl Context {
-    pub fn new(writer: Writer, options: Options) -> Context {
-        Context { writer, index: Index::default(), options, written: Mutex::default(), failures: Mutex::default() }
+    pub fn new(writer: Writer, options: Options, metrics: Arc<Metrics>) -> Context {
+        Context {
+            writer,
+            index: Index::default(),
+            options,
+            metrics,
+            written: Mutex::default(),
+            failures: Mutex::default(),
+        }
     }
 
     /// The target with the newest status that is known: a watch may lag behind our own writes.

@@ -12,21 +12,27 @@
 )]
 
 use std::collections::HashSet;
-use std::sync::Arc;
-use std::time::Duration;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::time::{Duration, Instant};
 
 use futures::{FutureExt, StreamExt};
 use kube::Client;
 use kube::runtime::controller::{self, Action, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
 use tokio::sync::{mpsc, watch as signal};
+use tracing::Instrument;
 
 use crate::apply::Writer;
 use crate::context::Context;
 use crate::fetch::Cluster;
+use crate::lease::Candidate;
+use crate::metrics::{Metrics, Outcome};
 use crate::observe::{Key, Unlabelled};
 use crate::reconcile::{ReconcileError, reconcile};
 use crate::render::Options;
+use crate::server;
 use crate::watch::{self, KINDS, Outlets, Wake};
 
 /// How long news about the same MiniCluster is collected.
@@ -42,12 +48,86 @@ pub struct Settings {
     /// None: all namespaces.
     pub namespace: Option<String>,
     pub options: Options,
+    /// Lead by a Lease. None: always.
+    pub candidate: Option<Candidate>,
+    /// Where /healthz, /readyz and /metrics are served. None: nowhere.
+    pub health: Option<SocketAddr>,
+    pub metrics: Arc<Metrics>,
+}
+
+/// Why the controller ended before it was told to.
+#[derive(Debug, thiserror::Error)]
+pub enum ControllerError {
+    #[error("failed to serve health on {address}")]
+    Health { address: SocketAddr, source: std::io::Error },
+    #[error("lost the lease: somebody else may lead")]
+    LostLease,
+    #[error("the watches ended")]
+    Watches,
 }
 
 /// Serves until `stop` resolves; reconciles that have begun are finished.
-pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = ()>) {
-    let namespace = settings.namespace;
-    let context = Arc::new(Context::new(Writer::new(client.clone()), settings.options));
+pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), ControllerError> {
+    let health = Health::new(settings.metrics.clone());
+    let listener = match settings.health {
+        None => None,
+        Some(address) => {
+            let bound = server::bind(address).await;
+            Some(bound.map_err(|source| ControllerError::Health { address, source })?)
+        }
+    };
+    let answers = async {
+        match listener {
+            Some(listener) => server::serve(listener, &health).await,
+            None => std::future::pending().await,
+        }
+    };
+    tokio::select! {
+        () = answers => Ok(()),
+        result = lead(&client, &settings, &health, stop) => result,
+    }
+}
+
+/// Waits to lead, then leads.
+async fn lead(
+    client: &Client,
+    settings: &Settings,
+    health: &Health,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ControllerError> {
+    let mut stop = std::pin::pin!(stop.fuse());
+    let Some(candidate) = settings.candidate.clone() else {
+        settings.metrics.leads(true);
+        return control(client.clone(), settings, health, stop).await;
+    };
+    health.waits(true);
+    tracing::info!(identity = candidate.identity, "waiting to lead");
+    let mut held = tokio::select! {
+        held = candidate.acquire(client) => held,
+        () = &mut stop => return Ok(()),
+    };
+    health.waits(false);
+    settings.metrics.leads(true);
+    tracing::info!("leading");
+    let result = tokio::select! {
+        () = held.keep(client) => Err(ControllerError::LostLease),
+        result = control(client.clone(), settings, health, stop) => result,
+    };
+    if result.is_ok() {
+        held.release(client).await;
+    }
+    result
+}
+
+async fn control(
+    client: Client,
+    settings: &Settings,
+    health: &Health,
+    stop: impl Future<Output = ()>,
+) -> Result<(), ControllerError> {
+    let namespace = settings.namespace.clone();
+    let writer = Writer::new(client.clone());
+    let context = Arc::new(Context::new(writer, settings.options.clone(), settings.metrics.clone()));
     let (wake, woken) = mpsc::unbounded_channel();
     let (unlabelled_in, unlabelled) = mpsc::unbounded_channel();
     let (synced, is_synced) = signal::channel(0);
@@ -57,13 +137,53 @@ pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = 
     let jobs = watch::jobs(client.clone(), namespace.clone(), context.clone(), outlets.clone());
     let pods = watch::pods(client.clone(), namespace.clone(), context.clone(), outlets.clone());
     let services = watch::services(client, namespace, context.clone(), outlets);
+    health.serves(store.clone(), is_synced.clone());
     let (queue_in, queue) = mpsc::channel(1024);
-    let watches = async { tokio::join!(clusters, jobs, pods, services) };
+    // Boxed, since what the client makes of a watch is large, and would be moved over the stack.
+    let watches = async { tokio::join!(clusters.boxed(), jobs.boxed(), pods.boxed(), services.boxed()) };
     let background = async { tokio::join!(watches, dispatch(woken, is_synced, queue_in), label(&context, unlabelled)) };
-    let reconciles = reconciles(store, context.clone(), queue, stop);
+    let reconciles = std::pin::pin!(reconciles(store, context.clone(), queue, stop));
     tokio::select! {
-        _ = background => tracing::error!("the watches ended"),
-        () = reconciles => tracing::info!("stopped"),
+        _ = background => Err(ControllerError::Watches),
+        () = reconciles => {
+            tracing::info!("stopped");
+            Ok(())
+        }
+    }
+}
+
+/// What the health server tells of this process.
+struct Health {
+    metrics: Arc<Metrics>,
+    waits: AtomicBool,
+    serving: OnceLock<(Store<Cluster>, signal::Receiver<usize>)>,
+}
+
+impl Health {
+    fn new(metrics: Arc<Metrics>) -> Health {
+        Health { metrics, waits: AtomicBool::new(false), serving: OnceLock::new() }
+    }
+
+    fn waits(&self, waits: bool) {
+        self.waits.store(waits, Ordering::Relaxed);
+    }
+
+    fn serves(&self, store: Store<Cluster>, is_synced: signal::Receiver<usize>) {
+        // Once a process: it ends when it stops to serve.
+        let _ = self.serving.set((store, is_synced));
+    }
+}
+
+impl server::Answers for Health {
+    fn is_ready(&self) -> bool {
+        let synced = self.serving.get().is_some_and(|(_, synced)| *synced.borrow() >= KINDS);
+        synced || self.waits.load(Ordering::Relaxed)
+    }
+
+    fn metrics(&self) -> String {
+        let clusters = self.serving.get().map(|(store, _)| store.state()).unwrap_or_default();
+        let phases = clusters.iter().filter_map(|cluster| cluster.0.as_ref().ok()?.status.as_ref()?.phase.as_deref());
+        self.metrics.text(phases)
     }
 }
 
@@ -77,7 +197,22 @@ async fn reconciles(
         .map(|key| Ok::<_, std::convert::Infallible>(ObjectRef::<Cluster>::new(&key.name).within(&key.namespace)))
         .take_until(stop);
     let config = controller::Config::default().concurrency(CONCURRENCY);
-    let reconcile = |cluster, context| reconcile(cluster, context).boxed();
+    let number = AtomicU64::new(0);
+    let reconcile = |cluster, context: Arc<Context>| {
+        let id = number.fetch_add(1, Ordering::Relaxed);
+        let timed = async move {
+            let begin = Instant::now();
+            let result = reconcile(cluster, context.clone()).await;
+            let outcome = match &result {
+                Ok(_) => Outcome::Success,
+                Err(error) if error.obstacle().is_some() => Outcome::Obstacle,
+                Err(_) => Outcome::Error,
+            };
+            context.metrics.reconciled(outcome, begin.elapsed());
+            result
+        };
+        timed.instrument(tracing::info_span!("reconcile", id)).boxed()
+    };
     let results = applier(reconcile, pause, context, store, queue, config);
     let log = |result: Result<_, controller::Error<ReconcileError, _>>| {
         match result {
@@ -85,9 +220,9 @@ async fn reconciles(
             // Gone between the watch and the reconcile.
             Err(controller::Error::ObjectNotFound(_)) => {}
             Err(controller::Error::ReconcilerFailed(error, object)) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, %object, "a reconcile failed; it will be tried again");
+                crate::telemetry::warn(&format!("failed to reconcile {object}; it will be tried again"), &error);
             }
-            Err(error) => tracing::error!(error = &error as &dyn std::error::Error, "the queue failed"),
+            Err(error) => crate::telemetry::warn("the queue failed", &error),
         }
         std::future::ready(())
     };
@@ -140,7 +275,7 @@ async fn label(context: &Context, mut unlabelled: mpsc::UnboundedReceiver<Unlabe
     let pods = futures::stream::poll_fn(move |task| unlabelled.poll_recv(task));
     let write = |pod: Unlabelled| async move {
         if let Err(error) = context.writer.label(&pod).await {
-            tracing::warn!(error = &error as &dyn std::error::Error, pod = pod.name, "failed to label a pod");
+            crate::telemetry::warn("failed to label a pod", &error);
         }
     };
     pods.for_each_concurrent(LABELLERS, write).await;

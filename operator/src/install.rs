@@ -9,6 +9,8 @@ use crate::yaml::{self, YamlError};
 
 /// The name of the operator's own objects.
 pub const NAME: &str = "flux-operator";
+/// Where the operator's pod tells of its health.
+const HEALTH_PORT: u16 = 8080;
 /// The operator that belongs to this source.
 pub const DEFAULT_IMAGE: &str = concat!("ghcr.io/flux-framework/flux-operator:", env!("CARGO_PKG_VERSION"));
 
@@ -179,7 +181,17 @@ fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
                         "image": settings.image,
                         "imagePullPolicy": "IfNotPresent",
                         "args": args,
+                        "ports": [{ "name": "metrics", "containerPort": HEALTH_PORT }],
+                        "readinessProbe": { "httpGet": { "path": "/readyz", "port": "metrics" } },
+                        "livenessProbe": {
+                            "httpGet": { "path": "/healthz", "port": "metrics" },
+                            "periodSeconds": 20,
+                            "timeoutSeconds": 5,
+                        },
                         "env": [
+                            { "name": "HEALTH_ADDRESS", "value": format!("0.0.0.0:{HEALTH_PORT}") },
+                            { "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } },
+                            { "name": "LEASE_NAMESPACE", "value": settings.namespace },
                             { "name": "FLUX_AGENT_IMAGE", "value": settings.agent_image },
                             { "name": "FLUX_VIEW_IMAGE", "value": settings.view_image },
                         ],

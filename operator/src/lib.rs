@@ -7,15 +7,19 @@
 
 pub mod apply;
 pub mod cli;
+pub mod client;
 pub mod context;
 pub mod controller;
 pub mod fetch;
 pub mod install;
 pub mod keys;
+pub mod lease;
+pub mod metrics;
 pub mod notice;
 pub mod observe;
 pub mod reconcile;
 pub mod render;
+pub mod server;
 pub mod status;
 pub mod telemetry;
 pub mod todo;

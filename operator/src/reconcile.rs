@@ -14,6 +14,7 @@ use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use flux_shared::names;
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::jiff::Timestamp;
+use kube::Resource;
 use kube::runtime::controller::Action;
 
 use crate::apply::ApplyError;
@@ -39,7 +40,7 @@ pub enum ReconcileError {
 
 impl ReconcileError {
     /// What the status says about it, if a person can help.
-    fn obstacle(&self) -> Option<&Obstacle> {
+    pub fn obstacle(&self) -> Option<&Obstacle> {
         match self {
             ReconcileError::Apply(ApplyError::Obstacle(obstacle)) => Some(obstacle),
             _ => None,
@@ -56,6 +57,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     if let Some(change) = patch::patch(&target.status, &after) {
         if let Some(version) = context.writer.status(&target.key, &change).await? {
             context.remember(&target.uid, version, &after);
+            became_ready(&object, &target.status, &after, &context);
         }
         context.writer.tell(&object, &notice::events(&target.status, &after)).await;
     }
@@ -63,6 +65,14 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     let action = look_again(&target, &after, &context).await?;
     context.succeeded(&target.key);
     Ok(action)
+}
+
+fn became_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
+    let is_ready = |it| status::condition(it, "Ready").is_some_and(|condition| condition.status == "True");
+    if let Some(created) = object.meta().creation_timestamp.as_ref().filter(|_| is_ready(after) && !is_ready(before)) {
+        let time = Timestamp::now().duration_since(created.0);
+        context.metrics.ready_after(Duration::try_from(time).unwrap_or_default());
+    }
 }
 
 /// Makes what is missing, and changes what may change.

@@ -1,4 +1,5 @@
 //! The log: one line of JSON an event, to standard error.
+#![expect(clippy::disallowed_macros, reason = "the log")]
 
 use tracing_subscriber::EnvFilter;
 
@@ -6,10 +7,21 @@ use tracing_subscriber::EnvFilter;
 pub fn start(filter: &str) {
     // The client logs a response that it cannot read, and a response may hold a Secret.
     let filter = EnvFilter::builder().parse_lossy(format!("{filter},kube_client=off"));
-    let _ = tracing_subscriber::fmt()
-        .json()
-        .flatten_event(true)
-        .with_env_filter(filter)
-        .with_writer(std::io::stderr)
-        .try_init();
+    let log = tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter);
+    let _ = log.with_writer(std::io::stderr).try_init();
+}
+
+/// Something went wrong that will be tried again.
+pub fn warn(what: &str, error: &dyn std::error::Error) {
+    let mut causes = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        let text = inner.to_string();
+        // Some errors print their source as part of themselves.
+        if !causes.ends_with(&text) {
+            causes = format!("{causes}: {text}");
+        }
+        source = inner.source();
+    }
+    tracing::warn!(error = causes, "{what}");
 }

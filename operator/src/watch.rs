@@ -1,7 +1,7 @@
 //! The watches: what they bring goes into the index, and who has to be reconciled goes out.
 //!
 //! Only objects with our label are watched. ConfigMaps and Secrets are not: once made they never change.
-#![expect(clippy::disallowed_types, clippy::disallowed_macros, reason = "watches are clients, and say when they fail")]
+#![expect(clippy::disallowed_types, reason = "watches are clients")]
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -18,9 +18,9 @@ use tokio::sync::{mpsc, watch};
 
 use crate::context::Context;
 use crate::fetch::Cluster;
-use crate::observe::job::JobSeen;
+use crate::observe::job::{JobObject, JobSeen};
 use crate::observe::pod::{PodSeen, PodStatusObject};
-use crate::observe::service::ServiceSeen;
+use crate::observe::service::{ServiceObject, ServiceSeen};
 use crate::observe::{Key, Kind, Unlabelled};
 use crate::render::labels;
 
@@ -98,7 +98,7 @@ pub fn clusters(
                 context.forget(&Key::of(cluster.meta()), &uid);
             }
             Ok(Event::Init | Event::InitDone) => {}
-            Err(error) => tracing::warn!(error = &error as &dyn std::error::Error, "the watch of MiniClusters failed"),
+            Err(error) => crate::telemetry::warn("the watch of MiniClusters failed", &error),
         }
         std::future::ready(())
     });
@@ -132,19 +132,32 @@ async fn follow<K: Resource>(
             Ok(Event::Apply(object)) => outlets.wake(seen(&object), false),
             Ok(Event::Delete(object)) => outlets.wake(context.index.gone(kind, object.meta()), false),
             Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, ?kind, "a watch failed");
+                crate::telemetry::warn(&format!("the watch of kind {kind:?} failed"), &error);
             }
         }
     }
 }
 
-/// The Jobs. Endless.
+/// An API of objects that are read in part.
+fn partial<K, T>(client: Client, namespace: Option<&str>) -> Api<T>
+where
+    K: Resource<DynamicType = ()>,
+    T: Resource<DynamicType = ApiResource, Scope = kube::core::DynamicResourceScope>,
+{
+    let resource = ApiResource::erase::<K>(&());
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+        None => Api::all_with(client, &resource),
+    }
+}
+
+/// The Jobs, without their templates. Endless.
 pub async fn jobs(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
-    let events = watcher(api::<Job>(&client, namespace.as_deref()), ours()).default_backoff();
+    let events = watcher(partial::<Job, JobObject>(client, namespace.as_deref()), ours()).default_backoff();
     let index = context.clone();
     let pods = outlets.clone();
-    follow(Kind::Job, events, context, outlets, move |job: &Job| {
-        let key = index.index.job(&job.metadata, JobSeen::of(job));
+    follow(Kind::Job, events, context, outlets, move |job: &JobObject| {
+        let key = index.index.job(&job.metadata, JobSeen::new(&job.metadata, &job.spec, job.status.as_ref()));
         // Pods may have been seen before their Job.
         for unlabelled in key.iter().flat_map(|key| index.index.unlabelled(key)) {
             let _ = pods.unlabelled.send(unlabelled);
@@ -156,12 +169,7 @@ pub async fn jobs(client: Client, namespace: Option<String>, context: Arc<Contex
 
 /// The pods, without their specifications. Endless.
 pub async fn pods(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
-    let resource = ApiResource::erase::<Pod>(&());
-    let api: Api<PodStatusObject> = match &namespace {
-        Some(namespace) => Api::namespaced_with(client, namespace, &resource),
-        None => Api::all_with(client, &resource),
-    };
-    let events = watcher(api, ours()).default_backoff();
+    let events = watcher(partial::<Pod, PodStatusObject>(client, namespace.as_deref()), ours()).default_backoff();
     let index = context.clone();
     let send = outlets.unlabelled.clone();
     follow(Kind::Pod, events, context, outlets, move |pod: &PodStatusObject| {
@@ -176,10 +184,11 @@ pub async fn pods(client: Client, namespace: Option<String>, context: Arc<Contex
 
 /// The Services. Endless.
 pub async fn services(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
-    let events = watcher(api::<Service>(&client, namespace.as_deref()), ours()).default_backoff();
+    let events = watcher(partial::<Service, ServiceObject>(client, namespace.as_deref()), ours()).default_backoff();
     let index = context.clone();
-    follow(Kind::Service, events, context, outlets, move |service: &Service| {
-        index.index.service(&service.metadata, ServiceSeen::of(service))
+    follow(Kind::Service, events, context, outlets, move |service: &ServiceObject| {
+        let seen = ServiceSeen::new(&service.metadata, service.spec.selector.as_ref());
+        index.index.service(&service.metadata, seen)
     })
     .await;
 }

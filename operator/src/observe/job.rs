@@ -1,10 +1,22 @@
 //! What matters of a Job.
 
-use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::batch::v1::{Job, JobStatus};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::controller_uid;
 use crate::render::labels;
+
+/// A Job without its template, which nobody reads here: most of a Job's bytes.
+pub type JobObject = kube::core::Object<JobSize, JobStatus>;
+
+/// What may change of a Job's specification.
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+pub struct JobSize {
+    pub completions: Option<i32>,
+    pub suspend: Option<bool>,
+}
 
 /// A Job, as seen.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -34,23 +46,28 @@ pub struct Verdict {
 }
 
 impl JobSeen {
+    /// Of a whole Job, as a write returns it.
     pub fn of(job: &Job) -> JobSeen {
-        let annotation = |key: &str| job.metadata.annotations.as_ref().and_then(|all| all.get(key));
+        let size = job.spec.as_ref().map(|spec| JobSize { completions: spec.completions, suspend: spec.suspend });
+        JobSeen::new(&job.metadata, &size.unwrap_or_default(), job.status.as_ref())
+    }
+
+    pub fn new(metadata: &ObjectMeta, size: &JobSize, status: Option<&JobStatus>) -> JobSeen {
+        let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key));
         let number = |key: &str| annotation(key).and_then(|text| text.parse().ok());
-        let (spec, status) = (job.spec.as_ref(), job.status.as_ref());
         JobSeen {
-            uid: super::uid(&job.metadata),
-            owner_uid: controller_uid(&job.metadata).map(str::to_owned),
-            deleting: job.metadata.deletion_timestamp.is_some(),
+            uid: super::uid(metadata),
+            owner_uid: controller_uid(metadata).map(str::to_owned),
+            deleting: metadata.deletion_timestamp.is_some(),
             rendered_hash: annotation(labels::RENDERED_HASH).cloned(),
             maximum_size: number(labels::MAXIMUM_SIZE),
             initial_size: number(labels::INITIAL_SIZE),
-            completions: spec.and_then(|spec| spec.completions).and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
-            suspended: spec.and_then(|spec| spec.suspend).unwrap_or(false),
+            completions: size.completions.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
+            suspended: size.suspend.unwrap_or(false),
             start_time: status.and_then(|status| status.start_time.as_ref()).map(|time| time.0),
             completion_time: status.and_then(|status| status.completion_time.as_ref()).map(|time| time.0),
-            complete: condition(job, "Complete"),
-            failed: condition(job, "Failed"),
+            complete: condition(status, "Complete"),
+            failed: condition(status, "Failed"),
         }
     }
 
@@ -65,8 +82,8 @@ impl JobSeen {
     }
 }
 
-fn condition(job: &Job, type_: &str) -> Option<Verdict> {
-    let conditions = job.status.as_ref()?.conditions.as_ref()?;
+fn condition(status: Option<&JobStatus>, type_: &str) -> Option<Verdict> {
+    let conditions = status?.conditions.as_ref()?;
     let found = conditions.iter().find(|condition| condition.type_ == type_ && condition.status == "True")?;
     Some(Verdict {
         reason: found.reason.clone().unwrap_or_default(),

@@ -1,9 +1,22 @@
 //! What matters of a Service.
 
+use std::collections::BTreeMap;
+
 use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde::{Deserialize, Serialize};
 
 use super::controller_uid;
 use crate::render::labels;
+
+/// A Service without most of its specification.
+pub type ServiceObject = kube::core::Object<Selected, kube::core::object::NotUsed>;
+
+/// Whom a Service selects.
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+pub struct Selected {
+    pub selector: Option<BTreeMap<String, String>>,
+}
 
 /// A Service, as seen.
 #[derive(Debug, Clone, Default, PartialEq)]
@@ -18,14 +31,19 @@ pub struct ServiceSeen {
 }
 
 impl ServiceSeen {
+    /// Of a whole Service, as a write returns it.
     pub fn of(service: &Service) -> ServiceSeen {
-        let owners = service.metadata.owner_references.as_deref().unwrap_or_default();
-        let owners = owners.iter().filter(|owner| owner.kind == flux_shared::crd::v1alpha2::KIND);
         let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
+        ServiceSeen::new(&service.metadata, selector)
+    }
+
+    pub fn new(metadata: &ObjectMeta, selector: Option<&BTreeMap<String, String>>) -> ServiceSeen {
+        let owners = metadata.owner_references.as_deref().unwrap_or_default();
+        let owners = owners.iter().filter(|owner| owner.kind == flux_shared::crd::v1alpha2::KIND);
         ServiceSeen {
-            uid: super::uid(&service.metadata),
-            controller_uid: controller_uid(&service.metadata).map(str::to_owned),
-            deleting: service.metadata.deletion_timestamp.is_some(),
+            uid: super::uid(metadata),
+            controller_uid: controller_uid(metadata).map(str::to_owned),
+            deleting: metadata.deletion_timestamp.is_some(),
             owners: owners.map(|owner| (owner.name.clone(), owner.uid.clone())).collect(),
             minimal: selector.is_some_and(|selector| selector.contains_key(labels::COMPLETION_INDEX)),
         }

@@ -1,1 +1,288 @@
+use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use flux_shared::validate::{Problem, ValidMiniCluster};
+use k8s_openapi::jiff::Timestamp;
 
+use super::{Obstacle, Picture, Verdict, condition, is_finished, status};
+use crate::notice;
+use crate::observe::job::{self, JobSeen};
+use crate::observe::pod::{Exit, PodSeen, Trouble};
+
+const NOW: &str = "2026-01-01T00:10:00Z";
+
+fn at(text: &str) -> Timestamp {
+    text.parse().unwrap()
+}
+
+fn job(size: u32) -> JobSeen {
+    JobSeen {
+        uid: "job".into(),
+        completions: size,
+        maximum_size: Some(size),
+        start_time: Some(at("2026-01-01T00:00:00Z")),
+        ..JobSeen::default()
+    }
+}
+
+fn pod(index: u32) -> PodSeen {
+    PodSeen { name: format!("mc-{index}"), job_uid: Some("job".into()), index, scheduled: true, ..PodSeen::default() }
+}
+
+fn ready(index: u32) -> PodSeen {
+    PodSeen { running: true, ready: true, ..pod(index) }
+}
+
+fn ended(index: u32, code: i32, minute: u32) -> PodSeen {
+    let exit = Exit {
+        code,
+        signal: None,
+        reason: "Error".into(),
+        message: String::new(),
+        at: Some(at(&format!("2026-01-01T00:{minute:02}:00Z"))),
+    };
+    PodSeen { ended: true, exit: Some(exit), ..pod(index) }
+}
+
+fn failed(reason: &str, message: &str) -> Option<job::Verdict> {
+    Some(job::Verdict { reason: reason.into(), message: message.into(), since: Some(at("2026-01-01T00:09:00Z")) })
+}
+
+struct Scene {
+    cluster: ValidMiniCluster,
+    previous: MiniClusterStatus,
+    job: Option<JobSeen>,
+    pods: Vec<PodSeen>,
+    obstacle: Option<Obstacle>,
+    problems: Vec<Problem>,
+    now: &'static str,
+}
+
+fn scene(spec: &str) -> Scene {
+    Scene {
+        cluster: crate::testing::cluster(spec),
+        previous: MiniClusterStatus::default(),
+        job: None,
+        pods: Vec::new(),
+        obstacle: None,
+        problems: Vec::new(),
+        now: NOW,
+    }
+}
+
+impl Scene {
+    fn status(&self) -> MiniClusterStatus {
+        status(&Picture {
+            name: "mc",
+            generation: Some(1),
+            deleting: false,
+            verdict: match self.problems.is_empty() {
+                true => Verdict::Valid(&self.cluster),
+                false => Verdict::Invalid(&self.problems),
+            },
+            previous: &self.previous,
+            job: self.job.as_ref(),
+            pods: self.pods.iter().collect(),
+            obstacle: self.obstacle.as_ref(),
+            now: at(self.now),
+        })
+    }
+}
+
+fn is(status: &MiniClusterStatus, type_: &str) -> bool {
+    condition(status, type_).unwrap().status == "True"
+}
+
+#[test]
+fn the_phase_is_one_word_for_where_it_stands() {
+    let phase = |scene: &Scene| scene.status().phase.unwrap();
+    let mut scene = scene("size: 2");
+    assert_eq!(phase(&scene), "Pending");
+    scene.problems = vec![Problem::new("spec.size", "no")];
+    assert_eq!(phase(&scene), "Invalid");
+    scene.problems.clear();
+    scene.job = Some(job(2));
+    assert_eq!(phase(&scene), "Pending");
+    scene.pods = vec![pod(0), pod(1)];
+    assert_eq!(phase(&scene), "Starting");
+    scene.pods = vec![ready(0), pod(1)];
+    assert_eq!(phase(&scene), "Starting");
+    scene.pods = vec![ready(0), ready(1)];
+    assert_eq!(phase(&scene), "Running");
+    scene.job = Some(JobSeen { suspended: true, ..job(2) });
+    assert_eq!(phase(&scene), "Suspended");
+    scene.job = Some(JobSeen { failed: failed("", ""), ..job(2) });
+    assert_eq!(phase(&scene), "Failed");
+    scene.job = Some(JobSeen { complete: failed("", ""), ..job(2) });
+    assert_eq!(phase(&scene), "Completed");
+}
+
+#[test]
+fn a_minimum_size_is_enough_to_be_ready() {
+    let mut scene = scene("size: 4\nminSize: 2");
+    scene.job = Some(job(4));
+    scene.pods = vec![ready(0), ready(1), pod(2), pod(3)];
+    let status = scene.status();
+    assert!(is(&status, "Ready") && is(&status, "JobMiniClusterReady") && is(&status, "JobWaitingForResources"));
+    scene.pods = vec![pod(0), ready(1), ready(2), ready(3)];
+    assert!(!is(&scene.status(), "Ready"), "nothing goes without the lead");
+}
+
+#[test]
+fn the_same_facts_give_the_same_status_at_any_time() {
+    let mut scene = scene("size: 2");
+    scene.job = Some(job(2));
+    scene.pods = vec![ready(0), pod(1)];
+    scene.previous = scene.status();
+    scene.now = "2026-01-02T00:00:00Z";
+    assert_eq!(scene.status(), scene.previous);
+    scene.pods = vec![ready(0), ready(1)];
+    let after = scene.status();
+    let since = |status, type_| condition(status, type_).unwrap().last_transition_time.clone();
+    assert_eq!(since(&after, "JobRunning"), since(&scene.previous, "JobRunning"));
+    assert_eq!(since(&after, "Ready"), "2026-01-02T00:00:00Z");
+}
+
+#[test]
+fn the_end_has_the_jobs_own_time() {
+    let mut scene = scene("size: 1");
+    scene.job = Some(JobSeen { failed: failed("PodFailurePolicy", "x"), ..job(1) });
+    scene.pods = vec![ended(0, 7, 8)];
+    let status = scene.status();
+    assert_eq!(condition(&status, "Failed").unwrap().last_transition_time, "2026-01-01T00:09:00Z");
+    assert_eq!(status.completion_time.as_deref(), Some("2026-01-01T00:09:00Z"));
+    assert!(is_finished(&status));
+}
+
+#[test]
+fn the_pod_that_failed_the_job_is_named_and_no_other() {
+    let cause = |reason: &str, pods: Vec<PodSeen>| {
+        let mut scene = scene("size: 2");
+        scene.job = Some(JobSeen { failed: failed(reason, "the Job's own words"), ..job(2) });
+        scene.pods = pods;
+        let status = scene.status();
+        (status.failed_index, status.reason.unwrap(), status.message.unwrap())
+    };
+    let evicted = PodSeen {
+        ended: true,
+        trouble: Some(Trouble {
+            reason: "EvictionByEvictionAPI".into(),
+            message: "drained".into(),
+            disruption: true,
+            init: None,
+        }),
+        ..pod(1)
+    };
+    let told_to_end = PodSeen { deleting: true, ..ended(1, 143, 1) };
+    let init = PodSeen {
+        ended: true,
+        trouble: Some(Trouble {
+            reason: "InitFailed".into(),
+            message: String::new(),
+            disruption: false,
+            init: Some(("flux-view".into(), ended(0, 242, 3).exit.unwrap())),
+        }),
+        ..pod(1)
+    };
+    for (reason, pods, index, word, message) in [
+        (
+            "PodFailurePolicy",
+            vec![ended(0, 7, 3)],
+            Some(0),
+            "NonZeroExitCode",
+            "the lead (index 0) ended with exit code 7",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![ended(0, 143, 4), ended(1, 3, 2)],
+            Some(1),
+            "NonZeroExitCode",
+            "the pod of index 1 ended with exit code 3",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![ended(0, 139, 4), told_to_end],
+            Some(0),
+            "Signalled",
+            "the lead (index 0) ended by signal 11",
+        ),
+        // What was made again did not fail the Job.
+        (
+            "PodFailurePolicy",
+            vec![evicted.clone(), ended(0, 243, 1), ended(0, 2, 5)],
+            Some(0),
+            "NonZeroExitCode",
+            "the lead (index 0) ended with exit code 2",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![init],
+            Some(1),
+            "ViewMissing",
+            "the agent in init container flux-view of the pod of index 1 gave up",
+        ),
+        (
+            "BackoffLimitExceeded",
+            vec![ended(0, 248, 1), ended(0, 243, 2)],
+            Some(0),
+            "ParentUnreachable",
+            "the agent in the lead (index 0) gave up (tried again as often as backoffLimit allows)",
+        ),
+        ("DeadlineExceeded", vec![ended(0, 143, 3)], None, "DeadlineExceeded", "the Job's own words"),
+        ("PodFailurePolicy", vec![], None, "PodFailurePolicy", "the Job's own words"),
+    ] {
+        assert_eq!(cause(reason, pods), (index, word.to_owned(), message.to_owned()));
+    }
+}
+
+#[test]
+fn a_job_that_was_deleted_after_its_end_takes_nothing_back() {
+    let mut scene = scene("size: 1");
+    scene.job = Some(JobSeen { complete: failed("", ""), ..job(1) });
+    scene.pods = vec![ended(0, 0, 8)];
+    scene.previous = scene.status();
+    assert_eq!(scene.previous.exit_code, Some(0));
+    scene.job = None;
+    scene.pods.clear();
+    assert_eq!(scene.status(), scene.previous);
+}
+
+#[test]
+fn an_obstacle_is_said_and_forgotten() {
+    let mut scene = scene("size: 1");
+    scene.obstacle = Some(Obstacle { reason: "NameTaken", message: "Service x exists".into() });
+    let before = scene.status();
+    assert_eq!((before.reason.as_deref(), before.message.as_deref()), (Some("NameTaken"), Some("Service x exists")));
+    assert_eq!(condition(&before, "JobRequested").unwrap().reason, "NameTaken");
+    scene.previous = before;
+    scene.obstacle = None;
+    scene.job = Some(job(1));
+    let after = scene.status();
+    assert_eq!((after.reason, after.message), (None, None));
+}
+
+#[test]
+fn events_tell_of_changes_only() {
+    let reasons = |before: &MiniClusterStatus, after: &MiniClusterStatus| {
+        notice::events(before, after).into_iter().map(|event| event.reason).collect::<Vec<_>>()
+    };
+    let mut scene = scene("size: 1");
+    let none = MiniClusterStatus::default();
+    scene.problems = vec![Problem::new("spec.size", "no")];
+    let invalid = scene.status();
+    assert_eq!(reasons(&none, &invalid), ["Invalid"]);
+    assert!(reasons(&invalid, &invalid).is_empty());
+    scene.problems.clear();
+    scene.job = Some(job(1));
+    scene.pods = vec![pod(0)];
+    let starting = scene.status();
+    assert!(reasons(&none, &starting).is_empty(), "a start as it should be is no news");
+    scene.pods[0].trouble =
+        Some(Trouble { reason: "Unschedulable".into(), message: "no node".into(), disruption: false, init: None });
+    let stuck = scene.status();
+    assert_eq!(reasons(&starting, &stuck), ["Unschedulable"]);
+    scene.job = Some(JobSeen { failed: failed("PodFailurePolicy", ""), ..job(1) });
+    scene.pods = vec![ended(0, 7, 1)];
+    assert_eq!(reasons(&stuck, &scene.status()), ["NonZeroExitCode"]);
+    scene.job = Some(JobSeen { complete: failed("", ""), ..job(1) });
+    scene.pods = vec![ended(0, 0, 1)];
+    assert_eq!(reasons(&starting, &scene.status()), ["Completed"]);
+}

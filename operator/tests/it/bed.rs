@@ -33,7 +33,8 @@ const DEADLINE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_millis(50);
 
 struct Plane {
-    plane: ControlPlane,
+    /// Ends with this process.
+    _plane: ControlPlane,
     runtime: tokio::runtime::Runtime,
     operator_kubeconfig: PathBuf,
     admin: Client,
@@ -59,7 +60,7 @@ fn plane() -> &'static Plane {
         let operator_kubeconfig = plane.kubeconfig_for_token("operator", &token).unwrap();
         let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
         let admin = runtime.block_on(async { Client::try_from(config(plane.kubeconfig_path()).await).unwrap() });
-        Plane { plane, runtime, operator_kubeconfig, admin }
+        Plane { _plane: plane, runtime, operator_kubeconfig, admin }
     })
 }
 
@@ -147,7 +148,7 @@ impl Calls {
 pub struct Operator {
     pub calls: Calls,
     stop: Option<oneshot::Sender<()>>,
-    task: tokio::task::JoinHandle<()>,
+    task: tokio::task::JoinHandle<Result<(), controller::ControllerError>>,
 }
 
 impl Operator {
@@ -158,7 +159,12 @@ impl Operator {
 
     pub async fn stop(mut self) {
         let _ = self.stop.take().unwrap().send(());
-        (&mut self.task).await.unwrap();
+        (&mut self.task).await.unwrap().unwrap();
+    }
+
+    /// Its own end.
+    pub async fn end(mut self) -> Result<(), controller::ControllerError> {
+        (&mut self.task).await.unwrap()
     }
 }
 
@@ -206,12 +212,22 @@ impl Bed {
     }
 
     async fn operator_with(&self, calls: Calls) -> Operator {
+        self.operator_of(calls, |_| {}).await
+    }
+
+    /// One with other settings.
+    pub async fn operator_of(&self, calls: Calls, change: impl FnOnce(&mut controller::Settings)) -> Operator {
         let client = self.client_of_operator(&calls).await;
-        let settings = controller::Settings { namespace: Some(self.namespace.clone()), options: options() };
+        let mut settings = controller::Settings {
+            namespace: Some(self.namespace.clone()),
+            options: options(),
+            candidate: None,
+            health: None,
+            metrics: Default::default(),
+        };
+        change(&mut settings);
         let (stop, stopped) = oneshot::channel::<()>();
-        let task = tokio::spawn(async move {
-            controller::run(client, settings, async { drop(stopped.await) }).await;
-        });
+        let task = tokio::spawn(controller::run(client, settings, async { drop(stopped.await) }));
         Operator { calls, stop: Some(stop), task }
     }
 
@@ -401,11 +417,6 @@ pub fn index(pod: &Pod) -> u32 {
 pub fn has_ended(pod: &Pod) -> bool {
     let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
     matches!(phase, Some("Succeeded" | "Failed"))
-}
-
-/// kubectl as the administrator.
-pub fn kubectl(arguments: &[&str]) -> Result<String, String> {
-    plane().plane.kubectl(arguments)
 }
 
 #[derive(Clone)]

@@ -1,0 +1,81 @@
+//! Several operators, and what each tells of its health.
+
+use std::time::Duration;
+
+use flux_operator::controller::ControllerError;
+use flux_operator::lease::Candidate;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use crate::bed::{Calls, test, until};
+
+/// Where the shipped Role allows a Lease.
+const NAMESPACE: &str = "flux-operator";
+
+async fn ask(port: u16, path: &str) -> String {
+    let Ok(mut stream) = tokio::net::TcpStream::connect(("127.0.0.1", port)).await else { return String::new() };
+    stream.write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.unwrap();
+    answer
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+#[test]
+fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
+    test("lead", async |bed| {
+        let candidate = |identity: &str| {
+            let duration = Duration::from_secs(3);
+            Some(Candidate { namespace: NAMESPACE.into(), identity: identity.into(), duration })
+        };
+        let leases: Api<Lease> = Api::namespaced(bed.client.clone(), NAMESPACE);
+        let holder = async || leases.get_opt("flux-operator").await.unwrap()?.spec?.holder_identity;
+        let port = free_port();
+
+        let one = bed.operator_of(Calls::default(), |it| it.candidate = candidate("one")).await;
+        until("one leads", async || (holder().await? == "one").then_some(())).await;
+        let calls = Calls::default();
+        let two = bed
+            .operator_of(calls.clone(), |it| {
+                it.candidate = candidate("two");
+                it.health = Some(([127, 0, 0, 1], port).into());
+            })
+            .await;
+        until("two is ready to lead", async || ask(port, "/readyz").await.contains("200 OK").then_some(())).await;
+        bed.create("mc", json!({ "size": 1 })).await.unwrap();
+        bed.pods("mc", 1).await;
+        // Longer than a Lease lives: it is renewed.
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        assert_eq!(holder().await.unwrap(), "one");
+        assert!(calls.all().iter().all(|call| call.resource == "leases"), "the loser does nothing: {:?}", calls.all());
+        assert!(ask(port, "/metrics").await.contains("flux_operator_leader 0"));
+
+        one.stop().await;
+        until("two leads", async || (holder().await? == "two").then_some(())).await;
+        bed.create("next", json!({ "size": 1 })).await.unwrap();
+        let pods = bed.pods("next", 1).await;
+        bed.run_pod(&pods[&0]).await;
+        bed.when_condition("next", "Ready", "True").await;
+        until("the figures say so", async || {
+            let text = ask(port, "/metrics").await;
+            let has = |line: &str| text.lines().any(|found| found == line);
+            (has("flux_operator_leader 1")
+                && has("flux_operator_miniclusters{phase=\"Running\"} 1")
+                && has("flux_operator_time_to_ready_seconds_count 1"))
+            .then_some(())
+        })
+        .await;
+
+        // Somebody else takes it: the process ends.
+        let change = json!({ "spec": { "holderIdentity": "three" } });
+        leases.patch("flux-operator", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
+        assert!(matches!(two.end().await, Err(ControllerError::LostLease)));
+        assert!(calls.all().iter().all(|call| call.status != 403), "the shipped Role is enough");
+    });
+}
