@@ -180,19 +180,18 @@ impl Splitter<'_> {
         if unquoted && self.chars.peek() == Some(&'(') && !self.out.shell_syntax.iter().any(|s| s == "$(") {
             self.out.shell_syntax.push("$(".into());
         }
-        let rest: String = self.chars.clone().take(256).collect();
-        let braced = rest.starts_with('{');
-        let body = if braced { &rest[1..] } else { rest.as_str() };
-        let end = body.find(|c: char| !c.is_ascii_alphanumeric() && c != '_').unwrap_or(body.len());
-        let name = &body[..end];
+        let mut ahead = self.chars.clone();
+        let braced = ahead.next_if_eq(&'{').is_some();
+        let mut name = String::new();
+        while let Some(c) = ahead.next_if(|c| c.is_ascii_alphanumeric() || *c == '_') {
+            name.push(c);
+        }
         let starts_well = name.starts_with(|c: char| c.is_ascii_alphabetic() || c == '_');
-        if !starts_well || (braced && !body[end..].starts_with('}')) {
+        if !starts_well || (braced && ahead.next_if_eq(&'}').is_none()) {
             return self.push('$');
         }
-        for _ in 0..name.len() + if braced { 2 } else { 0 } {
-            self.chars.next();
-        }
-        self.word.get_or_insert_default().push(Part::Env(name.to_owned()));
+        self.chars = ahead;
+        self.word.get_or_insert_default().push(Part::Env(name));
     }
 }
 
