@@ -3,7 +3,7 @@
 //! Creation is a POST, which never touches an object that exists. Where one does, its owner is looked up: ours is kept,
 //! an earlier MiniCluster's is waited for, anybody else's is an obstacle. What is changed later is changed by
 //! server-side apply with the uid of the object that was seen. One field manager for all.
-#![expect(clippy::disallowed_types, clippy::disallowed_macros, reason = "this is where the API client is used")]
+#![expect(clippy::disallowed_types, reason = "this is where the API client is used")]
 
 use flux_shared::crd::v1alpha2::{KIND, MiniCluster};
 use k8s_openapi::api::batch::v1::Job;
@@ -36,7 +36,7 @@ pub enum ApplyError {
     Obstacle(#[from] Obstacle),
     /// The next attempt may succeed.
     #[error("failed to {verb} {kind} {name}")]
-    Api { verb: &'static str, kind: String, name: String, source: kube::Error },
+    Api { verb: &'static str, kind: String, name: String, source: Box<kube::Error> },
 }
 
 /// Writes for one control plane.
@@ -54,7 +54,7 @@ impl std::fmt::Debug for Writer {
 }
 
 fn post() -> PostParams {
-    PostParams { dry_run: false, field_manager: Some(labels::MANAGER.into()), ..PostParams::default() }
+    PostParams { dry_run: false, field_manager: Some(labels::MANAGER.into()) }
 }
 
 /// The error of a call, sorted by who can help.
@@ -63,7 +63,7 @@ fn sorted<K: Resource<DynamicType = ()>>(verb: &'static str, name: &str, source:
     let reason = match &source {
         kube::Error::Api(status) if status.code == 403 => "Forbidden",
         kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422) => "Refused",
-        _ => return ApplyError::Api { verb, kind, name: name.to_owned(), source },
+        _ => return ApplyError::Api { verb, kind, name: name.to_owned(), source: Box::new(source) },
     };
     let kube::Error::Api(status) = source else { return Obstacle { reason, message: String::new() }.into() };
     let message = format!("the API server refused to {verb} {kind} {name}: {}", status.message);
@@ -199,7 +199,7 @@ impl Writer {
                 verb: "patch the status of",
                 kind: KIND.into(),
                 name: cluster.to_string(),
-                source,
+                source: Box::new(source),
             }),
         }
     }
@@ -235,11 +235,7 @@ impl Writer {
     pub async fn tell(&self, object: &Cluster, events: &[Event]) {
         for event in events {
             if let Err(error) = self.recorder.publish(event, &object.object_ref(&())).await {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    reason = event.reason,
-                    "failed to write an event"
-                );
+                crate::telemetry::warn("failed to write an event", &error);
             }
         }
     }

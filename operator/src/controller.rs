@@ -7,7 +7,6 @@
 #![expect(
     clippy::disallowed_types,
     clippy::disallowed_methods,
-    clippy::disallowed_macros,
     reason = "the controller owns the client, the pauses and the log"
 )]
 

@@ -168,7 +168,6 @@ fn delete_while_it_runs_leaves_nothing() {
         })
         .await;
         let took = start.elapsed();
-        eprintln!("gone after {:.1} s", took.as_secs_f64());
         assert!(took < STOP, "it took {took:?}");
     });
 }

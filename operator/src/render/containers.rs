@@ -165,7 +165,7 @@ fn lifecycle(container: &ValidContainer) -> Option<Lifecycle> {
 pub(super) fn resources(resources: &Resources) -> Option<ResourceRequirements> {
     let limits = quantities(&resources.limits);
     let requests = quantities(&resources.requests);
-    (limits.is_some() || requests.is_some()).then(|| ResourceRequirements { limits, requests, claims: None })
+    (limits.is_some() || requests.is_some()).then_some(ResourceRequirements { limits, requests, claims: None })
 }
 
 /// Kubernetes' quantities of ours.

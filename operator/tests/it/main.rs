@@ -13,3 +13,4 @@ mod lead;
 mod life;
 mod quiet;
 mod refuse;
+mod zones;

@@ -1,0 +1,30 @@
+//! Who may log: only what acts. (Who may look and act is clippy's ban, `operator/clippy.toml`.)
+
+use std::path::Path;
+
+/// Files and folders of `src` that decide: from their arguments only, without a word.
+const SILENT: &[&str] =
+    &["fetch.rs", "keys.rs", "metrics.rs", "notice.rs", "observe", "render", "status", "todo.rs", "yaml.rs", "install.rs"];
+
+#[test]
+fn what_decides_does_not_log() {
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src");
+    let mut pending = vec![source.clone()];
+    let mut seen = 0;
+    while let Some(path) = pending.pop() {
+        if path.is_dir() {
+            pending.extend(std::fs::read_dir(&path).unwrap().map(|entry| entry.unwrap().path()));
+            continue;
+        }
+        let relative = path.strip_prefix(&source).unwrap().to_string_lossy().into_owned();
+        let is_silent = |name: &&str| {
+            relative == **name || relative == format!("{name}.rs") || relative.starts_with(&format!("{name}/"))
+        };
+        if SILENT.iter().any(|name| is_silent(&name)) {
+            seen += 1;
+            let text = std::fs::read_to_string(&path).unwrap();
+            assert!(!text.contains("tracing::") && !text.contains("telemetry::"), "{relative} logs");
+        }
+    }
+    assert!(seen > 20, "only {seen} files found");
+}
