@@ -92,6 +92,7 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
 
 /// The spec as v1alpha2, if it has the shape of its own version: a client that validates strictly would refuse the rest too.
 fn spec(mut value: Value, version: Version) -> Result<MiniClusterSpec, Vec<Problem>> {
+    drop_nulls(&mut value);
     let problems = shape::check(&value, version);
     if !problems.is_empty() {
         return Err(problems);
@@ -100,6 +101,18 @@ fn spec(mut value: Value, version: Version) -> Result<MiniClusterSpec, Vec<Probl
         convert_spec(&mut value, Version::V1alpha2);
     }
     serde_json::from_value(value).map_err(|error| vec![Problem::new("spec", error.to_string())])
+}
+
+/// A field with no value is as one that is left out: the API server drops it as well.
+fn drop_nulls(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.retain(|_, value| !value.is_null());
+            map.values_mut().for_each(drop_nulls);
+        }
+        Value::Array(list) => list.iter_mut().for_each(drop_nulls),
+        _ => {}
+    }
 }
 
 #[cfg(test)]
@@ -137,6 +150,8 @@ mod tests {
         let found = problems(&format!("{HEAD}spec: {{size: 2}}\n"));
         assert!(found[0].starts_with("spec.containers: is needed"), "{found:?}");
         assert!(problems("a: [")[0].starts_with("this is not YAML"));
+        let empty = "spec:\n  flux:\n  logging: {quiet: }\n  containers: [{image: a, command: , environment: {A: }}]\n";
+        assert_eq!(parse(&format!("{HEAD}{empty}")).unwrap().spec.containers[0].command, None);
         let twice = parse(&format!("{HEAD}spec:\n  size: 2\n  size: 3\n  containers: []\n")).unwrap();
         assert_eq!(twice.spec.size, 3);
         assert!(problems("kind: Pod")[0].contains("kind MiniCluster"));

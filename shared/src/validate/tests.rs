@@ -1,1 +1,354 @@
+use super::*;
+use crate::agent_spec::{AgentSpec, BatchLine};
+use crate::{derive, manifest};
 
+fn read(spec: &str) -> Result<ValidMiniCluster, Vec<Problem>> {
+    let containers = if spec.contains("containers:") { "" } else { "\n  containers: [{image: app, command: run}]" };
+    let indented = spec.replace('\n', "\n  ");
+    let text = format!(
+        "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n  {indented}{containers}\n"
+    );
+    manifest::parse(&text).and_then(|manifest| validate(&manifest))
+}
+
+/// The valid cluster `mc` of a spec (YAML lines; one container unless it has some).
+fn cluster(spec: &str) -> ValidMiniCluster {
+    read(spec).unwrap_or_else(|problems| panic!("{spec}: {problems:?}"))
+}
+
+fn spec(text: &str) -> AgentSpec {
+    derive::agent_spec(&cluster(text))
+}
+
+/// The cluster whose runner has these fields.
+fn runner(fields: &str) -> ValidMiniCluster {
+    cluster(&format!("containers: [{{image: app, {fields}}}]"))
+}
+
+fn problems(spec: &str) -> Vec<String> {
+    read(spec).map(|_| Vec::new()).unwrap_or_else(|problems| problems.iter().map(ToString::to_string).collect())
+}
+
+fn words(program: &Program) -> Vec<String> {
+    match program {
+        Program::Submit { words } | Program::Launcher { words } => words.iter().map(Word::display).collect(),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn what_is_left_out_has_the_documented_default() {
+    let cluster = cluster("size: 2");
+    assert_eq!((cluster.size, cluster.max_size, cluster.min_size, cluster.tasks), (2, 2, None, 1));
+    assert_eq!((cluster.headless_name.as_str(), cluster.disable_affinity), ("flux-service", false));
+    assert_eq!((cluster.deadline_seconds, cluster.backoff_limit, cluster.suspend), (None, 100, None));
+    assert!(!cluster.cleanup && cluster.ttl_seconds_after_finished.is_none());
+    assert_eq!(cluster.logging, Logging { quiet: false, strict: true, timed: false, debug: false, zeromq: false });
+    assert_eq!(cluster.flux.connect_timeout.as_deref(), Some("5s"));
+    assert_eq!((cluster.flux.log_level, cluster.flux.submit_command.join(" ").as_str()), (6, "flux submit"));
+    assert_eq!((cluster.view.enabled, cluster.view.mount_path.as_str(), cluster.view.image), (true, "/mnt/flux", None));
+    assert_eq!(cluster.runner.container.pull_policy, PullPolicy::IfNotPresent);
+    assert!(cluster.notices.is_empty(), "{:?}", cluster.notices);
+}
+
+#[test]
+fn a_block_that_is_there_and_empty_is_as_one_that_is_not() {
+    let blocks = "size: 2\nnetwork: {}\nflux: {container: {}, scheduler: {}, bursting: {}}\nlogging: {}\npod: {}";
+    assert_eq!(cluster(blocks), cluster("size: 2"));
+    assert_eq!(runner("command: run, commands: {}, resources: {}, lifeCycle: {}"), runner("command: run"));
+}
+
+#[test]
+fn an_empty_connect_timeout_is_none_at_all() {
+    assert_eq!(cluster("flux: {connectTimeout: ''}").flux.connect_timeout, None);
+    assert_eq!(cluster("flux: {connectTimeout: 0s}").flux.connect_timeout.as_deref(), Some("0s"));
+}
+
+#[test]
+fn tasks_are_the_jobs_total_and_0_asks_for_nodes_only() {
+    assert_eq!([spec("tasks: 0").tasks, spec("size: 4\ntasks: 2").tasks, spec("tasks: 9").tasks], [0, 2, 9]);
+    assert!(problems("tasks: -1")[0].starts_with("spec.tasks"));
+}
+
+#[test]
+fn sizes_must_fit_each_other() {
+    assert_eq!(spec("size: 2\nmaxSize: 4").max_size, Some(4));
+    assert_eq!(spec("size: 2\nmaxSize: 2").max_size, None);
+    assert_eq!((spec("size: 4\nminSize: 2").quorum, spec("size: 4\nminSize: 2").elastic), (Some(2), true));
+    assert_eq!((spec("size: 4\nminSize: 4").quorum, spec("size: 4\nminSize: 4").elastic), (Some(4), false));
+    assert!(problems("size: 3\nmaxSize: 2")[0].starts_with("spec.maxSize"));
+    assert!(problems("size: 3\nminSize: 4")[0].starts_with("spec.minSize"));
+    assert!(problems("size: 3\nminSize: -1")[0].starts_with("spec.minSize"));
+    assert!(problems("size: 10001")[0].starts_with("spec.size"));
+}
+
+#[test]
+fn a_root_cluster_names_its_own_hosts_and_those_to_come() {
+    let list = |text: &str| spec(text).network.hostlist;
+    assert_eq!(list("size: 2"), None);
+    assert_eq!(
+        list("size: 2\nflux: {bursting: {clusters: [{name: a, size: 1}, {size: 3}, {name: c}]}}").as_deref(),
+        Some("mc-[0-1],a-0,burst-1-[0-2],c-[0-1]")
+    );
+    assert_eq!(
+        list("size: 2\nmaxSize: 5\nflux: {bursting: {clusters: [{}]}}").as_deref(),
+        Some("mc-[0-4],burst-0-[0-4]")
+    );
+}
+
+#[test]
+fn a_bursted_cluster_names_its_lead_by_address() {
+    let lead = "{name: root, address: 24.1.2.3, port: 30093, size: 4}";
+    for place in [
+        format!("flux: {{bursting: {{leadBroker: {lead}, clusters: [{{name: mc, size: 2}}]}}}}"),
+        format!("flux: {{leadBroker: {lead}, bursting: {{clusters: [{{name: mc, size: 2}}]}}}}"),
+    ] {
+        let network = spec(&format!("size: 2\n{place}")).network;
+        assert_eq!(network.hostlist.as_deref(), Some("24.1.2.3,root-[1-3],mc-[0-1]"));
+        assert_eq!(network.lead, Some(RemoteLead { address: "24.1.2.3".into(), port: 30093 }));
+    }
+    let alone = "flux: {leadBroker: {name: root, address: a.example, size: 1}, bursting: {clusters: [{name: mc}]}}";
+    assert_eq!(spec(alone).network.hostlist.as_deref(), Some("a.example,mc-0"));
+    assert_eq!(spec(alone).network.lead.unwrap().port, 8050);
+}
+
+#[test]
+fn a_hostlist_is_taken_as_it_is() {
+    let list = "mc-[0-1], other[001-003]";
+    for place in [
+        format!("flux: {{bursting: {{hostlist: '{list}'}}}}"),
+        format!("flux: {{leadBroker: {{address: x, hostlist: '{list}'}}}}"),
+        format!("flux: {{bursting: {{leadBroker: {{address: x, hostlist: '{list}'}}}}}}"),
+    ] {
+        assert_eq!(spec(&format!("size: 2\n{place}")).network.hostlist.as_deref(), Some(list), "{place}");
+    }
+    assert!(problems("flux: {bursting: {hostlist: 'a-[0-2]'}}")[0].contains("lack this cluster's own"));
+    assert!(problems("flux: {bursting: {hostlist: 'mc_[0-1],mc-0'}}")[0].contains("host `mc_0`"));
+}
+
+#[test]
+fn architectures_have_two_names_each() {
+    for (given, want) in
+        [("arm", "arm64"), ("arm64", "arm64"), ("aarch64", "arm64"), ("x86_64", "amd64"), ("amd64", "amd64")]
+    {
+        assert_eq!(cluster(&format!("flux: {{arch: {given}}}")).arch.as_deref(), Some(want));
+    }
+    assert_eq!(cluster("size: 1").arch, None);
+}
+
+#[test]
+fn a_command_is_words_and_a_notice_tells_of_shell_syntax() {
+    let plain = runner(r#"command: 'sh -c "echo hi; exit 7"'"#);
+    assert_eq!(words(&plain.runner.program), ["sh", "-c", "echo hi; exit 7"]);
+    assert!(plain.notices.is_empty());
+    let shell = runner("command: 'echo a && echo $(b) > c'");
+    assert_eq!(words(&shell.runner.program), ["echo", "a", "&&", "echo", "$(b)", ">", "c"]);
+    assert_eq!(shell.notices.len(), 1);
+    let notice = shell.notices[0].to_string();
+    assert!(
+        notice.starts_with("spec.containers[0].command: `&& $( >` reaches") && notice.contains("script"),
+        "{notice}"
+    );
+    assert!(runner("command: 'ls *.txt $HOME'").notices.is_empty());
+}
+
+#[test]
+fn the_kind_of_program_follows_from_the_fields() {
+    let program = |fields: &str| runner(fields).runner.program;
+    assert_eq!(program("cores: 1"), Program::Persistent);
+    assert_eq!(program("command: '  '"), Program::Persistent);
+    assert_eq!(program("diagnostics: true, command: a"), Program::Diagnostics);
+    assert!(matches!(program("command: a, launcher: true"), Program::Launcher { .. }));
+    assert!(matches!(program("commands: {script: a}, launcher: true"), Program::Script { launch: true, .. }));
+    assert!(matches!(cluster("launcher: true").runner.program, Program::Launcher { .. }));
+    assert_eq!(
+        program("batch: true, batchRaw: true, command: \"a\\n\\nb $x\\n\""),
+        Program::BatchRaw { text: "a\n\nb $x\n".into() }
+    );
+}
+
+#[test]
+fn lines_of_a_batch_keep_their_text_and_their_number() {
+    let line = |number, text: &str| BatchLine { number, text: text.into() };
+    assert_eq!(
+        runner("batch: true, command: \"echo 'a'\\n\\n  b \\\"$X\\\" | c\\n\"").runner.program,
+        Program::Batch { lines: vec![line(0, "echo 'a'"), line(2, "  b \"$X\" | c")] }
+    );
+}
+
+#[test]
+fn a_script_is_kept_but_for_the_escaped_dollar() {
+    let text = |script: &str| match runner(&format!("commands: {{script: {script}}}")).runner.program {
+        Program::Script { text, launch: false } => text,
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(text(r#""echo \\${A} $B 'c'\\n \t`d`\n""#), "echo ${A} $B 'c'\\n \t`d`\n");
+    assert_eq!(text(r#""EOF\n\\\\$x""#), "EOF\n\\$x");
+}
+
+#[test]
+fn both_spellings_of_the_snippets_are_taken() {
+    let snippets = |fields: &str| runner(&format!("commands: {{{fields}}}")).runner.snippets;
+    assert_eq!(snippets("preBroker: a, preWorker: b"), snippets("brokerPre: a, workerPre: b"));
+    assert_eq!(snippets("brokerPre: a, preBroker: a").broker_pre.as_deref(), Some("a"));
+    assert_eq!(snippets("pre: ' ', init: ''"), Default::default());
+    let twice = problems("containers: [{commands: {brokerPre: a, preBroker: b}}]");
+    assert!(twice[0].starts_with("spec.containers[0].commands.preBroker"), "{twice:?}");
+}
+
+#[test]
+fn both_spellings_of_the_user_are_taken_and_root_is_named() {
+    let user = |fields: &str| runner(fields).runner.user;
+    let flux = |uid, run_flux_as_root| Some(crate::agent_spec::User { name: "flux".into(), uid, run_flux_as_root });
+    assert_eq!(user("command: a"), None);
+    assert_eq!(user("fluxUser: {}"), flux(1000, false));
+    assert_eq!(user("fluxuser: {uid: 1002}"), flux(1002, false));
+    assert_eq!(user("fluxUser: {name: flux}, commands: {runFluxAsRoot: true}"), flux(1000, true));
+    assert!(problems("containers: [{fluxUser: {uid: 1}, fluxuser: {uid: 2}}]")[0].contains("fluxuser"));
+}
+
+#[test]
+fn a_sidecar_is_wrapped_if_it_has_work_for_the_agent() {
+    let sidecar = |fields: &str| {
+        let text = format!("containers: [{{image: app, runFlux: true}}, {{image: db, name: db, {fields}}}]");
+        cluster(&text).sidecars.remove(0).wrapped
+    };
+    assert_eq!(sidecar("ports: [1]"), None);
+    assert_eq!(sidecar("noWrapEntrypoint: true"), None);
+    assert_eq!(sidecar("commands: {init: ' '}"), None);
+    assert_eq!(sidecar("command: 'serve | tee'").unwrap().command.as_deref(), Some("serve | tee"));
+    for snippet in ["init", "pre", "post", "servicePre", "script"] {
+        assert!(sidecar(&format!("commands: {{{snippet}: x}}")).is_some(), "{snippet}");
+    }
+    assert!(sidecar("preCommand: x").unwrap().wait_socket);
+    let both = "containers: [{runFlux: true}, {name: db, command: x, noWrapEntrypoint: true}]";
+    assert!(problems(both)[0].starts_with("spec.containers[1].noWrapEntrypoint"));
+    let text = "flux: {noWaitSocket: true}\ncontainers: [{runFlux: true}, {name: db, command: x}]";
+    assert!(!spec(text).sidecars["db"].wait_socket);
+}
+
+#[test]
+fn one_of_several_containers_runs_flux() {
+    assert_eq!(cluster("containers: [{name: a}, {name: b, runFlux: true}]").sidecars[0].container.name, "a");
+    assert!(problems("containers: [{name: a}, {name: b}]")[0].starts_with("spec.containers: 0 of them"));
+    assert!(problems("containers: [{runFlux: false}]")[0].starts_with("spec.containers: 0 of them"));
+    assert!(problems("containers: []")[0].starts_with("spec.containers: 0 of them"));
+}
+
+#[test]
+fn the_runner_is_named_after_the_cluster_unless_it_has_a_name() {
+    assert_eq!(runner("command: a").runner.container.name, "mc");
+    assert_eq!(runner("command: a, name: solver").runner.container.name, "solver");
+    let taken = problems("containers: [{runFlux: true}, {name: mc}]");
+    assert!(taken[0].contains("`mc` is another container's name already"), "{taken:?}");
+    assert!(problems("containers: [{runFlux: true, name: main}, {name: mc}]").is_empty());
+}
+
+#[test]
+fn volumes_of_every_kind_are_mounted_where_they_belong() {
+    let mounts = |volumes: &str| runner(&format!("volumes: {{{volumes}}}")).runner.container.mounts;
+    let one = |volumes: &str| {
+        let mount = mounts(volumes).remove(0);
+        (mount.path, mount.source)
+    };
+    let empty = |memory, size_limit: Option<&str>| VolumeSource::EmptyDir {
+        memory,
+        size_limit: size_limit.map(|text| Quantity(text.into())),
+    };
+    assert_eq!(one("a: {path: /d/, hostPath: /h}"), ("/d".into(), VolumeSource::HostPath("/h".into())));
+    assert_eq!(one("a: {emptyDir: true}"), ("/dev/shm".into(), empty(false, None)));
+    assert_eq!(one("a: {emptyDir: true, path: /s}"), ("/s".into(), empty(false, None)));
+    for medium in ["memory", "Memory", "MEMORY"] {
+        let volume = format!("a: {{emptyDir: true, emptyDirMedium: {medium}, emptyDirSizeLimit: 64Gi, path: /s}}");
+        assert_eq!(one(&volume), ("/dev/shm".into(), empty(true, Some("64Gi"))));
+    }
+    assert_eq!(one("a: {path: /d, claimName: c}"), ("/d".into(), VolumeSource::Claim("c".into())));
+    let items = BTreeMap::from([("k".to_owned(), "f".to_owned())]);
+    assert_eq!(
+        one("key: {path: /d, configMapName: other, items: {k: f}}").1,
+        VolumeSource::ConfigMap { name: "other".into(), items: items.clone() }
+    );
+    assert_eq!(one("a: {path: /d, secretName: s, items: {k: f}}").1, VolumeSource::Secret { name: "s".into(), items });
+    let attributes = BTreeMap::from([("b".to_owned(), "c".to_owned())]);
+    assert_eq!(
+        one("a: {path: /d, csiDriver: x.io, csiDriverAttributes: {b: c}, readOnly: true}").1,
+        VolumeSource::Csi { driver: "x.io".into(), attributes, read_only: true }
+    );
+}
+
+#[test]
+fn a_mount_belongs_to_its_container_and_services_have_their_own() {
+    let cluster = cluster(
+        "containers: [{runFlux: true, volumes: {a: {path: /x, claimName: c}}}, {name: b, volumes: {a: {path: /y, claimName: d}}}]\nservices: [{name: s, volumes: {a: {path: /z, claimName: e}}}]",
+    );
+    let places = [&cluster.runner.container, &cluster.sidecars[0].container, &cluster.services[0]];
+    let paths: Vec<&str> =
+        places.iter().flat_map(|container| &container.mounts).map(|mount| mount.path.as_str()).collect();
+    assert_eq!(paths, ["/x", "/y", "/z"]);
+}
+
+#[test]
+fn hooks_and_the_commands_of_services_are_words_without_references() {
+    let container =
+        runner("lifeCycle: {postStartExec: 'sh -c \"date > /x\"', preStopExec: 'flux $A'}").runner.container;
+    assert_eq!(container.post_start.unwrap(), ["sh", "-c", "date > /x"]);
+    assert_eq!(container.pre_stop.unwrap(), ["flux", "$A"]);
+    let service = cluster("services: [{name: s, command: 'serve --all \"a b\"'}]").services.remove(0);
+    assert_eq!(service.entrypoint.unwrap(), ["serve", "--all", "a b"]);
+}
+
+#[test]
+fn older_spellings_of_capabilities_are_kubernetes_own() {
+    let context =
+        runner("securityContext: {privileged: true, addCapabilities: [IPC_LOCK]}").runner.container.security_context;
+    assert_eq!(context.unwrap(), serde_json::json!({"privileged": true, "capabilities": {"add": ["IPC_LOCK"]}}));
+    assert_eq!(runner("securityContext: null").runner.container.security_context, None);
+}
+
+#[test]
+fn pulling_always_wins_over_the_policy() {
+    let policy = |fields: &str| runner(fields).runner.container.pull_policy;
+    assert_eq!(policy("pullAlways: true, imagePullPolicy: Never"), PullPolicy::Always);
+    assert_eq!(policy("imagePullPolicy: Never"), PullPolicy::Never);
+}
+
+#[test]
+fn schedulers_and_policies_go_together() {
+    let options = |text: &str| {
+        let flux = cluster(&format!("flux: {{scheduler: {{{text}}}}}")).flux;
+        (flux.scheduler, flux.queue_policy)
+    };
+    assert_eq!(options("queuePolicy: easy"), (None, Some("easy".into())));
+    assert_eq!(options("simple: false"), (Some(SchedulerKind::Fluxion), None));
+    assert_eq!(options("simple: true, queuePolicy: fcfs"), (Some(SchedulerKind::Simple), Some("fcfs".into())));
+    assert!(problems("flux: {scheduler: {simple: true, queuePolicy: easy}}")[0].contains("Fluxion"));
+}
+
+#[test]
+fn names_leave_room_for_hosts_and_services() {
+    let named = |name: String, size: u32| {
+        let text = format!(
+            "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: {name}}}\nspec: {{size: {size}, containers: [{{image: a}}]}}\n"
+        );
+        manifest::parse(&text).and_then(|manifest| validate(&manifest)).is_ok()
+    };
+    for size in [1, 64, 10_000] {
+        assert!(named("a".repeat(names::cluster_name_max(size)), size), "{size}");
+        assert!(!named("a".repeat(names::cluster_name_max(size) + 1), size), "{size}");
+    }
+    assert!(!named("0a".into(), 1) && !named("a.b".into(), 1));
+}
+
+#[test]
+fn text_must_fit_into_a_config_map() {
+    let script = |bytes: usize| format!("containers: [{{commands: {{script: '{}'}}}}]", "x".repeat(bytes));
+    assert!(read(&script(MAX_TEXT)).is_ok());
+    assert!(problems(&script(MAX_TEXT + 1))[0].contains("put larger files on a volume"));
+}
+
+#[test]
+fn what_is_valid_survives_the_way_to_the_pods() {
+    let text = "size: 3\nmaxSize: 5\nminSize: 2\narchive: {path: /s/a.tgz}\nflux: {environment: {A: \"b 'c' \\\"d\\\"\\n\"}, brokerConfig: '[a]'}\ncontainers: [{image: a, runFlux: true, command: \"x '$y' \\\"$z\\\"\", commands: {prefix: nice}}, {name: b, command: \"c\\n\\\\d\"}]";
+    let spec = spec(text);
+    assert_eq!(AgentSpec::from_toml(&spec.to_toml().unwrap()).unwrap(), spec);
+}
