@@ -69,7 +69,7 @@ pub fn split(text: &str) -> Result<Words, String> {
 
 /// The words of `text` where references make no sense (argv of hooks, services): every `$` stays text.
 pub fn split_literal(text: &str) -> Result<Vec<String>, String> {
-    Ok(split(text)?.words.iter().map(|word| literal_source(word)).collect())
+    Ok(split(text)?.words.iter().map(literal_source).collect())
 }
 
 fn literal_source(word: &Word) -> String {

@@ -1,8 +1,8 @@
 //! Whatever a user writes is answered: no panic, no endless time. What is accepted becomes an AgentSpec that pods can read.
 //!
 //! A few seconds each; longer by hand: `FUZZ_SECONDS=600 cargo test --release -p flux-shared --test fuzz`.
-#![allow(clippy::unwrap_used, clippy::panic, reason = "tests")]
-#![allow(clippy::disallowed_methods, reason = "tests read files and the clock")]
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "tests look, and say what they saw")]
 
 #[path = "fuzz/mutate.rs"]
 mod mutate;
