@@ -1,1 +1,7 @@
 //! The agent as a whole: real processes, signals, namespaces.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
+
+mod crash;
+mod happened;
+mod image;
