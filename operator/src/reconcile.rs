@@ -87,6 +87,12 @@ async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Con
             let message = format!("Job {} of an earlier MiniCluster is still being deleted", target.key.name);
             Err(ApplyError::from(Obstacle { reason: "WaitingForPrevious", message }).into())
         }
+        Todo::NameTaken => {
+            let name = &target.key.name;
+            let message =
+                format!("Job {name} was left behind by an earlier MiniCluster: delete it, or choose another name");
+            Err(ApplyError::from(Obstacle { reason: "NameTaken", message }).into())
+        }
         Todo::Create { facts } => {
             join_index(target, cluster, context);
             let objects = objects(cluster, &facts, context)?;

@@ -17,6 +17,8 @@ pub enum Todo {
     Nothing,
     /// An earlier MiniCluster's Job of this name is still going: wait until it is gone.
     WaitForPrevious,
+    /// A Job of this name was left behind on purpose (`--cascade=orphan`): it is nobody's to touch.
+    NameTaken,
     /// There is no Job: make everything.
     Create { facts: Facts },
     /// There is one: put right what is missing or differs.
@@ -47,11 +49,13 @@ pub fn todo(
         let maximum_size = status.maximum_size.and_then(|size| u32::try_from(size).ok());
         return Todo::Create { facts: Facts { uid: Some(uid.to_owned()), initial_size: None, maximum_size } };
     };
-    let Some(job) = observed.job_of(uid) else { return Todo::WaitForPrevious };
+    let Some(job) = observed.job_of(uid) else {
+        return if seen.owner_uid.is_some() || seen.deleting { Todo::WaitForPrevious } else { Todo::NameTaken };
+    };
     if job.deleting {
         return Todo::WaitForPrevious;
     }
-    if job.is_finished() || seen.is_finished() {
+    if job.is_finished() {
         return Todo::Nothing;
     }
     let maximum = job.maximum_size.or(status.maximum_size.and_then(|size| u32::try_from(size).ok()));
@@ -94,5 +98,95 @@ pub fn seconds_to_live(spec: &MiniClusterSpec, status: &MiniClusterStatus, now: 
             Some(u64::try_from(left).unwrap_or(0))
         }
         (false, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::job::JobSeen;
+
+    fn decide(spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>, deleting: bool) -> Todo {
+        let cluster = crate::testing::cluster(spec);
+        let observed = Observed { job, ..Observed::default() };
+        let service = ServiceSeen { owners: vec![("mc".into(), "uid".into())], ..ServiceSeen::default() };
+        todo("uid", deleting, Some(&cluster), status, &observed, Some(&service))
+    }
+
+    fn job(size: u32) -> JobSeen {
+        JobSeen {
+            uid: "job".into(),
+            owner_uid: Some("uid".into()),
+            completions: size,
+            maximum_size: Some(4),
+            initial_size: Some(2),
+            rendered_hash: Some(Elastic { size, suspend: None }.hash()),
+            ..JobSeen::default()
+        }
+    }
+
+    fn elastic(todo: Todo) -> Option<Elastic> {
+        match todo {
+            Todo::Keep { elastic, .. } => elastic,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_as_it_should_be_is_left_alone() {
+        let none = MiniClusterStatus::default();
+        let Todo::Keep { elastic, join, services, services_pod, facts, .. } =
+            decide("size: 2", &none, Some(job(2)), false)
+        else {
+            panic!()
+        };
+        assert_eq!((elastic, join, services_pod, services.len()), (None, false, false, 0));
+        assert_eq!((facts.initial_size, facts.maximum_size), (Some(2), Some(4)));
+    }
+
+    #[test]
+    fn nothing_is_made_for_what_is_going_or_over() {
+        let none = MiniClusterStatus::default();
+        assert_eq!(decide("size: 2", &none, None, true), Todo::Nothing);
+        assert_eq!(decide("size: 2", &none, Some(JobSeen { complete: verdict(), ..job(2) }), false), Todo::Nothing);
+        let mut over = MiniClusterStatus::default();
+        over.conditions.push(flux_shared::crd::v1alpha2::Condition {
+            type_: "JobFinished".into(),
+            status: "True".into(),
+            observed_generation: None,
+            last_transition_time: "2026-01-01T00:00:00Z".into(),
+            reason: "Completed".into(),
+            message: String::new(),
+        });
+        assert_eq!(decide("size: 2", &over, None, false), Todo::Nothing, "a finished job does not run again");
+    }
+
+    fn verdict() -> Option<crate::observe::job::Verdict> {
+        Some(crate::observe::job::Verdict { reason: String::new(), message: String::new(), since: None })
+    }
+
+    #[test]
+    fn the_job_of_an_earlier_cluster_is_waited_for_and_an_orphan_is_not() {
+        let none = MiniClusterStatus::default();
+        let other = JobSeen { owner_uid: Some("earlier".into()), ..job(2) };
+        assert_eq!(decide("size: 2", &none, Some(other), false), Todo::WaitForPrevious);
+        assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), Todo::WaitForPrevious);
+        assert_eq!(decide("size: 2", &none, Some(JobSeen { owner_uid: None, ..job(2) }), false), Todo::NameTaken);
+    }
+
+    #[test]
+    fn the_size_follows_within_the_maximum() {
+        let none = MiniClusterStatus::default();
+        assert_eq!(elastic(decide("size: 4", &none, Some(job(2)), false)), Some(Elastic { size: 4, suspend: None }));
+        assert_eq!(elastic(decide("size: 5", &none, Some(job(2)), false)), None, "beyond: it stays as it is");
+        let suspended = elastic(decide("size: 2\nsuspend: true", &none, Some(job(2)), false));
+        assert_eq!(suspended, Some(Elastic { size: 2, suspend: Some(true) }));
+    }
+
+    #[test]
+    fn a_queue_that_suspends_or_shrinks_the_job_is_not_overruled() {
+        let none = MiniClusterStatus::default();
+        let queued = JobSeen { suspended: true, completions: 1, ..job(2) };
+        assert_eq!(elastic(decide("size: 2", &none, Some(queued), false)), None);
     }
 }

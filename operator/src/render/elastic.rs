@@ -50,3 +50,14 @@ impl Elastic {
         job.metadata.annotations.get_or_insert_default().insert(labels::RENDERED_HASH.into(), self.hash());
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Another value would have a new version write to every Job of the older one.
+    #[test]
+    fn the_hash_is_the_same_in_every_version() {
+        assert_eq!(Elastic { size: 4, suspend: None }.hash(), "f69de8c25e76200d");
+    }
+}

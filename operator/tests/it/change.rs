@@ -265,3 +265,25 @@ fn clusters_share_a_headless_service_and_the_last_one_takes_it_along() {
         operator.stop().await;
     });
 }
+
+#[test]
+fn what_is_left_behind_on_purpose_stays() {
+    test("orphan", async |bed| {
+        let _operator = bed.operator().await;
+        bed.create("mc", json!({ "size": 1 })).await.unwrap();
+        let pod = bed.pods("mc", 1).await.remove(&0).unwrap();
+        let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
+        bed.api::<MiniCluster>().delete("mc", &orphan).await.unwrap();
+        let job = until("the Job has no owner", async || {
+            let is_gone = bed.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none();
+            let job = bed.api::<Job>().get("mc").await.unwrap();
+            (is_gone && job.metadata.owner_references.is_none()).then_some(job)
+        })
+        .await;
+        bed.create("mc", json!({ "size": 1 })).await.unwrap();
+        let status = bed.when("mc", "in the way", |status| status["reason"] == "NameTaken").await["status"].clone();
+        assert_eq!(status["phase"], "Pending", "{status:#}");
+        assert_eq!(bed.api::<Job>().get("mc").await.unwrap().metadata.generation, job.metadata.generation);
+        assert_eq!(bed.pods("mc", 1).await[&0].uid(), pod.uid());
+    });
+}

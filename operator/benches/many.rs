@@ -1,0 +1,247 @@
+//! Many MiniClusters against a real control plane without nodes, and in the same run a client that only creates the same
+//! objects: `cargo bench -p flux-operator --bench many` (BENCH_N="100 1000" for other numbers).
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a measurement")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::print_stdout,
+    reason = "it looks, acts and tells"
+)]
+
+#[path = "../tests/it/controlplane.rs"]
+mod controlplane;
+
+use std::collections::HashMap;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use controlplane::ControlPlane;
+use flux_operator::install;
+use flux_operator::render::{Facts, Options, objects};
+use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::curve::Certificate;
+use flux_shared::manifest;
+use flux_shared::validate::validate;
+use futures::{StreamExt, TryStreamExt};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
+use kube::api::{ObjectMeta, PostParams, WatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::WatchEvent;
+use kube::{Api, Client, Config, ResourceExt};
+
+/// Creations that one client has under way.
+const CONCURRENCY: usize = 32;
+const DEADLINE: Duration = Duration::from_secs(600);
+/// What "idle" is watched for; nothing happens in it.
+const IDLE: Duration = Duration::from_secs(20);
+
+fn main() {
+    let numbers = std::env::var("BENCH_N").unwrap_or_else(|_| "100".into());
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    println!(
+        "| N | baseline | all Jobs there | ratio | create to Job p50 / p95 / p99 | API calls each | CPU | peak / idle RSS | idle calls in {IDLE:?} |"
+    );
+    println!("|---|---|---|---|---|---|---|---|---|");
+    for number in numbers.split_whitespace() {
+        runtime.block_on(measure(number.parse().expect("BENCH_N has numbers")));
+    }
+}
+
+async fn measure(number: usize) {
+    // A new control plane for each, so that none carries the former's pods.
+    let crd = std::env::temp_dir().join(format!("flux-operator-bench-{}.yaml", std::process::id()));
+    std::fs::write(&crd, install::crd().unwrap()).unwrap();
+    let plane = ControlPlane::start(Some(&crd)).unwrap();
+    std::fs::remove_file(&crd).unwrap();
+    let client = client(plane.kubeconfig_path()).await;
+
+    let baseline = jobs_made(&client, "baseline", number, |name| {
+        let client = client.clone();
+        async move { create_by_hand(&client, &name).await }
+    })
+    .await
+    .0;
+    drop(plane);
+
+    std::fs::write(&crd, install::crd().unwrap()).unwrap();
+    let plane = ControlPlane::start(Some(&crd)).unwrap();
+    std::fs::remove_file(&crd).unwrap();
+    let client = self::client(plane.kubeconfig_path()).await;
+    let operator = Operator::start(plane.kubeconfig_path()).await;
+    let (all, times) = jobs_made(&client, "bench", number, |name| {
+        let client = client.clone();
+        async move { create_cluster(&client, &name).await }
+    })
+    .await;
+    operator.is_quiet().await;
+    let calls = operator.calls().await;
+    let idle = operator.calls_in(IDLE).await;
+    let percentile = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
+    println!(
+        "| {number} | {:.1} s | {:.1} s | {:.2} | {:.2} / {:.2} / {:.2} s | {:.1} | {:.1} s | {} / {} MiB | {idle} |",
+        baseline.as_secs_f64(),
+        all.as_secs_f64(),
+        all.as_secs_f64() / baseline.as_secs_f64(),
+        percentile(0.5).as_secs_f64(),
+        percentile(0.95).as_secs_f64(),
+        percentile(0.99).as_secs_f64(),
+        calls as f64 / number as f64,
+        operator.cpu_seconds(),
+        operator.memory("VmHWM"),
+        operator.memory("VmRSS"),
+    );
+}
+
+async fn client(kubeconfig: &Path) -> Client {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
+    Client::try_from(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()).unwrap()
+}
+
+/// Makes `number` with `create`; how long until every Job is there, and the times of each, sorted.
+async fn jobs_made<F: Future<Output = ()>>(
+    client: &Client,
+    namespace: &str,
+    number: usize,
+    create: impl Fn(String) -> F,
+) -> (Duration, Vec<Duration>) {
+    let metadata = ObjectMeta { name: Some(namespace.into()), ..ObjectMeta::default() };
+    let object = Namespace { metadata, ..Namespace::default() };
+    Api::all(client.clone()).create(&PostParams::default(), &object).await.unwrap();
+    let jobs: Api<Job> = Api::namespaced(client.clone(), namespace);
+    let begin = Instant::now();
+    let mut watched = jobs.watch_metadata(&WatchParams::default().timeout(290), "0").await.unwrap().boxed();
+    let made = async {
+        let mut made: HashMap<String, Instant> = HashMap::new();
+        while made.len() < number {
+            let event = tokio::time::timeout(DEADLINE, watched.try_next()).await.expect("in time").unwrap();
+            match event {
+                Some(WatchEvent::Added(job)) => drop(made.entry(job.name_any()).or_insert_with(Instant::now)),
+                Some(_) => {}
+                None => panic!("the watch ended with {} of {number} Jobs", made.len()),
+            }
+        }
+        made
+    };
+    let creating = futures::stream::iter(0..number).map(|i| {
+        let name = format!("mc-{i}");
+        let creation = create(name.clone());
+        async move {
+            let begin = Instant::now();
+            creation.await;
+            (name, begin)
+        }
+    });
+    let creating = creating.buffer_unordered(CONCURRENCY).collect::<Vec<_>>();
+    let (made, begun) = tokio::join!(made, creating);
+    let mut times: Vec<Duration> = begun.iter().map(|(name, begin)| made[name] - *begin).collect();
+    times.sort();
+    (made.values().max().unwrap().duration_since(begin), times)
+}
+
+fn manifest(namespace: &str, name: &str) -> String {
+    format!(
+        "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
+         spec: {{size: 4, containers: [{{image: 'app:1', command: hostname}}]}}\n"
+    )
+}
+
+async fn create_by_hand(client: &Client, name: &str) {
+    let cluster = validate(&manifest::parse(&manifest("baseline", name)).unwrap()).unwrap();
+    let certificate = Certificate::from_keys(name, &[1; 32], &[2; 32]);
+    let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
+    let post = PostParams::default();
+    Api::<ConfigMap>::namespaced(client.clone(), "baseline").create(&post, &objects.config_map).await.unwrap();
+    Api::<Secret>::namespaced(client.clone(), "baseline").create(&post, objects.secret.expose()).await.unwrap();
+    Api::<Job>::namespaced(client.clone(), "baseline").create(&post, &objects.job).await.unwrap();
+}
+
+async fn create_cluster(client: &Client, name: &str) {
+    let cluster: MiniCluster = serde_saphyr::from_str(&manifest("bench", name)).unwrap();
+    Api::namespaced(client.clone(), "bench").create(&PostParams::default(), &cluster).await.unwrap();
+}
+
+struct Operator {
+    child: Child,
+    address: String,
+}
+
+impl Operator {
+    async fn start(kubeconfig: &Path) -> Operator {
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
+            .args(["run", "--log=warn", "--health", &address])
+            .env("KUBECONFIG", kubeconfig)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let operator = Operator { child, address };
+        let begin = Instant::now();
+        while !operator.ask("/readyz").await.contains(" 200 ") {
+            assert!(begin.elapsed() < DEADLINE, "the operator does not become ready");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        operator
+    }
+
+    async fn ask(&self, path: &str) -> String {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let Ok(mut stream) = tokio::net::TcpStream::connect(&self.address).await else { return String::new() };
+        let mut answer = String::new();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    /// Calls but lists, watches and the documented label on pods.
+    async fn calls(&self) -> u64 {
+        self.count(|line| {
+            !line.contains("verb=\"list\"")
+                && !line.contains("verb=\"watch\"")
+                && !line.contains("verb=\"patch\",resource=\"pods\"")
+        })
+        .await
+    }
+
+    async fn count(&self, counts: impl Fn(&str) -> bool) -> u64 {
+        let text = self.ask("/metrics").await;
+        let lines = text.lines().filter(|line| line.starts_with("flux_operator_api_calls_total{") && counts(line));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    }
+
+    /// Waits until it makes no calls any more, of whatever kind.
+    async fn is_quiet(&self) {
+        let begin = Instant::now();
+        while self.calls_in(Duration::from_secs(5)).await > 0 {
+            assert!(begin.elapsed() < DEADLINE, "the operator does not become quiet");
+        }
+    }
+
+    async fn calls_in(&self, time: Duration) -> u64 {
+        let is_call = |line: &str| !line.contains("verb=\"watch\"");
+        let before = self.count(is_call).await;
+        tokio::time::sleep(time).await;
+        self.count(is_call).await - before
+    }
+
+    fn memory(&self, field: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+    }
+
+    fn cpu_seconds(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        ticks as f64 / 100.0
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
