@@ -1,1 +1,351 @@
 //! Root directories to run the agent in, as pods of a network of their own.
+//!
+//! An image is a folder with the agent, the stand-in for Flux and the C library that debug builds of both want; a pod
+//! is a process in it by chroot, as PID 1 of namespaces of its own. Pods of one cluster share a network, where the
+//! address of index N is 10.9.0.(N + 1).
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::sync::OnceLock;
+
+pub const AGENT: &str = "/mnt/flux/flux-agent";
+pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where the stand-in puts its record. Not a part of the comparison.
+pub const RECORD: &str = "/record";
+pub const KEY: &str = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+
+/// A folder for tests, on the file system of the built programs (so that they are linked, not copied).
+pub fn folder() -> tempfile::TempDir {
+    tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap()
+}
+
+/// The agent under test, without its debug information: it is copied a lot.
+pub fn agent() -> &'static Path {
+    static STRIPPED: OnceLock<PathBuf> = OnceLock::new();
+    STRIPPED.get_or_init(|| stripped(Path::new(env!("CARGO_BIN_EXE_flux-agent"))))
+}
+
+/// The stand-in for Flux, built now unless the feature `stand-in` is on.
+pub fn stand_in() -> &'static Path {
+    static STRIPPED: OnceLock<PathBuf> = OnceLock::new();
+    STRIPPED.get_or_init(|| {
+        if let Some(path) = option_env!("CARGO_BIN_EXE_flux-stand-in") {
+            return stripped(Path::new(path));
+        }
+        let arguments = ["build", "--quiet", "-p", "flux-agent", "--features", "stand-in", "--bin", "flux-stand-in"];
+        let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().unwrap();
+        let mut cargo = Command::new(env!("CARGO"));
+        cargo.args(arguments).arg("--target-dir").arg(target).current_dir(env!("CARGO_MANIFEST_DIR"));
+        assert!(cargo.status().unwrap().success(), "the stand-in for flux can't be built");
+        stripped(&target.join("debug/flux-stand-in"))
+    })
+}
+
+fn stripped(program: &Path) -> PathBuf {
+    let copy = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{}-stripped", name_of(program)));
+    let beside = copy.with_extension(std::process::id().to_string());
+    let strip = Command::new("strip").arg("-o").arg(&beside).arg(program).status();
+    assert!(strip.is_ok_and(|status| status.success()), "`strip` is needed: apt-get install binutils");
+    fs::rename(&beside, &copy).unwrap();
+    copy
+}
+
+fn name_of(path: &Path) -> String {
+    path.file_name().unwrap().to_string_lossy().into_owned()
+}
+
+/// Fails with a remedy where strace is missing.
+pub fn need_strace() {
+    let found = Command::new("strace").arg("-V").stdout(Stdio::null()).status();
+    assert!(found.is_ok_and(|status| status.success()), "strace is needed: apt-get install strace");
+}
+
+/// What stands at a path.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Node {
+    pub mode: u32,
+    pub owner: (u32, u32),
+    pub what: What,
+}
+
+#[derive(Clone, PartialEq)]
+pub enum What {
+    Folder,
+    File(Vec<u8>),
+    Link(PathBuf),
+    Other,
+}
+
+impl std::fmt::Debug for What {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            What::Folder => f.write_str("folder"),
+            What::File(bytes) if bytes.len() > 4096 => write!(f, "file of {} bytes", bytes.len()),
+            What::File(bytes) => write!(f, "file {:?}", String::from_utf8_lossy(bytes)),
+            What::Link(to) => write!(f, "link to {}", to.display()),
+            What::Other => f.write_str("other"),
+        }
+    }
+}
+
+/// Paths, absolute as the pod sees them, and what is there.
+pub type Tree = BTreeMap<String, Node>;
+
+/// All below `top` but the programs' record and the libraries.
+pub fn tree(top: &Path) -> Tree {
+    let mut tree = Tree::new();
+    let mut folders = vec![PathBuf::new()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(top.join(&folder)).unwrap() {
+            let path = folder.join(entry.unwrap().file_name());
+            let name = format!("/{}", path.display());
+            if [RECORD, "/usr/lib", "/lib", "/lib64", "/usr/bin"].contains(&name.as_str()) {
+                continue;
+            }
+            let data = fs::symlink_metadata(top.join(&path)).unwrap();
+            let what = if data.is_dir() {
+                folders.push(path.clone());
+                What::Folder
+            } else if data.is_symlink() {
+                What::Link(fs::read_link(top.join(&path)).unwrap())
+            } else if data.is_file() {
+                What::File(fs::read(top.join(&path)).unwrap())
+            } else {
+                What::Other
+            };
+            // A link has no mode.
+            let mode = if matches!(what, What::Link(_)) { 0 } else { data.mode() & 0o7777 };
+            tree.insert(name, Node { mode, owner: (data.uid(), data.gid()), what });
+        }
+    }
+    tree
+}
+
+/// Where two trees differ, a line each.
+pub fn differences(want: &Tree, have: &Tree) -> Vec<String> {
+    let paths: std::collections::BTreeSet<&String> = want.keys().chain(have.keys()).collect();
+    let differing = paths.into_iter().filter(|path| want.get(*path) != have.get(*path));
+    differing.map(|path| format!("{path}\n  want {:?}\n  have {:?}", want.get(path), have.get(path))).collect()
+}
+
+pub fn assert_same(want: &Tree, have: &Tree, when: &str) {
+    let found = differences(want, have);
+    assert!(found.is_empty(), "{when}:\n{}", found.join("\n"));
+}
+
+/// A root directory.
+pub struct Image {
+    folder: tempfile::TempDir,
+}
+
+impl Image {
+    /// The agent, and as little as a process needs; no shell.
+    pub fn empty() -> Image {
+        let image = Image { folder: folder() };
+        for folder in ["/proc", "/dev/pts", "/etc", "/tmp", RECORD] {
+            fs::create_dir_all(image.at(folder)).unwrap();
+        }
+        for folder in ["/tmp", RECORD] {
+            image.mode(folder, 0o1777);
+        }
+        symlink("pts/ptmx", image.at("/dev/ptmx")).unwrap();
+        let null = image.at("/dev/null");
+        nix::sys::stat::mknod(
+            &null,
+            nix::sys::stat::SFlag::S_IFCHR,
+            nix::sys::stat::Mode::from_bits_truncate(0o666),
+            nix::sys::stat::makedev(1, 3),
+        )
+        .expect("these tests make devices and namespaces: run them as root");
+        image.mode("/dev/null", 0o666);
+        image.program(agent(), AGENT);
+        image
+    }
+
+    /// As `empty`, with a view whose Flux is the stand-in, a shell and users.
+    pub fn usual() -> Image {
+        let image = Image::empty();
+        image.view();
+        for program in ["bash", "dash", "env", "sleep", "echo", "id", "true", "hostname"] {
+            let real = ["/usr/bin", "/bin"].iter().map(|folder| Path::new(folder).join(program)).find(|at| at.exists());
+            let real = real.unwrap_or_else(|| panic!("{program} is needed here"));
+            image.program(&real, &format!("/usr/bin/{program}"));
+        }
+        symlink("dash", image.at("/usr/bin/sh")).unwrap();
+        symlink("usr/bin", image.at("/bin")).unwrap();
+        fs::create_dir(image.at("/root")).unwrap();
+        image.mode("/root", 0o700);
+        image.file("/etc/passwd", 0o644, "root:x:0:0:root:/root:/bin/bash\n");
+        image.file("/etc/group", 0o644, "root:x:0:\n");
+        image.file("/etc/nsswitch.conf", 0o644, "hosts: files\n");
+        image
+    }
+
+    /// A view as a copy of a released one looks, after the `view` init container.
+    pub fn view(&self) {
+        self.program(stand_in(), "/mnt/flux/view/bin/flux");
+        self.file("/mnt/flux/view/lib/python3.11/site-packages/flux.py", 0o644, "");
+        self.file("/mnt/flux/view/lib/flux/modules/sched-fluxion-qmanager.so", 0o644, "");
+        self.file("/mnt/flux/view/etc/flux/modprobe/modprobe.d/fluxion.toml", 0o644, "");
+        fs::create_dir_all(self.at("/mnt/flux/config")).unwrap();
+        for (link, target) in [("run", "../config/run"), ("curve", "../config/curve"), ("var", "../config/var")] {
+            symlink(target, self.at("/mnt/flux/view").join(link)).unwrap();
+        }
+    }
+
+    /// The certificate as the Secret's volume has it.
+    pub fn certificate(&self, owner: (u32, u32)) {
+        let text =
+            format!("metadata\n    name = \"mc\"\ncurve\n    public-key = \"{KEY}\"\n    secret-key = \"{KEY}\"\n");
+        self.file("/etc/flux-agent/curve/curve.cert", 0o400, &text);
+        std::os::unix::fs::chown(self.at("/etc/flux-agent/curve/curve.cert"), Some(owner.0), Some(owner.1)).unwrap();
+    }
+
+    /// Host names of a cluster's pods.
+    pub fn hosts(&self, name: &str, service: &str, count: u32) {
+        let line =
+            |index| format!("10.9.0.{} {name}-{index}.{service}.default.svc.cluster.local {name}-{index}\n", index + 1);
+        let lines: String = (0..count).map(line).collect();
+        self.file("/etc/hosts", 0o644, &format!("127.0.0.1 localhost\n{lines}"));
+        self.file("/etc/resolv.conf", 0o644, "search default.svc.cluster.local svc.cluster.local cluster.local\n");
+    }
+
+    pub fn top(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub fn at(&self, path: &str) -> PathBuf {
+        self.top().join(path.trim_start_matches('/'))
+    }
+
+    pub fn mode(&self, path: &str, mode: u32) {
+        fs::set_permissions(self.at(path), fs::Permissions::from_mode(mode)).unwrap();
+    }
+
+    pub fn file(&self, path: &str, mode: u32, text: &str) {
+        fs::create_dir_all(self.at(path).parent().unwrap()).unwrap();
+        fs::write(self.at(path), text).unwrap();
+        self.mode(path, mode);
+    }
+
+    /// A program and the libraries that it is linked with.
+    pub fn program(&self, real: &Path, path: &str) {
+        link(real, &self.at(path));
+        let ldd = Command::new("ldd").arg(real).output().unwrap();
+        for word in String::from_utf8_lossy(&ldd.stdout).split_whitespace().filter(|word| word.starts_with('/')) {
+            if !self.at(word).exists() {
+                link(&fs::canonicalize(word).unwrap(), &self.at(word));
+            }
+        }
+    }
+
+    pub fn tree(&self) -> Tree {
+        tree(self.top())
+    }
+
+    /// What the stand-in was given, call by call.
+    pub fn record(&self) -> Vec<serde_json::Value> {
+        let text = fs::read_to_string(self.at(RECORD).join("flux")).unwrap_or_default();
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    }
+}
+
+fn link(real: &Path, to: &Path) {
+    fs::create_dir_all(to.parent().unwrap()).unwrap();
+    if fs::hard_link(real, to).is_err() {
+        fs::copy(real, to).unwrap();
+    }
+}
+
+/// A container: what is run in which image, and as whom.
+pub struct Container<'a> {
+    pub image: &'a Image,
+    pub hostname: String,
+    pub ids: (u32, u32),
+    pub environment: BTreeMap<String, String>,
+    pub command: Vec<String>,
+    /// Put before the command, outside of the image: `strace …`, `setpriv …`.
+    pub outside: Vec<String>,
+    /// Shell lines in the container's namespaces before it starts; `$root` is the image.
+    pub before: String,
+}
+
+impl Container<'_> {
+    pub fn new<'a>(image: &'a Image, hostname: &str, command: &[&str]) -> Container<'a> {
+        let environment = [("PATH", PATH), ("HOME", "/root"), ("FLUX_STANDIN_RECORD", "/record/flux")];
+        Container {
+            image,
+            hostname: hostname.into(),
+            ids: (0, 0),
+            environment: environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
+            command: command.iter().map(|word| (*word).to_owned()).collect(),
+            outside: Vec::new(),
+            before: String::new(),
+        }
+    }
+}
+
+/// How a container ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+fn quoted(words: &[String]) -> String {
+    words.iter().map(|word| format!(" '{}'", word.replace('\'', r"'\''"))).collect()
+}
+
+/// Runs containers at once, in a network of their own, until all have ended; 60 seconds at most.
+pub fn run(containers: &[Container]) -> Vec<Ended> {
+    let results = folder();
+    let mut script = String::from("ip link set lo up || exit 99\n");
+    for index in 1..=8 {
+        script += &format!("ip addr add 10.9.0.{index}/32 dev lo\n");
+    }
+    for (number, container) in containers.iter().enumerate() {
+        let variables = container.environment.iter().map(|(name, value)| format!("{name}={value}"));
+        let mut words = container.outside.clone();
+        words.extend(["env".into(), "-i".into()]);
+        words.extend(variables);
+        let (uid, gid) = container.ids;
+        words.extend(["/usr/sbin/chroot".into(), format!("--userspec={uid}:{gid}"), format!("--groups={gid}")]);
+        words.push(container.image.top().display().to_string());
+        words.extend(container.command.iter().cloned());
+        let inner = format!(
+            "hostname \"$1\"\nroot=$2\nmount -t proc proc \"$root/proc\"\n\
+             mount -t devpts -o newinstance,ptmxmode=0666 devpts \"$root/dev/pts\"\n{}\nexec{}",
+            container.before,
+            quoted(&words)
+        );
+        let outer = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "sh", "-ec", &inner, "-"];
+        let mut outer: Vec<String> = outer.iter().map(|word| (*word).to_owned()).collect();
+        outer.extend([container.hostname.clone(), container.image.top().display().to_string()]);
+        let at = results.path().join(number.to_string()).display().to_string();
+        script += &format!("({} </dev/null >{at}.out 2>{at}.err; echo $? >{at}.code) &\n", quoted(&outer));
+    }
+    script += "wait\n";
+    let output = isolated(&["sh", "-c", &script]);
+    let text = |number: usize, suffix: &str| {
+        String::from_utf8_lossy(&fs::read(results.path().join(format!("{number}.{suffix}"))).unwrap_or_default())
+            .into_owned()
+    };
+    let ended = |number| {
+        let code = text(number, "code").trim().parse();
+        let (stdout, stderr) = (text(number, "out"), text(number, "err"));
+        let code = code.unwrap_or_else(|_| panic!("container {number} did not end: {stdout}{stderr}{output:?}"));
+        Ended { code, stdout, stderr }
+    };
+    (0..containers.len()).map(ended).collect()
+}
+
+/// A command in namespaces of its own, with all that it started gone when it returns; 60 seconds at most.
+pub fn isolated(command: &[&str]) -> Output {
+    let mut words = Command::new("timeout");
+    words.args(["-s", "KILL", "60", "unshare", "--net", "--ipc", "--mount", "--pid", "--fork", "--kill-child"]);
+    words.args(command).stdin(Stdio::null()).output().unwrap()
+}
