@@ -1,5 +1,6 @@
 //! What the fuzz tests of all three crates share: the examples, a way to spoil them, and a clock. The same seed spoils an
 //! example the same way, so a failure's seed is all that is needed to see it again.
+#![allow(clippy::print_stdout, reason = "the seed of a failure, and how many inputs there were")]
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};

@@ -198,7 +198,8 @@ fn what_is_left_out_by_default_changes_a_plan_when_it_is_set() {
     let command = words::split("run").unwrap().words;
     let plain = full(Program::Submit { words: command });
     let before = outcome(&plain);
-    let set: [(&str, fn(&mut AgentSpec)); 8] = [
+    type Change = (&'static str, fn(&mut AgentSpec));
+    let set: [Change; 8] = [
         ("flux.complete_workers", |spec| spec.flux.complete_workers = true),
         ("flux.disable_socket", |spec| spec.flux.disable_socket = true),
         ("logging.quiet", |spec| spec.logging.quiet = true),
