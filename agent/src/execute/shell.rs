@@ -156,6 +156,7 @@ impl Shell {
     async fn answer(&mut self, supervisor: &mut Supervisor) -> io::Result<Result<State, u8>> {
         let mut bytes = Vec::new();
         let mut stops = 0;
+        let mut closed = false;
         loop {
             tokio::select! {
                 event = supervisor.event() => match event? {
@@ -170,10 +171,12 @@ impl Shell {
                         let _ = raw::send(-self.child.pid, signal);
                     }
                 },
-                ready = self.reply.readable() => {
+                ready = self.reply.readable(), if !closed => {
                     let mut ready = ready?;
                     let mut chunk = [0; 4096];
                     match nix::unistd::read(ready.get_inner(), &mut chunk) {
+                        // The shell is about to be gone. Always ready from now on: it would starve the news of that.
+                        Ok(0) => closed = true,
                         Ok(count) => bytes.extend_from_slice(&chunk[..count]),
                         Err(nix::errno::Errno::EAGAIN) => ready.clear_ready(),
                         Err(error) => return Err(error.into()),
