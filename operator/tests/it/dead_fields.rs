@@ -269,7 +269,6 @@ fn every_field_makes_a_difference_or_is_refused() {
             }
         })
         .collect();
-    println!("{} leaves", all.len());
     assert!(dead.is_empty(), "{} of {} are dead:\n{}", dead.len(), all.len(), dead.join("\n"));
 }
 
