@@ -370,7 +370,11 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
     let mut wanted = want.launched[0].clone();
     let begin = wanted.argv.iter().position(|word| word.ends_with("/flux")).unwrap();
     wanted.argv.drain(..begin);
-    wanted.environment.extend(case.added.iter().map(|(name, value)| ((*name).into(), (*value).into())));
+    // A follower's prefix stands before Flux, the lead's before the job.
+    let added = case.added.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    if begin > 0 {
+        wanted.environment.extend(added.clone());
+    }
     assert_eq!(brokers, [&wanted]);
     // The lead's initial program: the words after the broker's options.
     let Some(end) = wanted.argv.iter().rposition(|word| word.starts_with("-S")) else { return };
@@ -378,6 +382,7 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
     let from = initial.iter().position(|word| word == "flux");
     let Some(from) = from else { return };
     let mut want_environment = wanted.environment.clone();
+    want_environment.extend(added);
     let uri = wanted.argv.iter().find_map(|word| word.strip_prefix("-Slocal-uri="));
     want_environment.extend(uri.map(|uri| ("FLUX_URI".to_owned(), uri.to_owned())));
     let first = calls.iter().find(|call| call.argv[1..] == initial[from + 1..]);
@@ -404,4 +409,242 @@ fn a_user_of_the_containers_own() {
 #[test]
 fn a_script() {
     compare(&input("script.yaml"));
+}
+
+fn mini_cluster(spec: &str) -> Case {
+    let head = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: mc}\nspec:\n  ";
+    Case { input: format!("{head}{}\n", spec.trim().replace('\n', "\n  ")), ..input("hello.yaml") }
+}
+
+#[test]
+fn a_plain_indexed_jobs_pod_from_a_spec_of_one_line() {
+    let spec = "name = 'plain'\n[runner.program]\nmode = 'submit'\nwords = ['hostname']\n";
+    compare(&Case { certificate: false, ..Case { input: spec.into(), ..input("hello.yaml") } });
+}
+
+#[test]
+fn snippets_a_prefix_a_chain_of_brokers_and_timed_output() {
+    let original = input("launcher-timed.yaml");
+    compare(&Case {
+        // A prefix that does as it is told, in place of a FUSE client.
+        input: original.input.replace("fusion --mount \"/my data\"", "env \"MOUNT=/my data\""),
+        added: vec![("MOUNT", "/my data")],
+        effect: |name, expected| match name {
+            "init" => drop(expected.environment.insert("LD_LIBRARY_PATH".into(), "/opt/conda/lib".into())),
+            "pre" => expected.directory = "/tmp".into(),
+            "brokerPre" | "workerPre" | "post" => {}
+            other => nothing(other, expected),
+        },
+        ..original
+    });
+}
+
+#[test]
+fn what_snippets_write_and_export_is_seen_by_all_that_follows() {
+    compare(&Case {
+        effect: |name, expected| match name {
+            "init" => {
+                expected.environment.insert("NAME".into(), "a b".into());
+                expected.environment.insert("PATH".into(), format!("{}:/own/bin", image::PATH));
+                expected.environment.remove("QUOTED");
+            }
+            "preCommand" => expected.put("/tmp/pre", 0o644, (0, 0), What::File(b"a b\n".to_vec())),
+            other => nothing(other, expected),
+        },
+        ..mini_cluster(
+            "
+size: 2
+containers:
+- image: debian:12
+  command: echo ${NAME}
+  preCommand: echo \"$NAME\" >/tmp/pre
+  commands:
+    init: |
+      export NAME='a b' PATH=$PATH:/own/bin
+      unset QUOTED",
+        )
+    });
+}
+
+#[test]
+fn a_batch_and_one_that_is_quiet() {
+    compare(&Case { left: vec!["/flux-f1.out"], ..input("batch.yaml") });
+    compare(&Case { left: vec!["/flux-f1.out"], ..input("batch-raw-quiet.yaml") });
+}
+
+#[test]
+fn an_image_with_flux_of_its_own() {
+    let prepare = |image: &Image| {
+        std::fs::remove_dir_all(image.at("/mnt/flux/view")).unwrap();
+        image.program(image::stand_in(), "/usr/bin/flux");
+    };
+    compare(&Case { prepare, ..input("view-disabled.yaml") });
+}
+
+#[test]
+fn an_elastic_cluster_with_an_archive_that_is_there() {
+    let prepare = |image: &Image| image.file("/state/archive.tar.gz", 0o600, "state of the last run");
+    let original = input("elastic.yaml");
+    // All of them are waited for: a pod that comes when the job is over finds nobody.
+    compare(&Case { prepare, input: original.input.replace("minSize: 2", "minSize: 3"), ..original });
+}
+
+#[test]
+fn a_broker_configuration_of_the_users_own() {
+    compare(&mini_cluster(
+        "
+size: 2
+flux:
+  brokerConfig: |
+    [bootstrap]
+    curve_cert = \"/mnt/flux/config/curve/curve.cert\"
+    default_port = 8051
+    default_connect = \"tcp://%h.flux-service.default.svc.cluster.local:%p\"
+    [[bootstrap.hosts]]
+    host = \"mc-[0-1]\"
+containers:
+- image: debian:12
+  command: hostname",
+    ));
+}
+
+#[test]
+fn a_container_beside_the_one_that_runs_flux() {
+    let original = input("sidecars.yaml");
+    compare(&Case {
+        input: original.input.replace("sleep 5", "sleep 2"),
+        sidecars: vec!["client"],
+        effect: |name, expected| match name {
+            "servicePre" => {}
+            other => nothing(other, expected),
+        },
+        ..original
+    });
+}
+
+#[test]
+fn an_image_without_a_shell_or_users() {
+    let case = mini_cluster("size: 2\ncontainers:\n- image: scratch\n  command: /mnt/flux/view/bin/flux version");
+    compare(&Case { shell: false, ..case });
+}
+
+#[test]
+fn homes_that_lead_nowhere_and_a_flux_uri_of_another_instance() {
+    let environment = vec![("HOME", "/"), ("FLUX_URI", "local:///elsewhere"), ("SHELL", "/bin/zsh")];
+    compare(&Case { environment, ..input("script.yaml") });
+}
+
+/// One system call of a trace that went well: `pid name(words) = result`.
+struct Call {
+    pid: String,
+    name: String,
+    words: String,
+    result: String,
+}
+
+/// The calls of a trace, in the order in which they ended.
+fn calls(trace: &str) -> Vec<Call> {
+    let mut unfinished = BTreeMap::new();
+    let mut calls = Vec::new();
+    for line in trace.lines() {
+        let Some((pid, rest)) = line.split_once(' ') else { continue };
+        let rest = rest.trim_start();
+        if let Some(begin) = rest.strip_suffix("<unfinished ...>") {
+            unfinished.insert(pid, begin.to_owned());
+            continue;
+        }
+        let whole = match rest.strip_prefix("<... ").and_then(|rest| rest.split_once("resumed>")) {
+            Some((_, end)) => unfinished.remove(pid).unwrap_or_default() + end,
+            None => rest.to_owned(),
+        };
+        let Some((name, words)) = whole.split_once('(') else { continue };
+        let Some((words, result)) = words.rsplit_once(" = ").filter(|(_, result)| !result.starts_with('-')) else {
+            continue;
+        };
+        let [pid, name, words, result] = [pid, name, words, result].map(|text| text.trim().to_owned());
+        calls.push(Call { pid, name, words, result });
+    }
+    calls
+}
+
+/// The text in quotes of a call's words.
+fn quoted(words: &str) -> Vec<&str> {
+    words.split('"').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn nothing_else_is_written_and_nothing_else_is_started() {
+    need_strace();
+    let case = mini_cluster(
+        "
+size: 1
+containers:
+- image: debian:12
+  fluxUser: {name: flux, uid: 1002}
+  command: /usr/bin/true
+  commands:
+    init: export A=1
+    post: export B=2",
+    );
+    let spec = spec_of(&case.input);
+    let image = pod_image(&case, &spec, 1);
+    let mut container = Container::new(&image, "mc-0", &[AGENT, "run"]);
+    let log = image.at(RECORD).join("trace").display().to_string();
+    let strace = ["strace", "-f", "-s", "4096", "-o", &log, "-e", "trace=file,process", "-e", "signal=none"];
+    container.outside = strace.map(str::to_owned).into();
+    let plan = planned(&case.input, 0, &facts(&image, &spec, 0, &container));
+    let ended = image::run(&[container]);
+    assert_eq!(ended[0].code, 0, "{ended:?}");
+
+    let steps = plan[0]["steps"].as_array().unwrap();
+    let planned_paths: Vec<&str> = steps.iter().filter_map(|step| step["path"].as_str()).collect();
+    let calls = calls(&std::fs::read_to_string(log).unwrap());
+    let is_agent = |call: &Call| call.name == "execve" && call.words.starts_with(&format!("\"{AGENT}\""));
+    // strace's own child, env and chroot come before the agent.
+    let begin = calls.iter().position(is_agent).unwrap();
+    let mut threads = vec![calls[begin].pid.as_str()];
+    let mut written = std::collections::BTreeSet::new();
+    for call in &calls[begin..] {
+        if !threads.contains(&call.pid.as_str()) {
+            continue; // a child: it runs another program, or is about to
+        }
+        if call.name.starts_with("clone") && call.words.contains("CLONE_THREAD") {
+            threads.push(&call.result);
+        }
+        let writes = match call.name.as_str() {
+            "open" | "openat" => {
+                ["O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC"].iter().any(|flag| call.words.contains(flag))
+            }
+            name => {
+                ["mkdir", "rename", "unlink", "rmdir", "link", "chmod", "chown", "mknod", "truncate", "utime"]
+                    .iter()
+                    .any(|part| name.contains(part))
+                    && name != "readlink"
+                    && name != "readlinkat"
+            }
+        };
+        if writes {
+            written.extend(quoted(&call.words).into_iter().map(str::to_owned));
+        }
+    }
+    let is_planned = |path: &str| {
+        let whole = path.replace("/.", "/").replace(".runner.new", "");
+        let is_above = |planned: &&str| planned.starts_with(&format!("{path}/"));
+        planned_paths.contains(&path)
+            || (path.ends_with(".runner.new") && planned_paths.contains(&whole.as_str()))
+            || planned_paths.iter().any(|planned| is_above(&planned))
+            || ["/etc/passwd", "/etc/group", "/dev/null", "/dev/ptmx"].contains(&path)
+            || path.starts_with("/dev/pts/")
+            || path.starts_with("/proc/self/fd/")
+    };
+    let unplanned: Vec<&String> = written.iter().filter(|path| !is_planned(path)).collect();
+    assert!(unplanned.is_empty(), "{unplanned:?}");
+    let missed: Vec<&&str> = planned_paths.iter().filter(|path| !image.at(path).exists()).collect();
+    assert!(missed.is_empty() && written.len() > 10, "{missed:?} {written:?}");
+
+    let started = calls[begin..].iter().filter(|call| call.name == "execve");
+    let programs: Vec<&str> = started.map(|call| quoted(&call.words)[0]).collect();
+    let flux = "/mnt/flux/view/bin/flux";
+    let want = [AGENT, "/usr/bin/bash", AGENT, flux, flux, "/usr/bin/true", AGENT];
+    assert_eq!(programs, want, "the agent, one shell, its report after each snippet, Flux with what Flux runs");
 }
