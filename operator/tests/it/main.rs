@@ -9,6 +9,7 @@ mod dead_fields;
 mod examples;
 mod fuzz;
 mod golden;
+mod inputs;
 mod lead;
 mod life;
 mod quiet;

@@ -188,13 +188,16 @@ pub(super) const FIXED: &[&str] = &[
     "services",
 ];
 
+/// The largest number that a bound can be: the API server reads bounds as floating point, and a larger one overflows.
+const EXACT_MAX: i64 = (1 << 53) - 1;
+
 /// Lowest and highest value of numbers.
 pub(super) const RANGES: &[(&str, i64, i64)] = &[
     ("spec.size", 1, 10_000),
     ("spec.maxSize", 0, 10_000),
     ("spec.minSize", 0, 10_000),
     ("spec.tasks", 0, i32::MAX as i64),
-    ("spec.deadlineSeconds", 1, i64::MAX),
+    ("spec.deadlineSeconds", 1, EXACT_MAX),
     ("spec.backoffLimit", 0, i32::MAX as i64),
     ("spec.ttlSecondsAfterFinished", 0, i32::MAX as i64),
     ("spec.flux.logLevel", 0, 7),

@@ -1,0 +1,114 @@
+//! What stands in files is put before the real API server, as a strict client would: examples and what they are rendered
+//! to, users' manifests, and the folder of bad inputs. Nothing is kept (dry run).
+
+use std::path::{Path, PathBuf};
+
+use flux_operator::render::{Facts, Options, objects};
+use flux_shared::curve::Certificate;
+use flux_shared::{manifest, validate};
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, test};
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let nested = paths.into_iter().flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
+    nested.filter(|path| path.extension().is_some_and(|ending| ending == "yaml")).collect()
+}
+
+fn below_the_crate(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join(path)
+}
+
+fn minicluster(text: &str) -> Option<Value> {
+    let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
+    let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).unwrap();
+    documents.into_iter().find(|document| document["kind"] == "MiniCluster")
+}
+
+/// What the API server says to an object in this namespace.
+async fn offer(bed: &Bed, group: &str, plural: &str, object: &impl Serialize) -> Result<(), String> {
+    let mut object = serde_json::to_value(object).unwrap();
+    object["metadata"]["namespace"] = json!(bed.namespace);
+    let path = format!("/{group}/namespaces/{}/{plural}?dryRun=All&fieldValidation=Strict", bed.namespace);
+    let request = http::Request::post(path).header("content-type", "application/json");
+    let request = request.body(serde_json::to_vec(&object).unwrap()).unwrap();
+    bed.client.request::<Value>(request).await.map(drop).map_err(|error| error.to_string())
+}
+
+async fn offer_minicluster(bed: &Bed, document: &Value) -> Result<(), String> {
+    offer(bed, "apis/flux-framework.org/v1alpha2", "miniclusters", document).await
+}
+
+#[test]
+fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
+    test("examples", async |bed| {
+        let mut wrong = Vec::new();
+        for file in files(&below_the_crate("../examples")) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let Some(mut document) = minicluster(&text) else { continue };
+            document["metadata"]["namespace"] = json!(bed.namespace);
+            let cluster = validate::validate(&manifest::from_value(&document).unwrap()).unwrap();
+            let certificate = Certificate::from_keys("example", &[1; 32], &[2; 32]);
+            let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
+            let mut told = vec![
+                offer_minicluster(&bed, &document).await,
+                offer(&bed, "api/v1", "configmaps", &objects.config_map).await,
+                offer(&bed, "api/v1", "secrets", objects.secret.expose()).await,
+                offer(&bed, "api/v1", "services", &objects.headless).await,
+                offer(&bed, "apis/batch/v1", "jobs", &objects.job).await,
+            ];
+            for service in &objects.services {
+                told.push(offer(&bed, "api/v1", "services", service).await);
+            }
+            if let Some(pod) = &objects.services_pod {
+                told.push(offer(&bed, "api/v1", "pods", pod).await);
+            }
+            let refused = told.into_iter().filter_map(Result::err);
+            wrong.extend(refused.map(|why| format!("{}: {why}", file.display())));
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    });
+}
+
+#[test]
+fn upstreams_manifests_are_accepted_where_they_are_at_hand() {
+    test("upstream", async |bed| {
+        let folder = std::env::var_os("UPSTREAM_MANIFESTS").map(PathBuf::from);
+        let folder = folder.unwrap_or_else(|| below_the_crate("../../shared/manifests")).join("v1alpha2");
+        let mut wrong = Vec::new();
+        for file in files(&folder) {
+            let document = minicluster(&std::fs::read_to_string(&file).unwrap()).unwrap();
+            if let Err(why) = offer_minicluster(&bed, &document).await {
+                wrong.push(format!("{}: {why}", file.display()));
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    });
+}
+
+#[test]
+fn bad_inputs_are_refused_by_whom_they_say() {
+    test("bad", async |bed| {
+        let mut wrong = Vec::new();
+        for file in files(&below_the_crate("../shared/tests/bad")) {
+            let text = std::fs::read_to_string(&file).unwrap();
+            let by_api_server = text.starts_with("# refused-by: api-server");
+            let Some(document) = minicluster(&text) else { continue };
+            if document["apiVersion"] != "flux-framework.org/v1alpha2" {
+                continue;
+            }
+            match offer_minicluster(&bed, &document).await {
+                Ok(()) if by_api_server => wrong.push(format!("{}: the API server accepts it", file.display())),
+                Err(why) if !by_api_server => {
+                    wrong.push(format!("{}: the API server refuses it: {why}", file.display()))
+                }
+                _ => {}
+            }
+        }
+        assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    });
+}
