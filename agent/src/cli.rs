@@ -12,6 +12,7 @@ use flux_shared::paths::{DEFAULT_MOUNT_PATH, SOFTWARE_STAGE, SPEC_FILE, TERMINAT
 use crate::failure::Failure;
 use crate::install::{Installed, install};
 use crate::log::{Format, Log};
+use crate::people::{self, Place, Shell};
 use crate::plan::ContainerRole;
 use crate::{dry_run, execute, run, view, wrap};
 
@@ -19,6 +20,9 @@ use crate::{dry_run, execute, run, view, wrap};
 ///
 /// In a pod: `install` and `view` fill the shared volume, then `run` is the container's entrypoint. It writes Flux's
 /// files, runs the user's snippets, waits for the parent broker, starts Flux and ends with the job's own exit code.
+///
+/// For people, by `kubectl exec POD -- /mnt/flux/flux-agent …`: `status` says what the instance waits for, `preflight`
+/// what is wrong with the pod, `connect` opens a shell in the instance, `stop` shuts it down.
 ///
 /// On a laptop: `dry-run FILE` shows what every pod of a MiniCluster would do, without a cluster.
 #[derive(Debug, Parser)]
@@ -72,6 +76,38 @@ enum Command {
         entrypoint: Entrypoint,
     },
     DryRun(dry_run::Args),
+    /// A shell inside the instance, or `connect -- CMD`: the environment, the socket and the user of Flux
+    Connect {
+        #[command(flatten)]
+        place: Place,
+        #[arg(last = true, value_name = "CMD")]
+        command: Vec<OsString>,
+    },
+    /// The instance as this pod sees it: state, brokers that are missing and why, drained nodes, jobs
+    Status {
+        /// Say nothing and end with 0 if this pod's broker is in its running state, else with 1 and the reason
+        #[arg(long)]
+        ready: bool,
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Judge what Flux needs of this pod, each with its remedy; ends with 1 if something fails
+    Preflight {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Shut the instance down in order (on the lead): running jobs are cancelled, state is saved, all pods end
+    Stop {
+        #[command(flatten)]
+        place: Place,
+    },
+    /// Completions for a shell, to be sourced: `source <(flux-agent completions bash)`
+    Completions {
+        shell: Shell,
+    },
     /// Run a command and say on standard error how long it took: `FLUXTIME label wall time 0:04.73`
     Time {
         /// The word after FLUXTIME
@@ -166,6 +202,13 @@ impl Cli {
             }
             Command::Sidecar { name, entrypoint } => entrypoint.run(ContainerRole::Sidecar(name)),
             Command::DryRun(args) => dry_run(&args),
+            Command::Connect { place, command } => tell(people::connect(&place, &command)),
+            Command::Status { ready, json, place } => show(people::status(&place, ready, json)),
+            Command::Preflight { place } => show(people::preflight(&place)),
+            Command::Stop { place } => tell(people::stop(&place)),
+            Command::Completions { shell } => {
+                write_out(&people::script(shell, &<Cli as clap::CommandFactory>::command()))
+            }
             Command::Time { label, command } => finish(wrap::time(&label, &command)),
             Command::Batch { command } => finish(wrap::batch(&command)),
             Command::Diagnostics => finish(wrap::diagnostics()),
@@ -181,12 +224,24 @@ impl Cli {
     }
 }
 
-fn finish(result: Result<u8, Failure>) -> u8 {
+/// Prints what a command for people found; its exit code.
+fn show(found: Result<(String, u8), Failure>) -> u8 {
+    tell(found.map(|(text, code)| {
+        write_out(&text);
+        code
+    }))
+}
+
+/// The pod's termination message is not for what a person or a probe ran beside the entrypoint.
+fn tell(result: Result<u8, Failure>) -> u8 {
     result.unwrap_or_else(|failure| {
         Log::new(Format::Text, false).failure(&failure);
-        failure.report(TERMINATION_LOG.as_ref());
         failure.category.code()
     })
+}
+
+fn finish(result: Result<u8, Failure>) -> u8 {
+    tell(result.inspect_err(|failure| failure.report(TERMINATION_LOG.as_ref())))
 }
 
 fn dry_run(args: &dry_run::Args) -> u8 {

@@ -11,6 +11,7 @@ mod facts;
 mod failure;
 mod install;
 mod log;
+mod people;
 mod plan;
 mod run;
 mod runtime;

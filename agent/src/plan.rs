@@ -16,6 +16,7 @@ mod error;
 mod follower;
 mod helpers;
 mod hosts;
+mod instance;
 mod lead;
 mod options;
 mod program;
@@ -37,6 +38,7 @@ use serde::Serialize;
 use crate::facts::Facts;
 
 pub use error::PlanError;
+pub use instance::Instance;
 use scene::Scene;
 pub use scene::flux_below;
 pub use user::home_of;

@@ -6,8 +6,10 @@
 #![expect(clippy::disallowed_methods, reason = "wire up: reads the clock")]
 
 use std::error::Error;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+
+use flux_shared::agent_spec::AgentSpec;
 
 use crate::execute::{self, execute};
 use crate::facts::Facts;
@@ -32,7 +34,7 @@ pub struct Options {
 /// The container's exit code.
 pub fn run(options: &Options, container: &ContainerRole) -> u8 {
     let mut timeline = Timeline::start();
-    match crate::runtime::block_on(entrypoint(options, container, &mut timeline)) {
+    match crate::runtime::block_on(Box::pin(entrypoint(options, container, &mut timeline))) {
         Ok(code) => code,
         Err(failure) => {
             Log::new(options.format, false).failure(&failure);
@@ -63,11 +65,16 @@ async fn entrypoint(options: &Options, container: &ContainerRole, timeline: &mut
 }
 
 fn plan(options: &Options, container: &ContainerRole) -> Result<Plan, Failure> {
-    let spec = crate::spec::read(&options.spec)
-        .map_err(|error| Failure::new(error.category(), chain(&error), error.hint()))?;
-    let facts = Facts::read(&options.root, &spec).map_err(|error| Failure::internal(chain(&error)))?;
+    let (spec, facts) = read(&options.spec, &options.root)?;
     crate::plan::plan(&spec, &facts, container)
         .map_err(|error| Failure::new(error.category(), chain(&error), error.hint()))
+}
+
+/// The spec, and this host.
+pub fn read(spec: &Path, root: &Path) -> Result<(AgentSpec, Facts), Failure> {
+    let spec = crate::spec::read(spec).map_err(|error| Failure::new(error.category(), chain(&error), error.hint()))?;
+    let facts = Facts::read(root, &spec).map_err(|error| Failure::internal(chain(&error)))?;
+    Ok((spec, facts))
 }
 
 fn greet(log: Log, plan: &Plan) {

@@ -18,17 +18,17 @@ const REPORTS: [&[&str]; 3] = [&["flux", "overlay", "status", "-v"], &["flux", "
 
 /// Runs `command` and says on standard error how long it took.
 pub fn time(label: &str, command: &[OsString]) -> Result<u8, Failure> {
-    crate::runtime::block_on(async {
+    crate::runtime::block_on(Box::pin(async {
         let begin = Instant::now();
         let code = Inside::new()?.run(command, Output::Inherit).await?;
         Log::new(Format::Text, false).plain("time", &flux_time(label, begin.elapsed()));
         Ok(code)
-    })
+    }))
 }
 
 /// Runs `command`, which submits a batch and prints its id; then waits for it. Its exit code is the batch's.
 pub fn batch(command: &[OsString]) -> Result<u8, Failure> {
-    crate::runtime::block_on(async {
+    crate::runtime::block_on(Box::pin(async {
         let mut inside = Inside::new()?;
         let failed = |error: std::io::Error| Failure::internal(format!("failed to read the job's id: {error}"));
         let (mut printed, there) = std::io::pipe().map_err(failed)?;
@@ -44,12 +44,12 @@ pub fn batch(command: &[OsString]) -> Result<u8, Failure> {
             None => ["flux", "job", "wait", "--all"].map(OsString::from).into(),
         };
         inside.run(&wait, Output::Inherit).await
-    })
+    }))
 }
 
 /// Prints the reports and then holds the instance up until it is told to stop.
 pub fn diagnostics() -> Result<u8, Failure> {
-    crate::runtime::block_on(async {
+    crate::runtime::block_on(Box::pin(async {
         let mut inside = Inside::new()?;
         let log = Log::new(Format::Text, false);
         for report in REPORTS {
@@ -60,7 +60,7 @@ pub fn diagnostics() -> Result<u8, Failure> {
         log.info("diagnostics", "the instance stays up; `flux-agent stop` ends it");
         let stopped = inside.supervisor.unless_stopped(std::future::pending::<()>()).await;
         stopped.map(|_| 0).map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
-    })
+    }))
 }
 
 /// A supervisor inside an instance.

@@ -16,22 +16,27 @@ pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     Ok(steps)
 }
 
+/// The parent must answer before the broker starts.
+fn wait(scene: &Scene) -> Result<Option<Planned>, PlanError> {
+    let parent = parent(scene)?;
+    Ok(parent.map(|(host, port)| Planned::with(&["cluster_domain"], Step::WaitParent { host, port })))
+}
+
 /// The parent's full name, so that the resolver needs no search list; or a remote lead as it was given.
 /// A broker.toml of the user's own may name other hosts and ports: Flux then waits by itself.
-fn wait(scene: &Scene) -> Result<Option<Planned>, PlanError> {
+pub(super) fn parent(scene: &Scene) -> Result<Option<(String, u16)>, PlanError> {
     let spec = scene.spec;
     if spec.flux.broker_config.is_some() {
         return Ok(None);
     }
     let parent = topology::parent(spec.flux.topology.as_deref(), scene.rank, scene.hosts.size())?;
-    let (host, port) = match &spec.network.lead {
+    Ok(Some(match &spec.network.lead {
         Some(lead) if parent == 0 => (lead.address.clone(), lead.port),
         _ => {
             let suffix = hosts::suffix(spec, &scene.domain);
             (format!("{}{suffix}.", scene.hosts.name(parent)), spec.network.port)
         }
-    };
-    Ok(Some(Planned::with(&["cluster_domain"], Step::WaitParent { host, port })))
+    }))
 }
 
 fn launch(scene: &Scene) -> Result<Planned, PlanError> {

@@ -60,18 +60,27 @@ impl Watch {
 
 /// Whether some connection of this network namespace to remote port `port` is established.
 fn is_connected(proc_net: &Path, port: u16) -> bool {
-    ["tcp", "tcp6"]
-        .iter()
-        .filter_map(|name| std::fs::read_to_string(proc_net.join(name)).ok())
-        .any(|text| has_established(&text, port))
+    !established_in(proc_net, port).is_empty()
 }
 
-fn has_established(text: &str, port: u16) -> bool {
+/// The own ends of the connections to remote port `port` that are established.
+pub fn established(port: u16) -> Vec<String> {
+    established_in(Path::new("/proc/net"), port)
+}
+
+fn established_in(proc_net: &Path, port: u16) -> Vec<String> {
+    let texts = ["tcp", "tcp6"].iter().filter_map(|name| std::fs::read_to_string(proc_net.join(name)).ok());
+    texts.flat_map(|text| established_to(&text, port)).collect()
+}
+
+fn established_to(text: &str, port: u16) -> Vec<String> {
     let port = format!(":{port:04X}");
-    text.lines().skip(1).any(|line| {
-        let mut words = line.split_whitespace().skip(2);
-        words.next().is_some_and(|remote| remote.ends_with(&port)) && words.next() == Some(ESTABLISHED)
-    })
+    let own_end = |line: &str| {
+        let mut words = line.split_whitespace().skip(1);
+        let (own, remote, state) = (words.next()?, words.next()?, words.next()?);
+        (remote.ends_with(&port) && state == ESTABLISHED).then(|| own.to_owned())
+    };
+    text.lines().skip(1).filter_map(own_end).collect()
 }
 
 #[cfg(test)]
@@ -82,10 +91,11 @@ mod tests {
     fn only_an_established_connection_to_the_port_counts() {
         let head = "  sl  local_address rem_address   st tx_queue\n";
         let line = |local: &str, remote: &str, state: &str| format!("{head}   0: {local} {remote} {state} 0:0\n");
-        assert!(has_established(&line("0100007F:D431", "0100007F:1F72", "01"), 8050));
-        assert!(!has_established(&line("0100007F:D431", "0100007F:1F72", "02"), 8050));
-        assert!(!has_established(&line("0100007F:1F72", "0100007F:D431", "01"), 8050), "a child's, not the parent's");
-        assert!(!has_established(head, 8050));
+        assert_eq!(established_to(&line("0100007F:D431", "0100007F:1F72", "01"), 8050), ["0100007F:D431"]);
+        assert!(established_to(&line("0100007F:D431", "0100007F:1F72", "02"), 8050).is_empty());
+        let childs = line("0100007F:1F72", "0100007F:D431", "01");
+        assert!(established_to(&childs, 8050).is_empty(), "a child's, not the parent's");
+        assert!(established_to(head, 8050).is_empty());
     }
 
     #[test]

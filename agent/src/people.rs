@@ -1,0 +1,81 @@
+//! Commands for people, over `kubectl exec POD -- /mnt/flux/flux-agent …`: connect, status, preflight, stop.
+//!
+//! ```text
+//! spec, facts ─► plan::instance ─► look (broker's socket, network, files) ─► judge (pure) ─► lines, exit code
+//! ```
+//!
+//! They change nothing. `connect` and `stop` become the program that they start; nothing here is supervised.
+
+mod broker;
+mod completions;
+mod connect;
+mod elf;
+mod inspect;
+mod look;
+mod preflight;
+mod status;
+
+use std::path::PathBuf;
+
+use flux_shared::agent_spec::AgentSpec;
+use flux_shared::paths::SPEC_FILE;
+
+use crate::facts::Facts;
+use crate::failure::Failure;
+use crate::plan::{Instance, PlanError};
+use crate::run::chain;
+
+pub use completions::{Shell, script};
+pub use connect::{connect, stop};
+
+/// Where the pod's spec and files are.
+#[derive(Debug, clap::Args)]
+pub struct Place {
+    /// The AgentSpec, which the operator mounts
+    #[arg(long, value_name = "FILE", default_value = SPEC_FILE)]
+    spec: PathBuf,
+    /// Look for files below this folder
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    root: PathBuf,
+}
+
+/// What all these commands start from.
+struct Pod {
+    spec: AgentSpec,
+    facts: Facts,
+    instance: Instance,
+    root: PathBuf,
+}
+
+impl Pod {
+    fn read(place: &Place) -> Result<Pod, Failure> {
+        let (spec, facts) = crate::run::read(&place.spec, &place.root)?;
+        let refused = |error: PlanError| Failure::new(error.category(), chain(&error), error.hint());
+        let instance = Instance::of(&spec, &facts).map_err(refused)?;
+        Ok(Pod { spec, facts, instance, root: place.root.clone() })
+    }
+}
+
+/// Whether the broker runs, in a word and an exit code; or all that is known of the instance.
+pub fn status(place: &Place, ready: bool, json: bool) -> Result<(String, u8), Failure> {
+    let pod = Pod::read(place)?;
+    let state = look::state(&pod);
+    if ready {
+        return Ok(match status::ready(&state) {
+            Ok(()) => (String::new(), 0),
+            Err(why) => (format!("not ready: {why}\n"), 1),
+        });
+    }
+    let code = u8::from(state.is_err());
+    let seen = look::all(&pod, state)?;
+    let report = status::report(&seen);
+    Ok((if json { report.json() } else { report.text() }, code))
+}
+
+/// What could keep Flux from starting here, each with its remedy; 1 if something will.
+pub fn preflight(place: &Place) -> Result<(String, u8), Failure> {
+    let pod = Pod::read(place)?;
+    let checks = preflight::judge(&inspect::findings(&pod)?);
+    let failed = checks.iter().any(|check| check.level == preflight::Level::Fail);
+    Ok((preflight::text(&checks), u8::from(failed)))
+}

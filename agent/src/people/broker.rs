@@ -1,0 +1,189 @@
+//! Questions to a broker over its local socket, in Flux's own messages: no `flux` program, no Python, under a
+//! millisecond each. What a message looks like is Flux RFC 3; the socket's framing is that of flux-core's
+//! `librouter/sendfd.c` and `usock.c` (the same in every release since 0.12).
+//!
+//! ```text
+//! socket: one byte (0, or the errno of a refusal), then per message: magic, length, frames (length, bytes) …
+//! frames: end of route (empty), topic, payload (JSON with a NUL), header (20 bytes)
+//! ```
+#![expect(clippy::disallowed_methods, reason = "looks: asks the broker")]
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use serde_json::Value;
+
+/// How long a broker may take for one answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+const MAGIC: [u8; 4] = 0xffee_0012_u32.to_ne_bytes();
+const HEADER: usize = 20;
+const REQUEST: u8 = 1;
+/// The message has a topic, a payload and a route.
+const FLAGS: u8 = 0b1011;
+/// The broker that is asked itself; in the user's field: to be filled in by the broker.
+pub const ANY: u32 = u32::MAX;
+/// More than any answer that is asked for here.
+const LONGEST: usize = 64 << 20;
+
+/// Why there is no answer.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+pub enum Silence {
+    #[error("its socket {0} is not there: it has not started, or has ended")]
+    NoSocket(String),
+    #[error("nobody listens on its socket any more: it has ended")]
+    Dead,
+    #[error("it refuses this user ({0}): only the user that runs Flux may ask")]
+    Refused(String),
+    #[error("it does not answer within {} s", PATIENCE.as_secs())]
+    Slow,
+    #[error("it refuses to answer: {0}")]
+    Answer(String),
+    #[error("failed to talk to it: {0}")]
+    Odd(String),
+}
+
+/// The answer of broker `rank` (`ANY`: this one) to the question `topic`, over the socket at `path`.
+pub fn ask(path: &str, rank: u32, topic: &str, payload: &str) -> Result<Value, Silence> {
+    let mut stream = connect(path)?;
+    stream.write_all(&request(rank, topic, payload)).map_err(odd)?;
+    let mut head = [0; 8];
+    stream.read_exact(&mut head).map_err(odd)?;
+    let length = u32::from_be_bytes([head[4], head[5], head[6], head[7]]) as usize;
+    if head[..4] != MAGIC || length > LONGEST {
+        return Err(Silence::Odd("it speaks otherwise".into()));
+    }
+    let mut message = vec![0; length];
+    stream.read_exact(&mut message).map_err(odd)?;
+    answer(&message).unwrap_or_else(|| Err(Silence::Odd("its answer cannot be read".into())))
+}
+
+fn connect(path: &str) -> Result<UnixStream, Silence> {
+    let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Silence::NoSocket(path.to_owned()),
+        io::ErrorKind::ConnectionRefused => Silence::Dead,
+        io::ErrorKind::PermissionDenied => Silence::Refused(crate::failure::plain(&error)),
+        _ => odd(error),
+    })?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(odd)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(odd)?;
+    let mut verdict = [0];
+    stream.read_exact(&mut verdict).map_err(odd)?;
+    match verdict[0] {
+        0 => Ok(stream),
+        errno => Err(Silence::Refused(errno_text(errno.into()))),
+    }
+}
+
+fn odd(error: io::Error) -> Silence {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Silence::Slow,
+        io::ErrorKind::UnexpectedEof => Silence::Dead,
+        _ => Silence::Odd(crate::failure::plain(&error)),
+    }
+}
+
+fn errno_text(errno: u32) -> String {
+    crate::failure::plain(&io::Error::from_raw_os_error(errno.cast_signed()))
+}
+
+fn request(rank: u32, topic: &str, payload: &str) -> Vec<u8> {
+    let mut header = vec![0x8e, 1, REQUEST, FLAGS];
+    // User, role (the broker knows both), to whom, which question.
+    for word in [ANY, 0, rank, 1] {
+        header.extend(word.to_be_bytes());
+    }
+    let mut message = Vec::new();
+    for part in [b"", topic.as_bytes(), &[payload.as_bytes(), b"\0"].concat(), &header] {
+        // No frame of a question is as long as 255 bytes.
+        message.push(part.len().to_le_bytes()[0]);
+        message.extend_from_slice(part);
+    }
+    let length = (message.len() as u32).to_be_bytes();
+    [&MAGIC, &length, message.as_slice()].concat()
+}
+
+/// None if the message is none.
+fn answer(message: &[u8]) -> Option<Result<Value, Silence>> {
+    let mut frames = frames(message)?;
+    let header = frames.pop().filter(|header| header.len() == HEADER)?;
+    let errno = u32::from_be_bytes(header[12..16].try_into().ok()?);
+    let has_payload = header[3] & 2 != 0;
+    let payload = frames.pop().filter(|_| has_payload).unwrap_or_default();
+    let payload = payload.strip_suffix(b"\0").unwrap_or(payload);
+    Some(match errno {
+        0 if payload.is_empty() => Ok(Value::Null),
+        0 => Ok(serde_json::from_slice(payload).ok()?),
+        // An error may say more than its number.
+        _ if payload.is_empty() => Err(Silence::Answer(errno_text(errno))),
+        _ => Err(Silence::Answer(String::from_utf8_lossy(payload).into_owned())),
+    })
+}
+
+fn frames(message: &[u8]) -> Option<Vec<&[u8]>> {
+    let mut frames = Vec::new();
+    let mut rest = message;
+    while let Some((&first, after)) = rest.split_first() {
+        let (length, after) = match first {
+            255 => {
+                let (length, after) = after.split_first_chunk::<4>()?;
+                (u32::from_be_bytes(*length) as usize, after)
+            }
+            length => (length.into(), after),
+        };
+        let (frame, after) = after.split_at_checked(length)?;
+        frames.push(frame);
+        rest = after;
+    }
+    Some(frames)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What flux-core 0.88 answered to `state-machine.get`.
+    fn response(errno: u32, flags: u8, payload: &[u8]) -> Vec<u8> {
+        let mut header = vec![0x8e, 1, 2, flags];
+        for word in [0, 5, errno, 1] {
+            header.extend(word.to_be_bytes());
+        }
+        let mut message = vec![0, 3];
+        message.extend_from_slice(b"a.b");
+        if flags & 2 != 0 {
+            message.push(255);
+            message.extend((payload.len() as u32).to_be_bytes());
+            message.extend_from_slice(payload);
+        }
+        message.push(20);
+        message.extend(header);
+        message
+    }
+
+    #[test]
+    fn an_answer_is_json_or_says_why_not() {
+        let value = answer(&response(0, 0b1011, b"{\"state\":\"run\"}\0")).unwrap().unwrap();
+        assert_eq!(value["state"], "run");
+        assert_eq!(answer(&response(0, 0b1001, b"")), Some(Ok(Value::Null)));
+        assert_eq!(answer(&response(1, 0b1001, b"")), Some(Err(Silence::Answer("operation not permitted".into()))));
+        let why = answer(&response(38, 0b1011, b"no such service\0"));
+        assert_eq!(why, Some(Err(Silence::Answer("no such service".into()))));
+    }
+
+    #[test]
+    fn a_question_is_framed_as_flux_does() {
+        let bytes = request(ANY, "state-machine.get", "{}");
+        let (head, message) = bytes.split_at(8);
+        assert_eq!(head, [0x12, 0, 0xee, 0xff, 0, 0, 0, 43 + 1]);
+        let frames = frames(message).unwrap();
+        assert_eq!(frames[..3], [b"".as_slice(), b"state-machine.get", b"{}\0"]);
+        assert_eq!(frames[3], [&[0x8e, 1, 1, 11][..], &[255; 4], &[0; 4], &[255; 4], &[0, 0, 0, 1]].concat());
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_answered(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..80)) {
+            let _ = answer(&bytes);
+        }
+    }
+}

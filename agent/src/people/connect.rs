@@ -1,0 +1,75 @@
+//! `connect` and `stop`: become a program inside the instance.
+#![expect(clippy::disallowed_methods, reason = "act: becomes another program")]
+
+use std::ffi::{OsStr, OsString};
+use std::os::unix::process::CommandExt;
+use std::process::Command;
+
+use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND};
+
+use super::{Place, Pod, look};
+use crate::execute::session::Session;
+use crate::failure::{Failure, plain};
+use crate::log::write_whole;
+use crate::supervise::program::{Found, find};
+
+/// A shell, or `command`, with the environment and the user of Flux. Returns only if it does not start.
+pub fn connect(place: &Place, command: &[OsString]) -> Result<u8, Failure> {
+    let pod = Pod::read(place)?;
+    if let Err(why) = look::state(&pod) {
+        write_whole(format!("flux-agent: the broker is not there ({why}); `flux-agent status` says more\n"));
+    }
+    let argv = match (command, &pod.facts.shell) {
+        ([], Some(shell)) => vec![shell.into()],
+        ([], None) => {
+            let remedy = "give a command: flux-agent connect -- flux resource list";
+            return Err(Failure::new(Category::ShellMissing, "failed to find a shell in this image", remedy));
+        }
+        (command, _) => command.to_vec(),
+    };
+    Ok(become_program(&pod, &argv))
+}
+
+/// Shuts the instance down, from its lead.
+pub fn stop(place: &Place) -> Result<u8, Failure> {
+    let pod = Pod::read(place)?;
+    let here = &pod.instance;
+    if here.is_lead {
+        return Ok(become_program(&pod, &["flux", "shutdown"].map(OsString::from)));
+    }
+    let (name, namespace) = (&pod.spec.name, &pod.spec.namespace);
+    write_whole(match &pod.spec.network.lead {
+        Some(lead) => format!(
+            "flux-agent: this is {}: an instance is shut down on its lead, {}, with `flux shutdown`\n",
+            here.hostname, lead.address
+        ),
+        None => format!(
+            "flux-agent: this is {} (rank {}): an instance is shut down on its lead:\n  kubectl exec -n {namespace} \
+             $(kubectl get pod -n {namespace} -o name -l batch.kubernetes.io/job-name={name},\
+             batch.kubernetes.io/job-completion-index=0) -- {} stop\n",
+            here.hostname,
+            here.rank,
+            pod.spec.paths().agent()
+        ),
+    });
+    Ok(1)
+}
+
+/// exec; the exit code that a shell would give if it does not happen.
+fn become_program(pod: &Pod, argv: &[OsString]) -> u8 {
+    let mut session = Session::of_process();
+    pod.instance.environment.iter().for_each(|change| session.apply(change));
+    session.environment.insert("FLUX_URI".into(), format!("local://{}", pod.instance.socket).into());
+    let name = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
+    let (path, why, code) = match find(name, &session.environment, &session.directory) {
+        Found::Program(path) => (Some(path), String::new(), NOT_EXECUTABLE),
+        Found::NotExecutable(_) => (None, "it is not executable".into(), NOT_EXECUTABLE),
+        Found::Nowhere => (None, "not found on the PATH".into(), NOT_FOUND),
+    };
+    let why = path.map_or(why, |path| {
+        look::be_owner(pod);
+        plain(&Command::new(path).arg0(name).args(&argv[1..]).env_clear().envs(&session.environment).exec())
+    });
+    write_whole(format!("flux-agent: failed to start {}: {why}\n", name.to_string_lossy()));
+    code
+}

@@ -1,0 +1,1 @@
+//! What a program needs of its host: architecture, loader, C library.

@@ -1,0 +1,107 @@
+//! What a broker says, and what the network says of those that are missing.
+#![expect(clippy::disallowed_methods, reason = "looks: asks the broker and the network")]
+
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
+use flux_shared::hostlist;
+use nix::unistd::{Gid, Uid};
+use serde_json::Value;
+
+use super::Pod;
+use super::broker::{ANY, Silence, ask};
+use super::status::{Absent, Link, Seen, State};
+use crate::failure::Failure;
+use crate::wait::{Missing, Parent};
+
+/// Absent hosts that are looked for; the rest is only named.
+const MOST_LOOKED_FOR: usize = 8;
+/// Between two looks at the connection to the parent.
+const SHORT_WHILE: Duration = Duration::from_millis(400);
+
+/// What state this pod's broker is in.
+pub fn state(pod: &Pod) -> Result<State, Silence> {
+    be_owner(pod);
+    let answer = ask(&socket(pod), ANY, "state-machine.get", "{}")?;
+    let name = answer["state"].as_str().unwrap_or("unknown").to_owned();
+    Ok(State { name, seconds: answer["duration"].as_f64().unwrap_or_default() as u64 })
+}
+
+/// … and all else that can be learned from here.
+pub fn all<'a>(pod: &'a Pod, state: Result<State, Silence>) -> Result<Seen<'a>, Failure> {
+    let mut seen = Seen::new(&pod.instance, state);
+    // A broker that has not joined yet would wait for its parent with every question to the lead.
+    let joined = pod.instance.is_lead || seen.state.as_ref().is_ok_and(|state| state.has_joined());
+    if joined && seen.state.is_ok() {
+        let ask = |topic: &str, payload: &str| ask(&socket(pod), 0, topic, payload).unwrap_or_default();
+        seen.online = ranks(&ask("groups.get", "{\"name\":\"broker.online\"}")["members"]);
+        if seen.state.as_ref().is_ok_and(|state| state.has_resources()) {
+            seen.drained = ask("resource.status", "{}")["drain"].take();
+            seen.jobs = ask("job-list.job-stats", "{}")["job_states"].take();
+            seen.recent = ask("job-list.list", RECENT_JOBS)["jobs"].take();
+        }
+    }
+    let missing = seen.missing();
+    crate::runtime::look(Box::pin(async {
+        if let Some((host, port)) = &pod.instance.parent
+            && !joined
+        {
+            seen.parent = Some((host.clone(), link(host, *port, pod).await));
+        }
+        for rank in missing.into_iter().take(MOST_LOOKED_FOR) {
+            let host = pod.instance.hosts.get(rank as usize).cloned().unwrap_or_default();
+            let mut target = Parent::new(&pod.instance.full_name(&host), pod.spec.network.port, &pod.root);
+            seen.absent.push(Absent { rank, host, why: target.probe().await.err() });
+        }
+        Ok(0)
+    }))?;
+    Ok(seen)
+}
+
+/// The newest five.
+const RECENT_JOBS: &str =
+    r#"{"max_entries":5,"attrs":["state","nnodes","annotations","exception_type","exception_note"],"constraint":{}}"#;
+
+async fn link(host: &str, port: u16, pod: &Pod) -> Result<Link, Missing> {
+    Parent::new(host, port, &pod.root).probe().await?;
+    let before = crate::wait::connection::established(port);
+    tokio::time::sleep(SHORT_WHILE).await;
+    let after = crate::wait::connection::established(port);
+    Ok(if before.iter().any(|local| after.contains(local)) { Link::Steady } else { Link::Broken })
+}
+
+fn socket(pod: &Pod) -> String {
+    pod.root.join(pod.instance.socket.trim_start_matches('/')).to_string_lossy().into_owned()
+}
+
+/// An instance knows its owner only: root becomes that user. Where it may not, the broker decides.
+pub fn be_owner(pod: &Pod) {
+    let Ok(data) = std::fs::metadata(socket(pod)) else { return };
+    if nix::unistd::geteuid().is_root() && data.uid() != 0 {
+        let (uid, gid) = (Uid::from_raw(data.uid()), Gid::from_raw(data.gid()));
+        let _ = nix::unistd::setgroups(&[gid]);
+        let _ = nix::unistd::setgid(gid);
+        let _ = nix::unistd::setuid(uid);
+    }
+}
+
+/// The ranks of an idset, such as `0-3,7`.
+fn ranks(set: &Value) -> Option<Vec<u32>> {
+    let set = set.as_str()?;
+    let names = if set.is_empty() { Vec::new() } else { hostlist::expand(&format!("[{set}]")).ok()? };
+    names.iter().map(|name| name.parse().ok()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sets_of_ranks_are_read() {
+        assert_eq!(ranks(&"0-2,7".into()), Some(vec![0, 1, 2, 7]));
+        assert_eq!(ranks(&"3".into()), Some(vec![3]));
+        assert_eq!(ranks(&"".into()), Some(vec![]));
+        assert_eq!(ranks(&Value::Null), None);
+        assert_eq!(ranks(&"a-b".into()), None);
+    }
+}

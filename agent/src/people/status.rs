@@ -1,0 +1,231 @@
+//! What an instance waits for, from what was seen of it. Pure.
+
+use serde_json::{Value, json};
+
+use super::broker::Silence;
+use crate::plan::Instance;
+use crate::wait::Missing;
+
+/// Job states, as Flux numbers them (RFC 21): those that wait for the scheduler.
+const WAITING: u64 = 2 | 4 | 8;
+/// A broker that is in one state for so many seconds is stuck.
+const STUCK: u64 = 10;
+
+/// A broker's state.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct State {
+    pub name: String,
+    /// For how long.
+    pub seconds: u64,
+}
+
+impl State {
+    /// The parent has let it in, so that questions to the lead get there.
+    pub fn has_joined(&self) -> bool {
+        !matches!(self.name.as_str(), "none" | "load-builtins" | "join")
+    }
+
+    /// Nodes and jobs are known: its start-up script has run.
+    pub fn has_resources(&self) -> bool {
+        matches!(self.name.as_str(), "quorum" | "run" | "cleanup")
+    }
+}
+
+/// The connection to a parent whose port answers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Link {
+    /// One connection stands.
+    Steady,
+    /// None does, or always another: the parent closes them.
+    Broken,
+}
+
+/// A host whose broker is not online.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Absent {
+    pub rank: u32,
+    pub host: String,
+    /// Why it cannot be reached; none: its port answers.
+    pub why: Option<Missing>,
+}
+
+/// What was seen.
+#[derive(Debug)]
+pub struct Seen<'a> {
+    pub instance: &'a Instance,
+    pub state: Result<State, Silence>,
+    pub online: Option<Vec<u32>>,
+    /// As `resource.status` has it: ranks, and why.
+    pub drained: Value,
+    /// As `job-list.job-stats` has it: how many are in each state.
+    pub jobs: Value,
+    /// As `job-list.list` has it: the newest.
+    pub recent: Value,
+    pub parent: Option<(String, Result<Link, Missing>)>,
+    pub absent: Vec<Absent>,
+}
+
+impl<'a> Seen<'a> {
+    pub fn new(instance: &'a Instance, state: Result<State, Silence>) -> Seen<'a> {
+        let (drained, jobs, recent) = (Value::Null, Value::Null, Value::Null);
+        Seen { instance, state, online: None, drained, jobs, recent, parent: None, absent: Vec::new() }
+    }
+
+    /// Ranks that are not online, if that is known.
+    pub fn missing(&self) -> Vec<u32> {
+        let Some(online) = &self.online else { return Vec::new() };
+        (0..self.instance.hosts.len() as u32).filter(|rank| !online.contains(rank)).collect()
+    }
+}
+
+/// Whether the pod's broker is in its running state; if not, why.
+pub fn ready(state: &Result<State, Silence>) -> Result<(), String> {
+    match state {
+        Ok(state) if state.name == "run" => Ok(()),
+        Ok(state) => Err(format!("the broker is in state {} for {} s", state.name, state.seconds)),
+        Err(silence) => Err(format!("the broker does not answer: {silence}")),
+    }
+}
+
+/// What a person is told: topics with a line each.
+#[derive(Debug)]
+pub struct Report<'a> {
+    seen: &'a Seen<'a>,
+    lines: Vec<(&'static str, String)>,
+}
+
+pub fn report<'a>(seen: &'a Seen<'a>) -> Report<'a> {
+    let mut lines = vec![("broker", broker(seen))];
+    lines.extend(seen.parent.as_ref().map(|(host, link)| ("parent", parent(seen, host.trim_end_matches('.'), link))));
+    let missing = seen.missing();
+    if let Some(online) = &seen.online {
+        lines.push(("online", format!("{} of {} brokers", online.len(), seen.instance.hosts.len())));
+    }
+    lines.extend(seen.absent.iter().map(|absent| ("missing", absence(absent))));
+    if missing.len() > seen.absent.len() {
+        lines.push(("missing", format!("and {} more", missing.len() - seen.absent.len())));
+    }
+    lines.extend(members(&seen.drained).map(|(ranks, why)| ("drained", drained(seen.instance, ranks, why))));
+    let count = |name: &str| seen.jobs[name].as_u64().unwrap_or_default();
+    if seen.jobs.is_object() {
+        let waiting = count("depend") + count("priority") + count("sched");
+        let (run, ended) = (count("run") + count("cleanup"), count("inactive"));
+        lines.push(("jobs", format!("{run} running, {waiting} waiting, {ended} ended")));
+    }
+    lines.extend(seen.recent.as_array().into_iter().flatten().filter_map(|found| Some(("job", job(found)?))));
+    Report { seen, lines }
+}
+
+impl Report<'_> {
+    pub fn text(&self) -> String {
+        self.lines.iter().map(|(topic, line)| format!("{topic:<8} {line}\n")).collect()
+    }
+
+    /// The facts under names of their own, and the lines for a person.
+    pub fn json(&self) -> String {
+        let Seen { instance, state, online, drained, jobs, recent, .. } = self.seen;
+        let state = state.as_ref().ok();
+        let lines = self.lines.iter().map(|(topic, line)| json!([topic, line])).collect::<Vec<Value>>();
+        let report = json!({
+            "status": 1, "host": instance.hostname, "rank": instance.rank, "size": instance.hosts.len(),
+            "state": state.map(|state| &state.name), "seconds": state.map(|state| state.seconds),
+            "online": online, "missing": online.is_some().then(|| self.seen.missing()),
+            "drained": drained, "jobs": jobs, "recent": recent, "lines": lines,
+        });
+        format!("{report}\n")
+    }
+}
+
+fn broker(seen: &Seen) -> String {
+    let Instance { hostname, rank, .. } = seen.instance;
+    match &seen.state {
+        Ok(state) => {
+            format!("{hostname} (rank {rank}) is in state {} for {} s{}", state.name, state.seconds, meaning(state))
+        }
+        Err(silence) => format!("{hostname} (rank {rank}) does not answer: {silence}"),
+    }
+}
+
+/// What a state other than `run` means.
+fn meaning(state: &State) -> &'static str {
+    match state.name.as_str() {
+        "join" => ": it waits for its parent broker",
+        "config-sync" | "init" => ": it runs its start-up script",
+        "quorum" => ": it waits until enough brokers are online",
+        "cleanup" | "shutdown" | "finalize" | "goodbye" | "unload-builtins" | "exit" => ": it is shutting down",
+        _ => "",
+    }
+}
+
+fn parent(seen: &Seen, host: &str, link: &Result<Link, Missing>) -> String {
+    let stuck = seen.state.as_ref().is_ok_and(|state| state.seconds >= STUCK);
+    match link {
+        Err(missing) => format!("{host}: {missing}. {}", remedy(missing)),
+        Ok(Link::Broken) if stuck || seen.state.is_err() => format!(
+            "{host} answers, but no connection to it stands: is its certificate another one? (`flux-agent preflight` \
+             on both shows them)"
+        ),
+        Ok(Link::Broken) => format!("{host} answers; not connected yet"),
+        Ok(Link::Steady) => {
+            format!("{host} is connected, and has not let this broker in yet: `flux-agent status` there says why")
+        }
+    }
+}
+
+fn absence(absent: &Absent) -> String {
+    let Absent { rank, host, why } = absent;
+    let why = match why {
+        Some(missing @ Missing::Port(_)) | Some(missing @ Missing::Name(_)) | Some(missing @ Missing::Route { .. }) => {
+            format!("{missing}. {}", remedy(missing))
+        }
+        None => JOINING.into(),
+    };
+    format!("{host} (rank {rank}): {why}")
+}
+
+const JOINING: &str = "its pod is there, its broker has not joined: `flux-agent status` there says why";
+
+/// What a person can do.
+pub fn remedy(missing: &Missing) -> &'static str {
+    match missing {
+        Missing::Name(_) => "Does its pod run (kubectl get pod), and does the headless Service exist?",
+        Missing::Route { .. } => "Is there a network policy or a firewall between the pods?",
+        Missing::Port(_) => "Its pod is there: look at its log, or ask `flux-agent status` there",
+    }
+}
+
+fn drained(instance: &Instance, ranks: &str, why: &Value) -> String {
+    let host = ranks.parse().ok().and_then(|rank: usize| instance.hosts.get(rank)).map_or("", String::as_str);
+    let reason = why["reason"].as_str().filter(|reason| !reason.is_empty()).unwrap_or("no reason given");
+    format!("{host} (rank {ranks}): {reason}. `flux resource undrain {ranks}` gives it back").trim_start().to_owned()
+}
+
+/// What keeps a job waiting, or has failed it before it ran.
+fn job(job: &Value) -> Option<String> {
+    let id = f58(job["id"].as_u64()?);
+    let nodes = job["nnodes"].as_u64().map_or(String::new(), |nodes| format!(" ({nodes} nodes)"));
+    if let Some(note) = job["exception_note"].as_str() {
+        let kind = job["exception_type"].as_str().unwrap_or_default();
+        return Some(format!("{id}{nodes} failed ({kind}): {note}"));
+    }
+    let state = job["state"].as_u64()?;
+    let why = job["annotations"]["sched"]["reason_pending"].as_str();
+    let plain = if state == 2 { "for what it depends on" } else { "for nodes that are up, free and not drained" };
+    (state & WAITING != 0).then(|| format!("{id}{nodes} waits {}", why.unwrap_or(plain)))
+}
+
+/// A job's id as Flux writes it: base 58.
+fn f58(mut id: u64) -> String {
+    const DIGITS: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
+    let mut text = Vec::new();
+    while id > 0 || text.is_empty() {
+        text.push(char::from(DIGITS[(id % 58) as usize]));
+        id /= 58;
+    }
+    text.push('ƒ');
+    text.into_iter().rev().collect()
+}
+
+fn members(object: &Value) -> impl Iterator<Item = (&str, &Value)> {
+    object.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), value))
+}

@@ -1,0 +1,88 @@
+//! What commands for people need to know of the instance that a pod belongs to; the same decisions as `plan`'s.
+
+use flux_shared::agent_spec::AgentSpec;
+
+use super::{EnvChange, Owner, PlanError, Planned, Scene, Step, environment, follower, hosts, user};
+use crate::facts::Facts;
+
+/// The instance as one of its pods sees it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Instance {
+    /// This host's name and place.
+    pub hostname: String,
+    pub rank: u32,
+    pub is_lead: bool,
+    /// Every host in rank order, the short names that Flux uses.
+    pub hosts: Vec<String>,
+    /// What follows a host's name in the DNS, with both dots.
+    pub suffix: String,
+    /// Path of the broker's socket.
+    pub socket: String,
+    /// Full name and port of the parent broker; none for the lead, or where the user's own broker.toml says it.
+    pub parent: Option<(String, u16)>,
+    /// Who Flux runs as.
+    pub owner: Owner,
+    /// From the container's environment to that of Flux.
+    pub environment: Vec<EnvChange>,
+    /// Where HOME leads after that is made by the entrypoint, if by nobody else.
+    pub notice: Option<String>,
+}
+
+impl Instance {
+    pub fn of(spec: &AgentSpec, facts: &Facts) -> Result<Instance, PlanError> {
+        let scene = Scene::new(spec, facts)?;
+        let parent = if scene.is_lead() { None } else { follower::parent(&scene)? };
+        let steps = user::steps(&scene).into_iter().chain([environment::step(&scene)?]);
+        let changes = steps.filter_map(|planned: Planned| match planned.step {
+            Step::Environment { changes } => Some(changes),
+            _ => None,
+        });
+        Ok(Instance {
+            rank: scene.rank,
+            is_lead: scene.is_lead(),
+            suffix: format!("{}.", hosts::suffix(spec, &scene.domain)),
+            socket: scene.socket(),
+            parent,
+            owner: scene.identity.owner,
+            environment: changes.flatten().collect(),
+            notice: scene.identity.notice.clone(),
+            hostname: scene.hostname,
+            hosts: scene.hosts.names,
+        })
+    }
+
+    /// A host's name for the resolver.
+    pub fn full_name(&self, host: &str) -> String {
+        // A remote lead is known by its address or its own full name.
+        if host.contains(['.', ':']) { host.to_owned() } else { format!("{host}{}", self.suffix) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn instance(spec: &str, index: u32) -> Instance {
+        let spec = AgentSpec::from_toml(spec).unwrap();
+        Instance::of(&spec, &Facts { index: Some(index), ..Facts::default() }).unwrap()
+    }
+
+    #[test]
+    fn a_follower_has_a_parent_and_the_lead_has_none() {
+        let spec = "name='mc'\nsize=3\nnamespace='ns'";
+        let lead = instance(spec, 0);
+        assert!(lead.is_lead && lead.parent.is_none() && lead.hosts.len() == 3);
+        assert_eq!(lead.full_name("mc-2"), "mc-2.flux-service.ns.svc.cluster.local.");
+        let follower = instance(spec, 2);
+        assert_eq!((follower.rank, follower.is_lead), (2, false));
+        assert_eq!(follower.parent, Some(("mc-0.flux-service.ns.svc.cluster.local.".into(), 8050)));
+        assert_eq!(follower.socket, "/mnt/flux/config/run/flux/local");
+    }
+
+    #[test]
+    fn a_remote_lead_is_named_as_it_was_given() {
+        let burst = instance("name='burst-0'\nsize=2\n[network]\nlead={address='lead.example',port=30123}", 1);
+        assert_eq!(burst.parent, Some(("lead.example".into(), 30123)));
+        assert_eq!(burst.full_name("lead.example"), "lead.example");
+    }
+}
