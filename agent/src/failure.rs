@@ -71,7 +71,11 @@ impl fmt::Display for Failure {
         write!(f, "flux-agent: {}: {cause}.", self.category.name())?;
         match self.remedy.as_str() {
             "" => Ok(()),
-            remedy => write!(f, " {remedy}."),
+            remedy => {
+                let (first, rest) = remedy.split_at(remedy.chars().next().map_or(0, char::len_utf8));
+                let end = if rest.ends_with('?') { "" } else { "." };
+                write!(f, " {}{rest}{end}", first.to_uppercase())
+            }
         }
     }
 }
@@ -88,7 +92,7 @@ mod tests {
         let failure = Failure::write("write", Path::new("/mnt/flux/R"), &error);
         let line = failure.to_string();
         assert!(
-            line.starts_with("flux-agent: write-failed: failed to write /mnt/flux/R: no space left on device. give")
+            line.starts_with("flux-agent: write-failed: failed to write /mnt/flux/R: no space left on device. Give")
         );
         assert!(!line.contains('\n') && line.ends_with('.'));
     }

@@ -1,1 +1,83 @@
-fn main() {}
+//! A stand-in for `flux`, for tests and for CI's images: enough of its behaviour that pods start, join, run and end as
+//! with the real one, and a record of what it was given. Facts: flux-core 0.88, measured.
+//!
+//! Kept from the real one: rank from the hostlist; a follower waits for the lead, ends with 0 when dismissed or told
+//! to stop, and stays up when the lead is killed; the lead runs the program once the quorum has joined; SIGTERM to the
+//! lead is SIGHUP to the program and exit code 129; `submit --watch` holds its output back unless on a terminal.
+//!
+//! `FLUX_STANDIN_RECORD=FILE`: one JSON line for every call.
+#![allow(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    reason = "a program for tests, outside the zones"
+)]
+
+mod broker;
+mod jobs;
+
+use std::io::Write;
+use std::os::unix::process::CommandExt;
+use std::process::{Command, ExitCode};
+
+fn main() -> ExitCode {
+    record();
+    let args: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = args.iter().map(String::as_str).collect();
+    ExitCode::from(match words.as_slice() {
+        ["start" | "broker", rest @ ..] => broker::run(rest),
+        ["submit" | "run", rest @ ..] => jobs::submit(rest, words[0] == "run"),
+        ["batch", rest @ ..] => jobs::batch(rest),
+        ["job", "status", id] => jobs::code_of(id),
+        ["shutdown", ..] => broker::ask("shutdown").map_or(1, |_| 0),
+        ["uptime"] => broker::ask("uptime").map_or(1, |answer| say(&answer)),
+        ["overlay", "status", ..] => broker::ask("overlay").map_or(1, |answer| say(&answer)),
+        ["getattr", name] => broker::ask(&format!("getattr {name}")).map_or(1, |answer| say(&answer)),
+        ["proxy", uri, command @ ..] if !command.is_empty() => proxy(uri, command),
+        ["version" | "--version"] => say("commands:\t\tstand-in"),
+        ["job", "wait", ..] | ["queue", "idle"] | ["jobs", ..] | ["module", ..] => 0,
+        ["lsattr" | "dmesg" | "resource" | "queue", ..] => say(&format!("stand-in: {}", words.join(" "))),
+        other => {
+            eprintln!("flux: {other:?} is unknown to the stand-in");
+            1
+        }
+    })
+}
+
+fn say(text: &str) -> u8 {
+    println!("{text}");
+    0
+}
+
+fn proxy(uri: &str, command: &[&str]) -> u8 {
+    let error = Command::new(command[0]).args(&command[1..]).env("FLUX_URI", uri).exec();
+    eprintln!("flux-proxy: {}: {error}", command[0]);
+    127
+}
+
+/// Appends what this call was given.
+fn record() {
+    let Some(path) = std::env::var_os("FLUX_STANDIN_RECORD") else { return };
+    let environment: std::collections::BTreeMap<String, String> = std::env::vars_os()
+        .map(|(name, value)| (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned()))
+        .collect();
+    let mask = nix::sys::stat::umask(nix::sys::stat::Mode::from_bits_truncate(0o022));
+    nix::sys::stat::umask(mask);
+    let (files, _) = nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap_or_default();
+    let line = serde_json::json!({
+        "argv": std::env::args().collect::<Vec<_>>(),
+        "environment": environment,
+        "directory": std::env::current_dir().unwrap_or_default(),
+        "uid": nix::unistd::getuid().as_raw(),
+        "gid": nix::unistd::getgid().as_raw(),
+        "groups": nix::unistd::getgroups().unwrap_or_default().iter().map(|gid| gid.as_raw()).collect::<Vec<_>>(),
+        "umask": format!("{:04o}", mask.bits()),
+        "nofile": files,
+        "pid": std::process::id(),
+        "time": std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default().as_secs_f64(),
+    });
+    let file = std::fs::OpenOptions::new().append(true).create(true).open(path);
+    let _ = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+}

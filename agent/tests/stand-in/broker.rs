@@ -1,0 +1,254 @@
+//! Brokers: the lead listens, followers connect to it.
+
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Child, Command};
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Duration;
+
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
+
+const GOODBYE: &str = "goodbye\n";
+
+enum Event {
+    Signal(Signal),
+    Joined(u32, TcpStream),
+    Dismissed,
+    Shutdown,
+    Ask(String, UnixStream),
+}
+
+struct Broker {
+    rank: u32,
+    hosts: Vec<String>,
+    port: u16,
+    connect: String,
+    quorum: usize,
+    attributes: BTreeMap<String, String>,
+    program: Vec<String>,
+}
+
+pub fn run(words: &[&str]) -> u8 {
+    let mut signals = SigSet::empty();
+    for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD, Signal::SIGUSR1] {
+        signals.add(signal);
+    }
+    signals.thread_block().expect("signals can be blocked");
+    let broker = match read(words) {
+        Ok(broker) => broker,
+        Err(why) => {
+            eprintln!("flux-broker: {why}");
+            return 1;
+        }
+    };
+    let (sender, events) = channel();
+    let to = sender.clone();
+    std::thread::spawn(move || {
+        while let Ok(signal) = signals.wait() {
+            let _ = to.send(Event::Signal(signal));
+        }
+    });
+    let socket = broker.attributes.get("local-uri").and_then(|uri| uri.strip_prefix("local://")).map(str::to_owned);
+    if let Some(path) = &socket {
+        serve(path, sender.clone());
+    }
+    let code = if broker.rank == 0 { broker.lead(&sender, &events) } else { broker.follow(&sender, &events) };
+    if let Some(path) = socket {
+        let _ = std::fs::remove_file(path);
+    }
+    code
+}
+
+fn read(words: &[&str]) -> Result<Broker, String> {
+    let (mut config, mut attributes, mut at) = (None, BTreeMap::new(), 0);
+    while let Some(word) = words.get(at) {
+        if let Some((name, value)) = word.strip_prefix("-S").map(|set| set.split_once('=').unwrap_or((set, "1"))) {
+            attributes.insert(name.to_owned(), value.to_owned());
+        } else if ["--config", "--config-path", "-c"].contains(word) {
+            at += 1;
+            config = words.get(at);
+        } else if !word.starts_with('-') {
+            break;
+        }
+        at += 1;
+    }
+    let program = words[at.min(words.len())..].iter().map(|word| (*word).to_owned()).collect();
+    let path = format!("{}/broker.toml", config.ok_or("no configuration")?);
+    let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
+    let table: toml::Table = toml::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
+    let bootstrap = table.get("bootstrap").ok_or("no [bootstrap]")?;
+    let text_of = |name: &str| bootstrap.get(name).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
+    let mut hosts = Vec::new();
+    for entry in bootstrap.get("hosts").and_then(toml::Value::as_array).ok_or("no hosts")? {
+        let list = entry.get("host").and_then(toml::Value::as_str).ok_or("a host without a name")?;
+        hosts.extend(flux_shared::hostlist::expand(list)?);
+    }
+    let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let rank = hosts.iter().position(|host| *host == own).ok_or(format!("{own} is not in the hostlist"))?;
+    if hosts.len() > 1 {
+        let certificate = text_of("curve_cert");
+        std::fs::read(&certificate).map_err(|error| format!("{certificate}: {error}"))?;
+    }
+    let quorum = attributes.get("broker.quorum").and_then(|quorum| quorum.parse().ok()).unwrap_or(hosts.len());
+    let port = bootstrap.get("default_port").and_then(toml::Value::as_integer).unwrap_or(8050);
+    Ok(Broker {
+        rank: u32::try_from(rank).map_err(|error| error.to_string())?,
+        hosts,
+        port: u16::try_from(port).map_err(|error| error.to_string())?,
+        connect: text_of("default_connect"),
+        quorum,
+        attributes,
+        program,
+    })
+}
+
+impl Broker {
+    fn lead(&self, sender: &Sender<Event>, events: &Receiver<Event>) -> u8 {
+        if self.hosts.len() > 1 {
+            let Ok(listener) = TcpListener::bind(("0.0.0.0", self.port)) else {
+                eprintln!("flux-broker: port {} is taken", self.port);
+                return 1;
+            };
+            let to = sender.clone();
+            std::thread::spawn(move || welcome(&listener, &to));
+        }
+        let (mut followers, mut program, mut told): (BTreeMap<u32, TcpStream>, Option<Child>, bool) =
+            Default::default();
+        let code = loop {
+            if program.is_none() && followers.len() + 1 >= self.quorum && !self.program.is_empty() {
+                match Command::new(&self.program[0]).args(&self.program[1..]).envs(self.uri()).process_group(0).spawn()
+                {
+                    Ok(child) => program = Some(child),
+                    Err(error) => break if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 },
+                }
+            }
+            match events.recv().expect("the signal thread lives") {
+                Event::Joined(rank, stream) => {
+                    followers.insert(rank, stream);
+                }
+                Event::Signal(Signal::SIGCHLD) => {
+                    let ended = program.as_mut().and_then(|child| child.try_wait().ok().flatten());
+                    if let Some(status) = ended {
+                        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+                        break if told { 129 } else { code.to_le_bytes()[0] };
+                    }
+                }
+                Event::Signal(Signal::SIGUSR1) => {}
+                Event::Signal(_) | Event::Shutdown => match &program {
+                    Some(child) => {
+                        told = true;
+                        let _ = kill(Pid::from_raw(-child.id().cast_signed()), Signal::SIGHUP);
+                    }
+                    None => break 0,
+                },
+                Event::Ask(what, stream) => self.answer(&what, stream, &followers),
+                Event::Dismissed => {}
+            }
+        };
+        for mut stream in followers.into_values() {
+            let _ = stream.write_all(GOODBYE.as_bytes());
+        }
+        code
+    }
+
+    fn follow(&self, sender: &Sender<Event>, events: &Receiver<Event>) -> u8 {
+        let (rank, to) = (self.rank, sender.clone());
+        let target = self
+            .connect
+            .trim_start_matches("tcp://")
+            .replace("%h", &self.hosts[0])
+            .replace("%p", &self.port.to_string());
+        std::thread::spawn(move || {
+            loop {
+                if let Ok(mut stream) = TcpStream::connect(&target) {
+                    let _ = stream.write_all(format!("rank {rank}\n").as_bytes());
+                    let mut text = String::new();
+                    let _ = stream.read_to_string(&mut text);
+                    if text == GOODBYE {
+                        let _ = to.send(Event::Dismissed);
+                        return;
+                    }
+                }
+                std::thread::sleep(Duration::from_millis(100));
+            }
+        });
+        loop {
+            match events.recv().expect("the signal thread lives") {
+                Event::Dismissed | Event::Signal(Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP) => return 0,
+                Event::Ask(what, stream) => self.answer(&what, stream, &BTreeMap::new()),
+                _ => {}
+            }
+        }
+    }
+
+    fn uri(&self) -> Option<(String, String)> {
+        self.attributes.get("local-uri").map(|uri| ("FLUX_URI".to_owned(), uri.clone()))
+    }
+
+    fn answer(&self, what: &str, mut stream: UnixStream, followers: &BTreeMap<u32, TcpStream>) {
+        let size = self.hosts.len();
+        let online = followers.len() + 1;
+        let state = if online >= self.quorum { "run" } else { "quorum" };
+        let text = match what {
+            "uptime" => format!(" 00:00:00 {state} 1s,  owner stand-in,  size {size},  offline {}", size - online),
+            "overlay" => {
+                (1..size).filter(|rank| !followers.contains_key(&u32::try_from(*rank).unwrap_or_default())).fold(
+                    format!("0 {}: {}", self.hosts[0], if online == size { "full" } else { "partial" }),
+                    |text, rank| text + &format!("\n {rank} {}: offline", self.hosts[rank]),
+                )
+            }
+            "getattr size" => size.to_string(),
+            "getattr rank" => self.rank.to_string(),
+            "getattr hostlist" => self.hosts.join(","),
+            other => other.trim_start_matches("getattr ").to_owned(),
+        };
+        let _ = stream.write_all(text.as_bytes());
+    }
+}
+
+fn welcome(listener: &TcpListener, to: &Sender<Event>) {
+    for stream in listener.incoming().flatten() {
+        let to = to.clone();
+        std::thread::spawn(move || {
+            let mut line = String::new();
+            let _ = BufReader::new(&stream).read_line(&mut line);
+            if let Some(rank) = line.strip_prefix("rank ").and_then(|rank| rank.trim().parse().ok()) {
+                let _ = to.send(Event::Joined(rank, stream));
+            }
+        });
+    }
+}
+
+/// The local socket: one question a connection.
+fn serve(path: &str, to: Sender<Event>) {
+    let _ = std::fs::remove_file(path);
+    let Ok(listener) = UnixListener::bind(path) else {
+        eprintln!("flux-broker: cannot bind {path}");
+        return;
+    };
+    std::thread::spawn(move || {
+        for stream in listener.incoming().flatten() {
+            let mut line = String::new();
+            let _ = BufReader::new(&stream).read_line(&mut line);
+            let _ = match line.trim() {
+                "" => continue,
+                "shutdown" => to.send(Event::Shutdown),
+                other => to.send(Event::Ask(other.to_owned(), stream)),
+            };
+        }
+    });
+}
+
+/// Asks the broker that FLUX_URI names.
+pub fn ask(what: &str) -> Option<String> {
+    let uri = std::env::var("FLUX_URI").ok()?;
+    let mut stream = UnixStream::connect(uri.strip_prefix("local://")?).ok()?;
+    stream.write_all(format!("{what}\n").as_bytes()).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}

@@ -1,0 +1,99 @@
+//! Jobs: plain child processes.
+
+use std::io::{IsTerminal, Read, Write};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Stdio};
+
+/// Options that take the next word.
+const WITH_VALUE: [&str; 14] =
+    ["-N", "-n", "-c", "-g", "-t", "-q", "-o", "-B", "--flags", "--cwd", "--env", "--output", "--error", "--nodes"];
+
+struct Request<'a> {
+    tasks: usize,
+    watch: bool,
+    command: &'a [&'a str],
+}
+
+fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
+    let (mut nodes, mut tasks, mut watch, mut at) = (1, None, false, 0);
+    while let Some(word) = words.get(at).filter(|word| word.starts_with('-')) {
+        if let Some(count) = word.strip_prefix("-n").and_then(|count| count.parse().ok()) {
+            tasks = Some(count);
+        }
+        watch |= *word == "--watch";
+        if WITH_VALUE.contains(word) {
+            let value = words.get(at + 1).and_then(|value| value.parse().ok());
+            match *word {
+                "-N" => nodes = value.unwrap_or(1),
+                "-n" => tasks = value,
+                _ => {}
+            }
+            at += 1;
+        }
+        at += 1;
+    }
+    Request { tasks: tasks.unwrap_or(nodes), watch, command: words.get(at..).unwrap_or_default() }
+}
+
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    code.to_le_bytes()[0]
+}
+
+/// One child a task; the highest code.
+pub fn submit(words: &[&str], prompt: bool) -> u8 {
+    let request = parse(words);
+    let Some((name, arguments)) = request.command.split_first() else {
+        eprintln!("flux-submit: ERROR: job command and arguments are missing");
+        return 1;
+    };
+    if !request.watch && !prompt {
+        println!("f1x0");
+    }
+    let live = prompt || std::io::stdout().is_terminal();
+    let mut children = Vec::new();
+    for rank in 0..request.tasks {
+        let mut command = Command::new(name);
+        command.args(arguments).env("FLUX_TASK_RANK", rank.to_string()).env("FLUX_JOB_ID", "f1");
+        command.stdout(if live { Stdio::inherit() } else { Stdio::piped() });
+        match command.spawn() {
+            Ok(child) => children.push(child),
+            Err(error) => {
+                eprintln!("flux-shell: ERROR: {name}: {error}");
+                return if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
+            }
+        }
+    }
+    let (mut highest, mut held_back) = (0, Vec::new());
+    for mut child in children {
+        if let Some(mut stdout) = child.stdout.take() {
+            let _ = stdout.read_to_end(&mut held_back);
+        }
+        highest = highest.max(child.wait().map_or(1, code));
+    }
+    let _ = std::io::stdout().write_all(&held_back);
+    highest
+}
+
+/// Runs the script at once and puts its code into the job's id.
+pub fn batch(words: &[&str]) -> u8 {
+    let request = parse(words);
+    let [script, ..] = request.command else { return 1 };
+    let output = std::fs::File::create("flux-f1.out").expect("a writable working directory");
+    let status = Command::new(script).env("FLUX_JOB_ID", "f1").stdout(output).status();
+    match status {
+        Ok(status) => {
+            println!("f1x{}", code(status));
+            0
+        }
+        Err(error) => {
+            eprintln!("flux-batch: ERROR: {script}: {error}");
+            1
+        }
+    }
+}
+
+/// The code in a batch's id.
+pub fn code_of(id: &str) -> u8 {
+    id.split_once('x').and_then(|(_, code)| code.parse().ok()).unwrap_or(1)
+}
