@@ -57,6 +57,13 @@ fn post() -> PostParams {
     PostParams { dry_run: false, field_manager: Some(labels::MANAGER.into()) }
 }
 
+/// Whether the namespace is on its way out, so that nobody will read what could be written.
+fn is_going(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+}
+
 /// The error of a call, sorted by who can help.
 fn sorted<K: Resource<DynamicType = ()>>(verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
     let kind = K::kind(&()).into_owned();
@@ -233,8 +240,13 @@ impl Writer {
 
     /// Tells people. Best effort: an event that cannot be written is only logged.
     pub async fn tell(&self, object: &Cluster, events: &[Event]) {
+        if object.meta().deletion_timestamp.is_some() {
+            return;
+        }
         for event in events {
-            if let Err(error) = self.recorder.publish(event, &object.object_ref(&())).await {
+            if let Err(error) = self.recorder.publish(event, &object.object_ref(&())).await
+                && !is_going(&error)
+            {
                 crate::telemetry::warn("failed to write an event", &error);
             }
         }
