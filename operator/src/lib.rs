@@ -15,6 +15,7 @@ pub mod install;
 pub mod keys;
 pub mod lease;
 pub mod metrics;
+pub mod migrate;
 pub mod notice;
 pub mod observe;
 pub mod reconcile;

@@ -7,6 +7,7 @@
 //!
 //! Every replica serves, whoever leads: the Secret is shared, and whichever replica is first makes it. v1alpha2 is what is
 //! stored, so only readers and writers of v1alpha1 depend on it.
+#![expect(clippy::disallowed_types, reason = "it hands the client on")]
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -30,7 +31,7 @@ pub const PATH: &str = "/convert";
 pub const NAME: &str = "flux-operator-webhook";
 /// Port of the server in its pod.
 pub const PORT: u16 = 9443;
-/// How long a new authority is known to API servers before a certificate of it is used.
+/// Longer than API servers take to notice a change of the CRD.
 const OVERLAP: Duration = Duration::from_secs(60);
 
 /// What the administrator chooses.
@@ -49,6 +50,9 @@ pub struct Settings {
     /// to whoever wrote them
     #[arg(long = "webhook-certificate", value_name = "DIRECTORY")]
     pub directory: Option<PathBuf>,
+    /// How long a new authority is known to API servers before a certificate of it is used
+    #[arg(skip = OVERLAP)]
+    pub overlap: Duration,
 }
 
 impl Settings {
@@ -75,6 +79,6 @@ pub async fn run(client: Client, settings: Settings) -> Result<(), WebhookError>
     let listener = TcpListener::bind(address).await.map_err(listen)?;
     let current = Arc::new(certificate::Current::default());
     let acceptor = server::acceptor(current.clone())?;
-    tokio::join!(server::serve(listener, acceptor, current.clone()), keeper::keep(client, settings, current, OVERLAP));
+    tokio::join!(server::serve(listener, acceptor, current.clone()), keeper::keep(client, settings, current));
     Ok(())
 }

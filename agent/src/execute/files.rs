@@ -32,12 +32,34 @@ impl Files {
     pub fn directory(&self, path: &str, mode: Mode, owner: Owner) -> Result<(), Failure> {
         let real = self.at(path);
         let existed = real.is_dir();
-        make_parents(&real)?;
-        let result = set_directory(&real, mode, owner);
+        let result = match existed {
+            true => set_directory(&real, mode, owner),
+            false => self.new_directory(&real, mode, owner)?,
+        };
         match result {
             // Somebody else's, such as a volume's own folder: its mode is theirs, if only one can work in it.
             Err(error) if existed && is_not_permitted(&error) && is_writable(&real) => Ok(()),
             result => result.map_err(|error| Failure::write("set up the directory", &real, &error)),
+        }
+    }
+
+    /// Made beside and renamed, so that one which is there has the right owner.
+    fn new_directory(&self, real: &Path, mode: Mode, owner: Owner) -> Result<io::Result<()>, Failure> {
+        if let Some(parent) = real.parent() {
+            make_parents(parent)?;
+        }
+        let beside = self.beside(real);
+        let made = match DirBuilder::new().mode(0o700).create(&beside) {
+            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
+            _ => set_directory(&beside, mode, owner).and_then(|()| fs::rename(&beside, real)),
+        };
+        if made.is_err() {
+            let _ = fs::remove_dir(&beside);
+        }
+        match made {
+            // Another container of the pod was faster.
+            Err(_) if real.is_dir() => Ok(set_directory(real, mode, owner)),
+            made => Ok(made),
         }
     }
 

@@ -9,10 +9,10 @@ use flux_shared::exit::Category;
 use super::files::Files;
 use crate::failure::{Failure, plain};
 
-/// Adds the lines that are missing.
+/// Adds the lines that are missing; the password file's last, since a user who is in it counts as made.
 pub fn ensure(files: &Files, name: &str, uid: u32, gid: u32, home: &str) -> Result<(), Failure> {
-    ensure_line(&files.at("/etc/passwd"), name, &format!("{name}:x:{uid}:{gid}::{home}:/bin/sh"))?;
-    ensure_line(&files.at("/etc/group"), name, &format!("{name}:x:{gid}:"))
+    ensure_line(&files.at("/etc/group"), name, &format!("{name}:x:{gid}:"))?;
+    ensure_line(&files.at("/etc/passwd"), name, &format!("{name}:x:{uid}:{gid}::{home}:/bin/sh"))
 }
 
 fn ensure_line(path: &Path, name: &str, line: &str) -> Result<(), Failure> {

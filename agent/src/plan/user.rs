@@ -74,13 +74,13 @@ pub fn steps(scene: &Scene) -> Vec<Planned> {
     let mut steps = Vec::new();
     if let Some(account) = &scene.identity.create {
         let Account { name, home, owner } = account.clone();
-        steps.push(Planned::with(
-            &["uid", "passwd"],
-            Step::User { name, uid: owner.uid, gid: owner.gid, home: home.clone() },
-        ));
+        // The home first: once the user is in the password file, the next run takes all of this for done.
         if !scene.facts.is_present(&home) {
-            steps.push(Planned::with(&["passwd"], Step::Directory { path: home, mode: Mode(0o755), owner }));
+            let step = Step::Directory { path: home.clone(), mode: Mode(0o755), owner };
+            steps.push(Planned::with(&["passwd"], step));
         }
+        let step = Step::User { name, uid: owner.uid, gid: owner.gid, home };
+        steps.push(Planned::with(&["uid", "passwd"], step));
     }
     let mut changes = Vec::new();
     let home = home(scene, &mut changes, &mut steps);

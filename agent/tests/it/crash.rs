@@ -1,1 +1,415 @@
 //! Killed at every system call that writes, then run again: the same result as one undisturbed run.
+//!
+//! ```text
+//! one run under strace ─► the calls that write, counted by name and thread
+//! for each: fresh folder ─► run, killed just before that call ─► nothing half, no key to read ─► run ─► same tree
+//! ```
+//!
+//! Then: a full disk at every size, and a container of 16 MiB.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::image::{
+    self, AGENT, Container, Image, KEY, Node, Tree, What, agent, assert_same, folder, need_strace, tree,
+};
+
+/// The calls by which files and folders change.
+const WRITING: [&str; 27] = [
+    "write",
+    "pwrite64",
+    "writev",
+    "openat",
+    "mkdir",
+    "mkdirat",
+    "rename",
+    "renameat",
+    "renameat2",
+    "link",
+    "linkat",
+    "symlink",
+    "symlinkat",
+    "unlink",
+    "unlinkat",
+    "rmdir",
+    "chmod",
+    "fchmod",
+    "fchmodat",
+    "chown",
+    "fchown",
+    "fchownat",
+    "ftruncate",
+    "utimensat",
+    "fsync",
+    "fdatasync",
+    "copy_file_range",
+];
+/// Two that not every run has.
+const SENDING: [&str; 2] = ["sendfile", "splice"];
+
+/// A moment to die at: before the `number`th call of this name in one thread.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+struct Moment {
+    call: String,
+    number: usize,
+}
+
+/// The moments of a trace, in order: of each call that writes, its number within its thread.
+fn moments(trace: &str, threads: bool) -> Vec<Moment> {
+    let mut counts: BTreeMap<(String, String), usize> = BTreeMap::new();
+    let mut moments = Vec::new();
+    let mut running = false;
+    for line in trace.lines() {
+        let (pid, rest) = if threads { line.split_once(' ').unwrap() } else { ("", line) };
+        let Some((name, words)) = rest.trim_start().split_once('(') else { continue };
+        let count = counts.entry((pid.to_owned(), name.to_owned())).or_default();
+        *count += 1;
+        running |= name == "execve" && words.contains("flux-agent");
+        let only_reads = name == "openat" && !["O_WRONLY", "O_RDWR", "O_CREAT"].iter().any(|flag| words.contains(flag));
+        let only_speaks = name == "write" && ["1, ", "2, "].iter().any(|fd| words.starts_with(fd));
+        if running && (WRITING.contains(&name) || SENDING.contains(&name)) && !only_reads && !only_speaks {
+            moments.push(Moment { call: name.to_owned(), number: *count });
+        }
+    }
+    // Several threads reach the same moment: the first one dies, and all with it.
+    let mut seen = std::collections::BTreeSet::new();
+    moments.retain(|moment| seen.insert(moment.clone()));
+    moments
+}
+
+fn traced() -> String {
+    let calls = [WRITING.as_slice(), &SENDING].concat();
+    format!("trace=execve,{}", calls.join(","))
+}
+
+/// strace's words for a death at `moment`.
+fn death(moment: &Moment, threads: bool) -> Vec<String> {
+    let inject = format!("inject={}:signal=KILL:when={}", moment.call, moment.number);
+    let mut words: Vec<String> = ["strace", "-o", "/dev/null", "-e"].map(str::to_owned).into();
+    words.extend([format!("trace={}", moment.call), "-e".into(), inject]);
+    words.extend(threads.then(|| "-f".to_owned()));
+    words
+}
+
+/// Every so-many-th of `moments`, so that there are `limit` at most.
+fn sample(moments: Vec<Moment>, limit: usize) -> Vec<Moment> {
+    let step = moments.len().div_ceil(limit).max(1);
+    moments.into_iter().step_by(step).collect()
+}
+
+/// Works off all moments with as many threads as there are processors.
+fn each(moments: &[Moment], work: impl Fn(&Moment) + Sync) {
+    let next = AtomicUsize::new(0);
+    let workers = std::thread::available_parallelism().map_or(2, usize::from);
+    std::thread::scope(|scope| {
+        for _ in 0..workers {
+            scope.spawn(|| {
+                while let Some(moment) = moments.get(next.fetch_add(1, Ordering::Relaxed)) {
+                    work(moment);
+                }
+            });
+        }
+    });
+}
+
+/// Runs a program, killed at `moment` if there is one; whether it was killed.
+fn run_and_die(words: &[String], moment: Option<&Moment>) -> bool {
+    let mut all = moment.map(|moment| death(moment, true)).unwrap_or_default();
+    all.extend_from_slice(words);
+    let output = Command::new(&all[0]).args(&all[1..]).stdin(Stdio::null()).output().unwrap();
+    let killed = std::os::unix::process::ExitStatusExt::signal(&output.status) == Some(9);
+    assert!(killed || output.status.success(), "{all:?}: {}", String::from_utf8_lossy(&output.stderr));
+    killed
+}
+
+fn trace(words: &[String]) -> String {
+    let folder = folder();
+    let log = folder.path().join("trace");
+    let mut command = Command::new("strace");
+    command.args(["-f", "-s", "200", "-e", &traced(), "-e", "signal=none", "-o"]).arg(&log).args(words);
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    fs::read_to_string(log).unwrap()
+}
+
+fn words(program: &Path, arguments: &[&str]) -> Vec<String> {
+    let mut words = vec![program.display().to_string()];
+    words.extend(arguments.iter().map(|word| (*word).to_owned()));
+    words
+}
+
+#[test]
+fn install_dies_at_any_write() {
+    need_strace();
+    let install = |to: &Path| words(agent(), &["install", "--to", to.to_str().unwrap()]);
+    let new = fs::read(agent()).unwrap();
+    let old = b"the agent of an earlier release".to_vec();
+    let whole = folder();
+    let moments = sample(moments(&trace(&install(whole.path())), true), 40);
+    let want = tree(whole.path());
+    assert_eq!((want.len(), &want["/flux-agent"].what), (1, &What::File(new.clone())));
+    assert!(moments.len() > 8, "{moments:?}");
+    let killed = AtomicUsize::new(0);
+    each(&moments, |moment| {
+        for there_before in [None, Some(&old)] {
+            let to = folder();
+            let target = to.path().join("flux-agent");
+            if let Some(old) = there_before {
+                fs::write(&target, old).unwrap();
+                fs::set_permissions(&target, fs::Permissions::from_mode(0o755)).unwrap();
+            }
+            killed.fetch_add(usize::from(run_and_die(&install(to.path()), Some(moment))), Ordering::Relaxed);
+            let there = fs::read(&target).ok();
+            let is_whole = there.as_ref() == Some(&new) || there.as_ref() == there_before;
+            assert!(is_whole, "{moment:?}: part of a program stands at its name");
+            let mode = fs::metadata(&target).map(|data| data.mode() & 0o7777);
+            assert!(mode.is_err() || mode.is_ok_and(|mode| mode == 0o755), "{moment:?}");
+            run_and_die(&install(to.path()), None);
+            assert_same(&want, &tree(to.path()), &format!("install, killed at {moment:?}"));
+        }
+    });
+    assert_eq!(killed.load(Ordering::Relaxed), 2 * moments.len(), "every moment came");
+}
+
+/// A small image of a view: files of some sizes, links, hard links, modes.
+fn view_image(version: &str) -> tempfile::TempDir {
+    let top = folder();
+    let at = |path: &str| top.path().join(path);
+    for folder in ["opt/views/._view/abc/bin", "opt/views/._view/abc/etc/flux/system", "opt/software/flux/bin"] {
+        fs::create_dir_all(at(folder)).unwrap();
+    }
+    for number in 0..5 {
+        fs::write(at(&format!("opt/views/._view/abc/lib{number}.so")), version.repeat(1 + number * 3000)).unwrap();
+    }
+    fs::write(at("opt/software/flux/bin/flux"), version.repeat(100)).unwrap();
+    fs::set_permissions(at("opt/software/flux/bin/flux"), fs::Permissions::from_mode(0o555)).unwrap();
+    fs::hard_link(at("opt/software/flux/bin/flux"), at("opt/software/flux/flux")).unwrap();
+    symlink("/opt/software/flux/bin/flux", at("opt/views/._view/abc/bin/flux")).unwrap();
+    symlink("/opt/views/._view/abc", at("opt/view")).unwrap();
+    fs::set_permissions(at("opt/views/._view/abc/bin"), fs::Permissions::from_mode(0o555)).unwrap();
+    top
+}
+
+fn view(image: &Path, pod: &Path) -> Vec<String> {
+    let text = |path: &Path| path.display().to_string();
+    let (to, software) = (text(&pod.join("flux")), text(&pod.join("software")));
+    words(agent(), &["view", "--root", &text(image), "--to", &to, "--software", &software])
+}
+
+#[test]
+fn view_dies_at_any_write() {
+    need_strace();
+    let (old, new) = (view_image("older "), view_image("new "));
+    let whole = folder();
+    let first = moments(&trace(&view(new.path(), whole.path())), true);
+    let want = tree(whole.path());
+    // Where an older view stands, more has to go.
+    let renewed = folder();
+    run_and_die(&view(old.path(), renewed.path()), None);
+    let second = moments(&trace(&view(new.path(), renewed.path())), true);
+    assert_same(&want, &tree(renewed.path()), "a view in place of an older one");
+    for (moments, there_before) in [(first, None), (second, Some(&old))] {
+        assert!(moments.len() > 20, "{moments:?}");
+        let killed = AtomicUsize::new(0);
+        let moments = sample(moments, 60);
+        each(&moments, |moment| {
+            let pod = folder();
+            if let Some(old) = there_before {
+                run_and_die(&view(old.path(), pod.path()), None);
+            }
+            killed.fetch_add(usize::from(run_and_die(&view(new.path(), pod.path()), Some(moment))), Ordering::Relaxed);
+            let marker = fs::read(pod.path().join("flux/.flux-view.done")).ok().map(What::File);
+            if marker.as_ref() == Some(&want["/flux/.flux-view.done"].what) {
+                assert_same(&want, &tree(pod.path()), &format!("{moment:?}: a view that is marked as whole"));
+            }
+            run_and_die(&view(new.path(), pod.path()), None);
+            assert_same(&want, &tree(pod.path()), &format!("view, killed at {moment:?}"));
+        });
+        // Threads share the work differently each time: some moments may not come again.
+        assert!(killed.load(Ordering::Relaxed) * 4 > moments.len() * 3, "{killed:?} of {}", moments.len());
+    }
+}
+
+/// An image for `run`: a lead alone, with a certificate, a user to be made, a script and a snippet.
+fn lead() -> Image {
+    let image = Image::usual();
+    image.hosts("mc", "flux-service", 1);
+    image.certificate((0, 0));
+    image.file(
+        "/etc/flux-agent/spec/agent.toml",
+        0o444,
+        "name = 'mc'\n[runner]\nuser = { name = 'flux', uid = 1002 }\n[runner.program]\nmode = 'script'\ntext = \"#!/bin/sh\\ntrue\\n\"\n",
+    );
+    image
+}
+
+/// A run of the agent in the image, killed at `moment` if there is one; its exit code.
+fn run_lead(image: &Image, outside: Vec<String>) -> i32 {
+    let mut container = Container::new(image, "mc-0", &[AGENT, "run"]);
+    container.outside = outside;
+    let ended = image::run(&[container]);
+    assert!([0, 137].contains(&ended[0].code), "{ended:?}");
+    ended[0].code
+}
+
+/// Files that hold the key and may be read by others than their owner.
+fn readable_keys(tree: &Tree) -> Vec<&String> {
+    let holds_key =
+        |node: &Node| matches!(&node.what, What::File(bytes) if bytes.windows(40).any(|part| part == KEY.as_bytes()));
+    tree.iter().filter(|(_, node)| node.mode & 0o077 != 0 && holds_key(node)).map(|(path, _)| path).collect()
+}
+
+#[test]
+fn run_dies_at_any_write() {
+    need_strace();
+    let whole = lead();
+    let log = whole.at(image::RECORD).join("trace").display().to_string();
+    let strace = ["strace", "-s", "200", "-o", &log, "-e", &traced(), "-e", "signal=none"];
+    assert_eq!(run_lead(&whole, strace.map(str::to_owned).into()), 0);
+    let moments = sample(moments(&fs::read_to_string(log).unwrap(), false), 100);
+    let want = whole.tree();
+    let curve = &want["/mnt/flux/config/curve/curve.cert"];
+    assert_eq!((curve.mode, curve.owner), (0o400, (1002, 1002)));
+    assert!(moments.len() > 40, "{moments:?}");
+    each(&moments, |moment| {
+        let image = lead();
+        assert_eq!(run_lead(&image, death(moment, false)), 137, "{moment:?} did not come");
+        let have = image.tree();
+        assert!(readable_keys(&have).is_empty(), "{moment:?}: {:?}", readable_keys(&have));
+        // What stands at its final name is whole.
+        for (path, node) in have.iter().filter(|(_, node)| matches!(node.what, What::File(_))) {
+            let is_before = !want.contains_key(path) || path.starts_with("/etc/") || Some(node) == want.get(path);
+            assert!(is_before, "{moment:?}: {path} is {node:?}");
+        }
+        assert_eq!(run_lead(&image, Vec::new()), 0);
+        assert_same(&want, &image.tree(), &format!("run, killed at {moment:?}"));
+    });
+}
+
+/// Runs `script` with a tmpfs of this size at $1; its standard error, and what it says on standard output.
+fn on_small_disk(options: &str, disk: &Path, script: &str) -> (String, String) {
+    let disk = disk.display().to_string();
+    let script = format!("mount -t tmpfs -o {options} tmpfs \"$1\"\n{script}");
+    let output = image::isolated(&["sh", "-c", &script, "-", &disk]);
+    assert!(output.status.success(), "{output:?}");
+    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
+    (text(output.stderr), text(output.stdout))
+}
+
+/// The one line with which the agent gives up: nothing else is said.
+fn assert_one_line(stderr: &str, category: &str, cause: &str) {
+    let own: Vec<&str> = stderr.lines().collect();
+    let is_plain = own.len() == 1 && own[0].contains(&format!("flux-agent: {category}: ")) && own[0].contains(cause);
+    assert!(is_plain, "{stderr}");
+}
+
+#[test]
+fn a_full_disk_is_told_in_one_line_and_nothing_half_stays() {
+    let size = fs::metadata(agent()).unwrap().len() / 1024;
+    let disk = folder();
+    for (room, fits) in [(0, false), (size / 2, false), (size.saturating_sub(8), false), (size + 64, true)] {
+        // 0 would mean: as much as there is.
+        let options = format!("size={}k", room.max(4));
+        let script = format!("{} install --to \"$1/flux\"; echo \"code $?\"; find \"$1\" -type f", agent().display());
+        let (stderr, stdout) = on_small_disk(&options, disk.path(), &script);
+        let there = format!("{}/flux/flux-agent", disk.path().display());
+        if fits {
+            assert_eq!(stdout, format!("code 0\n{there}\n"), "{options}: {stderr}");
+        } else {
+            assert_one_line(&stderr, "write-failed", "no space left on device");
+            assert_eq!(stdout, "code 245\n", "{options}: {stderr}");
+        }
+    }
+}
+
+#[test]
+fn a_view_that_does_not_fit_is_told_in_one_line_and_its_room_is_given_back() {
+    let image = view_image("version ");
+    let (whole, disk) = (folder(), folder());
+    run_and_die(&view(image.path(), whole.path()), None);
+    let mut want: Vec<String> =
+        tree(whole.path()).into_iter().filter(|(_, node)| node.what != What::Folder).map(|(path, _)| path).collect();
+    want.sort();
+    let view = view(image.path(), disk.path()).join(" ");
+    // Bytes, and names: each ends somewhere else.
+    let sizes = (1..40).step_by(4).map(|pages| format!("size={}k", pages * 8));
+    let counts = (2..40).step_by(3).map(|count| format!("nr_inodes={count}"));
+    let (mut failed, mut succeeded) = (0, 0);
+    for options in sizes.chain(counts) {
+        let script = format!("{view}; echo \"code $?\"; cd \"$1\"; find . ! -type d | LC_ALL=C sort");
+        let (stderr, stdout) = on_small_disk(&options, disk.path(), &script);
+        let mut lines = stdout.lines();
+        let (code, files) = (lines.next().unwrap(), lines.map(|path| path[1..].to_owned()).collect::<Vec<_>>());
+        match code {
+            "code 0" => {
+                succeeded += 1;
+                assert_eq!(files, want, "{options}");
+            }
+            "code 245" => {
+                failed += 1;
+                assert_one_line(&stderr, "write-failed", "no space left on device");
+                assert!(
+                    !files.iter().any(|path| path.contains(".new") || path.contains("done")),
+                    "{options}: {files:?}"
+                );
+            }
+            other => panic!("{options}: {other}: {stderr}"),
+        }
+    }
+    assert!(failed > 5 && succeeded > 2, "{failed} {succeeded}");
+}
+
+/// A memory limit for one process and what it starts.
+struct Limit {
+    group: std::path::PathBuf,
+}
+
+impl Limit {
+    fn new(bytes: u64) -> Limit {
+        let name = format!("flux-agent-test-{}-{:?}", std::process::id(), std::thread::current().id());
+        let name = name.replace(['(', ')'], "");
+        let v1 = Path::new("/sys/fs/cgroup/memory");
+        let (base, file) =
+            if v1.is_dir() { (v1, "memory.limit_in_bytes") } else { (Path::new("/sys/fs/cgroup"), "memory.max") };
+        let group = base.join(name);
+        fs::create_dir(&group).expect("this test makes a memory cgroup: run it as root");
+        fs::write(group.join(file), bytes.to_string()).unwrap();
+        Limit { group }
+    }
+
+    /// Runs a command in it. Its code and its standard error.
+    fn run(&self, words: &[String]) -> (Option<i32>, String) {
+        let script = format!("echo $$ >{}/cgroup.procs && exec \"$@\"", self.group.display());
+        let output = Command::new("sh").args(["-c", &script, "-"]).args(words).stdin(Stdio::null()).output().unwrap();
+        (output.status.code(), String::from_utf8_lossy(&output.stderr).into_owned())
+    }
+}
+
+impl Drop for Limit {
+    fn drop(&mut self) {
+        let _ = fs::remove_dir(&self.group);
+    }
+}
+
+#[test]
+fn sixteen_megabytes_of_memory_are_enough() {
+    let limit = Limit::new(16 << 20);
+    let to = folder();
+    let (code, said) = limit.run(&words(agent(), &["install", "--to", to.path().to_str().unwrap()]));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(fs::read(to.path().join("flux-agent")).unwrap() == fs::read(agent()).unwrap());
+
+    let image = view_image("version ");
+    let large = vec![7; 60 << 20];
+    fs::write(image.path().join("opt/software/flux/large"), &large).unwrap();
+    fs::create_dir_all(image.path().join("sys/fs/cgroup")).unwrap();
+    fs::write(image.path().join("sys/fs/cgroup/memory.max"), (16 << 20).to_string()).unwrap();
+    let pod = folder();
+    let (code, said) = limit.run(&view(image.path(), pod.path()));
+    assert_eq!(code, Some(0), "{said}");
+    assert!(fs::read(pod.path().join("software/flux/large")).unwrap() == large);
+}

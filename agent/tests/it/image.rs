@@ -9,7 +9,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
-use std::sync::OnceLock;
+use std::sync::{Mutex, OnceLock};
 
 pub const AGENT: &str = "/mnt/flux/flux-agent";
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -234,10 +234,9 @@ impl Image {
     /// A program and the libraries that it is linked with.
     pub fn program(&self, real: &Path, path: &str) {
         link(real, &self.at(path));
-        let ldd = Command::new("ldd").arg(real).output().unwrap();
-        for word in String::from_utf8_lossy(&ldd.stdout).split_whitespace().filter(|word| word.starts_with('/')) {
-            if !self.at(word).exists() {
-                link(&fs::canonicalize(word).unwrap(), &self.at(word));
+        for library in libraries(real) {
+            if !self.at(&library).exists() {
+                link(&fs::canonicalize(&library).unwrap(), &self.at(&library));
             }
         }
     }
@@ -251,6 +250,18 @@ impl Image {
         let text = fs::read_to_string(self.at(RECORD).join("flux")).unwrap_or_default();
         text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
     }
+}
+
+/// The libraries of a program, asked for once.
+fn libraries(program: &Path) -> Vec<String> {
+    static KNOWN: Mutex<BTreeMap<PathBuf, Vec<String>>> = Mutex::new(BTreeMap::new());
+    let mut known = KNOWN.lock().unwrap();
+    let ask = || {
+        let ldd = Command::new("ldd").arg(program).output().unwrap();
+        let text = String::from_utf8_lossy(&ldd.stdout).into_owned();
+        text.split_whitespace().filter(|word| word.starts_with('/')).map(str::to_owned).collect()
+    };
+    known.entry(program.to_owned()).or_insert_with(ask).clone()
 }
 
 fn link(real: &Path, to: &Path) {

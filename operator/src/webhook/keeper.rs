@@ -6,7 +6,6 @@
 #![expect(
     clippy::disallowed_types,
     clippy::disallowed_methods,
-    clippy::disallowed_macros,
     reason = "it reads and writes a Secret and the CRD, by the clock, and tells when it cannot"
 )]
 
@@ -59,13 +58,13 @@ fn of_crd(verb: &'static str) -> impl Fn(kube::Error) -> KeepError {
 }
 
 /// Keeps for ever.
-pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Current>, overlap: Duration) {
+pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Current>) {
     if let Some(directory) = &settings.directory {
         return keep_files(directory, &current).await;
     }
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &settings.namespace);
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let keeper = Keeper { secrets, definitions, settings, current, overlap };
+    let keeper = Keeper { secrets, definitions, settings, current };
     let only = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
     let secrets: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), &keeper.settings.namespace);
     let secrets = watcher(secrets, only(NAME)).default_backoff().map(drop).boxed();
@@ -80,8 +79,10 @@ pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Curren
                 LOOK
             }
             Err(error) => {
-                let error = &error as &dyn std::error::Error;
-                tracing::warn!(error, "the webhook's certificate is not in its place; it will be tried again");
+                tracing::warn!(
+                    error = &error as &dyn std::error::Error,
+                    "the webhook's certificate is not in its place; it will be tried again"
+                );
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSES.1);
                 continue;
@@ -99,7 +100,6 @@ struct Keeper {
     definitions: Api<CustomResourceDefinition>,
     settings: Settings,
     current: Arc<Current>,
-    overlap: Duration,
 }
 
 impl Keeper {
@@ -114,7 +114,7 @@ impl Keeper {
                 let made = Pair::make(&names, bundle, Timestamp::now())?;
                 if bundle.is_some() {
                     self.vouch(&made.bundle).await?;
-                    tokio::time::sleep(self.overlap).await;
+                    tokio::time::sleep(self.settings.overlap).await;
                 }
                 self.store(&made, found).await?;
                 tracing::info!(certificate = ?made, "made a certificate for the webhook");

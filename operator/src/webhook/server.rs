@@ -1,9 +1,5 @@
 //! The HTTPS server: few connections, bounded bodies, an answer to everything.
-#![expect(
-    clippy::disallowed_methods,
-    clippy::disallowed_macros,
-    reason = "a task a connection, time limits, and the log of connections that fail"
-)]
+#![expect(clippy::disallowed_methods, reason = "it listens, and has time limits")]
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -16,6 +12,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::{self, ServerConfig};
@@ -57,6 +54,8 @@ struct Shared {
 pub(super) async fn serve(listener: TcpListener, acceptor: TlsAcceptor, current: Arc<Current>) {
     let shared = Arc::new(Shared { current, room: Semaphore::new(BODIES_MAX / ROOM) });
     let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+    // They end with this server.
+    let mut connections = JoinSet::new();
     loop {
         let Ok(place) = places.clone().acquire_owned().await else { return };
         let stream = match listener.accept().await {
@@ -69,7 +68,8 @@ pub(super) async fn serve(listener: TcpListener, acceptor: TlsAcceptor, current:
             }
         };
         let (acceptor, shared) = (acceptor.clone(), shared.clone());
-        tokio::spawn(async move {
+        while connections.try_join_next().is_some() {}
+        connections.spawn(async move {
             connection(stream, acceptor, shared).await;
             drop(place);
         });

@@ -1,0 +1,361 @@
+//! Both versions on a real API server, with the operator's webhook and migration. Conversion itself is tested in `shared`.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use futures::StreamExt;
+
+use flux_operator::{migrate, webhook, yaml};
+use flux_shared::crd::convert::{Version, convert_spec};
+use flux_shared::crd::definition::{Conversion, WebhookClient, definition};
+use kube::api::{Patch, PatchParams};
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::core::DynamicObject;
+use kube::discovery::ApiResource;
+use kube::{Api, Client, Config, ResourceExt};
+use serde_json::{Value, json};
+use tokio::task::JoinHandle;
+
+#[path = "../it/controlplane.rs"]
+#[allow(dead_code, reason = "the other tests need more of it")]
+mod controlplane;
+
+use controlplane::ControlPlane;
+
+const NAMESPACE: &str = "flux-operator";
+const DEADLINE: Duration = Duration::from_secs(60);
+
+struct Bed {
+    plane: ControlPlane,
+    client: Client,
+    port: u16,
+}
+
+/// The definition of both versions, with a webhook at this port.
+fn crd(port: u16) -> Value {
+    let client = WebhookClient::Url(format!("https://127.0.0.1:{port}/convert"));
+    let conversion = Conversion::Webhook { client, ca_bundle: Vec::new() };
+    serde_json::to_value(definition(&conversion).unwrap()).unwrap()
+}
+
+fn free_port() -> u16 {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port()
+}
+
+/// A control plane of its own for each test: they change the definition.
+fn test<F: Future<Output = ()>>(crd: impl FnOnce(u16) -> Value, body: impl FnOnce(Bed) -> F) {
+    let port = free_port();
+    let file = std::env::temp_dir().join(format!("flux-operator-versions-{}-{port}.yaml", std::process::id()));
+    std::fs::write(&file, yaml::document(&crd(port)).unwrap()).unwrap();
+    let plane = ControlPlane::start(Some(&file)).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    plane.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let kubeconfig = Kubeconfig::read_from(plane.kubeconfig_path()).unwrap();
+        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+        body(Bed { client: Client::try_from(config).unwrap(), plane, port }).await;
+    });
+}
+
+async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Result<T, String>) -> T {
+    let deadline = Instant::now() + DEADLINE;
+    loop {
+        match ask().await {
+            Ok(answer) => return answer,
+            Err(why) if Instant::now() > deadline => panic!("not in time: {what}: {why}"),
+            Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
+        }
+    }
+}
+
+impl Bed {
+    fn webhook_at(&self, port: u16) -> JoinHandle<()> {
+        let settings = webhook::Settings {
+            listen: Some(([127, 0, 0, 1], port).into()),
+            namespace: NAMESPACE.into(),
+            hosts: vec!["127.0.0.1".into()],
+            directory: None,
+            overlap: Duration::from_secs(3),
+        };
+        let client = self.client.clone();
+        tokio::spawn(async move { webhook::run(client, settings).await.unwrap() })
+    }
+
+    /// The webhook, once the API server trusts it.
+    async fn webhook(&self) -> JoinHandle<()> {
+        let task = self.webhook_at(self.port);
+        self.answers().await;
+        task
+    }
+
+    async fn answers(&self) {
+        let probe = json!({ "size": 1, "containers": [{ "image": "a" }] });
+        until("both versions can be written", async || {
+            self.apply(Version::V1alpha1, "probe", probe.clone()).await.map_err(|error| error.to_string())
+        })
+        .await;
+    }
+
+    fn api(&self, version: Version) -> Api<DynamicObject> {
+        let resource = ApiResource {
+            group: "flux-framework.org".into(),
+            version: version.name().into(),
+            api_version: version.api_version(),
+            kind: "MiniCluster".into(),
+            plural: "miniclusters".into(),
+        };
+        Api::namespaced_with(self.client.clone(), "default", &resource)
+    }
+
+    /// Server-side apply.
+    async fn apply(&self, version: Version, name: &str, spec: Value) -> Result<DynamicObject, kube::Error> {
+        let object = json!({
+            "apiVersion": version.api_version(), "kind": "MiniCluster", "metadata": { "name": name }, "spec": spec,
+        });
+        self.api(version).patch(name, &PatchParams::apply("test"), &Patch::Apply(object)).await
+    }
+
+    async fn merge(&self, version: Version, name: &str, change: Value) -> DynamicObject {
+        self.api(version).patch(name, &PatchParams::default(), &Patch::Merge(change)).await.unwrap()
+    }
+
+    async fn spec(&self, version: Version, name: &str) -> Value {
+        self.api(version).get(name).await.unwrap().data["spec"].clone()
+    }
+}
+
+/// Whether `wanted` is there: all that it says, and perhaps defaults beside it.
+fn holds(found: &Value, wanted: &Value, path: &str) -> Result<(), String> {
+    match (found, wanted) {
+        (Value::Object(found), Value::Object(wanted)) => wanted.iter().try_for_each(|(key, value)| {
+            let path = format!("{path}.{key}");
+            holds(found.get(key).ok_or(format!("{path} is missing"))?, value, &path)
+        }),
+        (Value::Array(found), Value::Array(wanted)) if found.len() == wanted.len() => {
+            found.iter().zip(wanted).try_for_each(|(found, wanted)| holds(found, wanted, &format!("{path}[]")))
+        }
+        _ if found == wanted => Ok(()),
+        _ => Err(format!("{path} is {found}, was {wanted}")),
+    }
+}
+
+/// MiniClusters of 2023, and one for each thing that differs.
+fn of_2023() -> Vec<(String, Value)> {
+    let mut all = Vec::new();
+    for folder in ["v1alpha1-2023-05", "v1alpha1-2023-09"] {
+        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/manifests").join(folder);
+        for file in std::fs::read_dir(folder).into_iter().flatten() {
+            let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
+            let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
+            let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(&text, options).unwrap();
+            all.extend(documents.into_iter().filter(|it| it["kind"] == "MiniCluster").map(|it| it["spec"].clone()));
+        }
+    }
+    println!("{} manifests of 2023", all.len());
+    all.extend([
+        json!({ "size": 2, "containers": [{ "image": "a" }] }),
+        json!({ "size": 2, "cleanup": false, "containers": [{ "image": "a", "command": "b", "fluxUser": { "uid": 7 } }] }),
+        json!({ "flux": { "logLevel": 7 }, "containers": [{ "image": "a", "command": "b" }] }),
+        json!({
+            "users": [{ "name": "peenut", "password": "butter" }, { "name": "squidward" }],
+            "fluxRestful": { "branch": "feature", "secretKey": "notsosecrethoo" },
+            "volumes": { "data": { "path": "/tmp/data", "labels": { "type": "local" }, "delete": false } },
+            "pod": { "labels": { "a": "b" } },
+            "containers": [{
+                "image": "a", "volumes": { "data": { "path": "/data", "readOnly": true } }, "fluxLogLevel": 7,
+                "securityContext": { "privileged": true, "addCapabilities": ["SYS_PTRACE"] },
+                "resources": { "limits": { "cpu": 4, "memory": "500M" } },
+            }],
+        }),
+    ]);
+    all.into_iter().enumerate().map(|(i, spec)| (format!("mc-{i}"), spec)).collect()
+}
+
+#[test]
+fn what_is_applied_as_v1alpha1_is_read_back_and_applying_it_again_changes_nothing() {
+    test(crd, async |bed| {
+        let _webhook = bed.webhook().await;
+        for (name, spec) in of_2023() {
+            let made = bed.apply(Version::V1alpha1, &name, spec.clone()).await;
+            let made = made.unwrap_or_else(|error| panic!("{name}: {error}: {spec}"));
+            let read = bed.spec(Version::V1alpha1, &name).await;
+            assert_eq!(read, made.data["spec"], "{name}");
+            holds(&read, &spec, "spec").unwrap_or_else(|why| panic!("{name}: {why}"));
+
+            let again = bed.apply(Version::V1alpha1, &name, spec.clone()).await.unwrap();
+            assert_eq!(again.resource_version(), made.resource_version(), "{name}: applied twice");
+            for version in [Version::V1alpha1, Version::V1alpha2] {
+                let object = bed.api(version).get(&name).await.unwrap();
+                let put = bed.api(version).replace(&name, &Default::default(), &object).await.unwrap();
+                assert_eq!(put.metadata.generation, Some(1), "{name}: got and put as {}", version.name());
+            }
+        }
+    });
+}
+
+#[test]
+fn fields_of_one_version_survive_edits_in_the_other() {
+    test(crd, async |bed| {
+        let _webhook = bed.webhook().await;
+        let spec =
+            json!({ "size": 2, "minSize": 1, "flux": { "topology": "kary:2" }, "containers": [{ "image": "a" }] });
+        bed.apply(Version::V1alpha2, "new", spec).await.unwrap();
+        let before = bed.spec(Version::V1alpha2, "new").await;
+        bed.merge(Version::V1alpha1, "new", json!({ "spec": { "size": 3 } })).await;
+        let mut expected = before.clone();
+        expected["size"] = json!(3);
+        assert_eq!(bed.spec(Version::V1alpha2, "new").await, expected);
+
+        let spec =
+            json!({ "size": 2, "users": [{ "name": "a" }], "containers": [{ "image": "a", "fluxLogLevel": 7 }] });
+        bed.apply(Version::V1alpha1, "old", spec).await.unwrap();
+        let before = bed.spec(Version::V1alpha1, "old").await;
+        let newer = bed.spec(Version::V1alpha2, "old").await;
+        assert_eq!(newer["flux"]["container"]["disable"], true);
+        assert_eq!(newer["cleanupPods"], true);
+        bed.merge(Version::V1alpha2, "old", json!({ "spec": { "size": 3, "minSize": 2 } })).await;
+        let mut expected = before.clone();
+        (expected["size"], expected["minSize"]) = (json!(3), json!(2));
+        assert_eq!(bed.spec(Version::V1alpha1, "old").await, expected);
+
+        // The same rules hold in both.
+        for version in [Version::V1alpha1, Version::V1alpha2] {
+            for (spec, field) in [
+                (json!({ "size": 0, "containers": [{}] }), "spec.size"),
+                (
+                    json!({ "users": [{ "name": "a", "password": "123456789" }], "containers": [{}] }),
+                    "spec.users[0].password",
+                ),
+                (json!({ "containers": [{ "volumes": { "data": { "path": "/d" } } }] }), "spec.containers"),
+                (
+                    json!({ "volumes": { "d": { "storageClass": "x", "driver": "d" } }, "containers": [{}] }),
+                    "spec.volumes[d].secret",
+                ),
+            ] {
+                let error = bed.apply(version, "bad", spec.clone()).await.unwrap_err().to_string();
+                assert!(error.contains(field), "{spec}: {error}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_webhook_that_is_away_takes_only_v1alpha1_with_it_and_comes_back_with_the_same_certificate() {
+    test(crd, async |bed| {
+        let webhook = bed.webhook().await;
+        let secret = || bed.plane.kubectl(&["-n", NAMESPACE, "get", "secret", "flux-operator-webhook", "-o", "json"]);
+        let before = secret().unwrap();
+        webhook.abort();
+        let _ = webhook.await;
+        until("v1alpha1 cannot be read", async || match bed.api(Version::V1alpha1).get("probe").await {
+            Ok(_) => Err("it can".into()),
+            Err(_) => Ok(()),
+        })
+        .await;
+        bed.api(Version::V1alpha2).get("probe").await.unwrap();
+        // Two replicas at once share the Secret.
+        let other = bed.webhook_at(free_port());
+        let webhook = bed.webhook().await;
+        assert_eq!(secret().unwrap(), before, "nothing is made anew");
+        assert!(!webhook.is_finished() && !other.is_finished());
+    });
+}
+
+#[test]
+fn a_thousand_objects_are_listed_in_the_other_version() {
+    test(crd, async |bed| {
+        let _webhook = bed.webhook().await;
+        let mut spec = json!({ "size": 2, "containers": [{ "image": "a" }] });
+        spec["containers"][0]["commands"] = json!({ "pre": "true\n".repeat(500) });
+        let (bed, spec) = (&bed, &spec);
+        let write = |i: i32| async move { bed.apply(Version::V1alpha2, &format!("mc-{i}"), spec.clone()).await };
+        let writes = futures::stream::iter(0..1000).map(write);
+        let made = writes.buffer_unordered(16).filter_map(async |made| made.ok()).count().await;
+        assert_eq!(made, 1000);
+        let start = Instant::now();
+        let list = bed.api(Version::V1alpha1).list(&Default::default()).await.unwrap();
+        println!("1001 objects listed as v1alpha1 in {:?}", start.elapsed());
+        assert_eq!(list.items.len(), 1001);
+        assert!(list.items.iter().all(|it| it.data["spec"]["cleanup"].is_boolean()));
+    });
+}
+
+#[test]
+fn a_certificate_that_ends_soon_is_renewed_while_everything_is_answered() {
+    test(crd, async |bed| {
+        let _webhook = bed.webhook().await;
+        let read = |what: &str| {
+            let path = format!("jsonpath={{.data.{what}}}");
+            bed.plane.kubectl(&["-n", NAMESPACE, "get", "secret", "flux-operator-webhook", "-o", &path]).unwrap()
+        };
+        let before = read("tls\\.crt");
+        let soon = "flux-framework.org/not-after=2026-01-01T00:00:00Z";
+        bed.plane
+            .kubectl(&["-n", NAMESPACE, "annotate", "--overwrite", "secret", "flux-operator-webhook", soon])
+            .unwrap();
+        until("there is another certificate", async || {
+            bed.api(Version::V1alpha1).get("probe").await.unwrap();
+            if read("tls\\.crt") == before { Err("not yet".into()) } else { Ok(()) }
+        })
+        .await;
+        for _ in 0..40 {
+            bed.api(Version::V1alpha1).get("probe").await.unwrap();
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        // The Secret gone, or its content broken: made again.
+        bed.plane.kubectl(&["-n", NAMESPACE, "delete", "secret", "flux-operator-webhook"]).unwrap();
+        until("there is a Secret again", async || {
+            bed.plane.kubectl(&["-n", NAMESPACE, "get", "secret", "flux-operator-webhook"])
+        })
+        .await;
+        bed.answers().await;
+    });
+}
+
+#[test]
+fn objects_that_were_stored_as_v1alpha1_are_migrated() {
+    // As upstream's definition of 2023: v1alpha1 alone.
+    let older = |port| {
+        let mut crd = crd(port);
+        let versions = crd["spec"]["versions"].as_array_mut().unwrap();
+        versions.retain(|version| version["name"] == "v1alpha1");
+        versions[0]["storage"] = json!(true);
+        crd["spec"].as_object_mut().unwrap().remove("conversion");
+        crd
+    };
+    test(older, async |bed| {
+        let spec = json!({ "size": 2, "containers": [{ "image": "a", "command": "b" }] });
+        for i in 0..3 {
+            bed.apply(Version::V1alpha1, &format!("mc-{i}"), spec.clone()).await.unwrap();
+        }
+        bed.plane.apply(&yaml::document(&crd(bed.port)).unwrap()).unwrap();
+        let webhook = bed.webhook().await;
+        let stored = || {
+            bed.plane.kubectl(&[
+                "get",
+                "crd",
+                "miniclusters.flux-framework.org",
+                "-o",
+                "jsonpath={.status.storedVersions}",
+            ])
+        };
+        assert_eq!(stored().unwrap(), r#"["v1alpha1","v1alpha2"]"#);
+        let said = migrate::migrate(bed.client.clone()).await.unwrap();
+        assert!(said.starts_with("4 MiniClusters are stored as v1alpha2 now"), "{said}");
+        assert_eq!(stored().unwrap(), r#"["v1alpha2"]"#);
+        assert!(migrate::migrate(bed.client.clone()).await.unwrap().contains("nothing to do"));
+
+        // They can be read without the webhook, so they are stored as v1alpha2.
+        webhook.abort();
+        let _ = webhook.await;
+        let mut expected =
+            json!({ "size": 2, "tasks": 1, "cleanup": true, "containers": [{ "image": "a", "command": "b" }] });
+        convert_spec(&mut expected, Version::V1alpha2);
+        for i in 0..3 {
+            holds(&bed.spec(Version::V1alpha2, &format!("mc-{i}")).await, &expected, "spec").unwrap();
+        }
+    });
+}
