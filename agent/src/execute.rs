@@ -24,7 +24,7 @@ use flux_shared::exit::{Category, of_signal};
 
 use crate::failure::Failure;
 use crate::log::Log;
-use crate::plan::{Content, Plan, Role, Step};
+use crate::plan::{COMMAND, Content, Plan, Role, Step};
 use crate::supervise::Supervisor;
 use crate::timing::Timeline;
 use crate::wait::Parent;
@@ -125,6 +125,9 @@ impl Executor<'_> {
                 self.log.info("stop", &format!("told to stop (signal {signal})"));
                 return Ok(of_signal(signal));
             }
+            if planned.step == Step::Stay && code.is_some_and(|code| code != 0) {
+                break;
+            }
             match self.step(&planned.step).await {
                 Ok(Flow::Next) => {}
                 Ok(Flow::Ended(with)) => code = Some(with),
@@ -193,8 +196,16 @@ impl Executor<'_> {
                 );
                 self.timeline.record("archive", begin);
             }
+            Step::Stay => return self.stay().await,
         }
         Ok(Flow::Next)
+    }
+
+    /// Until it is told to stop; then all is done.
+    async fn stay(&mut self) -> Result<Flow, Failure> {
+        self.log.info("stay", "all is done; this container ends with its pod");
+        let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
+        stopped.map(|_| Flow::Exit(0)).map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
     }
 
     fn exports(&self, variables: &std::collections::BTreeMap<String, flux_shared::words::Word>) -> Vec<u8> {
@@ -213,13 +224,22 @@ impl Executor<'_> {
             Some(shell) => shell,
             None => Shell::start(&self.supervisor, &self.session, strict)?,
         };
-        let silent = self.log.quiet && name != LAST_SNIPPET;
+        let silent = self.log.quiet && name != LAST_SNIPPET && name != COMMAND;
         let outcome = shell.run(&mut self.supervisor, &mut self.session, source, silent).await?;
         self.timeline.record(name, begin);
         let said = || match shell.last_errors() {
             text if silent && !text.is_empty() => format!(": {}", text.lines().last().unwrap_or_default()),
             _ => String::new(),
         };
+        if name == COMMAND {
+            return Ok(match outcome {
+                Outcome::Went(code) => {
+                    self.shell = Some(shell);
+                    Flow::Ended(code)
+                }
+                Outcome::Ended(code) => Flow::Ended(code),
+            });
+        }
         match outcome {
             Outcome::Went(0) => {}
             Outcome::Went(status) if !strict => {

@@ -43,6 +43,9 @@ use scene::Scene;
 pub use scene::flux_below;
 pub use user::home_of;
 
+/// The name of a sidecar's program, as a snippet or a launch.
+pub const COMMAND: &str = "command";
+
 /// Version of the JSON form.
 pub const VERSION: u32 = 1;
 
@@ -154,7 +157,8 @@ pub enum Step {
     Link { path: String, target: String },
     /// Variables for every later step.
     Environment { changes: Vec<EnvChange> },
-    /// The user's shell source; state carries over to later snippets and to every later step's environment.
+    /// The user's shell source; state carries over to later snippets and to every later step's environment. The one
+    /// named `command` is a sidecar's program: its code is the container's.
     Snippet { name: &'static str, source: String, strict: bool },
     /// Until the parent broker's port answers.
     WaitParent { host: String, port: u16 },
@@ -164,6 +168,8 @@ pub enum Step {
     Launch(Launch),
     /// After the broker has ended: the finished dump takes the archive's place.
     PublishArchive { from: String, to: String },
+    /// The work is done; the container stays until it is told to stop, for Kubernetes would start a sidecar again.
+    Stay,
 }
 
 /// A program to start and supervise.
@@ -208,12 +214,24 @@ pub enum AtEnd {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "change", rename_all = "kebab-case")]
 pub enum EnvChange {
-    Set { name: String, value: Word },
+    Set {
+        name: String,
+        value: Word,
+    },
     /// `old + separator + value`, or the value alone where there is no old one; nothing if it is already in it.
-    Append { name: String, separator: char, value: String },
+    Append {
+        name: String,
+        separator: char,
+        value: String,
+    },
     /// Only where it is not set.
-    Default { name: String, value: String },
-    Remove { name: String },
+    Default {
+        name: String,
+        value: String,
+    },
+    Remove {
+        name: String,
+    },
 }
 
 fn set(name: &str, value: &str) -> EnvChange {
@@ -228,7 +246,9 @@ pub enum Content {
     /// Shell lines `export NAME='value'`, quoted by the writer, with the environment of that moment.
     Exports(BTreeMap<String, Word>),
     /// The curve certificate: checked and copied from the mounted Secret; never shown.
-    Curve { source: String },
+    Curve {
+        source: String,
+    },
 }
 
 /// Permission bits, shown in octal.

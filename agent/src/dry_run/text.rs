@@ -6,7 +6,7 @@ use super::pods::Pod;
 use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::display::{quote, word};
-use crate::plan::{AtEnd, Content, EnvChange, Launch, Owner, Planned, Role, Stdout, Step};
+use crate::plan::{COMMAND, AtEnd, Content, EnvChange, Launch, Owner, Planned, Role, Stdout, Step};
 
 /// Where lines of words are broken.
 const WIDTH: usize = 100;
@@ -179,10 +179,10 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             changes.iter().for_each(|change| line_of(out, 2, &variable(change)));
         }
         Step::Snippet { name, source, strict } => {
-            let end = if *strict {
-                "a failure ends the container with its code"
-            } else {
-                "a failure is reported and passed over"
+            let end = match strict {
+                _ if *name == COMMAND => "its exit code is the container's",
+                true => "a failure ends the container with its code",
+                false => "a failure is reported and passed over",
             };
             first(&format!("snippet {name}, in the image's shell; {end}"));
             block(out, source);
@@ -196,6 +196,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         Step::PublishArchive { from, to } => {
             first(&format!("rename {} to {}, if the dump is whole", quote(from), quote(to)))
         }
+        Step::Stay => first("stay until the pod ends"),
     }
 }
 

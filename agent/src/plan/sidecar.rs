@@ -21,20 +21,19 @@ pub fn steps(scene: &Scene, name: &str, sidecar: &Sidecar) -> Result<Vec<Planned
     }
     steps.extend(command(scene, name, sidecar, script.is_some())?);
     steps.extend(snippets::step(scene, "post", sidecar.post.as_ref())?);
+    steps.push(Planned::with(&[], Step::Stay));
     Ok(steps)
 }
 
-/// The command: the script as a program, or shell source. Its exit code is the container's.
+/// The command: the script as a program, or shell source that sees what the snippets before it have set. Its exit code
+/// is the container's.
 fn command(scene: &Scene, name: &str, sidecar: &Sidecar, has_script: bool) -> Result<Option<Planned>, PlanError> {
-    let source = sidecar.command.as_ref().filter(|source| !source.trim().is_empty());
-    let argv = match (has_script, source) {
-        (true, _) => vec![script_path(scene, name)],
-        (false, Some(source)) => vec![scene.shell("the command")?.to_owned(), "-c".into(), source.clone()],
-        (false, None) => return Ok(None),
-    };
+    if !has_script {
+        return snippets::step(scene, super::COMMAND, sidecar.command.as_ref());
+    }
     let launch = Launch {
-        label: "command",
-        argv: argv.into_iter().map(Word::Literal).collect(),
+        label: super::COMMAND,
+        argv: vec![Word::Literal(script_path(scene, name))],
         run_as: None,
         stdout: Stdout::Inherit,
         at_end: AtEnd::Exit,

@@ -48,6 +48,7 @@ fn outline(plan: &Plan) -> Vec<String> {
             Step::WaitSocket { .. } => "wait-socket".into(),
             Step::Launch(_) => "launch".into(),
             Step::PublishArchive { .. } => "publish-archive".into(),
+            Step::Stay => "stay".into(),
         })
         .collect()
 }
