@@ -94,8 +94,8 @@ impl Default for Facts {
             flux_on_path: Some("/usr/bin/flux".into()),
             shell: Some("/bin/bash".into()),
             terminal: false,
-            present: [paths::FALLBACK_HOME, paths::CURVE_FILE, "/root"].map(String::from).into(),
-            writable: ["/", paths::FALLBACK_HOME].map(String::from).into(),
+            present: [paths::FALLBACK_HOME, paths::CURVE_FILE, "/root", "/tmp"].map(String::from).into(),
+            writable: ["/", paths::FALLBACK_HOME, "/tmp"].map(String::from).into(),
         }
     }
 }
@@ -149,9 +149,7 @@ impl Facts {
         let one_line = |error: &dyn std::fmt::Display| {
             FactsError::Syntax(error.to_string().lines().next().unwrap_or_default().to_owned())
         };
-        if text.trim_start().starts_with('{') {
-            return serde_json::from_str(text).map_err(|error| one_line(&error));
-        }
+        // JSON is YAML, too.
         match toml::from_str(text) {
             Ok(facts) => Ok(facts),
             // A YAML mapping is no TOML, and the other way round: the message is that of the likelier one.
@@ -179,8 +177,8 @@ impl Facts {
 
 /// The paths that a plan for `spec` may ask about.
 fn questions(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd: &str) -> BTreeSet<String> {
-    let mut paths: BTreeSet<String> =
-        [paths::FALLBACK_HOME, paths::CURVE_FILE, cwd, &spec.runner.logs].map(str::to_owned).into();
+    let mut paths: BTreeSet<String> = [paths::FALLBACK_HOME, paths::CURVE_FILE, cwd].map(str::to_owned).into();
+    paths.extend(Path::new(&spec.runner.logs).ancestors().filter_map(Path::to_str).map(str::to_owned));
     paths.extend(spec.archive.clone());
     paths.extend(spec.view.install_root.as_deref().map(crate::plan::flux_below));
     paths.extend(environment.get("SHELL").cloned());
@@ -201,7 +199,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let facts = Facts::read(root.path(), &spec()).unwrap();
         assert_eq!((facts.passwd.as_str(), facts.shell, facts.flux_on_path), ("", None, None));
-        assert!(!facts.view.flux && facts.present.is_empty() && facts.cores >= 1 && facts.gpus == 0);
+        assert!(!facts.view.flux && facts.present.iter().eq(["/"]) && facts.cores >= 1 && facts.gpus == 0);
     }
 
     #[test]

@@ -40,7 +40,7 @@ fn log_level() -> u8 {
     6
 }
 fn logs() -> String {
-    "/tmp/fluxout".into()
+    crate::paths::DEFAULT_LOGS.into()
 }
 fn submit_command() -> Vec<String> {
     vec!["flux".into(), "submit".into()]

@@ -4,6 +4,8 @@
 pub const DEFAULT_MOUNT_PATH: &str = "/mnt/flux";
 /// Where the operator mounts the ConfigMap with the spec.
 pub const SPEC_DIR: &str = "/etc/flux-agent/spec";
+/// Where the output of a batch's jobs goes if the spec names no place.
+pub const DEFAULT_LOGS: &str = "/tmp/fluxout";
 /// The key of the spec in the ConfigMap.
 pub const SPEC_KEY: &str = "agent.toml";
 /// The spec as `flux-agent run` reads it.

@@ -26,7 +26,7 @@ pub fn file(scene: &Scene, text: String) -> Planned {
 
 /// One submission a line, its text untouched; then the end of the queue is awaited and the jobs are listed.
 pub fn script(scene: &Scene, lines: &[BatchLine]) -> Result<String, PlanError> {
-    let logs = scene.spec.runner.logs.trim_end_matches('/');
+    let logs = scene.logs.trim_end_matches('/');
     let submit: Vec<String> = scene.spec.flux.submit_command.iter().map(|word| quote(word)).collect();
     let submit = submit.join(" ");
     let mut script = scene.shebang("the batch script")?;

@@ -25,8 +25,8 @@ pub fn directories(scene: &Scene) -> Vec<Planned> {
         directories.push((paths.curve_dir(), 0o700));
     }
     // One that is there already may be a volume of the user's: it stays as it is.
-    if !scene.facts.is_present(&scene.spec.runner.logs) {
-        directories.push((scene.spec.runner.logs.clone(), 0o755));
+    if !scene.facts.is_present(&scene.logs) {
+        directories.push((scene.logs.clone(), 0o755));
     }
     let owner = scene.identity.owner;
     directories

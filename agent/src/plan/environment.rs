@@ -15,7 +15,7 @@ pub fn step(scene: &Scene) -> Result<Planned, PlanError> {
         changes.push(EnvChange::Remove { name: "FLUX_URI".into() });
     }
     changes.push(set("STATE_DIR", &scene.paths.state_dir()));
-    changes.push(set("FLUX_OUTPUT_DIR", &scene.spec.runner.logs));
+    changes.push(set("FLUX_OUTPUT_DIR", &scene.logs));
     changes.extend(scheduler_changes(scene)?);
     changes.extend(scene.spec.flux.environment.iter().map(|(name, value)| set(name, value)));
     Ok(Planned::with(depends_on(scene), Step::Environment { changes }))

@@ -1,7 +1,9 @@
 //! The scene: what the user said and what the host resolves, put together once. Every step is planned from it.
 
+use std::path::Path;
+
 use flux_shared::agent_spec::{AgentSpec, Program};
-use flux_shared::paths::{CURVE_FILE, PodPaths};
+use flux_shared::paths::{CURVE_FILE, DEFAULT_LOGS, PodPaths};
 
 use super::hosts::{self, Hosts};
 use super::user::Identity;
@@ -19,6 +21,8 @@ pub struct Scene<'a> {
     /// Position in the hostlist.
     pub rank: u32,
     pub identity: Identity,
+    /// Directory for the output of a batch's jobs.
+    pub logs: String,
     /// The cluster's domain.
     pub domain: String,
 }
@@ -38,6 +42,7 @@ impl<'a> Scene<'a> {
             spec,
             facts,
             paths: spec.paths(),
+            logs: logs(spec, facts),
             hostname,
             rank,
             identity: Identity::of(spec.runner.user.as_ref(), facts),
@@ -136,6 +141,17 @@ impl<'a> Scene<'a> {
     }
 }
 
+/// As the spec says. The default's place is below the mount where there is no /tmp to write to.
+fn logs(spec: &AgentSpec, facts: &Facts) -> String {
+    let wanted = &spec.runner.logs;
+    let folders: Vec<&str> = Path::new(wanted).ancestors().filter_map(Path::to_str).collect();
+    let nearest = folders.iter().find(|folder| facts.is_present(folder)).or(folders.last());
+    match wanted == DEFAULT_LOGS && !nearest.is_some_and(|folder| facts.is_writable(folder)) {
+        true => format!("{}/fluxout", spec.paths().config_root()),
+        false => wanted.clone(),
+    }
+}
+
 /// The program of an installation.
 pub fn flux_below(install_root: &str) -> String {
     format!("{}/bin/flux", install_root.trim_end_matches('/'))
@@ -152,4 +168,23 @@ pub fn hostname(spec: &AgentSpec, facts: &Facts) -> String {
 /// The completion index, else the number at the end of the host name.
 pub fn index(hostname: &str, facts: &Facts) -> Option<u32> {
     facts.index.or_else(|| hostname.rsplit('-').next()?.parse().ok())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_default_place_of_logs_needs_a_tmp_to_write_to_and_a_users_own_stays() {
+        let spec = |text: &str| AgentSpec::from_toml(&format!("name = 'mc'\n{text}")).unwrap();
+        let usual = Facts::default();
+        assert_eq!(logs(&spec(""), &usual), "/tmp/fluxout");
+        let mut bare = Facts { present: ["/".to_owned()].into(), writable: [].into(), ..Facts::default() };
+        assert_eq!(logs(&spec(""), &bare), "/mnt/flux/config/fluxout");
+        assert_eq!(logs(&spec("[runner]\nlogs = '/data/out'"), &bare), "/data/out");
+        bare.present.insert("/tmp".into());
+        assert_eq!(logs(&spec(""), &bare), "/mnt/flux/config/fluxout");
+        bare.writable.insert("/tmp".into());
+        assert_eq!(logs(&spec(""), &bare), "/tmp/fluxout");
+    }
 }
