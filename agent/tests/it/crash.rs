@@ -101,10 +101,10 @@ fn sample(moments: Vec<Moment>, limit: usize) -> Vec<Moment> {
     moments.into_iter().step_by(step).collect()
 }
 
-/// Works off all moments with as many threads as there are processors.
+/// Works off all moments, several at once: most of the time goes into waiting for namespaces.
 fn each(moments: &[Moment], work: impl Fn(&Moment) + Sync) {
     let next = AtomicUsize::new(0);
-    let workers = std::thread::available_parallelism().map_or(2, usize::from);
+    let workers = 3 * std::thread::available_parallelism().map_or(2, usize::from);
     std::thread::scope(|scope| {
         for _ in 0..workers {
             scope.spawn(|| {

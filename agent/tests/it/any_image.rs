@@ -1,0 +1,131 @@
+//! Any image, under Pod Security "restricted": no shell, no users, a read-only root, no capability, no writable /tmp,
+//! no terminals. What is there: the agent, Flux (the stand-in), and the C library that debug builds of both want.
+
+use flux_shared::exit::Category;
+
+use crate::image::{self, AGENT, Container, Ended, Image, What};
+
+/// Flux itself is the one program that such an image has.
+const JOB: &str = "[runner.program]\nmode = 'submit'\nwords = ['/mnt/flux/view/bin/flux', 'version']\n";
+
+/// The root becomes read-only; the pod's volume (and the tests' record) stays as it is.
+const READ_ONLY: &str = "\
+    mount --rbind \"$root\" \"$root\"\n\
+    for volume in mnt/flux record; do mount --bind \"$root/$volume\" \"$root/$volume\"; done\n\
+    mount -o remount,bind,ro \"$root\"\n";
+
+fn scratch(spec: &str) -> Image {
+    let image = Image::empty();
+    image.view();
+    image.file("/etc/flux-agent/spec/agent.toml", 0o444, &format!("name = 'mc'\n{spec}"));
+    image.mode("/mnt/flux", 0o777);
+    image.mode("/mnt/flux/config", 0o777);
+    image
+}
+
+/// A container without privileges: what `drop: [ALL]` and `allowPrivilegeEscalation: false` leave. (The three that
+/// remain for root are those that chroot needs.)
+fn restricted<'a>(image: &'a Image, uid: u32, command: &[&str]) -> Container<'a> {
+    let mut container = Container::new(image, "mc-0", command);
+    let setpriv = ["setpriv", "--no-new-privs", "--inh-caps=-all", "--bounding-set=-all,+sys_chroot,+setuid,+setgid"];
+    container.outside = setpriv.map(str::to_owned).into();
+    container.ids = (uid, uid);
+    container.before = READ_ONLY.into();
+    container.environment.remove("HOME");
+    container
+}
+
+fn run(container: Container) -> Ended {
+    image::run(&[container]).remove(0)
+}
+
+#[test]
+fn a_job_runs_in_an_empty_read_only_image_as_any_user() {
+    for uid in [0, 1000, 65534, 4_000_000_000] {
+        let image = scratch(JOB);
+        if uid == 0 {
+            // Root without capabilities owns what it has to change.
+            image.mode("/mnt/flux", 0o755);
+        }
+        let before = image.tree();
+        let ended = run(restricted(&image, uid, &[AGENT, "run"]));
+        assert_eq!(ended.code, 0, "uid {uid}: {ended:?}");
+        assert!(ended.stdout.contains("stand-in"), "uid {uid}: {ended:?}");
+        for (path, node) in image.tree() {
+            let is_ours = path.starts_with("/mnt/flux/") && !before.contains_key(&path);
+            assert!(is_ours || before.get(&path) == Some(&node), "uid {uid}: {path} has changed");
+            assert!(!is_ours || node.owner == (uid, uid), "uid {uid}: {path} is {node:?}");
+        }
+    }
+}
+
+#[test]
+fn without_a_variable_or_a_terminal_it_runs_as_well() {
+    let image = scratch(JOB);
+    let mut container = restricted(&image, 1000, &[AGENT, "run"]);
+    container.environment.clear();
+    container.before = format!("umount \"$root/dev/pts\"\n{READ_ONLY}");
+    let ended = run(container);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    assert!(ended.stdout.contains("stand-in"), "{ended:?}");
+}
+
+#[test]
+fn the_job_s_own_code_comes_out() {
+    let image = scratch(&JOB.replace("'version'", "'nonsense'"));
+    let ended = run(restricted(&image, 1000, &[AGENT, "run"]));
+    assert_eq!(ended.code, 1, "{ended:?}");
+    let image = scratch(&JOB.replace("/view/bin/flux', 'version'", "/nothing'"));
+    let ended = run(restricted(&image, 1000, &[AGENT, "run"]));
+    assert_eq!(ended.code, 127, "{ended:?}");
+}
+
+#[test]
+fn what_needs_a_shell_says_so_in_one_line() {
+    for spec in [
+        format!("{JOB}[runner.snippets]\npre = 'echo'\n"),
+        "[runner.program]\nmode = 'script'\ntext = 'echo'\n".to_owned(),
+        "[runner.program]\nmode = 'batch-raw'\ntext = 'echo'\n".to_owned(),
+        format!("{JOB}[sidecars.web]\ncommand = 'echo'\n"),
+    ] {
+        let image = scratch(&spec);
+        image.file("/mnt/flux/termination-log", 0o666, "");
+        let mut command = vec![AGENT, "run", "--termination-log", "/mnt/flux/termination-log"];
+        if spec.contains("sidecars") {
+            command.extend(["--container", "web"]);
+        }
+        let before = image.tree();
+        let ended = run(restricted(&image, 1000, &command));
+        assert_eq!(ended.code, i32::from(Category::ShellMissing.code()), "{spec}: {ended:?}");
+        let line = ended.stderr.trim_end();
+        assert!(
+            !line.contains('\n') && line.contains("flux-agent: shell-missing: failed to find a shell for"),
+            "{line}"
+        );
+        let mut after = image.tree();
+        let message = after.remove("/mnt/flux/termination-log").unwrap().what;
+        let What::File(message) = message else { panic!("{message:?}") };
+        assert!(line.ends_with(String::from_utf8(message).unwrap().trim_end()), "{line}");
+        assert!(
+            after.iter().all(|(path, node)| before.get(path) == Some(node)),
+            "nothing was written before it was known"
+        );
+    }
+}
+
+#[test]
+fn install_and_view_need_nothing_either() {
+    let image = Image::empty();
+    image.program(image::stand_in(), "/opt/view/bin/flux");
+    std::fs::rename(image.at(AGENT), image.at("/flux-agent")).unwrap();
+    image.mode("/mnt/flux", 0o777);
+    std::fs::create_dir(image.at("/mnt/flux-software")).unwrap();
+    for command in [&["/flux-agent", "install"], &["/flux-agent", "view"], &[AGENT, "view"]] {
+        let ended = run(restricted(&image, 1000, command));
+        assert_eq!(ended.code, 0, "{command:?}: {ended:?}");
+    }
+    let have = image.tree();
+    assert_eq!(have["/mnt/flux/view/bin/flux"].owner, (1000, 1000));
+    assert!(have["/mnt/flux/view/bin/flux"].what == have["/opt/view/bin/flux"].what);
+    assert!(have[AGENT].what == have["/flux-agent"].what);
+}
