@@ -224,6 +224,7 @@ impl Bed {
             candidate: None,
             health: None,
             metrics: Default::default(),
+            gate: Default::default(),
         };
         change(&mut settings);
         let (stop, stopped) = oneshot::channel::<()>();
@@ -386,6 +387,11 @@ impl Bed {
             }
         }
     }
+}
+
+/// The administrator's.
+pub fn kubeconfig() -> PathBuf {
+    plane()._plane.kubeconfig_path().to_owned()
 }
 
 pub fn options() -> Options {

@@ -14,4 +14,5 @@ mod lead;
 mod life;
 mod quiet;
 mod refuse;
+mod sdk;
 mod zones;
