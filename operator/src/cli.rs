@@ -1,5 +1,9 @@
 //! What a person can ask of the program.
-#![expect(clippy::disallowed_methods, reason = "files are read, answers are written")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "files are read, answers are written, a client is made"
+)]
 
 use std::io::Write;
 use std::path::{Path, PathBuf};
@@ -17,7 +21,7 @@ use crate::lease::Candidate;
 use crate::metrics::Metrics;
 use crate::render::{self, Facts, Objects, Options};
 use crate::yaml::{self, YamlError};
-use crate::{client, controller, install, telemetry};
+use crate::{client, controller, install, migrate, telemetry, webhook};
 
 #[derive(Debug, Parser)]
 #[command(name = "flux-operator", version, about = "Turns MiniClusters into Flux instances on Kubernetes")]
@@ -31,9 +35,11 @@ enum Command {
     /// Watch MiniClusters and make them run
     Run(Run),
     /// Print the CustomResourceDefinition
-    Crd,
+    Crd(install::Definition),
     /// Print everything that an installation needs, as one YAML stream
     Install(install::Settings),
+    /// Write every stored MiniCluster once more, as v1alpha2, after the CustomResourceDefinition stored v1alpha1
+    Migrate,
     /// Print the objects that a MiniCluster becomes, as YAML (keys redacted)
     Render {
         /// A file with a MiniCluster, or - for standard input
@@ -68,6 +74,8 @@ struct Run {
     /// Address for /healthz, /readyz and /metrics, such as 0.0.0.0:8080; by default there are none
     #[arg(long, env = "HEALTH_ADDRESS", value_name = "ADDRESS:PORT")]
     health: Option<std::net::SocketAddr>,
+    #[command(flatten)]
+    webhook: webhook::Settings,
     #[command(flatten)]
     images: Images,
 }
@@ -109,6 +117,10 @@ enum CliError {
     Client(#[source] Box<kube::Error>),
     #[error(transparent)]
     Controller(#[from] controller::ControllerError),
+    #[error(transparent)]
+    Webhook(#[from] webhook::WebhookError),
+    #[error(transparent)]
+    Migrate(#[from] migrate::MigrateError),
     #[error("failed to write the output")]
     Write(#[from] std::io::Error),
 }
@@ -138,7 +150,8 @@ pub fn main() -> ExitCode {
 fn answer(command: Command) -> Result<(), CliError> {
     let text = match command {
         Command::Run(run) => return serve(run),
-        Command::Crd => install::crd()?,
+        Command::Crd(definition) => install::crd_of(&definition)?,
+        Command::Migrate => block_on(async { Ok(migrate::migrate(connect(Arc::default()).await?).await?) })?,
         Command::Install(settings) => install::manifests(&settings)?,
         Command::Render { file, images } => {
             let cluster = cluster(&file)?;
@@ -193,18 +206,17 @@ fn serve(run: Run) -> Result<(), CliError> {
         identity: run.identity,
         duration: Duration::from_secs(run.lease_seconds.into()),
     });
+    let gate = webhook::Gate::of(&run.webhook);
     let settings = controller::Settings {
         namespace: run.namespace,
         options: run.images.into(),
         candidate,
         health: run.health,
         metrics: metrics.clone(),
+        gate: gate.clone(),
     };
-    // One thread: the API server is what it waits for.
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
-    runtime.block_on(async {
-        let config = kube::Config::infer().await.map_err(|error| CliError::Config(Box::new(error)))?;
-        let client = client::client(config, metrics).map_err(|error| CliError::Client(Box::new(error)))?;
+    block_on(async {
+        let client = connect(metrics).await?;
         let mut terminate = signal(SignalKind::terminate()).map_err(CliError::Runtime)?;
         let mut interrupt = signal(SignalKind::interrupt()).map_err(CliError::Runtime)?;
         let stop = async move {
@@ -213,6 +225,20 @@ fn serve(run: Run) -> Result<(), CliError> {
                 _ = interrupt.recv() => {}
             }
         };
-        Ok(controller::run(client, settings, stop).await?)
+        tokio::select! {
+            result = webhook::run(client.clone(), run.webhook, gate) => Ok(result?),
+            result = controller::run(client, settings, stop) => Ok(result?),
+        }
     })
+}
+
+/// One thread: the API server is what it waits for.
+fn block_on<T>(body: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
+    runtime.block_on(body)
+}
+
+async fn connect(metrics: Arc<Metrics>) -> Result<kube::Client, CliError> {
+    let config = kube::Config::infer().await.map_err(|error| CliError::Config(Box::new(error)))?;
+    client::client(config, metrics).map_err(|error| CliError::Client(Box::new(error)))
 }

@@ -33,6 +33,7 @@ use crate::reconcile::{ReconcileError, reconcile};
 use crate::render::Options;
 use crate::server;
 use crate::watch::{self, KINDS, Outlets, Wake};
+use crate::webhook::Gate;
 
 /// How long news about the same MiniCluster is collected.
 const BURST: Duration = Duration::from_millis(100);
@@ -52,6 +53,8 @@ pub struct Settings {
     /// Where /healthz, /readyz and /metrics are served. None: nowhere.
     pub health: Option<SocketAddr>,
     pub metrics: Arc<Metrics>,
+    /// Readiness waits for it.
+    pub gate: Gate,
 }
 
 /// Why the controller ended before it was told to.
@@ -67,7 +70,7 @@ pub enum ControllerError {
 
 /// Serves until `stop` resolves; reconciles that have begun are finished.
 pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), ControllerError> {
-    let health = Health::new(settings.metrics.clone());
+    let health = Health::new(settings.metrics.clone(), settings.gate.clone());
     let listener = match settings.health {
         None => None,
         Some(address) => {
@@ -154,13 +157,14 @@ async fn control(
 /// What the health server tells of this process.
 struct Health {
     metrics: Arc<Metrics>,
+    gate: Gate,
     waits: AtomicBool,
     serving: OnceLock<(Store<Cluster>, signal::Receiver<usize>)>,
 }
 
 impl Health {
-    fn new(metrics: Arc<Metrics>) -> Health {
-        Health { metrics, waits: AtomicBool::new(false), serving: OnceLock::new() }
+    fn new(metrics: Arc<Metrics>, gate: Gate) -> Health {
+        Health { metrics, gate, waits: AtomicBool::new(false), serving: OnceLock::new() }
     }
 
     fn waits(&self, waits: bool) {
@@ -176,7 +180,7 @@ impl Health {
 impl server::Answers for Health {
     fn is_ready(&self) -> bool {
         let synced = self.serving.get().is_some_and(|(_, synced)| *synced.borrow() >= KINDS);
-        synced || self.waits.load(Ordering::Relaxed)
+        self.gate.is_open() && (synced || self.waits.load(Ordering::Relaxed))
     }
 
     fn metrics(&self) -> String {

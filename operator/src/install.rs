@@ -1,16 +1,21 @@
 //! The installation: what an administrator applies, with the reason of every permission.
 
 use clap::Args;
+use flux_shared::crd::definition::{Conversion, WebhookClient};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
-use serde_json::json;
+use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use serde_json::{Value, json};
 
 use crate::yaml::{self, YamlError};
+use crate::{migrate, webhook};
 
 /// The name of the operator's own objects.
 pub const NAME: &str = "flux-operator";
 /// Where the operator's pod tells of its health.
 const HEALTH_PORT: u16 = 8080;
+/// The port of the webhook's Service.
+const WEBHOOK_SERVICE_PORT: i32 = 443;
 /// The operator that belongs to this source.
 pub const DEFAULT_IMAGE: &str = concat!("ghcr.io/flux-framework/flux-operator:", env!("CARGO_PKG_VERSION"));
 
@@ -34,6 +39,17 @@ pub struct Settings {
     pub namespaced: bool,
 }
 
+/// Which CustomResourceDefinition.
+#[derive(Debug, Clone, Args)]
+pub struct Definition {
+    /// Namespace of the operator, whose webhook converts
+    #[arg(long, default_value = NAME)]
+    pub namespace: String,
+    /// v1alpha2 alone: nothing converts, so v1alpha1 is not served
+    #[arg(long)]
+    pub without_conversion: bool,
+}
+
 /// Why the installation could not be written: a defect.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
@@ -50,6 +66,8 @@ pub enum InstallError {
 pub struct Permission {
     pub group: &'static str,
     pub resource: &'static str,
+    /// Objects; none: all.
+    pub names: &'static [&'static str],
     pub verbs: &'static [&'static str],
     pub reason: &'static str,
 }
@@ -60,7 +78,13 @@ const fn allow(
     verbs: &'static [&'static str],
     reason: &'static str,
 ) -> Permission {
-    Permission { group, resource, verbs, reason }
+    Permission { group, resource, names: &[], verbs, reason }
+}
+
+impl Permission {
+    const fn only(self, names: &'static [&'static str]) -> Permission {
+        Permission { names, ..self }
+    }
 }
 
 /// All that the operator may do where MiniClusters are. A test fails when it needs more, or less.
@@ -97,9 +121,41 @@ pub const PERMISSIONS: &[Permission] = &[
 pub const OWN_PERMISSIONS: &[Permission] =
     &[allow("coordination.k8s.io", "leases", &["get", "create", "patch"], "which of several operators leads")];
 
-/// The CustomResourceDefinition as YAML.
+/// What the webhook may do in its own namespace.
+pub const WEBHOOK_OWN_PERMISSIONS: &[Permission] = &[
+    allow("", "secrets", &["create"], "the webhook's certificate, which all replicas share"),
+    allow("", "secrets", &["get", "list", "watch", "update"], "its renewal").only(&[webhook::NAME]),
+];
+
+/// What the webhook may do in the whole cluster.
+pub const WEBHOOK_PERMISSIONS: &[Permission] = &[allow(
+    "apiextensions.k8s.io",
+    "customresourcedefinitions",
+    &["get", "list", "watch", "patch"],
+    "who may sign the webhook's certificate: the caBundle of the one definition",
+)
+.only(&[migrate::CRD])];
+
+/// The CustomResourceDefinition that is shipped, as YAML.
 pub fn crd() -> Result<String, InstallError> {
-    Ok(yaml::document(&flux_shared::crd::definition::crd()?)?)
+    crd_of(&Definition { namespace: NAME.into(), without_conversion: false })
+}
+
+/// The CustomResourceDefinition as YAML.
+pub fn crd_of(definition: &Definition) -> Result<String, InstallError> {
+    let conversion = match definition.without_conversion {
+        true => Conversion::None,
+        false => Conversion::Webhook {
+            client: WebhookClient::Service {
+                namespace: definition.namespace.clone(),
+                name: webhook::NAME.into(),
+                path: webhook::PATH.into(),
+                port: WEBHOOK_SERVICE_PORT,
+            },
+            ca_bundle: Vec::new(),
+        },
+    };
+    Ok(yaml::document(&flux_shared::crd::definition::definition(&conversion)?)?)
 }
 
 /// Everything, in the order in which it can be applied.
@@ -117,16 +173,55 @@ pub fn manifests(settings: &Settings) -> Result<String, InstallError> {
             .map_err(|e| InstallError::Object("ServiceAccount", e))?;
     let scope = settings.namespaced.then_some(settings.namespace.as_str());
     let own = Some(settings.namespace.as_str());
-    Ok(yaml::stream([
+    // The webhook's authorities stand in an object of the whole cluster.
+    let converts = !settings.namespaced;
+    let definition = Definition { namespace: settings.namespace.clone(), without_conversion: !converts };
+    let mut documents = vec![
         yaml::document(&namespace)?,
-        crd()?,
+        crd_of(&definition)?,
         yaml::document(&account)?,
         role(NAME, scope, PERMISSIONS),
         binding(NAME, scope, &settings.namespace),
         role("flux-operator-leader", own, OWN_PERMISSIONS),
         binding("flux-operator-leader", own, &settings.namespace),
-        yaml::document(&deployment(settings)?)?,
-    ]))
+    ];
+    if converts {
+        documents.extend([
+            role(webhook::NAME, None, WEBHOOK_PERMISSIONS),
+            binding(webhook::NAME, None, &settings.namespace),
+            role(webhook::NAME, own, WEBHOOK_OWN_PERMISSIONS),
+            binding(webhook::NAME, own, &settings.namespace),
+            yaml::document(&webhook_service(settings)?)?,
+            yaml::document(&disruption_budget(settings)?)?,
+        ]);
+    }
+    documents.push(yaml::document(&deployment(settings)?)?);
+    Ok(yaml::stream(documents))
+}
+
+fn operator_labels() -> Value {
+    json!({ "app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "operator" })
+}
+
+/// Where the API server finds the webhook.
+fn webhook_service(settings: &Settings) -> Result<Service, InstallError> {
+    let value = json!({
+        "metadata": { "name": webhook::NAME, "namespace": settings.namespace, "labels": operator_labels() },
+        "spec": {
+            "selector": operator_labels(),
+            "ports": [{ "name": "webhook", "port": WEBHOOK_SERVICE_PORT, "targetPort": "webhook" }],
+        },
+    });
+    serde_json::from_value(value).map_err(|e| InstallError::Object("Service", e))
+}
+
+/// One replica stays while nodes are drained: v1alpha1 cannot be read without.
+fn disruption_budget(settings: &Settings) -> Result<PodDisruptionBudget, InstallError> {
+    let value = json!({
+        "metadata": { "name": NAME, "namespace": settings.namespace, "labels": operator_labels() },
+        "spec": { "minAvailable": 1, "selector": { "matchLabels": operator_labels() } },
+    });
+    serde_json::from_value(value).map_err(|e| InstallError::Object("PodDisruptionBudget", e))
 }
 
 /// A Role of a namespace, or a ClusterRole, with its reasons as comments: text, since no object holds comments.
@@ -135,10 +230,14 @@ fn role(name: &str, namespace: Option<&str>, permissions: &[Permission]) -> Stri
     let place = namespace.map(|namespace| format!("  namespace: {namespace}\n")).unwrap_or_default();
     let mut text =
         format!("apiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n  name: {name}\n{place}rules:\n");
-    for Permission { group, resource, verbs, reason } in permissions {
+    for Permission { group, resource, names, verbs, reason } in permissions {
         let verbs = verbs.join(", ");
+        let names = match names.is_empty() {
+            true => String::new(),
+            false => format!("  resourceNames: [{}]\n", names.join(", ")),
+        };
         text.push_str(&format!(
-            "# {reason}\n- apiGroups: [{group:?}]\n  resources: [{resource:?}]\n  verbs: [{verbs}]\n"
+            "# {reason}\n- apiGroups: [{group:?}]\n  resources: [{resource:?}]\n{names}  verbs: [{verbs}]\n"
         ));
     }
     text
@@ -154,17 +253,20 @@ fn binding(name: &str, namespace: Option<&str>, account_namespace: &str) -> Stri
     )
 }
 
-/// One pod of the scratch image, under the "restricted" Pod Security Standard.
+/// Pods of the scratch image, under the "restricted" Pod Security Standard. One leads; all convert, so there are two, on
+/// different nodes if possible.
 fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
-    let labels = json!({ "app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "operator" });
+    let labels = operator_labels();
+    let converts = !settings.namespaced;
     let mut args = vec!["run".to_owned()];
     if settings.namespaced {
         args.push(format!("--namespace={}", settings.namespace));
     }
-    let value = json!({
+    let mut value = json!({
         "metadata": { "name": NAME, "namespace": settings.namespace, "labels": labels },
         "spec": {
-            "replicas": 1,
+            "replicas": if converts { 2 } else { 1 },
+            "strategy": { "rollingUpdate": { "maxUnavailable": 0, "maxSurge": 1 } },
             "selector": { "matchLabels": labels },
             "template": {
                 "metadata": { "labels": labels },
@@ -210,5 +312,25 @@ fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
             },
         },
     });
+    if converts {
+        let pod = &mut value["spec"]["template"]["spec"];
+        pod["affinity"] = json!({ "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
+            "weight": 100,
+            "podAffinityTerm": {
+                "topologyKey": "kubernetes.io/hostname",
+                "labelSelector": { "matchLabels": labels },
+            },
+        }] } });
+        let container = &mut pod["containers"][0];
+        for (list, entry) in [
+            ("ports", json!({ "name": "webhook", "containerPort": webhook::PORT })),
+            ("env", json!({ "name": "FLUX_OPERATOR_WEBHOOK", "value": format!("0.0.0.0:{}", webhook::PORT) })),
+            ("env", json!({ "name": "POD_NAMESPACE", "value": settings.namespace })),
+        ] {
+            if let Some(list) = container[list].as_array_mut() {
+                list.push(entry);
+            }
+        }
+    }
     serde_json::from_value(value).map_err(|e| InstallError::Object("Deployment", e))
 }

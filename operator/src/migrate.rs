@@ -14,7 +14,7 @@ use serde_json::json;
 use crate::render::labels;
 
 /// The definition whose objects are migrated.
-const CRD: &str = "miniclusters.flux-framework.org";
+pub const CRD: &str = "miniclusters.flux-framework.org";
 /// Objects a page.
 const PAGE: u32 = 500;
 

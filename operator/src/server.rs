@@ -77,7 +77,11 @@ fn respond(request: &[u8], answers: &impl Answers) -> (&'static str, &'static st
     match target.split('?').next().unwrap_or_default() {
         "/healthz" => ("200 OK", TEXT, "ok\n".into()),
         "/readyz" if answers.is_ready() => ("200 OK", TEXT, "ok\n".into()),
-        "/readyz" => ("503 Service Unavailable", TEXT, "the first lists are not complete\n".into()),
+        "/readyz" => (
+            "503 Service Unavailable",
+            TEXT,
+            "the first lists are not complete, or the webhook has no certificate\n".into(),
+        ),
         "/metrics" => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", answers.metrics()),
         _ => ("404 Not Found", TEXT, "/healthz /readyz /metrics\n".into()),
     }

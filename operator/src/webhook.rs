@@ -72,12 +72,26 @@ pub enum WebhookError {
     Tls(#[from] tokio_rustls::rustls::Error),
 }
 
-/// Serves for ever. Without an address there is nothing to do.
-pub async fn run(client: Client, settings: Settings) -> Result<(), WebhookError> {
-    let Some(address) = settings.listen else { return std::future::pending().await };
+/// Whether the webhook answers. Open from the start where there is none.
+#[derive(Debug, Clone, Default)]
+pub struct Gate(Option<Arc<certificate::Current>>);
+
+impl Gate {
+    /// That of a webhook with these settings.
+    pub fn of(settings: &Settings) -> Gate {
+        Gate(settings.listen.map(|_| Arc::default()))
+    }
+
+    pub fn is_open(&self) -> bool {
+        self.0.as_ref().is_none_or(|current| current.is_set())
+    }
+}
+
+/// Serves for ever, and opens the gate. Without an address there is nothing to do.
+pub async fn run(client: Client, settings: Settings, gate: Gate) -> Result<(), WebhookError> {
+    let (Some(address), Some(current)) = (settings.listen, gate.0) else { return std::future::pending().await };
     let listen = |source| WebhookError::Listen { address, source };
     let listener = TcpListener::bind(address).await.map_err(listen)?;
-    let current = Arc::new(certificate::Current::default());
     let acceptor = server::acceptor(current.clone())?;
     tokio::join!(server::serve(listener, acceptor, current.clone()), keeper::keep(client, settings, current));
     Ok(())

@@ -4,7 +4,7 @@ use flux_shared::agent_spec::Program;
 use flux_shared::crd::v1alpha2::Resources;
 use flux_shared::validate::{PullPolicy, Sidecar, ValidContainer, ValidMiniCluster};
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, Lifecycle, LifecycleHandler,
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, Lifecycle, LifecycleHandler, Probe,
     ResourceRequirements, SecretKeySelector, SecurityContext,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
@@ -88,12 +88,27 @@ pub(super) fn runner(cluster: &ValidMiniCluster, user: &UserVolumes) -> Result<C
     // So that the agent can save what is left shortly before the kubelet kills it.
     let grace = format!("--grace-period={}", super::pod::GRACE_SECONDS);
     container.command = Some(vec![volumes::paths_of(cluster).agent(), "run".into(), grace]);
+    // Without its socket nobody can ask the broker: then running is ready.
+    container.startup_probe = (!cluster.flux.disable_socket).then(|| joined(cluster));
     container.volume_mounts = some(volumes::merged(volumes::for_runner(cluster), user.mounts(&runner.container)));
     // A terminal mixes standard output and error and ends lines in CR LF, so only where a person may attach.
     let terminal = (cluster.interactive || runner.program == Program::Persistent).then_some(true);
     container.stdin = terminal;
     container.tty = terminal;
     Ok(container)
+}
+
+/// Asks until the broker has joined, and then no more: a probe that goes on would disturb the job. The container is ready
+/// from then on, until it ends. It is never killed for being late: that is for the agent to decide.
+fn joined(cluster: &ValidMiniCluster) -> Probe {
+    let agent = volumes::paths_of(cluster).agent();
+    Probe {
+        exec: Some(ExecAction { command: Some(vec![agent, "status".into(), "--ready".into()]) }),
+        period_seconds: Some(1),
+        timeout_seconds: Some(5),
+        failure_threshold: Some(i32::MAX),
+        ..Probe::default()
+    }
 }
 
 /// A container of the services pod: the image's own entrypoint, unless words were given.

@@ -27,10 +27,10 @@ use serde_json::json;
 
 use super::certificate::{self, CertificateError, Current, Pair};
 use super::{NAME, Settings};
+use crate::migrate::CRD;
 use crate::render::labels;
+use crate::telemetry;
 
-/// The definition whose caBundle is kept.
-pub(super) const CRD: &str = "miniclusters.flux-framework.org";
 /// How often everything is looked at without a reason.
 const LOOK: Duration = Duration::from_secs(3600);
 /// The first pause after a failure, and the longest.
@@ -42,7 +42,7 @@ const FILES: Duration = Duration::from_secs(60);
 #[derive(Debug, thiserror::Error)]
 enum KeepError {
     #[error("failed to {verb} {kind} {name}")]
-    Api { verb: &'static str, kind: &'static str, name: &'static str, source: kube::Error },
+    Api { verb: &'static str, kind: &'static str, name: &'static str, source: Box<kube::Error> },
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     #[error("failed to read {path}")]
@@ -50,11 +50,11 @@ enum KeepError {
 }
 
 fn of_secret(verb: &'static str) -> impl Fn(kube::Error) -> KeepError {
-    move |source| KeepError::Api { verb, kind: "Secret", name: NAME, source }
+    move |source| KeepError::Api { verb, kind: "Secret", name: NAME, source: Box::new(source) }
 }
 
 fn of_crd(verb: &'static str) -> impl Fn(kube::Error) -> KeepError {
-    move |source| KeepError::Api { verb, kind: "CustomResourceDefinition", name: CRD, source }
+    move |source| KeepError::Api { verb, kind: "CustomResourceDefinition", name: CRD, source: Box::new(source) }
 }
 
 /// Keeps for ever.
@@ -79,10 +79,7 @@ pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Curren
                 LOOK
             }
             Err(error) => {
-                tracing::warn!(
-                    error = &error as &dyn std::error::Error,
-                    "the webhook's certificate is not in its place; it will be tried again"
-                );
+                telemetry::warn("the webhook's certificate is not in its place; it will be tried again", &error);
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSES.1);
                 continue;
@@ -166,13 +163,9 @@ async fn keep_files(directory: &Path, current: &Current) {
                     current.set(certified);
                     last = found;
                 }
-                Err(error) => {
-                    tracing::warn!(error = &error as &dyn std::error::Error, "the webhook's files are unusable")
-                }
+                Err(error) => telemetry::warn("the webhook's files are unusable", &error),
             },
-            Err(error) => {
-                tracing::warn!(error = &error as &dyn std::error::Error, "the webhook's files cannot be read")
-            }
+            Err(error) => telemetry::warn("the webhook's files cannot be read", &error),
         }
         tokio::time::sleep(FILES).await;
     }

@@ -19,6 +19,7 @@ use tokio_rustls::rustls::{self, ServerConfig};
 
 use super::certificate::Current;
 use super::{PATH, review};
+use crate::telemetry;
 
 /// The largest body: many thousand MiniClusters.
 const BODY_MAX: usize = 64 << 20;
@@ -62,7 +63,7 @@ pub(super) async fn serve(listener: TcpListener, acceptor: TlsAcceptor, current:
             Ok((stream, _)) => stream,
             Err(error) => {
                 // Such as too many open files: it passes.
-                tracing::warn!(error = &error as &dyn std::error::Error, "failed to accept a connection");
+                telemetry::warn("failed to accept a connection", &error);
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }

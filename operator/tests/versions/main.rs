@@ -2,12 +2,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 
-use flux_operator::{migrate, webhook, yaml};
+use flux_operator::{install, migrate, webhook, yaml};
 use flux_shared::crd::convert::{Version, convert_spec};
 use flux_shared::crd::definition::{Conversion, WebhookClient, definition};
 use kube::api::{Patch, PatchParams};
@@ -19,7 +19,6 @@ use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
 #[path = "../it/controlplane.rs"]
-#[allow(dead_code, reason = "the other tests need more of it")]
 mod controlplane;
 
 use controlplane::ControlPlane;
@@ -29,7 +28,10 @@ const DEADLINE: Duration = Duration::from_secs(60);
 
 struct Bed {
     plane: ControlPlane,
+    /// The administrator's.
     client: Client,
+    /// With the permissions that are shipped.
+    operator: Client,
     port: u16,
 }
 
@@ -51,13 +53,36 @@ fn test<F: Future<Output = ()>>(crd: impl FnOnce(u16) -> Value, body: impl FnOnc
     std::fs::write(&file, yaml::document(&crd(port)).unwrap()).unwrap();
     let plane = ControlPlane::start(Some(&file)).unwrap();
     std::fs::remove_file(&file).unwrap();
-    plane.kubectl(&["create", "namespace", NAMESPACE]).unwrap();
+    plane.apply(&installation()).unwrap();
+    let token = plane.kubectl(&["-n", NAMESPACE, "create", "token", "flux-operator"]).unwrap();
+    let operator = plane.kubeconfig_for_token("operator", &token).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let kubeconfig = Kubeconfig::read_from(plane.kubeconfig_path()).unwrap();
-        let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-        body(Bed { client: Client::try_from(config).unwrap(), plane, port }).await;
+        let (client, operator) = (client(plane.kubeconfig_path()).await, client(&operator).await);
+        body(Bed { plane, client, operator, port }).await;
     });
+}
+
+async fn client(kubeconfig: &Path) -> Client {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
+    let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
+    Client::try_from(config).unwrap()
+}
+
+/// What is shipped, but for the definition and the operator itself.
+fn installation() -> String {
+    let settings = install::Settings {
+        image: "operator:test".into(),
+        agent_image: "agent:test".into(),
+        view_image: "view:test".into(),
+        namespace: NAMESPACE.into(),
+        namespaced: false,
+    };
+    let text = install::manifests(&settings).unwrap();
+    let is_other = |document: &&str| {
+        !document.contains("kind: CustomResourceDefinition\n") && !document.contains("kind: Deployment\n")
+    };
+    text.split("\n---\n").filter(is_other).collect::<Vec<_>>().join("\n---\n")
 }
 
 async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Result<T, String>) -> T {
@@ -80,8 +105,9 @@ impl Bed {
             directory: None,
             overlap: Duration::from_secs(3),
         };
-        let client = self.client.clone();
-        tokio::spawn(async move { webhook::run(client, settings).await.unwrap() })
+        let (client, gate) = (self.operator.clone(), webhook::Gate::of(&settings));
+        assert!(!gate.is_open(), "there is no certificate yet");
+        tokio::spawn(async move { webhook::run(client, settings, gate).await.unwrap() })
     }
 
     /// The webhook, once the API server trusts it.
