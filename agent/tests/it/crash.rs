@@ -413,3 +413,29 @@ fn sixteen_megabytes_of_memory_are_enough() {
     assert_eq!(code, Some(0), "{said}");
     assert!(fs::read(pod.path().join("software/flux/large")).unwrap() == large);
 }
+
+#[test]
+fn what_a_killed_broker_left_is_not_in_the_way() {
+    let job = "[ -e /record/second ] || { >/record/second; kill -9 -1; }";
+    let image = Image::usual();
+    image.hosts("mc", "flux-service", 1);
+    let spec = format!(
+        "name = 'mc'\n[runner.program]\nmode = 'submit'\nwords = ['bash', '-c', '{job}']\n\
+         [sidecars.client]\ncommand = 'exec flux proxy $fluxsocket flux uptime'\n"
+    );
+    image.file("/etc/flux-agent/spec/agent.toml", 0o444, &spec);
+    let lead = || {
+        let mut container = Container::new(&image, "mc-0", &[AGENT, "run"]);
+        // The agent must not be process 1, which only the kubelet could kill.
+        container.outside = ["sh", "-c", "\"$@\"; exit $?", "-"].map(str::to_owned).into();
+        container
+    };
+    assert_eq!(image::run(&[lead()])[0].code, 137);
+    let socket = image.at("/mnt/flux/config/run/flux/local");
+    assert!(fs::symlink_metadata(&socket).is_ok_and(|data| !data.is_file()), "the broker had no time to tidy up");
+    let before = image.tree();
+    assert_eq!(image::run(&[lead()])[0].code, 0);
+    let mut want = before;
+    want.remove("/mnt/flux/config/run/flux/local");
+    assert_same(&want, &image.tree(), "the second run");
+}

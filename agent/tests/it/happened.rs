@@ -15,7 +15,7 @@ use flux_shared::agent_spec::AgentSpec;
 use flux_shared::paths::{CURVE_FILE, SPEC_FILE};
 use serde_json::{Value, json};
 
-use crate::image::{self, AGENT, Container, Image, Node, RECORD, Tree, What, agent, assert_same, need_strace};
+use crate::image::{self, AGENT, Container, Image, KEY, Node, RECORD, Tree, What, agent, assert_same, need_strace};
 
 /// Environment and files as a plan's steps leave them.
 struct Expected {
@@ -164,7 +164,7 @@ impl Expected {
                     ids: (ids.0.into(), ids.1.into()),
                 });
             }
-            "wait-parent" | "wait-socket" | "publish-archive" => {}
+            "wait-parent" | "wait-socket" | "publish-archive" | "stay" => {}
             other => panic!("unknown step {other}"),
         }
     }
@@ -311,8 +311,8 @@ fn pod_image(case: &Case, spec: &AgentSpec, size: u32) -> Image {
     image
 }
 
-/// Runs all pods of the case and compares each with its plan.
-fn compare(case: &Case) {
+/// Runs all pods of the case and compares each with its plan; what the lead printed.
+fn compare(case: &Case) -> String {
     let spec = spec_of(&case.input);
     let size = spec.size;
     let images: Vec<Image> = (0..size).map(|_| pod_image(case, &spec, size)).collect();
@@ -347,10 +347,16 @@ fn compare(case: &Case) {
         }
         expected.push(want);
         containers.push(container);
-        containers.extend(case.sidecars.iter().map(|name| make(&[AGENT, "sidecar", name])));
+        containers.extend(
+            case.sidecars
+                .iter()
+                .map(|name| Container { until: Some("ends with its pod".into()), ..make(&[AGENT, "sidecar", name]) }),
+        );
     }
-    for (container, ended) in containers.iter().zip(image::run(&containers)) {
+    let ends = image::run(&containers);
+    for (container, ended) in containers.iter().zip(&ends) {
         assert_eq!(ended.code, 0, "{}: {}{}", container.hostname, ended.stdout, ended.stderr);
+        assert!(!format!("{ended:?}").contains(KEY), "the key stands in the log");
     }
     for ((index, image), want) in (0..).zip(&images).zip(&expected) {
         let mut have = image.tree();
@@ -360,7 +366,9 @@ fn compare(case: &Case) {
         }
         assert_same(&want.tree, &have, &format!("pod {index}"));
         compare_calls(case, image, want);
+        assert!(!format!("{:?}", image.record()).contains(KEY), "the key was given away");
     }
+    ends[0].stdout.clone()
 }
 
 /// What was started is what was planned, word for word, in the planned environment.
@@ -394,7 +402,15 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
 
 #[test]
 fn a_submitted_job_with_four_pods() {
-    compare(&input("hello.yaml"));
+    assert_eq!(compare(&input("hello.yaml")), "hello root\n".repeat(4));
+}
+
+#[test]
+fn a_command_with_all_that_shells_take_apart() {
+    let command = r#"echo "it's  $QUOTED" '$HOME `x` $(y)' \* "a;b|c" '' end"#;
+    let case = mini_cluster(&format!("size: 1\ncontainers:\n- image: debian:12\n  command: |\n    {command}"));
+    let said = compare(&case);
+    assert_eq!(said, "it's  it's \"$HOME\" `x` \\ * $HOME `x` $(y) * a;b|c  end\n");
 }
 
 #[test]
@@ -512,11 +528,14 @@ containers:
 #[test]
 fn a_container_beside_the_one_that_runs_flux() {
     let original = input("sidecars.yaml");
+    // The job ends when the other container has done its part.
+    let wait = "bash -c 'until [ -s /record/said ]; do sleep 0.1; done'";
+    let input = original.input.replace("size: 2", "size: 1").replace("sleep 5", wait);
     compare(&Case {
-        input: original.input.replace("sleep 5", "sleep 2"),
+        input: input.replace("flux uptime", "flux uptime >/record/said"),
         sidecars: vec!["client"],
         effect: |name, expected| match name {
-            "servicePre" => {}
+            "servicePre" | "command" => {}
             other => nothing(other, expected),
         },
         ..original

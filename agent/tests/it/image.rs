@@ -282,6 +282,8 @@ pub struct Container<'a> {
     pub outside: Vec<String>,
     /// Shell lines in the container's namespaces before it starts; `$root` is the image.
     pub before: String,
+    /// It is told to stop once it says this, as a sidecar is at the end of its pod.
+    pub until: Option<String>,
 }
 
 impl Container<'_> {
@@ -295,6 +297,7 @@ impl Container<'_> {
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             outside: Vec::new(),
             before: String::new(),
+            until: None,
         }
     }
 }
@@ -338,6 +341,13 @@ pub fn run(containers: &[Container]) -> Vec<Ended> {
         outer.extend([container.hostname.clone(), container.image.top().display().to_string()]);
         let at = results.path().join(number.to_string()).display().to_string();
         script += &format!("({} </dev/null >{at}.out 2>{at}.err; echo $? >{at}.code) &\n", quoted(&outer));
+        if let Some(line) = &container.until {
+            // Below the job is unshare, and below that the container's process 1.
+            script += &format!("shell=$!; until grep -q '{line}' {at}.err; do sleep 0.05; done\n");
+            script +=
+                "read unshare </proc/$shell/task/$shell/children; read one </proc/$unshare/task/$unshare/children\n";
+            script += "kill -TERM $one\n";
+        }
     }
     script += "wait\n";
     let output = isolated(&["sh", "-c", &script]);
@@ -358,5 +368,6 @@ pub fn run(containers: &[Container]) -> Vec<Ended> {
 pub fn isolated(command: &[&str]) -> Output {
     let mut words = Command::new("timeout");
     words.args(["-s", "KILL", "60", "unshare", "--net", "--ipc", "--mount", "--pid", "--fork", "--kill-child"]);
+    words.arg("--mount-proc");
     words.args(command).stdin(Stdio::null()).output().unwrap()
 }
