@@ -1,6 +1,6 @@
 # Each recipe is one line that a person could type; what takes more stands in .ci/.
 
-.PHONY: demo test e2e lint bench images generate dist
+.PHONY: demo test e2e lint bench bench-journey bench-quorum images generate dist
 
 demo: ; @.ci/demo
 
@@ -10,7 +10,11 @@ e2e: ; @.ci/e2e
 
 lint: ; @.ci/lint
 
-bench: ; @cargo bench --workspace
+bench: ; @.ci/bench
+
+bench-journey: ; @KUBECONFIG=$(KUBECONFIG) .ci/bench journey
+
+bench-quorum: ; @FLUX=$(FLUX) .ci/bench quorum
 
 images: dist ; @.ci/images
 

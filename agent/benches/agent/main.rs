@@ -1,0 +1,68 @@
+//! What the agent costs, against what a person would use instead, in the same run (`make bench`).
+//!
+//! ```text
+//! start   exec of `flux-agent run` to exec of flux, against bash doing the documented steps
+//! wait    memory, wake-ups and DNS queries of followers whose lead is missing
+//! copy    `flux-agent view` against `cp -a`
+//! ```
+//!
+//! Runs in namespaces of its own: nothing of the host is changed, and loopback, DNS and /mnt are its own.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a program outside the zones"
+)]
+
+mod copy;
+mod cpu;
+mod place;
+#[path = "../report.rs"]
+mod report;
+mod start;
+mod wait;
+
+use std::path::PathBuf;
+
+fn main() {
+    // The same file is the stub: what is executed as `flux`.
+    if std::env::args_os().next().is_some_and(|name| name.as_encoded_bytes().ends_with(b"flux")) {
+        return start::stub();
+    }
+    let agent = agent();
+    let parts: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
+    let is_wanted = |part: &str| parts.is_empty() || parts.iter().any(|wanted| wanted == part);
+    place::enter(&agent);
+    let mut report = report::Report::new(include_str!("../ranges.toml"));
+    report.figure("binary-bytes", std::fs::metadata(&agent).unwrap().len() as f64);
+    if is_wanted("start") {
+        start::measure(&mut report);
+    }
+    if is_wanted("wait") {
+        wait::measure(&mut report);
+    }
+    if is_wanted("copy") {
+        copy::measure(&agent, &mut report);
+    }
+    report.print("flux-agent");
+}
+
+/// The binary that is shipped: `FLUX_AGENT`, else what `make dist` leaves.
+fn agent() -> PathBuf {
+    let dist = PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/flux-agent"));
+    let path = std::env::var_os("FLUX_AGENT").map_or(dist, PathBuf::from);
+    path.canonicalize().unwrap_or_else(|error| panic!("{}: {error}; run `make dist` first", path.display()))
+}
+
+/// Writes a cluster's spec and returns its path.
+fn spec(cluster: &str) -> String {
+    let path = format!("/mnt/{cluster}.toml");
+    let program = "mode = \"submit\"\nwords = [\"hostname\"]\n";
+    let text = format!(
+        "name = \"{cluster}\"\nsize = 4\ntasks = 4\n[runner]\nlogs = \"/mnt/fluxout\"\n[runner.program]\n{program}"
+    );
+    std::fs::write(&path, text).unwrap();
+    path
+}

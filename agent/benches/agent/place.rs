@@ -1,0 +1,54 @@
+//! Where the agent runs here: as in a pod, with its own mounts, host name and network.
+
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+use nix::sched::{CloneFlags, unshare};
+
+/// The cluster of the start's measurement; its lead's host name is this machine's, here.
+pub const CLUSTER: &str = "hello-world";
+
+/// This program as flux, and the agent where `install` brings it.
+pub const STUB: &str = "/mnt/flux/view/bin/flux";
+pub const AGENT: &str = "/mnt/flux/flux-agent";
+
+/// Moves this process, which must have one thread, into namespaces of its own.
+pub fn enter(agent: &Path) {
+    let (uid, gid) = (nix::unistd::getuid(), nix::unistd::getgid());
+    let mut flags = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWNET;
+    if !uid.is_root() {
+        flags |= CloneFlags::CLONE_NEWUSER;
+    }
+    unshare(flags).expect("namespaces of its own (as root, or where users may have them)");
+    if !uid.is_root() {
+        fs::write("/proc/self/setgroups", "deny").unwrap();
+        fs::write("/proc/self/uid_map", format!("0 {uid} 1")).unwrap();
+        fs::write("/proc/self/gid_map", format!("0 {gid} 1")).unwrap();
+    }
+    nix::unistd::sethostname(format!("{CLUSTER}-0")).unwrap();
+    for line in [
+        "mount --make-rprivate /",
+        "mount -t tmpfs tmpfs /mnt",
+        "mkdir -p /mnt/flux/view/bin /mnt/flux/view/lib/python3.11/site-packages /mnt/etc /mnt/work",
+        "mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/etc,workdir=/mnt/work /etc",
+        "mkdir -p /etc/flux-agent/curve",
+        "ip link set lo up",
+    ] {
+        run(line);
+    }
+    let search = "default.svc.cluster.local svc.cluster.local cluster.local";
+    fs::write("/etc/resolv.conf", format!("nameserver 127.0.0.1\nsearch {search}\noptions ndots:5\n")).unwrap();
+    let certificate = flux_shared::curve::Certificate::from_keys(CLUSTER, &[1; 32], &[2; 32]);
+    fs::write("/etc/flux-agent/curve/curve.cert", certificate.to_text()).unwrap();
+    // Loops back to a host that does not forward: addresses behind it are silent.
+    run("ip route add 198.51.100.0/24 dev lo");
+    fs::copy("/proc/self/exe", STUB).unwrap();
+    fs::copy(agent, AGENT).unwrap();
+}
+
+pub fn run(line: &str) {
+    let mut words = line.split(' ');
+    let status = Command::new(words.next().unwrap()).args(words).status();
+    assert!(status.is_ok_and(|status| status.success()), "{line} failed");
+}

@@ -1,0 +1,91 @@
+//! From exec of the entrypoint to exec of flux. The stub notes when it runs; the same stub, executed directly, is what
+//! starting any process costs, and is taken off.
+
+use std::process::{Command, Stdio};
+use std::time::SystemTime;
+
+use crate::cpu::cpu_of_children;
+use crate::place::{AGENT, CLUSTER, STUB};
+use crate::report::{Report, median, quantile, setting};
+
+const NOTE: &str = "/mnt/note";
+
+/// Milliseconds, the same in all processes.
+fn now() -> f64 {
+    SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64() * 1e3
+}
+
+/// What runs as `flux`.
+pub fn stub() {
+    let time = now();
+    if std::env::args().nth(1).is_some_and(|word| word == "start") {
+        std::fs::write(NOTE, time.to_string()).unwrap();
+    }
+}
+
+/// Milliseconds until the stub ran, and of CPU time in all.
+fn once(command: &mut Command) -> (f64, f64) {
+    let _ = std::fs::remove_dir_all("/mnt/flux/config");
+    let _ = std::fs::remove_file(NOTE);
+    command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root").current_dir("/mnt");
+    command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let (begin, cpu) = (now(), cpu_of_children());
+    let status = command.status().unwrap();
+    let noted = std::fs::read_to_string(NOTE).unwrap_or_else(|_| panic!("{command:?}: {status}, and flux never ran"));
+    (noted.parse::<f64>().unwrap() - begin, (cpu_of_children() - cpu) * 1e3)
+}
+
+pub fn measure(report: &mut Report) {
+    std::fs::write("/mnt/entrypoint.bash", include_str!("entrypoint.bash")).unwrap();
+    let spec = crate::spec(CLUSTER);
+    let direct = || command(&[STUB, "start"]);
+    let agent = || command(&[AGENT, "run", "--spec", &spec, "--termination-log", "/mnt/termination"]);
+    let bash = || command(&["bash", "/mnt/entrypoint.bash", CLUSTER, "4", "4"]);
+    let runs = setting("BENCH_RUNS", 200);
+    eprintln!("start: {runs} runs of each in turn");
+    let (mut times, mut cpu): ([Vec<f64>; 3], [Vec<f64>; 3]) = Default::default();
+    for _ in 0..runs {
+        for (number, mut command) in [direct(), agent(), bash()].into_iter().enumerate() {
+            let (time, used) = once(&mut command);
+            times[number].push(time);
+            cpu[number].push(used);
+        }
+    }
+    let [floor, ours, theirs] = times.each_ref().map(|times| median(times));
+    let least = |number: usize| quantile(&times[number], 0.1) - quantile(&times[0], 0.1);
+    report.figure("start-floor-ms", floor);
+    report.figure("start-ms", ours - floor);
+    report.figure("start-ms-fast-tenth", least(1));
+    report.figure("start-bash-ms", theirs - floor);
+    report.figure("start-ratio", (ours - floor) / (theirs - floor));
+    let [floor, ours, theirs] = cpu.each_ref().map(|times| median(times));
+    report.figure("start-cpu-ms", ours - floor);
+    report.figure("start-cpu-ratio", (ours - floor) / (theirs - floor));
+    for (name, command) in [("start-processes", agent()), ("start-bash-processes", bash())] {
+        if let Some(count) = processes(command) {
+            report.figure(name, count as f64);
+        }
+    }
+}
+
+fn command(words: &[&str]) -> Command {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+/// Processes that were started beside `flux start` and the entrypoint themselves; none without strace.
+fn processes(command: Command) -> Option<usize> {
+    let mut traced = Command::new("strace");
+    traced.args(["-f", "-qq", "-e", "trace=clone,clone3,fork,vfork", "-e", "signal=none", "-o", "/mnt/trace"]);
+    traced.arg(command.get_program()).args(command.get_args());
+    if Command::new("strace").arg("-V").output().is_err() {
+        eprintln!("  processes are not counted: there is no strace");
+        return None;
+    }
+    once(&mut traced);
+    let trace = std::fs::read_to_string("/mnt/trace").unwrap();
+    let is_begin = |line: &&str| line.contains("fork(") || (line.contains("clone") && !line.contains("resumed"));
+    let started = trace.lines().filter(is_begin).filter(|line| !line.contains("CLONE_THREAD")).count();
+    Some(started.saturating_sub(1))
+}

@@ -1,0 +1,128 @@
+//! Followers whose lead is missing, each in another way: what they cost while they wait.
+
+use std::fs;
+use std::net::UdpSocket;
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::place::AGENT;
+use crate::report::{Report, setting};
+
+/// How a lead can be missing; the first part of its cluster's name tells our DNS server what to say.
+const WAYS: [&str; 4] = ["nameless", "silent", "refused", "dropped"];
+const MANY: usize = 64;
+/// A waiting follower is past its first quick attempts.
+const SETTLE: Duration = Duration::from_secs(5);
+
+pub fn measure(report: &mut Report) {
+    let watched = Duration::from_secs(setting("BENCH_WAIT_SECONDS", 20) as u64);
+    eprintln!("wait: {} s for each way, then for {MANY} at once", watched.as_secs());
+    let queries = serve();
+    for way in WAYS {
+        let spec = crate::spec(way);
+        let follower = Follower::start(way, &spec);
+        std::thread::sleep(SETTLE);
+        let (before, asked) = (follower.look(), queries.load(Ordering::Relaxed));
+        let begin = Instant::now();
+        std::thread::sleep(watched);
+        let (after, seconds) = (follower.look(), begin.elapsed().as_secs_f64());
+        let asked = queries.load(Ordering::Relaxed) - asked;
+        report.figure(&format!("wait-{way}-rss-mib"), after.rss);
+        report.figure(&format!("wait-{way}-wakeups-per-s"), (after.switches - before.switches) / seconds);
+        report.figure(&format!("wait-{way}-cpu-ms-per-s"), (after.cpu - before.cpu) * 1e3 / seconds);
+        report.figure(&format!("wait-{way}-dns-per-s"), asked as f64 / seconds);
+    }
+    let spec = crate::spec(WAYS[0]);
+    let followers: Vec<Follower> = (0..MANY).map(|_| Follower::start(WAYS[0], &spec)).collect();
+    std::thread::sleep(SETTLE);
+    let asked = queries.load(Ordering::Relaxed);
+    let begin = Instant::now();
+    std::thread::sleep(watched);
+    let rate = (queries.load(Ordering::Relaxed) - asked) as f64 / begin.elapsed().as_secs_f64();
+    report.figure("wait-64-dns-per-s", rate);
+    drop(followers);
+}
+
+struct Follower(Child);
+
+struct Look {
+    /// Resident, MiB.
+    rss: f64,
+    switches: f64,
+    /// Seconds.
+    cpu: f64,
+}
+
+impl Follower {
+    fn start(cluster: &str, spec: &str) -> Follower {
+        // One process from the shell on, with a host name of its own.
+        let script =
+            format!("hostname {cluster}-1 && exec \"$0\" run --spec {spec} --termination-log /mnt/termination");
+        let mut command = Command::new("unshare");
+        command.args(["--uts", "sh", "-c", &script]).arg(AGENT);
+        command.env_clear().env("PATH", "/usr/sbin:/usr/bin:/sbin:/bin").env("HOME", "/root");
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        Follower(command.spawn().expect("unshare"))
+    }
+
+    fn look(&self) -> Look {
+        let id = self.0.id();
+        let status = fs::read_to_string(format!("/proc/{id}/status")).unwrap();
+        let field = |name: &str| -> f64 {
+            let line =
+                status.lines().find_map(|line| line.strip_prefix(name)).unwrap_or_else(|| panic!("{name}: it ended?"));
+            line.trim_start_matches(':').split_whitespace().next().unwrap().parse().unwrap()
+        };
+        let switches = field("voluntary_ctxt_switches");
+        let nanoseconds = fs::read_to_string(format!("/proc/{id}/schedstat")).unwrap();
+        let nanoseconds: f64 = nanoseconds.split(' ').next().unwrap().parse().unwrap();
+        Look { rss: field("VmRSS") / 1024.0, switches, cpu: nanoseconds / 1e9 }
+    }
+}
+
+impl Drop for Follower {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+/// A DNS server; counts the questions.
+fn serve() -> Arc<AtomicUsize> {
+    let socket = UdpSocket::bind("127.0.0.1:53").unwrap();
+    let count = Arc::new(AtomicUsize::new(0));
+    let counted = count.clone();
+    std::thread::spawn(move || {
+        let mut buffer = [0; 512];
+        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
+            counted.fetch_add(1, Ordering::Relaxed);
+            if let Some(reply) = reply(&buffer[..length]) {
+                let _ = socket.send_to(&reply, from);
+            }
+        }
+    });
+    count
+}
+
+/// The answer to a question: an address, NXDOMAIN, or silence.
+fn reply(question: &[u8]) -> Option<Vec<u8>> {
+    let length = usize::from(*question.get(12)?);
+    let name = std::str::from_utf8(question.get(13..13 + length)?).ok()?;
+    let address: Option<[u8; 4]> = match name.trim_end_matches("-0") {
+        "silent" => return None,
+        "refused" => Some([127, 0, 0, 1]),
+        "dropped" => Some([198, 51, 100, 7]),
+        _ => None,
+    };
+    let mut reply = question.to_vec();
+    reply[2] = 0x81;
+    reply[3] = if address.is_some() { 0x80 } else { 0x83 };
+    if let Some(address) = address {
+        reply[7] = 1;
+        reply.extend([0xc0, 0x0c, 0, 1, 0, 1, 0, 0, 0, 5, 0, 4]);
+        reply.extend(address);
+    }
+    Some(reply)
+}

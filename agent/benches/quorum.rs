@@ -1,0 +1,252 @@
+//! Real brokers under the agent and without it, in a network of their own: `make bench-quorum FLUX=/path/to/flux`.
+//!
+//! ```text
+//! together    all start at once
+//! late-name   the lead's name resolves some seconds after all are up
+//! lost-syns   packets to the lead are lost for some seconds; then it is there
+//! ```
+//!
+//! What counts is the time from the moment when nothing is missing any more to the quorum: the lead's program runs.
+//! Every host has its own mounts, name and address; names come from /etc/hosts. Needs root.
+#![allow(
+    clippy::disallowed_methods,
+    clippy::unwrap_used,
+    clippy::expect_used,
+    clippy::panic,
+    clippy::print_stderr,
+    reason = "a program outside the zones"
+)]
+
+#[path = "agent/place.rs"]
+mod place;
+mod report;
+
+use std::fmt::Write;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant, SystemTime};
+
+use place::AGENT;
+use report::{Report, median, setting};
+
+const CLUSTER: &str = "q";
+const DOMAIN: &str = "flux-service.default.svc.cluster.local";
+const TIMEOUTS: [Option<&str>; 3] = [Some("1s"), Some("5s"), None];
+const LATE: Duration = Duration::from_secs(3);
+const LOST: Duration = Duration::from_secs(8);
+const DEADLINE: Duration = Duration::from_secs(120);
+/// The usual grace period of a pod.
+const GRACE: Duration = Duration::from_secs(30);
+/// Where the lead's program notes when it runs.
+const NOTE: &str = "/mnt/quorum";
+
+#[derive(Clone, Copy, PartialEq)]
+enum Trouble {
+    Together,
+    LateName,
+    LostSyns,
+}
+
+/// What is executed in each pod.
+#[derive(Clone, Copy, PartialEq)]
+enum Entrypoint {
+    Agent,
+    Plain,
+}
+
+fn main() {
+    let flux =
+        PathBuf::from(std::env::var_os("FLUX").expect("FLUX must name flux, such as /opt/software/flux/bin/flux"));
+    let agent = std::env::var_os("FLUX_AGENT")
+        .map_or(PathBuf::from(concat!(env!("CARGO_MANIFEST_DIR"), "/../dist/flux-agent")), PathBuf::from);
+    let agent = agent.canonicalize().expect("run `make dist` first");
+    let sizes = std::env::var("BENCH_SIZES").unwrap_or_else(|_| "4 16".into());
+    place::enter(&agent);
+    // The mount point of the hosts hides the place where it is.
+    fs::copy(AGENT, "/mnt/agent").unwrap();
+    let certificate = "/etc/flux-agent/curve/curve.cert";
+    fs::remove_file(certificate).unwrap();
+    place::run(&format!("{} keygen --name=bench {certificate}", flux.display()));
+    let mut report = Report::new(include_str!("ranges.toml"));
+    for size in sizes.split(' ').map(|size| size.parse::<usize>().expect("BENCH_SIZES has numbers")) {
+        let bed = Bed { flux: flux.clone(), size };
+        for (what, trouble) in
+            [("together", Trouble::Together), ("late-name", Trouble::LateName), ("lost-syns", Trouble::LostSyns)]
+        {
+            for (who, entrypoint) in [("agent", Entrypoint::Agent), ("plain", Entrypoint::Plain)] {
+                let times = TIMEOUTS.map(|timeout| {
+                    let runs = (0..setting("BENCH_RUNS", 1)).map(|_| bed.run(trouble, entrypoint, timeout));
+                    median(&runs.collect::<Vec<_>>())
+                });
+                for (timeout, time) in TIMEOUTS.iter().zip(&times) {
+                    report.figure(&format!("quorum-{size}-{what}-{who}-{}-s", timeout.unwrap_or("unset")), *time);
+                }
+                if trouble == Trouble::LostSyns {
+                    // Unset is 30 s in Flux.
+                    report.figure(&format!("quorum-{size}-{what}-{who}-slope"), (times[2] - times[0]) / 29.0);
+                }
+            }
+        }
+    }
+    let bed = Bed { flux, size: 4 };
+    report.figure("stop-agent-s", bed.stop(Entrypoint::Agent));
+    report.figure("stop-bash-s", bed.stop(Entrypoint::Plain));
+    report.print("Quorum with real brokers");
+}
+
+fn address(rank: usize) -> String {
+    format!("198.18.77.{}", rank + 1)
+}
+
+struct Bed {
+    flux: PathBuf,
+    size: usize,
+}
+
+struct Hosts(Vec<Child>);
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // The first process of the host: with it go all others.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+impl Bed {
+    /// Seconds from "nothing is missing" to the quorum.
+    fn run(&self, trouble: Trouble, entrypoint: Entrypoint, timeout: Option<&str>) -> f64 {
+        let _ = fs::remove_file(NOTE);
+        self.spec(timeout, &["sh", "-c", &format!("date +%s.%N >{NOTE}.new && mv {NOTE}.new {NOTE}")]);
+        fs::write("/mnt/hosts.lead", self.names(0)).unwrap();
+        fs::write("/etc/hosts", self.names(usize::from(trouble == Trouble::LateName))).unwrap();
+        self.addresses();
+        let lead = || self.start(0, entrypoint, timeout);
+        let mut hosts = Hosts(Vec::new());
+        if trouble == Trouble::LostSyns {
+            // Nobody has the address, and what is sent to it is lost.
+            place::run(&format!("ip addr del {}/32 dev lo", address(0)));
+        } else {
+            hosts.0.push(lead());
+        }
+        hosts.0.extend((1..self.size).map(|rank| self.start(rank, entrypoint, timeout)));
+        match trouble {
+            Trouble::Together => {}
+            Trouble::LateName => {
+                std::thread::sleep(LATE);
+                fs::write("/etc/hosts", self.names(0)).unwrap();
+            }
+            Trouble::LostSyns => {
+                std::thread::sleep(LOST);
+                place::run(&format!("ip addr add {}/32 dev lo", address(0)));
+                hosts.0.push(lead());
+            }
+        }
+        let begin = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs_f64();
+        let deadline = Instant::now() + DEADLINE;
+        loop {
+            if let Ok(note) = fs::read_to_string(NOTE) {
+                return note.trim().parse::<f64>().unwrap() - begin;
+            }
+            assert!(Instant::now() < deadline, "no quorum in {DEADLINE:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
+    /// Seconds from SIGTERM to all hosts, whose entrypoint is process 1, to the end of the last; at most the grace period.
+    fn stop(&self, entrypoint: Entrypoint) -> f64 {
+        let _ = fs::remove_file(NOTE);
+        self.spec(Some("5s"), &["sh", "-c", &format!("date +%s.%N >{NOTE} && sleep 600")]);
+        fs::write("/mnt/hosts.lead", self.names(0)).unwrap();
+        fs::write("/etc/hosts", self.names(0)).unwrap();
+        self.addresses();
+        let mut hosts = Hosts((0..self.size).map(|rank| self.start(rank, entrypoint, Some("5s"))).collect());
+        let deadline = Instant::now() + DEADLINE;
+        while !Path::new(NOTE).exists() {
+            assert!(Instant::now() < deadline, "no quorum in {DEADLINE:?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+        let begin = Instant::now();
+        for host in &hosts.0 {
+            // Ours is the unshare, whose only child is process 1 there.
+            let children = format!("/proc/{0}/task/{0}/children", host.id());
+            place::run(&format!("kill -TERM {}", fs::read_to_string(children).unwrap().trim()));
+        }
+        while begin.elapsed() < GRACE && hosts.0.iter_mut().any(|host| host.try_wait().unwrap().is_none()) {
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        begin.elapsed().as_secs_f64()
+    }
+
+    fn addresses(&self) {
+        for rank in 0..self.size {
+            let line = format!("addr replace {}/32 dev lo", address(rank));
+            assert!(Command::new("ip").args(line.split(' ')).status().unwrap().success());
+        }
+        // What no host has is silent.
+        place::run("ip route replace 198.18.77.0/24 dev lo");
+    }
+
+    /// /etc/hosts, from rank `first` on.
+    fn names(&self, first: usize) -> String {
+        let mut text = "127.0.0.1 localhost\n".to_owned();
+        for rank in first..self.size {
+            writeln!(text, "{} {CLUSTER}-{rank}.{DOMAIN} {CLUSTER}-{rank}", address(rank)).unwrap();
+        }
+        text
+    }
+
+    fn spec(&self, timeout: Option<&str>, words: &[&str]) {
+        let root = self.flux.ancestors().nth(2).unwrap().display();
+        let timeout = timeout.map_or(String::new(), |timeout| format!("connect_timeout = \"{timeout}\"\n"));
+        let words = words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(", ");
+        let size = self.size;
+        let text = format!(
+            "name = \"{CLUSTER}\"\nsize = {size}\ntasks = {size}\n[view]\nenabled = false\ninstall_root = \"{root}\"\n\
+             [flux]\n{timeout}[runner]\nlogs = \"/mnt/flux/logs\"\n[runner.program]\nmode = \"launcher\"\nwords = [{words}]\n"
+        );
+        fs::write("/mnt/spec.toml", text).unwrap();
+        let program = words.replace(", ", "\n").replace('"', "");
+        fs::write("/mnt/program", program).unwrap();
+    }
+
+    fn start(&self, rank: usize, entrypoint: Entrypoint, timeout: Option<&str>) -> Child {
+        let hosts = if rank == 0 { "mount --bind /mnt/hosts.lead /etc/hosts" } else { "true" };
+        let program = match entrypoint {
+            Entrypoint::Agent => {
+                "exec /mnt/agent run --spec /mnt/spec.toml --termination-log /mnt/flux/termination".into()
+            }
+            Entrypoint::Plain => self.plain(rank, timeout),
+        };
+        let script = format!(
+            "hostname {CLUSTER}-{rank} && {hosts} && mount -t tmpfs tmpfs /mnt/flux && mkdir -p /mnt/flux/home && \
+             cd /mnt/flux/home && {program}"
+        );
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", &script]);
+        let bin = self.flux.parent().unwrap().display();
+        command.env_clear().env("PATH", format!("{bin}:/usr/sbin:/usr/bin:/sbin:/bin")).env("HOME", "/mnt/flux/home");
+        let log = fs::File::create(format!("/mnt/log-{rank}")).unwrap();
+        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
+        command.spawn().unwrap()
+    }
+
+    /// The same brokers from a shell, which waits for nothing.
+    fn plain(&self, rank: usize, timeout: Option<&str>) -> String {
+        let hostlist = format!("{CLUSTER}-[0-{}]", self.size - 1);
+        let timeout = timeout.map_or(String::new(), |timeout| format!("-Stbon.connect_timeout={timeout}"));
+        let program = if rank == 0 { "sh -c \"$(sed -n '3,$p' /mnt/program)\"" } else { "" };
+        format!(
+            "mkdir -p /mnt/flux/run /mnt/flux/state /mnt/flux/config && install -m 400 /etc/flux-agent/curve/curve.cert /mnt/flux/curve.cert && \
+             flux R encode --hosts={hostlist} --local >/mnt/flux/R && cat >/mnt/flux/config/broker.toml <<END\n\
+             [bootstrap]\ncurve_cert = \"/mnt/flux/curve.cert\"\ndefault_port = 8050\n\
+             default_bind = \"tcp://{}:%p\"\ndefault_connect = \"tcp://%h.{DOMAIN}:%p\"\nhosts = [ {{ host = \"{hostlist}\" }} ]\n\
+             [resource]\npath = \"/mnt/flux/R\"\nEND\n\
+             flux start -o --config /mnt/flux/config -Stbon.fanout=256 -Srundir=/mnt/flux/run -Sstatedir=/mnt/flux/state {timeout} {program}; true",
+            address(rank)
+        )
+    }
+}
