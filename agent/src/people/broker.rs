@@ -113,7 +113,7 @@ fn answer(message: &[u8]) -> Option<Result<Value, Silence>> {
     let payload = payload.strip_suffix(b"\0").unwrap_or(payload);
     Some(match errno {
         0 if payload.is_empty() => Ok(Value::Null),
-        0 => Ok(serde_json::from_slice(payload).ok()?),
+        0 => Ok(serde_json::from_str(std::str::from_utf8(payload).ok()?).ok()?),
         // An error may say more than its number.
         _ if payload.is_empty() => Err(Silence::Answer(errno_text(errno))),
         _ => Err(Silence::Answer(String::from_utf8_lossy(payload).into_owned())),

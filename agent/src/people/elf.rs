@@ -1,1 +1,78 @@
-//! What a program needs of its host: architecture, loader, C library.
+//! What a program needs of its host: architecture, loader, C library. Pure.
+
+/// The machines that there are images for, as ELF numbers them.
+const MACHINES: [(u16, &str); 4] = [(62, "x86_64"), (183, "aarch64"), (243, "riscv64"), (21, "powerpc64")];
+const LOADER_SEGMENT: u32 = 3;
+const SYMBOL: &[u8] = b"GLIBC_2.";
+
+/// What an ELF file says of itself; none if it is none (a script), or cut off.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Needs {
+    pub machine: &'static str,
+    /// Path of the dynamic loader; none for a static program or a library.
+    pub loader: Option<String>,
+}
+
+/// 64 bits, little-endian: all that Flux is built for.
+pub fn needs(file: &[u8]) -> Option<Needs> {
+    if !file.starts_with(b"\x7fELF\x02\x01") {
+        return None;
+    }
+    let number = |at: usize, length: usize| -> Option<usize> {
+        let bytes = file.get(at..at.checked_add(length)?)?;
+        Some(bytes.iter().rev().fold(0, |sum, byte| sum << 8 | usize::from(*byte)))
+    };
+    let machine = number(18, 2)?;
+    let machine = MACHINES.iter().find(|(known, _)| usize::from(*known) == machine).map_or("unknown", |(_, name)| name);
+    let (table, size, count) = (number(32, 8)?, number(54, 2)?, number(56, 2)?);
+    let mut loader = None;
+    for segment in (0..count).filter_map(|index| table.checked_add(index * size)) {
+        if number(segment, 4)? == LOADER_SEGMENT as usize {
+            let begin = number(segment + 8, 8)?;
+            let text = file.get(begin..begin.checked_add(number(segment + 32, 8)?)?)?;
+            loader = Some(String::from_utf8_lossy(text).trim_end_matches('\0').to_owned());
+        }
+    }
+    Some(Needs { machine, loader })
+}
+
+/// The newest `GLIBC_2.N` that a file names: a library's own version, or what a program asks for.
+pub fn newest_glibc(file: &[u8]) -> Option<u32> {
+    let mut newest = None;
+    let mut rest = file;
+    while let Some(at) = rest.windows(SYMBOL.len()).position(|window| window == SYMBOL) {
+        rest = &rest[at + SYMBOL.len()..];
+        let digits = rest.iter().take(3).take_while(|byte| byte.is_ascii_digit());
+        newest = newest.max(digits.fold(None, |sum, byte| Some(sum.unwrap_or(0) * 10 + u32::from(byte - b'0'))));
+    }
+    newest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_tests_own_program_is_understood() {
+        let own = std::fs::read(std::env::current_exe().unwrap()).unwrap();
+        let needs = needs(&own).unwrap();
+        assert_eq!(needs.machine, std::env::consts::ARCH);
+        assert!(needs.loader.is_none_or(|loader| std::path::Path::new(&loader).exists()));
+    }
+
+    #[test]
+    fn the_newest_symbol_counts() {
+        assert_eq!(newest_glibc(b"..GLIBC_2.4\0GLIBC_2.34\0GLIBC_2.2.5\0GLIBC_PRIVATE"), Some(34));
+        assert_eq!(newest_glibc(b"GLIBC_2."), None);
+        assert_eq!(newest_glibc(b"musl"), None);
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_answered(mut bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..200)) {
+            let _ = needs(&bytes);
+            bytes.splice(..0, *b"\x7fELF\x02\x01");
+            let _ = needs(&bytes);
+        }
+    }
+}

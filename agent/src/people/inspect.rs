@@ -1,12 +1,127 @@
-//! What the judgement of a pod is made from.
+//! Looks at all that `preflight` judges.
+#![expect(clippy::disallowed_methods, reason = "looks at files, the clock and the network")]
 
-use super::Pod;
-use crate::failure::Failure;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
-pub struct Findings {
-    pub notice: Option<String>,
+use flux_shared::{hostlist, paths};
+use nix::unistd::{AccessFlags, access};
+use serde_json::Value;
+
+use super::preflight::{Findings, Libc, Resources};
+use super::{Pod, elf, look};
+use crate::execute::session::Session;
+use crate::failure::{Failure, plain};
+use crate::wait::Parent;
+use crate::wait::resolve::Resolver;
+
+pub fn findings(pod: &Pod) -> Result<Findings<'_>, Failure> {
+    let mut session = Session::of_process();
+    pod.instance.environment.iter().for_each(|change| session.apply(change));
+    let at = |path: &str| pod.root.join(path.trim_start_matches('/'));
+    let home = session.lookup("HOME").unwrap_or_default();
+    let own = pod.spec.paths();
+    // As who Flux runs, where the agent may become that user.
+    look::be_owner(pod);
+    let places =
+        [own.mount(), &home, "/tmp"].map(|path| (path.to_owned(), access(&at(path), AccessFlags::W_OK).is_ok()));
+    let mut findings = Findings {
+        instance: &pod.instance,
+        facts: &pod.facts,
+        claimed_cores: pod.spec.runner.cores,
+        places: places.into(),
+        shared_memory: nix::sys::statvfs::statvfs(&at("/dev/shm"))
+            .ok()
+            .map(|volume| u64::from(volume.blocks()) * u64::from(volume.fragment_size())),
+        certificate: certificate(&[at(&own.curve_cert()), at(paths::CURVE_FILE)]),
+        resources: fs::read_to_string(at(&own.resources())).ok().and_then(|text| resources(&text)),
+        libc: pod.instance.flux.as_ref().ok().and_then(|flux| libc(&at(flux), &pod.root)),
+        clock_behind: false,
+        own_name: None,
+        parent: None,
+    };
+    if let Some(built) = pod.instance.flux.as_ref().ok().and_then(|flux| fs::metadata(at(flux)).ok()?.modified().ok()) {
+        findings.clock_behind = SystemTime::now() < built;
+    }
+    crate::runtime::look(Box::pin(async {
+        if pod.instance.hosts.len() > 1 {
+            let name = pod.instance.full_name(&pod.instance.hostname);
+            findings.own_name = Some(Resolver::new(&pod.root).lookup(&name).await);
+        }
+        if let Some((host, port)) = &pod.instance.parent {
+            findings.parent = Some((host, Parent::new(host, *port, &pod.root).probe().await));
+        }
+        Ok(0)
+    }))?;
+    Ok(findings)
 }
 
-pub fn findings(pod: &Pod) -> Result<Findings, Failure> {
-    Ok(Findings { notice: pod.instance.notice.clone() })
+/// The beginning of the public key of the first certificate that is there.
+fn certificate(candidates: &[PathBuf]) -> Result<String, String> {
+    let path = candidates.iter().find(|path| path.exists()).ok_or("there is no certificate")?;
+    let text = fs::read_to_string(path).map_err(|error| format!("{}: {}", path.display(), plain(&error)))?;
+    let key = text.lines().find_map(|line| line.trim().strip_prefix("public-key"));
+    let key = key.map(|key| key.trim_matches([' ', '=', '"']).chars().take(8).collect());
+    key.ok_or_else(|| format!("{} has no public-key", path.display()))
+}
+
+/// R's first group of nodes.
+fn resources(text: &str) -> Option<Resources> {
+    let r: Value = serde_json::from_str(text).ok()?;
+    let execution = &r["execution"];
+    let count = |list: &str| hostlist::expand(list).ok().map(|names| names.len());
+    let hosts = execution["nodelist"].as_array()?.iter().map(|list| count(list.as_str()?));
+    let cores = execution["R_lite"][0]["children"]["core"].as_str().and_then(|ids| count(&format!("[{ids}]")))?;
+    Some(Resources { hosts: hosts.sum::<Option<usize>>()?, cores: u32::try_from(cores).ok()? })
+}
+
+/// What Flux asks of the image's C library, and what that offers. None where Flux is static or a script.
+fn libc(flux: &Path, root: &Path) -> Option<Libc> {
+    let program = fs::read(flux).ok()?;
+    let needs = elf::needs(&program)?;
+    let loader = needs.loader?;
+    let library = flux.parent()?.parent()?.join("lib");
+    let core = fs::read_dir(library)
+        .ok()
+        .into_iter()
+        .flatten()
+        .flatten()
+        .find(|entry| entry.file_name().to_string_lossy().starts_with("libflux-core.so"));
+    let core = core.and_then(|entry| fs::read(entry.path()).ok()).unwrap_or_default();
+    let here = fs::canonicalize(root.join(loader.trim_start_matches('/'))).ok();
+    let offered =
+        here.as_ref().and_then(|loader| elf::newest_glibc(&fs::read(loader.parent()?.join("libc.so.6")).ok()?));
+    Some(Libc {
+        machine: needs.machine,
+        loader,
+        has_loader: here.is_some(),
+        wanted: elf::newest_glibc(&program).max(elf::newest_glibc(&core)),
+        offered,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn r_is_counted() {
+        let r = r#"{"version":1,"execution":{"R_lite":[{"rank":"0-4","children":{"core":"0-3"}}],"nodelist":["mc-[0-3]","x"]}}"#;
+        assert_eq!(resources(r), Some(Resources { hosts: 5, cores: 4 }));
+        assert_eq!(resources("{}"), None);
+    }
+
+    #[test]
+    fn only_the_beginning_of_the_public_key_is_told() {
+        let root = tempfile::tempdir().unwrap();
+        let path = root.path().join("curve.cert");
+        assert!(certificate(std::slice::from_ref(&path)).is_err());
+        fs::write(
+            &path,
+            "metadata\n    name = \"a\"\ncurve\n    public-key = \"ABCDEFGHIJKL\"\n    secret-key = \"x\"\n",
+        )
+        .unwrap();
+        assert_eq!(certificate(&[path]), Ok("ABCDEFGH".into()));
+    }
 }

@@ -1,6 +1,15 @@
-//! Judges what Flux needs of a pod. Pure.
+//! Judges what Flux needs of a pod: each thing passes, or has its remedy. Pure.
 
-use super::inspect::Findings;
+use std::net::IpAddr;
+
+use super::status::remedy;
+use crate::facts::Facts;
+use crate::plan::Instance;
+use crate::wait::Missing;
+use crate::wait::resolve::NameError;
+
+/// The container runtimes' default, which MPI programs exceed.
+const SMALL_SHARED_MEMORY: u64 = 64 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
@@ -8,6 +17,7 @@ pub enum Level {
     Warn,
     Fail,
 }
+use Level::{Fail, Pass, Warn};
 
 /// One judgement.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -18,15 +28,232 @@ pub struct Check {
     pub text: String,
 }
 
+/// All that is judged.
+#[derive(Debug)]
+pub struct Findings<'a> {
+    pub instance: &'a Instance,
+    pub facts: &'a Facts,
+    pub claimed_cores: Option<u32>,
+    /// Paths that Flux or its jobs write to, and whether they may; the first is the volume of Flux.
+    pub places: Vec<(String, bool)>,
+    /// Size of /dev/shm in bytes.
+    pub shared_memory: Option<u64>,
+    /// The beginning of its public key.
+    pub certificate: Result<String, String>,
+    pub resources: Option<Resources>,
+    pub libc: Option<Libc>,
+    /// The clock says a time before Flux was built.
+    pub clock_behind: bool,
+    /// None: a single broker needs no name.
+    pub own_name: Option<Result<Vec<IpAddr>, NameError>>,
+    pub parent: Option<(&'a str, Result<(), Missing>)>,
+}
+
+/// What the file R claims.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Resources {
+    pub hosts: usize,
+    pub cores: u32,
+}
+
+/// What Flux asks of the image's C library. Versions are the N of glibc 2.N.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Libc {
+    pub machine: &'static str,
+    pub loader: String,
+    pub has_loader: bool,
+    pub wanted: Option<u32>,
+    pub offered: Option<u32>,
+}
+
 pub fn judge(findings: &Findings) -> Vec<Check> {
-    findings.notice.iter().map(|text| Check { level: Level::Warn, topic: "user", text: text.clone() }).collect()
+    let mut checks = Vec::new();
+    let mut add = |topic, (level, text): (Level, String)| checks.push(Check { level, topic, text });
+    add("flux", flux(findings));
+    if let Some(libc) = &findings.libc {
+        add("arch", arch(libc));
+        add("libc", c_library(libc));
+    }
+    if let Some(found) = &findings.own_name {
+        add("dns", own_name(findings, found));
+    }
+    if let Some((host, found)) = &findings.parent {
+        add("parent", parent(host.trim_end_matches('.'), found));
+    }
+    if findings.instance.hosts.len() > 1 {
+        add("cert", certificate(&findings.certificate));
+    }
+    add("cpus", cores(findings));
+    if let Some(resources) = &findings.resources {
+        add("R", claimed(findings, *resources));
+    }
+    add("shm", shared_memory(findings.shared_memory));
+    add("user", user(findings));
+    for (index, (path, writable)) in findings.places.iter().enumerate() {
+        add("write", place(index == 0, path, *writable));
+    }
+    add("clock", clock(findings.clock_behind));
+    checks
 }
 
 pub fn text(checks: &[Check]) -> String {
     let word = |level| match level {
-        Level::Pass => "pass",
-        Level::Warn => "warn",
-        Level::Fail => "FAIL",
+        Pass => "pass",
+        Warn => "WARN",
+        Fail => "FAIL",
     };
-    checks.iter().map(|check| format!("{} {:<8} {}\n", word(check.level), check.topic, check.text)).collect()
+    checks.iter().map(|check| format!("{} {:<7} {}\n", word(check.level), check.topic, check.text)).collect()
+}
+
+fn flux(findings: &Findings) -> (Level, String) {
+    match &findings.instance.flux {
+        Ok(path) => (Pass, path.clone()),
+        Err(error) => (Fail, format!("{error}: {}", error.hint())),
+    }
+}
+
+fn arch(libc: &Libc) -> (Level, String) {
+    let own = std::env::consts::ARCH;
+    match libc.machine == own {
+        true => (Pass, own.into()),
+        false => (
+            Fail,
+            format!(
+                "Flux is for {}, this node is {own}: use a view image for it, or set pod.nodeSelector",
+                libc.machine
+            ),
+        ),
+    }
+}
+
+fn c_library(libc: &Libc) -> (Level, String) {
+    let version = |number: Option<u32>| number.map_or("unknown".into(), |number| format!("2.{number}"));
+    let (wanted, offered) = (version(libc.wanted), version(libc.offered));
+    match (libc.has_loader, libc.wanted > libc.offered && libc.offered.is_some()) {
+        (false, _) => (
+            Fail,
+            format!(
+                "the image has no {}: use an image with glibc (not Alpine), or one that brings Flux itself",
+                libc.loader
+            ),
+        ),
+        (_, true) => (
+            Fail,
+            format!(
+                "Flux needs glibc {wanted}, the image has {offered}: use a newer image, or a view for an older system"
+            ),
+        ),
+        _ => (Pass, format!("glibc {offered}, {wanted} is needed")),
+    }
+}
+
+fn own_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Level, String) {
+    let name = findings.instance.full_name(&findings.instance.hostname);
+    let name = name.trim_end_matches('.');
+    match found {
+        Ok(addresses) => {
+            let address = addresses.first().map(IpAddr::to_string).unwrap_or_default();
+            match &findings.facts.address {
+                Some(own) if *own != address => {
+                    (Warn, format!("{name} is {address}, this pod is {own}: DNS has an older pod's address"))
+                }
+                _ => (Pass, format!("{name} is {address}")),
+            }
+        }
+        Err(error) => (Fail, format!("{name}: {error}: does the headless Service select this pod?")),
+    }
+}
+
+fn parent(host: &str, found: &Result<(), Missing>) -> (Level, String) {
+    match found {
+        Ok(()) => (Pass, format!("{host} answers")),
+        Err(missing) => (Fail, format!("{host}: {missing}. {}", remedy(missing))),
+    }
+}
+
+fn certificate(found: &Result<String, String>) -> (Level, String) {
+    match found {
+        Ok(key) => (Pass, format!("public key {key}…, which must be the same on every pod")),
+        Err(why) => (Fail, format!("{why}: is the Secret mounted, and may uid read it (pod.securityContext.fsGroup)?")),
+    }
+}
+
+fn cores(findings: &Findings) -> (Level, String) {
+    let facts = findings.facts;
+    let quota = facts.cpu_quota.map_or(String::new(), |cpus| format!(", a quota of {cpus}"));
+    let has = format!("{} cores{quota}, {} GPUs", facts.cores, facts.gpus);
+    match findings.claimed_cores {
+        Some(claimed) if claimed > facts.cores => {
+            (Warn, format!("{has}, {claimed} are declared: tasks will share them. Lower `cores`, or take larger nodes"))
+        }
+        _ if facts.cpu_quota.is_some_and(|cpus| cpus < 1.0) => {
+            (Warn, format!("{has}: Flux counts it as one core. Raise the limit"))
+        }
+        _ => (Pass, has),
+    }
+}
+
+fn claimed(findings: &Findings, Resources { hosts, cores }: Resources) -> (Level, String) {
+    let (size, own) = (findings.instance.hosts.len(), findings.facts.cores);
+    let claims = format!("R claims {hosts} nodes with {cores} cores");
+    match findings.claimed_cores {
+        _ if hosts != size => (
+            Fail,
+            format!(
+                "{claims}, the instance has {size} brokers: Flux will not start. R and the hostlist must name the same hosts"
+            ),
+        ),
+        None if cores > own => {
+            (Fail, format!("{claims}, there are {own}: Flux will drain this node. Set `cores`, or renew R"))
+        }
+        _ => (Pass, claims),
+    }
+}
+
+fn shared_memory(bytes: Option<u64>) -> (Level, String) {
+    let advice = "MPI programs need more. Mount an emptyDir with medium Memory at /dev/shm";
+    match bytes {
+        None => (Warn, format!("there is no /dev/shm: {advice}")),
+        Some(bytes) if bytes <= SMALL_SHARED_MEMORY => (Warn, format!("{} MiB in /dev/shm: {advice}", bytes >> 20)),
+        Some(bytes) => (Pass, format!("{} MiB in /dev/shm", bytes >> 20)),
+    }
+}
+
+fn user(findings: &Findings) -> (Level, String) {
+    let owner = findings.instance.owner.uid;
+    let uid = owner.to_string();
+    let known = findings.facts.passwd.lines().any(|line| line.split(':').nth(2) == Some(&uid));
+    match (&findings.instance.notice, known) {
+        (Some(notice), _) => (Warn, format!("{notice}: run the container as root, or leave out fluxUser")),
+        (None, true) => (Pass, format!("Flux runs as uid {uid}")),
+        (None, false) => (
+            Warn,
+            format!(
+                "Flux runs as uid {uid}, which has no line in /etc/passwd: ssh and whoami won't know it. Add one to the image"
+            ),
+        ),
+    }
+}
+
+/// Flux itself writes to its volume only.
+fn place(must: bool, path: &str, writable: bool) -> (Level, String) {
+    match (writable, must) {
+        (true, _) => (Pass, path.to_owned()),
+        (false, true) => (
+            Fail,
+            format!(
+                "{path} is not writable: let init and application containers run as the same user, or set pod.securityContext.fsGroup"
+            ),
+        ),
+        (false, false) => (Warn, format!("{path} is not writable: programs that need it want an emptyDir there")),
+    }
+}
+
+fn clock(behind: bool) -> (Level, String) {
+    match behind {
+        false => (Pass, "later than Flux was built".into()),
+        true => {
+            (Fail, "it is earlier than Flux was built: set the node's clock (NTP), job time limits depend on it".into())
+        }
+    }
 }

@@ -82,7 +82,8 @@ impl<'a> Seen<'a> {
 pub fn ready(state: &Result<State, Silence>) -> Result<(), String> {
     match state {
         Ok(state) if state.name == "run" => Ok(()),
-        Ok(state) => Err(format!("the broker is in state {} for {} s", state.name, state.seconds)),
+        // Without the time: Kubernetes counts equal messages as one event.
+        Ok(state) => Err(format!("the broker is in state {}{}", state.name, meaning(state))),
         Err(silence) => Err(format!("the broker does not answer: {silence}")),
     }
 }

@@ -24,7 +24,9 @@ pub struct Instance {
     pub owner: Owner,
     /// From the container's environment to that of Flux.
     pub environment: Vec<EnvChange>,
-    /// Where HOME leads after that is made by the entrypoint, if by nobody else.
+    /// The `flux` program, or why there is none.
+    pub flux: Result<String, PlanError>,
+    /// What a person should know about the user.
     pub notice: Option<String>,
 }
 
@@ -44,6 +46,7 @@ impl Instance {
             socket: scene.socket(),
             parent,
             owner: scene.identity.owner,
+            flux: scene.flux(),
             environment: changes.flatten().collect(),
             notice: scene.identity.notice.clone(),
             hostname: scene.hostname,
