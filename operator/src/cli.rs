@@ -242,3 +242,13 @@ async fn connect(metrics: Arc<Metrics>) -> Result<kube::Client, CliError> {
     let config = kube::Config::infer().await.map_err(|error| CliError::Config(Box::new(error)))?;
     client::client(config, metrics).map_err(|error| CliError::Client(Box::new(error)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_can_be_parsed() {
+        <Cli as clap::CommandFactory>::command().debug_assert();
+    }
+}

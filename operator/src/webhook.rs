@@ -41,7 +41,7 @@ pub struct Settings {
     #[arg(long = "webhook", env = "FLUX_OPERATOR_WEBHOOK", value_name = "ADDRESS")]
     pub listen: Option<SocketAddr>,
     /// Namespace of the webhook's Service and Secret
-    #[arg(long = "webhook-namespace", env = "POD_NAMESPACE", default_value = crate::install::NAME)]
+    #[arg(id = "webhook_namespace", long = "webhook-namespace", env = "POD_NAMESPACE", default_value = crate::install::NAME)]
     pub namespace: String,
     /// One more name or address that the API server reaches the webhook at; can be repeated
     #[arg(long = "webhook-host", value_name = "NAME")]

@@ -124,6 +124,8 @@ pub struct Calls {
     /// After so many calls that change something, none is answered any more. None: never.
     dies_after: Option<usize>,
     writes: Arc<AtomicUsize>,
+    /// About every second call that changes something arrives, and its answer is lost.
+    is_flaky: bool,
 }
 
 impl Calls {
@@ -202,6 +204,11 @@ impl Bed {
     /// One that is killed at its call of this number that changes something: the call arrives, its answer does not.
     pub async fn operator_that_dies(&self, last: usize) -> Operator {
         self.operator_with(Calls { dies_after: Some(last), ..Calls::default() }).await
+    }
+
+    /// One whose connection breaks during about every second change.
+    pub async fn operator_with_flaky_connection(&self) -> Operator {
+        self.operator_with(Calls { is_flaky: true, ..Calls::default() }).await
     }
 
     async fn client_of_operator(&self, calls: &Calls) -> Client {
@@ -425,6 +432,11 @@ pub fn has_ended(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
+/// Half of all numbers, without a rhythm that the calls of a reconcile could fall into.
+fn is_unlucky(number: usize) -> bool {
+    (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 0
+}
+
 #[derive(Clone)]
 struct Counting<S> {
     inner: S,
@@ -435,7 +447,7 @@ impl<S, B, R> tower::Service<http::Request<B>> for Counting<S>
 where
     S: tower::Service<http::Request<B>, Response = http::Response<R>>,
     S::Future: Send + 'static,
-    S::Error: Send,
+    S::Error: Send + From<&'static str>,
     R: Send,
 {
     type Response = S::Response;
@@ -459,6 +471,9 @@ where
             log.log.lock().unwrap().push(call.clone());
             if !call.is_read() && log.dies_after.is_some_and(|last| number >= last) {
                 return std::future::pending().await;
+            }
+            if log.is_flaky && !call.is_read() && is_unlucky(number) {
+                return Err("the connection broke".into());
             }
             answer
         })

@@ -113,6 +113,37 @@ fn an_operator_that_is_killed_at_any_call_leaves_the_same_behind() {
 }
 
 #[test]
+fn answers_that_get_lost_delay_and_double_nothing() {
+    test("flaky", async |bed| {
+        let operator = bed.operator_with_flaky_connection().await;
+        for name in ["a", "b", "c"] {
+            bed.create(name, json!({ "size": 2 })).await.unwrap();
+        }
+        let mut keys = Vec::new();
+        for name in ["a", "b", "c"] {
+            bed.when(name, "whole", |status| status["size"] == 2 && status["maximumSize"] == 2).await;
+            assert_eq!(bed.all_pods(name).await.len(), 2);
+            keys.push(bed.api::<Secret>().get(&format!("{name}-curve")).await.unwrap().data);
+        }
+        until("all own the Service", async || {
+            let service = bed.api::<k8s_openapi::api::core::v1::Service>().get("flux-service").await.unwrap();
+            (service.metadata.owner_references?.len() == 3).then_some(())
+        })
+        .await;
+        until("it has nothing left to do", async || {
+            let before = operator.calls.all().len();
+            tokio::time::sleep(SETTLE).await;
+            (operator.calls.all().len() == before).then_some(())
+        })
+        .await;
+        for (name, key) in ["a", "b", "c"].iter().zip(keys) {
+            assert_eq!(bed.api::<Secret>().get(&format!("{name}-curve")).await.unwrap().data, key);
+        }
+        operator.stop().await;
+    });
+}
+
+#[test]
 fn exactly_the_permissions_that_are_shipped_are_used() {
     test("rbac", async |bed| {
         let operator = bed.operator().await;
