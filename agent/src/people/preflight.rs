@@ -257,3 +257,6 @@ fn clock(behind: bool) -> (Level, String) {
         }
     }
 }
+
+#[cfg(test)]
+mod tests;

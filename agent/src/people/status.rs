@@ -230,3 +230,6 @@ fn f58(mut id: u64) -> String {
 fn members(object: &Value) -> impl Iterator<Item = (&str, &Value)> {
     object.as_object().into_iter().flatten().map(|(name, value)| (name.as_str(), value))
 }
+
+#[cfg(test)]
+mod tests;

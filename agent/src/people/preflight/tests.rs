@@ -1,0 +1,86 @@
+use super::*;
+use crate::plan::PlanError;
+use flux_shared::agent_spec::AgentSpec;
+
+/// The checks of a good pod, changed by `change`, that do not pass.
+fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'static str, String)> {
+    let spec = AgentSpec::from_toml("name='mc'\nsize=4").unwrap();
+    let facts = Facts { index: Some(1), ..facts };
+    let instance = Instance::of(&spec, &facts).unwrap();
+    let mut findings = Findings {
+        instance: &instance,
+        facts: &facts,
+        claimed_cores: None,
+        places: vec![("/mnt/flux".into(), true), ("/root".into(), true)],
+        shared_memory: Some(1 << 30),
+        certificate: Ok("ABCDEFGH".into()),
+        resources: Some(Resources { hosts: 4, cores: 4 }),
+        libc: Some(Libc {
+            machine: std::env::consts::ARCH,
+            loader: "/lib64/ld.so".into(),
+            has_loader: true,
+            wanted: Some(34),
+            offered: Some(36),
+        }),
+        clock_behind: false,
+        own_name: Some(Ok(vec!["10.0.0.5".parse().unwrap()])),
+        parent: Some(("mc-0.flux.", Ok(()))),
+    };
+    change(&mut findings);
+    let checks = judge(&findings);
+    checks.into_iter().filter(|check| check.level != Pass).map(|check| (check.level, check.topic, check.text)).collect()
+}
+
+fn only(level: Level, topic: &str, text: &str, change: impl FnOnce(&mut Findings)) {
+    let found = troubles(Facts::default(), change);
+    assert_eq!(found.len(), 1, "{topic}: {found:?}");
+    assert_eq!((found[0].0, found[0].1), (level, topic), "{found:?}");
+    assert!(found[0].2.contains(text), "{found:?}");
+}
+
+#[test]
+fn a_good_pod_passes() {
+    assert_eq!(troubles(Facts::default(), |_| {}), []);
+}
+
+#[test]
+fn each_trouble_is_found_alone_and_has_its_remedy() {
+    only(Fail, "dns", "headless Service", |f| f.own_name = Some(Err(NameError::NoServer)));
+    only(Fail, "parent", "network policy", |f| {
+        let missing = Missing::Route { address: "10.0.0.1".parse().unwrap(), why: "no answer".into() };
+        f.parent = Some(("mc-0.flux.", Err(missing)));
+    });
+    only(Fail, "cert", "Secret", |f| f.certificate = Err("there is no certificate".into()));
+    only(Warn, "cpus", "8 are declared", |f| {
+        f.claimed_cores = Some(8);
+        f.resources = None;
+    });
+    only(Fail, "R", "5 nodes", |f| f.resources = Some(Resources { hosts: 5, cores: 4 }));
+    only(Fail, "R", "drain", |f| f.resources = Some(Resources { hosts: 4, cores: 64 }));
+    only(Warn, "shm", "64 MiB", |f| f.shared_memory = Some(64 << 20));
+    only(Warn, "shm", "emptyDir", |f| f.shared_memory = None);
+    only(Fail, "write", "fsGroup", |f| f.places[0].1 = false);
+    only(Warn, "write", "/root", |f| f.places[1].1 = false);
+    only(Fail, "clock", "NTP", |f| f.clock_behind = true);
+    only(Fail, "arch", "nodeSelector", |f| f.libc.as_mut().unwrap().machine = "riscv64");
+    only(Fail, "libc", "Alpine", |f| f.libc.as_mut().unwrap().has_loader = false);
+    only(Fail, "libc", "2.38", |f| f.libc.as_mut().unwrap().wanted = Some(38));
+}
+
+#[test]
+fn the_users_own_circumstances_are_told() {
+    let nameless = troubles(Facts { uid: 1000, ..Facts::default() }, |_| {});
+    assert!(matches!(&nameless[..], [(Warn, "user", text)] if text.contains("1000")), "{nameless:?}");
+    let starved = troubles(Facts { cpu_quota: Some(0.5), ..Facts::default() }, |_| {});
+    assert!(matches!(&starved[..], [(Warn, "cpus", text)] if text.contains("one core")), "{starved:?}");
+    let stale = troubles(Facts { address: Some("10.0.0.9".into()), ..Facts::default() }, |_| {});
+    assert!(matches!(&stale[..], [(Warn, "dns", text)] if text.contains("older pod")), "{stale:?}");
+}
+
+#[test]
+fn a_missing_flux_fails_with_the_planners_own_words() {
+    let facts = Facts { flux_on_path: None, ..Facts::default() };
+    let spec = AgentSpec::from_toml("name='mc'\n[view]\nenabled=false").unwrap();
+    let instance = Instance::of(&spec, &facts).unwrap();
+    assert!(matches!(instance.flux, Err(PlanError::FluxMissing(_))));
+}

@@ -1,0 +1,107 @@
+use super::*;
+use crate::facts::Facts;
+use crate::wait::resolve::NameError;
+use flux_shared::agent_spec::AgentSpec;
+
+fn instance(index: u32) -> Instance {
+    let spec = AgentSpec::from_toml("name='mc'\nsize=4").unwrap();
+    Instance::of(&spec, &Facts { index: Some(index), ..Facts::default() }).unwrap()
+}
+
+fn state(name: &str, seconds: u64) -> Result<State, Silence> {
+    Ok(State { name: name.into(), seconds })
+}
+
+fn text_of(seen: &Seen) -> String {
+    report(seen).text()
+}
+
+#[test]
+fn ready_is_running_and_nothing_else() {
+    assert_eq!(ready(&state("run", 0)), Ok(()));
+    for name in ["join", "init", "quorum", "cleanup", "shutdown", "finalize", "exit", "unheard-of"] {
+        assert!(ready(&state(name, 3)).unwrap_err().contains(name));
+    }
+    assert!(ready(&Err(Silence::Slow)).unwrap_err().contains("does not answer"));
+    let messages = [1, 2].map(|seconds| ready(&state("join", seconds)).unwrap_err());
+    assert_eq!(messages[0], messages[1], "Kubernetes counts equal messages as one event");
+}
+
+#[test]
+fn each_absent_host_is_named_with_its_reason() {
+    let lead = instance(0);
+    let dns = "10.96.0.10".parse().unwrap();
+    let cases: [(Option<Missing>, &str); 4] = [
+        (Some(Missing::Name(NameError::NoSuchName(dns))), "does not exist yet"),
+        (Some(Missing::Route { address: dns, why: "no answer".into() }), "network policy"),
+        (Some(Missing::Port("10.0.0.7:8050".parse().unwrap())), "look at its log"),
+        (None, "has not joined"),
+    ];
+    for (why, want) in cases {
+        let mut seen = Seen::new(&lead, state("quorum", 12));
+        seen.online = Some(vec![0, 1]);
+        assert_eq!(seen.missing(), [2, 3]);
+        seen.absent = vec![Absent { rank: 2, host: "mc-2".into(), why }];
+        let text = text_of(&seen);
+        let line = text.lines().find(|line| line.starts_with("missing")).unwrap();
+        assert!(line.contains("mc-2 (rank 2)") && line.contains(want), "{line}");
+        assert!(text.contains("2 of 4 brokers") && text.contains("and 1 more"), "{text}");
+        assert!(text.contains("waits until enough brokers"), "{text}");
+    }
+}
+
+#[test]
+fn a_follower_says_what_its_parent_lacks() {
+    let follower = instance(2);
+    let cases: [(Result<State, Silence>, Result<Link, Missing>, &str); 4] = [
+        (state("join", 60), Ok(Link::Broken), "certificate"),
+        (Err(Silence::NoSocket("/x".into())), Ok(Link::Broken), "certificate"),
+        (state("join", 1), Ok(Link::Broken), "not connected yet"),
+        (state("join", 60), Ok(Link::Steady), "has not let this broker in"),
+    ];
+    for (state, link, want) in cases {
+        let mut seen = Seen::new(&follower, state);
+        seen.parent = Some(("mc-0.flux.".into(), link));
+        let text = text_of(&seen);
+        assert!(text.lines().any(|line| line.starts_with("parent   mc-0.flux ") && line.contains(want)), "{text}");
+    }
+}
+
+#[test]
+fn drained_nodes_and_jobs_that_wait_or_could_not_start_are_explained() {
+    let lead = instance(0);
+    let mut seen = Seen::new(&lead, state("run", 5));
+    seen.drained = json!({"1": {"timestamp": 1.0, "reason": "bad memory"}, "2-3": {"reason": ""}});
+    seen.jobs = json!({"depend": 0, "priority": 1, "sched": 1, "run": 3, "cleanup": 0, "inactive": 7});
+    seen.recent = json!([
+        {"id": 26_071_793_664_u64, "state": 64, "nnodes": 5, "exception_type": "alloc", "exception_note": "unsatisfiable"},
+        {"id": 0, "state": 8, "nnodes": 3},
+        {"id": 1, "state": 8, "annotations": {"sched": {"reason_pending": "insufficient resources"}}},
+        {"id": 2, "state": 16, "nnodes": 1},
+    ]);
+    let text = text_of(&seen);
+    for want in [
+        "mc-1 (rank 1): bad memory. `flux resource undrain 1`",
+        "(rank 2-3): no reason given",
+        "3 running, 2 waiting, 7 ended",
+        "ƒgiskvs (5 nodes) failed (alloc): unsatisfiable",
+        "ƒ1 (3 nodes) waits for nodes that are up, free and not drained",
+        "ƒ2 waits insufficient resources",
+    ] {
+        assert!(text.contains(want), "{want}\n{text}");
+    }
+    assert!(!text.contains("ƒ3"), "a running job needs no word: {text}");
+}
+
+#[test]
+fn the_json_form_has_facts_and_lines() {
+    let lead = instance(0);
+    let mut seen = Seen::new(&lead, state("quorum", 12));
+    seen.online = Some(vec![0, 1, 2]);
+    let json: Value = serde_json::from_str(&report(&seen).json()).unwrap();
+    assert_eq!((&json["state"], &json["size"], &json["missing"]), (&json!("quorum"), &json!(4), &json!([3])));
+    assert_eq!(json["lines"][0][0], "broker");
+    let silent = Seen::new(&lead, Err(Silence::Dead));
+    let json: Value = serde_json::from_str(&report(&silent).json()).unwrap();
+    assert!(json["state"].is_null() && json["missing"].is_null());
+}
