@@ -6,11 +6,15 @@ use std::net::{TcpListener, TcpStream};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
+
+use super::message;
 
 const GOODBYE: &str = "goodbye\n";
 
@@ -157,6 +161,8 @@ impl Broker {
 
     fn follow(&self, sender: &Sender<Event>, events: &Receiver<Event>) -> u8 {
         let (rank, to) = (self.rank, sender.clone());
+        let joined = Arc::new(AtomicBool::new(false));
+        let has_joined = joined.clone();
         let target = self
             .connect
             .trim_start_matches("tcp://")
@@ -166,8 +172,10 @@ impl Broker {
             loop {
                 if let Ok(mut stream) = TcpStream::connect(&target) {
                     let _ = stream.write_all(format!("rank {rank}\n").as_bytes());
+                    has_joined.store(true, Relaxed);
                     let mut text = String::new();
                     let _ = stream.read_to_string(&mut text);
+                    has_joined.store(false, Relaxed);
                     if text == GOODBYE {
                         let _ = to.send(Event::Dismissed);
                         return;
@@ -179,6 +187,13 @@ impl Broker {
         loop {
             match events.recv().expect("the signal thread lives") {
                 Event::Dismissed | Event::Signal(Signal::SIGTERM | Signal::SIGINT | Signal::SIGHUP) => return 0,
+                // Unlike a real one, it runs as soon as it has joined, whatever the quorum.
+                Event::Ask(what, mut stream) if what.starts_with(message::MESSAGE) => {
+                    let state = if joined.load(Relaxed) { "run" } else { "join" };
+                    let topic = &what[message::MESSAGE.len()..];
+                    let payload = (topic == "state-machine.get").then(|| state_of(state));
+                    let _ = stream.write_all(&message::answer(topic, payload.as_deref()));
+                }
                 Event::Ask(what, stream) => self.answer(&what, stream, &BTreeMap::new()),
                 _ => {}
             }
@@ -193,6 +208,19 @@ impl Broker {
         let size = self.hosts.len();
         let online = followers.len() + 1;
         let state = if online >= self.quorum { "run" } else { "quorum" };
+        if let Some(topic) = what.strip_prefix(message::MESSAGE) {
+            let ranks: Vec<String> = [0].iter().chain(followers.keys()).map(u32::to_string).collect();
+            let payload = match topic {
+                "state-machine.get" => Some(state_of(state)),
+                "groups.get" => Some(format!("{{\"members\":\"{}\"}}", ranks.join(","))),
+                "resource.status" => Some("{\"drain\":{}}".to_owned()),
+                "job-list.job-stats" => Some("{\"job_states\":{\"run\":1}}".to_owned()),
+                "job-list.list" => Some("{\"jobs\":[]}".to_owned()),
+                _ => None,
+            };
+            let _ = stream.write_all(&message::answer(topic, payload.as_deref()));
+            return;
+        }
         let text = match what {
             "uptime" => format!(" 00:00:00 {state} 1s,  owner stand-in,  size {size},  offline {}", size - online),
             "overlay" => {
@@ -208,6 +236,10 @@ impl Broker {
         };
         let _ = stream.write_all(text.as_bytes());
     }
+}
+
+fn state_of(state: &str) -> String {
+    format!("{{\"state\":\"{state}\",\"duration\":1.0}}")
 }
 
 fn welcome(listener: &TcpListener, to: &Sender<Event>) {
@@ -232,12 +264,12 @@ fn serve(path: &str, to: Sender<Event>) {
     };
     std::thread::spawn(move || {
         for stream in listener.incoming().flatten() {
-            let mut line = String::new();
-            let _ = BufReader::new(&stream).read_line(&mut line);
-            let _ = match line.trim() {
-                "" => continue,
-                "shutdown" => to.send(Event::Shutdown),
-                other => to.send(Event::Ask(other.to_owned(), stream)),
+            // As Flux says that it takes this client.
+            let _ = (&stream).write_all(&[0]);
+            let _ = match message::question(&stream) {
+                None => continue,
+                Some(line) if line == "shutdown" => to.send(Event::Shutdown),
+                Some(line) => to.send(Event::Ask(line, stream)),
             };
         }
     });
@@ -250,5 +282,5 @@ pub fn ask(what: &str) -> Option<String> {
     stream.write_all(format!("{what}\n").as_bytes()).ok()?;
     let mut answer = String::new();
     stream.read_to_string(&mut answer).ok()?;
-    Some(answer)
+    Some(answer.trim_start_matches('\0').to_owned())
 }

@@ -17,6 +17,7 @@
 
 mod broker;
 mod jobs;
+mod message;
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -35,6 +36,7 @@ fn main() -> ExitCode {
         ["uptime"] => broker::ask("uptime").map_or(1, |answer| say(&answer)),
         ["overlay", "status", ..] => broker::ask("overlay").map_or(1, |answer| say(&answer)),
         ["getattr", name] => broker::ask(&format!("getattr {name}")).map_or(1, |answer| say(&answer)),
+        ["listen"] => listen(),
         ["proxy", uri, command @ ..] if !command.is_empty() => proxy(uri, command),
         ["version" | "--version"] => say("commands:\t\tstand-in"),
         ["job", "wait", ..] | ["queue", "idle"] | ["jobs", ..] | ["module", ..] => 0,
@@ -49,6 +51,18 @@ fn main() -> ExitCode {
 fn say(text: &str) -> u8 {
     println!("{text}");
     0
+}
+
+/// For tests of signals: says which ones it gets, each one that it gets.
+fn listen() -> u8 {
+    let all = nix::sys::signal::SigSet::all();
+    all.thread_block().expect("signals can be blocked");
+    let fd = nix::sys::signalfd::SignalFd::new(&all).expect("a descriptor of signals");
+    println!("ready");
+    while let Ok(Some(info)) = fd.read_signal() {
+        println!("got {}.", info.ssi_signo);
+    }
+    1
 }
 
 fn proxy(uri: &str, command: &[&str]) -> u8 {

@@ -1,0 +1,45 @@
+//! Flux's own messages on the local socket, as far as `flux-agent status` asks (agent/src/people/broker.rs says how
+//! they look). Anything else on the socket is a line of the stand-in's own.
+
+use std::io::{BufRead, BufReader, Read};
+use std::os::unix::net::UnixStream;
+
+const MAGIC: [u8; 4] = 0xffee_0012_u32.to_ne_bytes();
+/// Before the topic of a message.
+pub const MESSAGE: &str = "message ";
+const NO_SERVICE: u32 = 38;
+
+/// What a client wants: a line, or `message TOPIC`.
+pub fn question(stream: &UnixStream) -> Option<String> {
+    let mut reader = BufReader::new(stream);
+    if reader.fill_buf().ok()?.first() != Some(&MAGIC[0]) {
+        let mut line = String::new();
+        reader.read_line(&mut line).ok()?;
+        return Some(line.trim().to_owned()).filter(|line| !line.is_empty());
+    }
+    let mut head = [0; 8];
+    reader.read_exact(&mut head).ok()?;
+    let mut message = vec![0; u32::from_be_bytes(head[4..].try_into().ok()?) as usize];
+    reader.read_exact(&mut message).ok()?;
+    // The end of an empty route, then the topic.
+    let length = usize::from(*message.get(1)?);
+    Some(format!("{MESSAGE}{}", String::from_utf8_lossy(message.get(2..2 + length)?)))
+}
+
+/// The answer's bytes; without a payload: there is no such service.
+pub fn answer(topic: &str, payload: Option<&str>) -> Vec<u8> {
+    let errno = if payload.is_some() { 0 } else { NO_SERVICE };
+    let mut header = vec![0x8e, 1, 2, if payload.is_some() { 0b1011 } else { 0b1001 }];
+    for word in [0, 5, errno, 1] {
+        header.extend(word.to_be_bytes());
+    }
+    let payload = payload.map(|payload| [payload.as_bytes(), b"\0"].concat());
+    let mut message = Vec::new();
+    for frame in [Some(Vec::new()), Some(topic.into()), payload, Some(header)].into_iter().flatten() {
+        message.push(255);
+        message.extend(u32::try_from(frame.len()).unwrap_or_default().to_be_bytes());
+        message.extend(frame);
+    }
+    let length = u32::try_from(message.len()).unwrap_or_default().to_be_bytes();
+    [&MAGIC, length.as_slice(), &message].concat()
+}
