@@ -652,7 +652,7 @@ containers:
         let is_above = |planned: &&str| planned.starts_with(&format!("{path}/"));
         planned_paths.contains(&path)
             || (path.ends_with(".runner.new") && planned_paths.contains(&whole.as_str()))
-            || planned_paths.iter().any(|planned| is_above(planned))
+            || planned_paths.iter().any(is_above)
             || ["/etc/passwd", "/etc/group", "/dev/null", "/dev/ptmx"].contains(&path)
             || path.starts_with("/dev/pts/")
             || path.starts_with("/proc/self/fd/")
