@@ -21,12 +21,13 @@ use crate::observe::job::JobSeen;
 use crate::observe::pod::PodSeen;
 use crate::observe::service::ServiceSeen;
 use crate::observe::{Index, Key, Unlabelled, controller_uid};
-use crate::render::curve::CurveSecret;
+use crate::render::hidden::HiddenSecret;
 use crate::render::services::Member;
 use crate::render::{Objects, labels};
 use crate::status::Obstacle;
 
 pub mod headless;
+pub mod storage;
 
 /// Why something could not be written.
 #[derive(Debug, thiserror::Error)]
@@ -85,12 +86,12 @@ impl Writer {
 
     /// Makes everything of a MiniCluster that is not there yet; the Job last, when it can run.
     pub async fn create_all(&self, index: &Index, objects: &Objects, member: &Member) -> Result<(), ApplyError> {
-        let Objects { config_map, secret, headless, services, job, services_pod } = objects;
+        let Objects { config_map, secret, secrets, volumes, headless, services, job, services_pod } = objects;
         let key = Key::of(&job.metadata);
         let service = Key::of(&headless.metadata);
         let (config_map, secret, headless) = tokio::join!(
             self.config_map(config_map, &member.uid),
-            self.secret(secret, &member.uid),
+            self.secrets(secret.iter().chain(secrets), &member.uid),
             self.headless.ensure(self, index, &service, member),
         );
         config_map?;
@@ -98,6 +99,9 @@ impl Writer {
         headless?;
         for service in services {
             self.service(index, service, &member.uid).await?;
+        }
+        for volume in volumes {
+            self.volume(volume, &member.uid).await?;
         }
         let made = self.create(job, &member.uid).await?.into_object();
         index.job(&made.metadata, JobSeen::of(&made));
@@ -127,8 +131,11 @@ impl Writer {
         }
     }
 
-    async fn secret(&self, secret: &CurveSecret, owner: &str) -> Result<(), ApplyError> {
-        self.create::<Secret>(secret.expose(), owner).await.map(drop)
+    async fn secrets(&self, secrets: impl Iterator<Item = &HiddenSecret>, owner: &str) -> Result<(), ApplyError> {
+        for secret in secrets {
+            self.create::<Secret>(secret.expose(), owner).await?;
+        }
+        Ok(())
     }
 
     /// The Service of a sidecar.

@@ -184,9 +184,15 @@ fn cluster(file: &Path) -> Result<ValidMiniCluster, CliError> {
 
 /// Every object, in the order in which they are made.
 fn to_yaml(objects: &Objects) -> Result<String, YamlError> {
-    let Objects { config_map, secret, headless, services, job, services_pod } = objects;
-    let mut documents =
-        vec![yaml::document(config_map)?, yaml::document(&secret.redacted())?, yaml::document(headless)?];
+    let Objects { config_map, secret, secrets, volumes, headless, services, job, services_pod } = objects;
+    let mut documents = vec![yaml::document(config_map)?];
+    for secret in secret.iter().chain(secrets) {
+        documents.push(yaml::document(&secret.redacted())?);
+    }
+    documents.push(yaml::document(headless)?);
+    for made in volumes {
+        documents.extend([yaml::document(&made.volume)?, yaml::document(&made.claim)?]);
+    }
     for service in services {
         documents.push(yaml::document(service)?);
     }

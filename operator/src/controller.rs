@@ -17,13 +17,14 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use futures::{FutureExt, StreamExt};
-use kube::Client;
 use kube::runtime::controller::{self, Action, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
+use kube::{Client, ResourceExt};
 use tokio::sync::{mpsc, watch as signal};
 use tracing::Instrument;
 
 use crate::apply::Writer;
+use crate::apply::storage::Orphan;
 use crate::context::Context;
 use crate::fetch::Cluster;
 use crate::lease::Candidate;
@@ -133,18 +134,22 @@ async fn control(
     let (wake, woken) = mpsc::unbounded_channel();
     let (unlabelled_in, unlabelled) = mpsc::unbounded_channel();
     let (synced, is_synced) = signal::channel(0);
-    let outlets = Outlets { wake, unlabelled: unlabelled_in, synced: Arc::new(synced) };
+    let (orphans_in, orphans) = mpsc::unbounded_channel();
+    let outlets = Outlets { wake, unlabelled: unlabelled_in, orphans: orphans_in, synced: Arc::new(synced) };
 
     let (store, clusters) = watch::clusters(&client, namespace.as_deref(), context.clone(), outlets.clone());
     let jobs = watch::jobs(client.clone(), namespace.clone(), context.clone(), outlets.clone());
     let pods = watch::pods(client.clone(), namespace.clone(), context.clone(), outlets.clone());
-    let services = watch::services(client, namespace, context.clone(), outlets);
+    let services = watch::services(client.clone(), namespace.clone(), context.clone(), outlets.clone());
+    let volumes = watch::volumes(client, namespace, context.clone(), outlets);
     health.serves(store.clone(), is_synced.clone());
     let (queue_in, queue) = mpsc::channel(1024);
     // Boxed, since what the client makes of a watch is large, and would be moved over the stack.
     let watches = async { tokio::join!(clusters.boxed(), jobs.boxed(), pods.boxed(), services.boxed()) };
-    let background = async { tokio::join!(watches, dispatch(woken, is_synced, queue_in), label(&context, unlabelled)) };
-    let reconciles = std::pin::pin!(reconciles(store, context.clone(), queue, stop));
+    let sweeps = async { tokio::join!(volumes.boxed(), sweep(&context, &store, orphans)) };
+    let work = async { tokio::join!(dispatch(woken, is_synced, queue_in), label(&context, unlabelled)) };
+    let background = async { tokio::join!(watches, work, sweeps) };
+    let reconciles = std::pin::pin!(reconciles(store.clone(), context.clone(), queue, stop));
     tokio::select! {
         _ = background => Err(ControllerError::Watches),
         () = reconciles => {
@@ -269,6 +274,22 @@ async fn dispatch(
             if queue.send(key).await.is_err() {
                 return;
             }
+        }
+    }
+}
+
+/// Deletes PersistentVolumes whose MiniClusters are gone: no garbage collector knows whose they are.
+async fn sweep(context: &Context, store: &Store<Cluster>, mut orphans: mpsc::UnboundedReceiver<Orphan>) {
+    if store.wait_until_ready().await.is_err() {
+        return;
+    }
+    while let Some(orphan) = orphans.recv().await {
+        let key = ObjectRef::new(&orphan.cluster.name).within(&orphan.cluster.namespace);
+        if store.get(&key).is_some_and(|cluster| cluster.uid().as_deref() == Some(&orphan.owner)) {
+            continue;
+        }
+        if let Err(error) = context.writer.sweep(&orphan).await {
+            crate::telemetry::warn("failed to delete a PersistentVolume", &error);
         }
     }
 }

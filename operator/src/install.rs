@@ -117,6 +117,22 @@ pub const PERMISSIONS: &[Permission] = &[
     ),
 ];
 
+/// What it may do besides where MiniClusters are, for `spec.volumes` and for cleaning up.
+pub const STORAGE_PERMISSIONS: &[Permission] = &[
+    allow("", "persistentvolumeclaims", &["create"], "the claims on spec.volumes"),
+    allow("", "persistentvolumeclaims", &["get", "delete"], "cleaning up: whose it is, then its end"),
+    allow("", "pods", &["delete", "deletecollection"], "cleaning up: the services pod, and those of the completed Job"),
+    allow("flux-framework.org", "miniclusters", &["get"], "whether that of a PersistentVolume is gone"),
+];
+
+/// What it may do with PersistentVolumes, which are in no namespace.
+pub const VOLUME_PERMISSIONS: &[Permission] = &[
+    allow("", "persistentvolumes", &["create"], "those of spec.volumes"),
+    allow("", "persistentvolumes", &["get"], "whose it is, if one of that name exists"),
+    allow("", "persistentvolumes", &["patch"], "to use one again that was kept (delete: false)"),
+    allow("", "persistentvolumes", &["list", "watch", "delete"], "to delete those whose MiniClusters are gone"),
+];
+
 /// What it may do in its own namespace besides.
 pub const OWN_PERMISSIONS: &[Permission] =
     &[allow("coordination.k8s.io", "leases", &["get", "create", "patch"], "which of several operators leads")];
@@ -173,20 +189,22 @@ pub fn manifests(settings: &Settings) -> Result<String, InstallError> {
             .map_err(|e| InstallError::Object("ServiceAccount", e))?;
     let scope = settings.namespaced.then_some(settings.namespace.as_str());
     let own = Some(settings.namespace.as_str());
-    // The webhook's authorities stand in an object of the whole cluster.
+    // The webhook's authorities stand in an object of the whole cluster, and PersistentVolumes are in no namespace.
     let converts = !settings.namespaced;
     let definition = Definition { namespace: settings.namespace.clone(), without_conversion: !converts };
     let mut documents = vec![
         yaml::document(&namespace)?,
         crd_of(&definition)?,
         yaml::document(&account)?,
-        role(NAME, scope, PERMISSIONS),
+        role(NAME, scope, &[PERMISSIONS, STORAGE_PERMISSIONS].concat()),
         binding(NAME, scope, &settings.namespace),
         role("flux-operator-leader", own, OWN_PERMISSIONS),
         binding("flux-operator-leader", own, &settings.namespace),
     ];
     if converts {
         documents.extend([
+            role("flux-operator-volumes", None, VOLUME_PERMISSIONS),
+            binding("flux-operator-volumes", None, &settings.namespace),
             role(webhook::NAME, None, WEBHOOK_PERMISSIONS),
             binding(webhook::NAME, None, &settings.namespace),
             role(webhook::NAME, own, WEBHOOK_OWN_PERMISSIONS),

@@ -11,6 +11,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use crate::apply::storage::Orphan;
 use crate::render::labels;
 
 pub mod job;
@@ -101,6 +102,8 @@ struct State {
     clusters: HashMap<Key, Observed>,
     /// Headless Services, by their own name.
     headless: HashMap<Key, ServiceSeen>,
+    /// PersistentVolumes that go with their MiniClusters, by name.
+    volumes: HashMap<String, Orphan>,
     /// MiniClusters of this process that are named by a headless Service: whom to wake when it goes.
     members: HashMap<Key, BTreeMap<String, bool>>,
 }
@@ -134,6 +137,20 @@ impl Index {
             }
             !members.is_empty()
         });
+    }
+
+    /// A PersistentVolume as it is now; `volume` if it goes with its MiniCluster.
+    pub fn volume(&self, name: &str, volume: Option<&Orphan>) {
+        let volumes = &mut self.state().volumes;
+        match volume {
+            Some(volume) => drop(volumes.insert(name.to_owned(), volume.clone())),
+            None => drop(volumes.remove(name)),
+        }
+    }
+
+    /// The volumes of a MiniCluster, which is gone.
+    pub fn orphans(&self, owner: &str) -> Vec<Orphan> {
+        self.state().volumes.values().filter(|volume| volume.owner == owner).cloned().collect()
     }
 
     /// A Job as it is now. The MiniCluster, if this is news.

@@ -11,7 +11,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
-use flux_shared::names;
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
@@ -62,6 +61,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
         context.writer.tell(&object, &notice::events(&target.status, &after)).await;
     }
     done?;
+    clean_up(&target, checked.as_ref().ok(), &after, &context).await?;
     let action = look_again(&target, &after, &context).await?;
     context.succeeded(&target.key);
     Ok(action)
@@ -128,8 +128,7 @@ async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Con
 }
 
 fn objects(cluster: &ValidMiniCluster, facts: &Facts, context: &Context) -> Result<render::Objects, ReconcileError> {
-    let certificate = keys::certificate(&names::host(&cluster.name, 0))?;
-    Ok(render::objects(cluster, &context.options, facts, certificate)?)
+    Ok(render::objects(cluster, &context.options, facts, keys::chance(cluster)?)?)
 }
 
 fn member(target: &Target, cluster: &ValidMiniCluster) -> Member {
@@ -163,6 +162,34 @@ fn describe(
         obstacle: error.and_then(ReconcileError::obstacle),
         now: Timestamp::now(),
     })
+}
+
+/// Deletes pods and volumes of a job that has completed, and then says so: who is killed in between does it again.
+async fn clean_up(
+    target: &Target,
+    cluster: Option<&ValidMiniCluster>,
+    after: &MiniClusterStatus,
+    context: &Context,
+) -> Result<(), ReconcileError> {
+    let (Ok(spec), Some(cluster)) = (&target.spec, cluster.filter(|_| !target.deleting)) else { return Ok(()) };
+    let observed = context.index.observed(&target.key);
+    let Some(job) = observed.job_of(&target.uid) else { return Ok(()) };
+    let goes_whole = todo::seconds_to_live(spec, after, Timestamp::now()) == Some(0);
+    if goes_whole || !todo::is_to_be_cleaned_up(spec, after, &observed, &job.uid) {
+        return Ok(());
+    }
+    let facts = Facts { uid: Some(target.uid.clone()), ..Facts::default() };
+    let volumes = render::storage::volumes(cluster, &facts);
+    let services_pod = observed.services_pod.as_ref().filter(|(_, owner)| owner.as_deref() == Some(&target.uid));
+    context.writer.clean_up(&target.key, &job.uid, services_pod.map(|(uid, _)| uid), &volumes, &target.uid).await?;
+    let cleaned = status::cleaned_up(after, Timestamp::now());
+    if let Some(change) = patch::patch(after, &cleaned)
+        && let Some(version) = context.writer.status(&target.key, &change).await?
+    {
+        context.remember(&target.uid, version, &cleaned);
+        tracing::info!("cleaned up: the job has completed");
+    }
+    Ok(())
 }
 
 /// Nothing is looked at again without a reason: only a finished MiniCluster that has to go has one.

@@ -1,7 +1,7 @@
 //! A valid MiniCluster becomes Kubernetes objects. Pure: no client, no clock, no random source; same input, same bytes.
 //!
 //! ```text
-//! ValidMiniCluster + Options + Facts ─► config, curve, services, job (pod (containers, volumes, access, placement)),
+//! ValidMiniCluster + Options + Facts ─► config, curve, secrets, storage, services, job (pod (containers, volumes, access, placement)),
 //!                                       services_pod ─► Objects
 //! ```
 //!
@@ -19,12 +19,15 @@ mod config;
 mod containers;
 pub mod curve;
 pub mod elastic;
+pub mod hidden;
 mod job;
 pub mod labels;
 mod placement;
 mod pod;
+mod secrets;
 pub mod services;
 mod services_pod;
+pub mod storage;
 mod volumes;
 
 /// The view of clusters that name none: the oldest libc of the published ones, so it suits most images.
@@ -60,7 +63,12 @@ pub struct Facts {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Objects {
     pub config_map: ConfigMap,
-    pub secret: curve::CurveSecret,
+    /// The curve certificate; none: the user has a Secret with one.
+    pub secret: Option<curve::CurveSecret>,
+    /// Passwords, keys and tokens.
+    pub secrets: Vec<hidden::HiddenSecret>,
+    /// Volumes that are made for it, with their claims.
+    pub volumes: Vec<storage::MadeVolume>,
     /// The Service that gives the pods their names; may be shared with other MiniClusters.
     pub headless: Service,
     /// One for each sidecar with ports.
@@ -78,16 +86,50 @@ pub enum RenderError {
     Field { field: String, source: serde_json::Error },
 }
 
-/// All objects of `cluster`. `certificate` goes into the Secret, unless the user gave one.
+/// What was made at random for a cluster, if it is needed: a certificate, and words for passwords and keys.
+#[derive(Clone)]
+pub struct Chance {
+    certificate: Certificate,
+    words: Vec<String>,
+}
+
+impl Chance {
+    pub fn new(certificate: Certificate, words: Vec<String>) -> Chance {
+        Chance { certificate, words }
+    }
+
+    /// Words for a cluster, as far as they reach; then a placeholder, which a person gets who looks at the objects.
+    fn words(&self) -> impl Iterator<Item = String> {
+        self.words.iter().cloned().chain(std::iter::repeat("(random)".to_owned()))
+    }
+}
+
+/// Without the words.
+impl std::fmt::Debug for Chance {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Chance")
+    }
+}
+
+impl From<Certificate> for Chance {
+    fn from(certificate: Certificate) -> Chance {
+        Chance::new(certificate, Vec::new())
+    }
+}
+
+/// All objects of `cluster`. What `chance` has goes into the Secrets, unless the user gave it.
 pub fn objects(
     cluster: &ValidMiniCluster,
     options: &Options,
     facts: &Facts,
-    certificate: Certificate,
+    chance: impl Into<Chance>,
 ) -> Result<Objects, RenderError> {
+    let chance = chance.into();
     Ok(Objects {
         config_map: config::config_map(cluster, facts)?,
-        secret: curve::secret(cluster, facts, certificate),
+        secrets: secrets::secrets(cluster, facts, &chance),
+        volumes: storage::volumes(cluster, facts),
+        secret: curve::secret(cluster, facts, chance.certificate),
         headless: services::headless(
             &cluster.namespace,
             &cluster.headless_name,

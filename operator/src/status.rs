@@ -8,6 +8,7 @@
 //! again; where Kubernetes knows the time, it is Kubernetes' time.
 
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
+use flux_shared::names;
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::jiff::{Timestamp, Unit};
 
@@ -19,6 +20,8 @@ mod conditions;
 mod outcome;
 pub mod patch;
 
+/// The condition that says so when pods and volumes have been deleted.
+const CLEANED_UP: &str = "CleanedUp";
 /// Longest message in a status or an event.
 const MESSAGE_MAX: usize = 1024;
 
@@ -55,8 +58,8 @@ pub struct Picture<'a> {
 
 /// The status. The same picture gives the same status; a later time alone changes nothing.
 pub fn status(picture: &Picture) -> MiniClusterStatus {
-    // A Job that was deleted after its end takes nothing back.
-    if picture.job.is_none() && is_finished(picture.previous) {
+    // A Job that was deleted after its end takes nothing back, nor do pods that were cleaned up.
+    if (picture.job.is_none() || is_cleaned_up(picture.previous)) && is_finished(picture.previous) {
         return MiniClusterStatus {
             phase: if picture.deleting { Some("Terminating".into()) } else { picture.previous.phase.clone() },
             size: 0,
@@ -80,6 +83,14 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
         observed_generation: picture.generation,
         start_time: job.and_then(|job| job.start_time).map(rfc3339).or_else(|| previous.start_time.clone()),
         completion_time: job.filter(|_| ended).and_then(JobSeen::end_time).map(rfc3339),
+        users_secret: secret(picture, |cluster| {
+            (!cluster.users.is_empty()).then(|| names::users_secret(&cluster.name))
+        })
+        .or_else(|| previous.users_secret.clone()),
+        flux_restful_secret: secret(picture, |cluster| {
+            cluster.restful.as_ref().map(|_| names::restful_secret(&cluster.name))
+        })
+        .or_else(|| previous.flux_restful_secret.clone()),
         exit_code: lead_exit.map(|exit| exit.code).or(previous.exit_code),
         signal: match lead_exit {
             Some(exit) => exit.signal.or(outcome::signal_of(exit.code)),
@@ -93,9 +104,36 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
     }
 }
 
+/// A Secret that people need to know: there once the Job is.
+fn secret(picture: &Picture, name: impl Fn(&ValidMiniCluster) -> Option<String>) -> Option<String> {
+    match picture.verdict {
+        Verdict::Valid(cluster) if picture.job.is_some() => name(cluster),
+        _ => None,
+    }
+}
+
 /// Whether a status says that all is over.
 pub fn is_finished(status: &MiniClusterStatus) -> bool {
     condition(status, "JobFinished").is_some_and(|condition| condition.status == "True")
+}
+
+/// Whether pods and volumes have been deleted after the end.
+pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
+    condition(status, CLEANED_UP).is_some_and(|condition| condition.status == "True")
+}
+
+/// The status once pods and volumes have been deleted.
+pub fn cleaned_up(status: &MiniClusterStatus, now: Timestamp) -> MiniClusterStatus {
+    let mut status = MiniClusterStatus { size: 0, ready_size: 0, ..status.clone() };
+    status.conditions.push(Condition {
+        type_: CLEANED_UP.into(),
+        status: "True".into(),
+        observed_generation: status.observed_generation,
+        last_transition_time: rfc3339(now),
+        reason: "Completed".into(),
+        message: "pods, claims and volumes were deleted when the job had completed, as cleanupPods says".into(),
+    });
+    status
 }
 
 /// When all was over.

@@ -88,6 +88,14 @@ pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
     Key::new(&cluster.namespace, &cluster.headless_name)
 }
 
+/// Whether pods and volumes have to be deleted: the job has completed, what its pods said has been seen, and it has not been
+/// done. A failed job's pods stay, for their logs.
+pub fn is_to_be_cleaned_up(spec: &MiniClusterSpec, status: &MiniClusterStatus, observed: &Observed, job: &str) -> bool {
+    let completed = status::condition(status, "Complete").is_some_and(|condition| condition.status == "True");
+    let mut pods = observed.pods.values().filter(|pod| pod.job_uid.as_deref() == Some(job));
+    spec.cleanup_pods && completed && !status::is_cleaned_up(status) && pods.all(|pod| pod.ended)
+}
+
 /// When a finished MiniCluster has to be deleted: in so many seconds, 0 being now. None: never.
 pub fn seconds_to_live(spec: &MiniClusterSpec, status: &MiniClusterStatus, now: Timestamp) -> Option<u64> {
     let end = status::end(status)?;

@@ -8,14 +8,16 @@ use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, Service};
+use k8s_openapi::api::core::v1::{PersistentVolume, Pod, Service};
 use kube::api::ApiResource;
+use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::Store;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::runtime::{WatchStreamExt, reflector};
 use kube::{Api, Client, Resource, ResourceExt};
 use tokio::sync::{mpsc, watch};
 
+use crate::apply::storage::Orphan;
 use crate::context::Context;
 use crate::fetch::Cluster;
 use crate::observe::job::{JobObject, JobSeen};
@@ -23,6 +25,7 @@ use crate::observe::pod::{PodSeen, PodStatusObject};
 use crate::observe::service::{ServiceObject, ServiceSeen};
 use crate::observe::{Key, Kind, Unlabelled};
 use crate::render::labels;
+use crate::telemetry;
 
 /// Who has to be reconciled, and whether at once: what a Job's pods do comes in bursts that can be taken together.
 #[derive(Debug)]
@@ -36,6 +39,8 @@ pub struct Wake {
 pub struct Outlets {
     pub wake: mpsc::UnboundedSender<Wake>,
     pub unlabelled: mpsc::UnboundedSender<Unlabelled>,
+    /// Volumes whose MiniClusters may be gone.
+    pub orphans: mpsc::UnboundedSender<Orphan>,
     /// Number of kinds whose first list is complete.
     pub synced: Arc<watch::Sender<usize>>,
 }
@@ -95,6 +100,9 @@ pub fn clusters(
             Ok(Event::Delete(cluster)) => {
                 let uid = cluster.uid().unwrap_or_default();
                 generations.remove(&uid);
+                for orphan in context.index.orphans(&uid) {
+                    let _ = outlets.orphans.send(orphan);
+                }
                 context.forget(&Key::of(cluster.meta()), &uid);
             }
             Ok(Event::Init | Event::InitDone) => {}
@@ -191,4 +199,34 @@ pub async fn services(client: Client, namespace: Option<String>, context: Arc<Co
         index.index.service(&service.metadata, seen)
     })
     .await;
+}
+
+/// The PersistentVolumes that were made for MiniClusters. Ends where the operator may not look at them: in an installation
+/// for one namespace.
+pub async fn volumes(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
+    let mut selector = format!("{}={}", labels::MANAGED_BY, labels::MANAGER);
+    if let Some(namespace) = namespace {
+        selector.push_str(&format!(",{}={namespace}", labels::NAMESPACE));
+    }
+    let api: Api<PartialObjectMeta<PersistentVolume>> = Api::all(client);
+    let events = watcher(api, watcher::Config::default().labels(&selector)).default_backoff();
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Apply(volume) | Event::InitApply(volume)) => {
+                let orphan = Orphan::of(volume.meta());
+                context.index.volume(&volume.name_any(), orphan.as_ref());
+                if let Some(orphan) = orphan {
+                    let _ = outlets.orphans.send(orphan);
+                }
+            }
+            Ok(Event::Delete(volume)) => context.index.volume(&volume.name_any(), None),
+            Ok(Event::Init | Event::InitDone) => {}
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
+                tracing::info!("PersistentVolumes are none of this operator's: spec.volumes cannot be served");
+                return;
+            }
+            Err(error) => telemetry::warn("the watch of PersistentVolumes failed", &error),
+        }
+    }
 }

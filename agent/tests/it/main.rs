@@ -6,3 +6,4 @@ mod any_image;
 mod crash;
 mod happened;
 mod image;
+mod people;

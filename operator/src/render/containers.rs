@@ -92,7 +92,8 @@ pub(super) fn runner(cluster: &ValidMiniCluster, user: &UserVolumes) -> Result<C
     container.startup_probe = (!cluster.flux.disable_socket).then(|| joined(cluster));
     container.volume_mounts = some(volumes::merged(volumes::for_runner(cluster), user.mounts(&runner.container)));
     // A terminal mixes standard output and error and ends lines in CR LF, so only where a person may attach.
-    let terminal = (cluster.interactive || runner.program == Program::Persistent).then_some(true);
+    let is_idle = runner.program == Program::Persistent && cluster.restful.is_none();
+    let terminal = (cluster.interactive || is_idle).then_some(true);
     container.stdin = terminal;
     container.tty = terminal;
     Ok(container)

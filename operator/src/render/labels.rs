@@ -20,8 +20,16 @@ pub const RENDERED_HASH: &str = "flux-framework.org/rendered-hash";
 pub const MAXIMUM_SIZE: &str = "flux-framework.org/maximum-size";
 /// On the Job: the size when it was made.
 pub const INITIAL_SIZE: &str = "flux-framework.org/initial-size";
+/// On a PersistentVolume, which has no namespace of its own: that of its MiniCluster.
+pub const NAMESPACE: &str = "flux-framework.org/namespace";
+/// On a PersistentVolume, which cannot be owned by what has a namespace: the uid of its MiniCluster.
+pub const OWNER: &str = "flux-framework.org/owner-uid";
+/// On a PersistentVolume that stays when its MiniCluster goes.
+pub const KEEP: &str = "flux-framework.org/keep";
 /// Kubernetes' own label on the pods of an Indexed Job.
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
+/// Kubernetes' own label on the pods of a Job: its uid.
+pub const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
 /// The documented label with a pod's index.
 pub const JOB_INDEX: &str = "job-index";
 /// What autoscalers select the pods by.

@@ -16,6 +16,8 @@ use super::some;
 const SOFTWARE: &str = "flux-software";
 const SPEC: &str = "flux-agent-spec";
 const CURVE: &str = "flux-agent-curve";
+const USERS: &str = "flux-agent-users";
+const RESTFUL: &str = "flux-agent-restful";
 const HOME: &str = "flux-operator-home";
 const MUNGE: &str = "flux-munge";
 const MUNGE_DIR: &str = "/etc/munge";
@@ -156,7 +158,14 @@ pub(super) fn own(cluster: &ValidMiniCluster, secret_mode: i32) -> Vec<Volume> {
         }),
         ..Volume::default()
     });
-    volumes.push(secret(CURVE, &names::curve_secret(&cluster.name), secret_mode));
+    let own = names::curve_secret(&cluster.name);
+    volumes.push(secret(CURVE, cluster.flux.curve_cert_secret.as_ref().unwrap_or(&own), secret_mode));
+    if !cluster.users.is_empty() {
+        volumes.push(secret(USERS, &names::users_secret(&cluster.name), secret_mode));
+    }
+    if cluster.restful.is_some() {
+        volumes.push(secret(RESTFUL, &names::restful_secret(&cluster.name), secret_mode));
+    }
     volumes.push(empty(HOME));
     if let Some(munge) = &cluster.flux.munge_secret {
         volumes.push(secret(MUNGE, munge, secret_mode));
@@ -202,6 +211,12 @@ pub(super) fn for_sidecar(cluster: &ValidMiniCluster, wrapped: bool) -> Vec<Volu
 pub(super) fn for_runner(cluster: &ValidMiniCluster) -> Vec<VolumeMount> {
     let mut mounts = for_sidecar(cluster, true);
     mounts.push(mount(CURVE, paths::CURVE_DIR, true));
+    if !cluster.users.is_empty() {
+        mounts.push(mount(USERS, paths::USERS_DIR, true));
+    }
+    if cluster.restful.is_some() {
+        mounts.push(mount(RESTFUL, paths::RESTFUL_DIR, true));
+    }
     if cluster.flux.munge_secret.is_some() {
         mounts.push(mount(MUNGE, MUNGE_DIR, true));
     }

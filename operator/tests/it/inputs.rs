@@ -57,7 +57,7 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
             let mut told = vec![
                 offer_minicluster(&bed, &document).await,
                 offer(&bed, "api/v1", "configmaps", &objects.config_map).await,
-                offer(&bed, "api/v1", "secrets", objects.secret.expose()).await,
+                offer(&bed, "api/v1", "secrets", objects.secret.as_ref().unwrap().expose()).await,
                 offer(&bed, "api/v1", "services", &objects.headless).await,
                 offer(&bed, "apis/batch/v1", "jobs", &objects.job).await,
             ];

@@ -1,0 +1,154 @@
+//! Commands for people, beside a broker of the stand-in.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use crate::image;
+
+/// A mount folder with a spec of `size` hosts of which this host is `rank`, and broker.toml for the stand-in.
+fn place(size: usize, rank: usize) -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    let own = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    let mut hosts: Vec<String> = (0..size).map(|index| format!("absent-{index}.invalid")).collect();
+    hosts[rank].clone_from(&own);
+    let mount = folder.path().display().to_string();
+    let (bin, config) = (folder.path().join("bin"), folder.path().join("config/etc/flux/config"));
+    fs::create_dir_all(&config).unwrap();
+    fs::create_dir_all(folder.path().join("config/run/flux")).unwrap();
+    fs::create_dir_all(&bin).unwrap();
+    fs::copy(image::stand_in(), bin.join("flux")).unwrap();
+    let hostlist = hosts.join(",");
+    let spec = format!(
+        "name = 'mc'\nsize = {size}\nmount_path = '{mount}'\n[view]\nenabled = false\n[network]\nport = 1\nhostlist = '{hostlist}'\n"
+    );
+    fs::write(folder.path().join("agent.toml"), spec).unwrap();
+    let certificate = folder.path().join("curve.cert");
+    fs::write(&certificate, "").unwrap();
+    let bootstrap = format!(
+        "[bootstrap]\ndefault_port = 0\ncurve_cert = '{}'\nhosts = [{{ host = '{hostlist}' }}]\n",
+        certificate.display()
+    );
+    fs::write(config.join("broker.toml"), bootstrap).unwrap();
+    folder
+}
+
+/// Ends with the test.
+struct Broker(Child);
+
+impl Broker {
+    fn start(folder: &Path) -> Broker {
+        let uri = format!("-Slocal-uri=local://{}", socket(folder).display());
+        let mut command = Command::new(folder.join("bin/flux"));
+        command.args(["broker", "--config-path"]).arg(folder.join("config/etc/flux/config")).arg(uri);
+        let child = command.stdin(Stdio::null()).spawn().unwrap();
+        let begin = Instant::now();
+        while !socket(folder).exists() {
+            assert!(begin.elapsed() < Duration::from_secs(20), "the stand-in does not come up");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+        Broker(child)
+    }
+}
+
+impl Drop for Broker {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn socket(folder: &Path) -> std::path::PathBuf {
+    folder.join("config/run/flux/local")
+}
+
+/// The agent's answer: text of both streams, and the code.
+fn agent(folder: &Path, words: &[&str]) -> (String, i32) {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_flux-agent"));
+    let path = format!("{}:/usr/bin:/bin", folder.join("bin").display());
+    command.arg(words[0]).arg("--spec").arg(folder.join("agent.toml")).args(&words[1..]);
+    let Output { status, stdout, stderr } = command.env("PATH", path).stdin(Stdio::null()).output().unwrap();
+    let text = [stdout, stderr].concat();
+    (String::from_utf8(text).unwrap(), status.code().unwrap())
+}
+
+#[test]
+fn the_probe_follows_the_broker_and_says_nothing_when_all_is_well() {
+    let folder = place(1, 0);
+    let (text, code) = agent(folder.path(), &["status", "--ready"]);
+    assert!(code == 1 && text.starts_with("not ready: the broker does not answer: its socket"), "{text}");
+    let broker = Broker::start(folder.path());
+    assert_eq!(agent(folder.path(), &["status", "--ready"]), (String::new(), 0));
+    drop(broker);
+    // Killed, it leaves its socket behind.
+    let (text, code) = agent(folder.path(), &["status", "--ready"]);
+    assert!(code == 1 && text.contains("nobody listens"), "{text}");
+}
+
+#[test]
+fn a_lead_that_waits_names_who_is_missing_and_is_not_ready() {
+    let folder = place(3, 0);
+    let _broker = Broker::start(folder.path());
+    let (text, code) = agent(folder.path(), &["status"]);
+    assert!(code == 0 && text.contains("in state quorum") && text.contains("1 of 3 brokers"), "{text}");
+    for host in ["absent-1.invalid (rank 1): ", "absent-2.invalid (rank 2): "] {
+        assert!(text.lines().any(|line| line.starts_with("missing") && line.contains(host)), "{text}");
+    }
+    let (text, code) = agent(folder.path(), &["status", "--ready"]);
+    assert!(code == 1 && text.contains("state quorum"), "{text}");
+    let (text, _) = agent(folder.path(), &["status", "--json"]);
+    let json: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((&json["state"], &json["missing"]), (&"quorum".into(), &serde_json::json!([1, 2])));
+}
+
+#[test]
+fn a_follower_says_what_is_with_its_parent_and_how_to_stop() {
+    let folder = place(2, 1);
+    let (text, code) = agent(folder.path(), &["status"]);
+    assert!(code == 1 && text.lines().any(|line| line.starts_with("parent   absent-0.invalid")), "{text}");
+    let (text, code) = agent(folder.path(), &["stop"]);
+    assert!(code == 1 && text.contains("job-completion-index=0") && text.contains("flux-agent stop"), "{text}");
+    let (text, code) = agent(folder.path(), &["preflight"]);
+    assert!(code == 1 && text.contains("FAIL parent") && text.contains("FAIL cert"), "{text}");
+}
+
+#[test]
+fn connect_becomes_the_command_inside_the_instance() {
+    let folder = place(1, 0);
+    let _broker = Broker::start(folder.path());
+    let uri = format!("local://{}\n", socket(folder.path()).display());
+    assert_eq!(agent(folder.path(), &["connect", "--", "sh", "-c", "echo $FLUX_URI; exit 7"]), (uri, 7));
+    let (text, code) = agent(folder.path(), &["connect", "--", "flux", "uptime"]);
+    assert!(code == 0 && text.contains(" run "), "{text}");
+    let (text, code) = agent(folder.path(), &["connect", "--", "no-such-program"]);
+    assert!(code == 127 && text.contains("not found"), "{text}");
+    let plain = folder.path().join("bin/plain");
+    fs::write(&plain, "").unwrap();
+    fs::set_permissions(&plain, fs::Permissions::from_mode(0o644)).unwrap();
+    assert_eq!(agent(folder.path(), &["connect", "--", plain.to_str().unwrap()]).1, 126);
+}
+
+#[test]
+fn stop_on_the_lead_ends_the_instance() {
+    let folder = place(1, 0);
+    let mut broker = Broker::start(folder.path());
+    assert_eq!(agent(folder.path(), &["stop"]).1, 0);
+    assert_eq!(broker.0.wait().unwrap().code(), Some(0));
+}
+
+#[test]
+fn completions_name_every_command_and_are_sound_to_bash() {
+    for shell in ["bash", "zsh", "fish"] {
+        let output = Command::new(env!("CARGO_BIN_EXE_flux-agent")).args(["completions", shell]).output().unwrap();
+        let text = String::from_utf8(output.stdout).unwrap();
+        assert!(["connect", "status", "preflight", "stop", "dry-run"].iter().all(|name| text.contains(name)), "{text}");
+        assert!(!text.contains("snippet-state"), "what is hidden stays so");
+        if shell == "bash" {
+            let check = "eval \"$1\"; COMP_WORDS=(flux-agent status --re); COMP_CWORD=2; _flux_agent; echo \"$COMPREPLY\"";
+            let output = Command::new("bash").args(["-c", check, "bash", &text]).output().unwrap();
+            assert_eq!(String::from_utf8(output.stdout).unwrap(), "--ready\n");
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Secrets of the operator: created once, never updated, and shown by no `Debug`.
+
+use std::collections::BTreeMap;
+
+use k8s_openapi::ByteString;
+use k8s_openapi::api::core::v1::Secret;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// A Secret whose content shows up in no `Debug` output.
+#[derive(Clone, PartialEq)]
+pub struct HiddenSecret(Secret);
+
+impl HiddenSecret {
+    pub(super) fn new(metadata: ObjectMeta, data: BTreeMap<String, ByteString>) -> HiddenSecret {
+        HiddenSecret(Secret {
+            metadata,
+            data: Some(data),
+            immutable: Some(true),
+            type_: Some("Opaque".into()),
+            ..Secret::default()
+        })
+    }
+
+    /// The object to send to the API server.
+    pub fn expose(&self) -> &Secret {
+        &self.0
+    }
+
+    /// The same object for a person to look at: the keys of the data, not the values.
+    pub fn redacted(&self) -> Secret {
+        let mut secret = self.0.clone();
+        let keys = secret.data.take().unwrap_or_default().into_keys();
+        secret.string_data = Some(keys.map(|key| (key, "(redacted: made at random, once)".to_owned())).collect());
+        secret
+    }
+}
+
+impl std::fmt::Debug for HiddenSecret {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "HiddenSecret({}, redacted)", self.0.metadata.name.as_deref().unwrap_or_default())
+    }
+}

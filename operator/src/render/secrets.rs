@@ -1,0 +1,64 @@
+//! The Secrets with what users log in with: the passwords of `spec.users`, and the key and token of the Flux RESTful API.
+//! What the user did not give is made at random, once.
+
+use std::collections::BTreeMap;
+
+use flux_shared::validate::ValidMiniCluster;
+use flux_shared::{names, paths};
+use k8s_openapi::ByteString;
+
+use super::hidden::HiddenSecret;
+use super::{Chance, Facts, metadata};
+
+/// Characters of a password, as documented.
+const PASSWORD: usize = 8;
+
+pub(super) fn secrets(cluster: &ValidMiniCluster, facts: &Facts, chance: &Chance) -> Vec<HiddenSecret> {
+    let mut words = chance.words();
+    let secret = |name: String, data: BTreeMap<String, String>| {
+        let data = data.into_iter().map(|(key, value)| (key, ByteString(value.into_bytes()))).collect();
+        HiddenSecret::new(metadata(name, cluster, facts), data)
+    };
+    let mut secrets = Vec::new();
+    if !cluster.users.is_empty() {
+        let passwords = cluster.users.iter().map(|user| {
+            let made = words.next().unwrap_or_default();
+            let password = user.password.clone().unwrap_or_else(|| made.chars().take(PASSWORD).collect());
+            (user.name.clone(), password)
+        });
+        secrets.push(secret(names::users_secret(&cluster.name), passwords.collect()));
+    }
+    if let Some(restful) = &cluster.restful {
+        let (key, token) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
+        let data = [
+            (paths::RESTFUL_SECRET_KEY, restful.secret_key.clone().unwrap_or(key)),
+            (paths::RESTFUL_USERNAME, restful.username.clone()),
+            (paths::RESTFUL_TOKEN, restful.token.clone().unwrap_or(token)),
+        ];
+        let data = data.map(|(key, value)| (key.to_owned(), value)).into();
+        secrets.push(secret(names::restful_secret(&cluster.name), data));
+    }
+    secrets
+}
+
+#[cfg(test)]
+mod tests {
+    use flux_shared::curve::Certificate;
+
+    use super::*;
+
+    #[test]
+    fn what_is_given_is_kept_and_the_rest_is_made() {
+        let spec = "users: [{name: ada, password: butter}, {name: bob}]\nfluxRestful: {token: mine}";
+        let cluster = crate::testing::cluster(&format!("{spec}\ncontainers: [{{image: a}}]"));
+        let words = ["unused".to_owned(), "0123456789".to_owned(), "key".to_owned(), "token".to_owned()];
+        let chance = Chance::new(Certificate::from_keys("mc-0", &[1; 32], &[2; 32]), words.into());
+        let found = secrets(&cluster, &Facts::default(), &chance);
+        let text =
+            |i: usize, key: &str| String::from_utf8(found[i].expose().data.as_ref().unwrap()[key].0.clone()).unwrap();
+        assert_eq!((text(0, "ada").as_str(), text(0, "bob").as_str()), ("butter", "01234567"));
+        assert_eq!((text(1, "secret-key").as_str(), text(1, "token").as_str()), ("key", "mine"));
+        assert_eq!(text(1, "username"), "flux");
+        assert!(!format!("{found:?} {cluster:?}").contains("butter"));
+    }
+}
