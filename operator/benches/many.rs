@@ -153,7 +153,7 @@ async fn create_by_hand(client: &Client, name: &str) {
     let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
     let post = PostParams::default();
     Api::<ConfigMap>::namespaced(client.clone(), "baseline").create(&post, &objects.config_map).await.unwrap();
-    Api::<Secret>::namespaced(client.clone(), "baseline").create(&post, objects.secret.expose()).await.unwrap();
+    Api::<Secret>::namespaced(client.clone(), "baseline").create(&post, objects.secret.as_ref().unwrap().expose()).await.unwrap();
     Api::<Job>::namespaced(client.clone(), "baseline").create(&post, &objects.job).await.unwrap();
 }
 
