@@ -15,4 +15,5 @@ mod life;
 mod quiet;
 mod refuse;
 mod sdk;
+mod storage;
 mod zones;

@@ -1,0 +1,273 @@
+//! Volumes that the operator makes, cleaning up, users and the Flux RESTful API's Secret, on the real API server, whose
+//! controllers bind and release volumes.
+
+use std::collections::BTreeSet;
+
+use flux_operator::install::{Permission, STORAGE_PERMISSIONS, VOLUME_PERMISSIONS};
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use kube::api::{DeleteParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Call, test, until};
+
+fn spec(volume: Value) -> Value {
+    json!({
+        "size": 1,
+        "volumes": { "data": volume },
+        "containers": [{ "image": "app:1", "command": "ls /data", "volumes": { "data": { "path": "/data" } } }],
+    })
+}
+
+fn volumes(bed: &Bed) -> Api<PersistentVolume> {
+    Api::all(bed.client.clone())
+}
+
+async fn volume(bed: &Bed, cluster: &str) -> Option<PersistentVolume> {
+    volumes(bed).get_opt(&format!("{}.{cluster}.data", bed.namespace)).await.unwrap()
+}
+
+async fn claim(bed: &Bed, cluster: &str) -> Option<PersistentVolumeClaim> {
+    bed.api().get_opt(&format!("{cluster}.data")).await.unwrap()
+}
+
+fn phase(volume: &PersistentVolume) -> &str {
+    volume.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
+}
+
+async fn bound(bed: &Bed, cluster: &str) -> PersistentVolume {
+    until(&format!("the volume of {cluster} is bound"), async || {
+        volume(bed, cluster).await.filter(|volume| phase(volume) == "Bound")
+    })
+    .await
+}
+
+async fn gone(bed: &Bed, cluster: &str) {
+    until(&format!("volume and claim of {cluster} are gone"), async || {
+        // Plays the kubelet: what is being deleted ends, so that the claim is not in use.
+        bed.reap(cluster).await;
+        (volume(bed, cluster).await.is_none() && claim(bed, cluster).await.is_none()).then_some(())
+    })
+    .await;
+}
+
+async fn delete(bed: &Bed, cluster: &str) {
+    bed.api::<MiniCluster>().delete(cluster, &DeleteParams::default()).await.unwrap();
+}
+
+#[test]
+fn a_volume_is_made_bound_and_goes_with_its_minicluster_and_nobody_elses_does() {
+    test("volumes", async |bed| {
+        let operator = bed.operator().await;
+        bed.create("mc", spec(json!({ "path": "/tmp/data" }))).await.unwrap();
+        let made = bound(&bed, "mc").await;
+        let claim_ref = made.spec.as_ref().unwrap().claim_ref.as_ref().unwrap();
+        assert_eq!(claim_ref.uid, claim(&bed, "mc").await.unwrap().uid());
+        let pods = bed.pods("mc", 1).await;
+        let source = pods[&0].spec.as_ref().unwrap().volumes.as_ref().unwrap();
+        let claims: Vec<&str> =
+            source.iter().filter_map(|it| Some(it.persistent_volume_claim.as_ref()?.claim_name.as_str())).collect();
+        assert_eq!(claims, ["mc.data"]);
+
+        // Somebody else's of the next name.
+        let mut foreign = made.clone();
+        foreign.metadata =
+            kube::api::ObjectMeta { name: Some(format!("{}.other.data", bed.namespace)), ..Default::default() };
+        foreign.spec.as_mut().unwrap().claim_ref = None;
+        volumes(&bed).create(&PostParams::default(), &foreign).await.unwrap();
+        bed.create("other", spec(json!({ "path": "/tmp/data" }))).await.unwrap();
+        let status = bed.when("other", "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
+        assert!(status["message"].as_str().unwrap().contains("PersistentVolume"), "{status:#}");
+
+        delete(&bed, "mc").await;
+        delete(&bed, "other").await;
+        gone(&bed, "mc").await;
+        let there = volume(&bed, "other").await.unwrap();
+        assert_eq!(there.metadata.deletion_timestamp, None);
+        volumes(&bed).delete(&there.name_any(), &DeleteParams::default()).await.unwrap();
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn a_volume_outlives_an_operator_that_is_away_and_is_swept_by_the_next() {
+    test("swept", async |bed| {
+        let operator = bed.operator().await;
+        bed.create("mc", spec(json!({ "path": "/tmp/data" }))).await.unwrap();
+        bound(&bed, "mc").await;
+        operator.stop().await;
+        delete(&bed, "mc").await;
+        until("the claim is gone", async || {
+            bed.reap("mc").await;
+            claim(&bed, "mc").await.is_none().then_some(())
+        })
+        .await;
+        assert!(volume(&bed, "mc").await.is_some());
+        let operator = bed.operator().await;
+        gone(&bed, "mc").await;
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn a_volume_that_is_kept_is_used_again_and_another_one_of_its_name_is_refused() {
+    test("kept", async |bed| {
+        let operator = bed.operator().await;
+        let kept = || spec(json!({ "path": "/tmp/data", "delete": false }));
+        bed.create("mc", kept()).await.unwrap();
+        let first = bound(&bed, "mc").await;
+        delete(&bed, "mc").await;
+        until("it is released", async || {
+            bed.reap("mc").await;
+            volume(&bed, "mc").await.filter(|volume| phase(volume) == "Released")
+        })
+        .await;
+        bed.create("mc", spec(json!({ "path": "/tmp/elsewhere", "delete": false }))).await.unwrap();
+        let status = bed.when("mc", "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
+        assert!(status["message"].as_str().unwrap().contains("was kept"), "{status:#}");
+        delete(&bed, "mc").await;
+        until("it is gone", async || bed.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(()))
+            .await;
+
+        bed.create("mc", kept()).await.unwrap();
+        let again = bound(&bed, "mc").await;
+        assert_eq!(again.uid(), first.uid());
+        delete(&bed, "mc").await;
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn what_a_completed_job_leaves_is_cleaned_up_once_and_its_status_stays() {
+    test("cleaned", async |bed| {
+        let operator = bed.operator().await;
+        let mut all = spec(json!({ "path": "/tmp/data" }));
+        all["cleanupPods"] = json!(true);
+        all["services"] = json!([{ "image": "cache:1", "name": "cache" }]);
+        bed.create("mc", all.clone()).await.unwrap();
+        bound(&bed, "mc").await;
+        let pods = bed.pods("mc", 1).await;
+        bed.run_pod(&pods[&0]).await;
+        bed.end_pod(&pods[&0], 0, "Completed", "").await;
+        let status = bed.when_condition("mc", "CleanedUp", "True").await["status"].clone();
+        assert_eq!(
+            (&status["phase"], &status["exitCode"], &status["size"]),
+            (&json!("Completed"), &json!(0), &json!(0))
+        );
+        until("no pod is left", async || {
+            for pod in
+                [bed.all_pods("mc").await, bed.api::<Pod>().get_opt("mc-services").await.unwrap().into_iter().collect()]
+                    .concat()
+            {
+                let _ = bed.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
+            }
+            (bed.all_pods("mc").await.is_empty() && bed.api::<Pod>().get_opt("mc-services").await.unwrap().is_none())
+                .then_some(())
+        })
+        .await;
+        gone(&bed, "mc").await;
+        bed.job("mc").await;
+
+        // A failed job's pods stay.
+        bed.create("failed", all).await.unwrap();
+        let pods = bed.pods("failed", 1).await;
+        bed.end_pod(&pods[&0], 3, "Error", "").await;
+        bed.when_condition("failed", "Failed", "True").await;
+        operator.stop().await;
+        assert_eq!(bed.all_pods("failed").await.len(), 1);
+        assert!(claim(&bed, "failed").await.is_some());
+
+        // Nothing is done twice.
+        let again = bed.operator().await;
+        until("it has listed everything", async || {
+            let lists = again.calls.all().into_iter().filter(|call| call.verb == "list").count();
+            (lists >= 5).then_some(())
+        })
+        .await;
+        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        let after = bed.get("mc").await;
+        assert_eq!(serde_json::to_value(after.status).unwrap()["conditions"], status["conditions"]);
+        assert_eq!(again.calls.counted(), [], "a restart does nothing");
+        delete(&bed, "failed").await;
+        gone(&bed, "failed").await;
+        again.stop().await;
+    });
+}
+
+#[test]
+fn secrets_of_users_and_the_rest_api_are_named_by_the_status_and_made_once() {
+    test("secrets", async |bed| {
+        let operator = bed.operator().await;
+        let spec = json!({
+            "size": 1, "users": [{ "name": "ada", "password": "butter" }, { "name": "bob" }],
+            "fluxRestful": { "token": "mine" }, "containers": [{ "image": "app:1" }],
+        });
+        bed.create("mc", spec).await.unwrap();
+        let status = bed.when("mc", "named", |status| status["usersSecret"].is_string()).await["status"].clone();
+        assert_eq!((&status["usersSecret"], &status["fluxRestfulSecret"]), (&json!("mc-users"), &json!("mc-restful")));
+        let text = async |name: &str, key: &str| {
+            let secret = bed.api::<Secret>().get(name).await.unwrap();
+            String::from_utf8(secret.data.unwrap()[key].0.clone()).unwrap()
+        };
+        assert_eq!(text("mc-users", "ada").await, "butter");
+        let made = text("mc-users", "bob").await;
+        assert_eq!(made.len(), 8);
+        assert_eq!(text("mc-restful", "token").await, "mine");
+        assert_eq!(text("mc-restful", "secret-key").await.len(), 32);
+        let pods = bed.pods("mc", 1).await;
+        let runner = &pods[&0].spec.as_ref().unwrap().containers[0];
+        let mounts: Vec<&str> = runner.volume_mounts.iter().flatten().map(|mount| mount.mount_path.as_str()).collect();
+        assert!(mounts.contains(&"/etc/flux-agent/users") && mounts.contains(&"/etc/flux-agent/restful"), "{mounts:?}");
+        assert!(runner.ports.iter().flatten().any(|port| port.container_port == 5000));
+        operator.stop().await;
+
+        let again = bed.operator().await;
+        bed.when("mc", "seen", |status| status["size"] == 1).await;
+        assert_eq!(text("mc-users", "bob").await, made);
+        again.stop().await;
+    });
+}
+
+#[test]
+fn exactly_the_permissions_for_storage_that_are_shipped_are_used() {
+    test("storage-rbac", async |bed| {
+        let operator = bed.operator().await;
+        let make = async |name: &str, volume: Value, cleanup: bool| {
+            let mut spec = spec(volume);
+            spec["cleanupPods"] = json!(cleanup);
+            spec["services"] = json!([{ "image": "cache:1", "name": "cache" }]);
+            bed.create(name, spec).await.unwrap();
+            bound(&bed, name).await;
+        };
+        make("done", json!({ "path": "/tmp/a" }), true).await;
+        make("kept", json!({ "path": "/tmp/b", "delete": false }), false).await;
+        let pods = bed.pods("done", 1).await;
+        bed.end_pod(&pods[&0], 0, "Completed", "").await;
+        bed.when_condition("done", "CleanedUp", "True").await;
+        delete(&bed, "kept").await;
+        until("it is released", async || {
+            bed.reap("kept").await;
+            volume(&bed, "kept").await.filter(|volume| phase(volume) == "Released")
+        })
+        .await;
+        make("kept", json!({ "path": "/tmp/b", "delete": false }), false).await;
+        make("swept", json!({ "path": "/tmp/c" }), false).await;
+        delete(&bed, "swept").await;
+        gone(&bed, "swept").await;
+
+        let seen = operator.calls.all();
+        operator.stop().await;
+        let forbidden: Vec<&Call> = seen.iter().filter(|call| call.status == 403).collect();
+        assert!(forbidden.is_empty(), "permissions are missing: {forbidden:#?}");
+        let used: BTreeSet<(&str, &str, &str)> =
+            seen.iter().map(|call| (call.group.as_str(), call.resource.as_str(), call.verb.as_str())).collect();
+        let granted = STORAGE_PERMISSIONS.iter().chain(VOLUME_PERMISSIONS);
+        let granted = granted.flat_map(|Permission { group, resource, verbs, .. }| {
+            verbs.iter().map(move |verb| (*group, *resource, *verb))
+        });
+        // The test's log knows no deletecollection: it is a DELETE without a name.
+        let unused: Vec<_> = granted.filter(|it| !used.contains(it) && it.2 != "deletecollection").collect();
+        assert!(unused.is_empty(), "permissions that nothing uses: {unused:#?}");
+    });
+}
