@@ -1,7 +1,7 @@
 //! Waiting for others: the parent broker (name, route, port) and Unix sockets.
 //!
-//! Attempts are fresh every time (a new look-up, a new connection), their distance grows to a cap, with jitter, and
-//! there is no deadline unless one is asked for. Lines in the log say what is missing, every ten seconds at most.
+//! Attempts are fresh (a new connection every time, a new look-up at least every second), their distance grows to a cap,
+//! with jitter, and there is no deadline unless one is asked for. Lines in the log say what is missing, every ten seconds at most.
 #![expect(clippy::disallowed_methods, reason = "act: asks the network, the clock; with all below it")]
 
 pub mod connection;
@@ -24,6 +24,8 @@ const FIRST_PAUSE: Duration = Duration::from_millis(50);
 const LONGEST_PAUSE: Duration = Duration::from_millis(1000);
 /// Where the host is there and only its port is not: a local matter of the two, and it will be there soon.
 const LONGEST_PAUSE_FOR_PORT: Duration = Duration::from_millis(200);
+/// How long an address that was reached serves without being looked up again, while only the port is missing.
+const ADDRESS_SERVES: Duration = Duration::from_secs(1);
 /// One connection attempt. Short, so that a lost packet costs little; every fifth is long, for far hosts.
 const CONNECT: Duration = Duration::from_millis(500);
 const LONG_CONNECT: Duration = Duration::from_secs(3);
@@ -70,12 +72,14 @@ pub struct Parent {
     pub port: u16,
     resolver: Resolver,
     attempts: u32,
+    /// Addresses of which one refused, and when they were looked up.
+    refused: Option<(Instant, Vec<IpAddr>)>,
 }
 
 impl Parent {
     /// `host` is an address or a name, best with a trailing dot; files of the resolver are looked for below `root`.
     pub fn new(host: &str, port: u16, root: &Path) -> Parent {
-        Parent { host: host.to_owned(), port, resolver: Resolver::new(root), attempts: 0 }
+        Parent { host: host.to_owned(), port, resolver: Resolver::new(root), attempts: 0, refused: None }
     }
 
     /// One attempt: looks the name up, connects, and closes again.
@@ -84,12 +88,15 @@ impl Parent {
     }
 
     async fn probe_noting(&mut self, resolved: &mut Option<Instant>) -> Result<(), Missing> {
-        let addresses = self.resolver.lookup(&self.host).await?;
+        let (looked_up, addresses) = match self.refused.take() {
+            Some((at, addresses)) if at.elapsed() < ADDRESS_SERVES => (at, addresses),
+            _ => (Instant::now(), self.resolver.lookup(&self.host).await?),
+        };
         resolved.get_or_insert_with(Instant::now);
         self.attempts += 1;
         let limit = if self.attempts.is_multiple_of(5) { LONG_CONNECT } else { CONNECT };
         let mut missing = Missing::Name(NameError::NoServer);
-        for address in addresses {
+        for &address in &addresses {
             let target = SocketAddr::new(address, self.port);
             match tokio::time::timeout(limit, TcpStream::connect(target)).await {
                 Ok(Ok(_stream)) => return Ok(()),
@@ -99,6 +106,9 @@ impl Parent {
                 Ok(Err(error)) => missing = Missing::Route { address, why: crate::failure::plain(&error) },
                 Err(_) => missing = Missing::Route { address, why: "no answer".into() },
             }
+        }
+        if matches!(missing, Missing::Port(_)) {
+            self.refused = Some((looked_up, addresses));
         }
         Err(missing)
     }

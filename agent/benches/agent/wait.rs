@@ -30,6 +30,7 @@ pub fn measure(report: &mut Report) {
         let (after, seconds) = (follower.look(), begin.elapsed().as_secs_f64());
         let asked = queries.load(Ordering::Relaxed) - asked;
         report.figure(&format!("wait-{way}-rss-mib"), after.rss);
+        report.figure(&format!("wait-{way}-private-mib"), after.private);
         report.figure(&format!("wait-{way}-wakeups-per-s"), (after.switches - before.switches) / seconds);
         report.figure(&format!("wait-{way}-cpu-ms-per-s"), (after.cpu - before.cpu) * 1e3 / seconds);
         report.figure(&format!("wait-{way}-dns-per-s"), asked as f64 / seconds);
@@ -50,6 +51,8 @@ struct Follower(Child);
 struct Look {
     /// Resident, MiB.
     rss: f64,
+    /// Without the pages of the binary, MiB.
+    private: f64,
     switches: f64,
     /// Seconds.
     cpu: f64,
@@ -78,7 +81,7 @@ impl Follower {
         let switches = field("voluntary_ctxt_switches");
         let nanoseconds = fs::read_to_string(format!("/proc/{id}/schedstat")).unwrap();
         let nanoseconds: f64 = nanoseconds.split(' ').next().unwrap().parse().unwrap();
-        Look { rss: field("VmRSS") / 1024.0, switches, cpu: nanoseconds / 1e9 }
+        Look { rss: field("VmRSS") / 1024.0, private: field("RssAnon") / 1024.0, switches, cpu: nanoseconds / 1e9 }
     }
 }
 
