@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 
@@ -15,6 +15,8 @@ use crate::render::Options;
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// Least time between two statuses that differ in nothing but numbers.
+const BETWEEN_NUMBERS: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
@@ -27,6 +29,8 @@ pub struct Context {
     pub metrics: Arc<Metrics>,
     /// Statuses that were written and have not come back by the watch: version and status, by uid.
     written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
+    /// When a status was written last, by uid.
+    written_at: Mutex<HashMap<String, Instant>>,
     /// Failures in a row.
     failures: Mutex<HashMap<Key, u32>>,
 }
@@ -39,6 +43,7 @@ impl Context {
             options,
             metrics,
             written: Mutex::default(),
+            written_at: Mutex::default(),
             failures: Mutex::default(),
         }
     }
@@ -54,7 +59,19 @@ impl Context {
         target
     }
 
-    pub fn remember(&self, uid: &str, version: u64, status: &MiniClusterStatus) {
+    /// How long a status that tells nothing new has to wait: pods come one by one, and one write can speak of many.
+    pub fn wait_to_write(&self, uid: &str, now: Instant) -> Option<Duration> {
+        let mut written_at = self.written_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let wait = written_at.get(uid).map(|last| BETWEEN_NUMBERS.saturating_sub(now.saturating_duration_since(*last)));
+        let wait = wait.filter(|wait| !wait.is_zero());
+        if wait.is_none() {
+            written_at.remove(uid);
+        }
+        wait
+    }
+
+    pub fn remember(&self, uid: &str, version: u64, status: &MiniClusterStatus, now: Instant) {
+        self.written_at.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), now);
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         written.insert(uid.to_owned(), (version, status.clone()));
     }
@@ -62,6 +79,7 @@ impl Context {
     /// The MiniCluster is gone.
     pub fn forget(&self, key: &Key, uid: &str) {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.written_at.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         self.succeeded(key);
         self.index.leave(key);
     }

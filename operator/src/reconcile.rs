@@ -8,7 +8,7 @@
 #![expect(clippy::disallowed_methods, reason = "the clock and the log of one reconcile")]
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use flux_shared::validate::{Problem, ValidMiniCluster};
@@ -53,18 +53,25 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     let checked = target.validate();
     let done = make(&target, checked.as_ref().ok(), &context).await;
     let after = describe(&target, &checked, done.as_ref().err(), &context);
+    let mut later = None;
     if let Some(change) = patch::patch(&target.status, &after) {
-        if let Some(version) = context.writer.status(&target.key, &change).await? {
-            context.remember(&target.uid, version, &after);
+        later =
+            context.wait_to_write(&target.uid, Instant::now()).filter(|_| !patch::is_telling(&target.status, &after));
+        if later.is_some() {
+            // Nothing yet.
+        } else if let Some(version) = context.writer.status(&target.key, &change).await? {
+            context.remember(&target.uid, version, &after, Instant::now());
             became_ready(&object, &target.status, &after, &context);
         }
         context.writer.tell(&object, &notice::events(&target.status, &after)).await;
     }
     done?;
-    clean_up(&target, checked.as_ref().ok(), &after, &context).await?;
+    if later.is_none() {
+        clean_up(&target, checked.as_ref().ok(), &after, &context).await?;
+    }
     let action = look_again(&target, &after, &context).await?;
     context.succeeded(&target.key);
-    Ok(action)
+    Ok(later.map_or(action, Action::requeue))
 }
 
 fn became_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
@@ -186,13 +193,13 @@ async fn clean_up(
     if let Some(change) = patch::patch(after, &cleaned)
         && let Some(version) = context.writer.status(&target.key, &change).await?
     {
-        context.remember(&target.uid, version, &cleaned);
+        context.remember(&target.uid, version, &cleaned, Instant::now());
         tracing::info!("cleaned up: the job has completed");
     }
     Ok(())
 }
 
-/// Nothing is looked at again without a reason: only a finished MiniCluster that has to go has one.
+/// Nothing is looked at again without a reason. A finished MiniCluster that has to go has one (and a status that waits).
 async fn look_again(target: &Target, after: &MiniClusterStatus, context: &Context) -> Result<Action, ReconcileError> {
     let Some(spec) = target.spec.as_ref().ok().filter(|_| !target.deleting) else { return Ok(Action::await_change()) };
     match todo::seconds_to_live(spec, after, Timestamp::now()) {

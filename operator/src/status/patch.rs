@@ -25,9 +25,27 @@ pub fn patch(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<Va
     Some(json!({ "status": changes }))
 }
 
+/// Whether somebody may wait for the difference: anything but numbers that still move, and their words.
+pub fn is_telling(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool {
+    let essence = |status: &MiniClusterStatus| {
+        let conditions =
+            status.conditions.iter().map(|it| (it.type_.clone(), it.status.clone(), it.observed_generation));
+        let MiniClusterStatus { phase, maximum_size, exit_code, reason, completion_time, .. } = status.clone();
+        (phase, maximum_size, exit_code, reason, completion_time, conditions.collect::<Vec<_>>())
+    };
+    essence(before) != essence(after)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_number_of_pods_alone_can_wait() {
+        let before = MiniClusterStatus { size: 4, phase: Some("Pending".into()), ..MiniClusterStatus::default() };
+        assert!(!is_telling(&before, &MiniClusterStatus { size: 5, ready_size: 2, ..before.clone() }));
+        assert!(is_telling(&before, &MiniClusterStatus { phase: Some("Running".into()), ..before.clone() }));
+    }
 
     #[test]
     fn only_what_differs_is_sent_and_what_went_is_null() {

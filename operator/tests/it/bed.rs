@@ -124,7 +124,7 @@ pub struct Calls {
     /// After so many calls that change something, none is answered any more. None: never.
     dies_after: Option<usize>,
     writes: Arc<AtomicUsize>,
-    /// About every second call that changes something arrives, and its answer is lost.
+    /// About every fourth call that changes something arrives, and its answer is lost.
     is_flaky: bool,
 }
 
@@ -206,7 +206,7 @@ impl Bed {
         self.operator_with(Calls { dies_after: Some(last), ..Calls::default() }).await
     }
 
-    /// One whose connection breaks during about every second change.
+    /// One whose connection breaks during about every fourth change.
     pub async fn operator_with_flaky_connection(&self) -> Operator {
         self.operator_with(Calls { is_flaky: true, ..Calls::default() }).await
     }
@@ -432,9 +432,9 @@ pub fn has_ended(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
-/// Half of all numbers, without a rhythm that the calls of a reconcile could fall into.
+/// A quarter of all numbers, without a rhythm that the calls of a reconcile could fall into.
 fn is_unlucky(number: usize) -> bool {
-    (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 63 == 0
+    (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62 == 0
 }
 
 #[derive(Clone)]
