@@ -59,10 +59,15 @@ pub fn write_termination(path: &Path, line: &str) {
 /// An I/O error without Rust's "(os error N)".
 pub fn plain(error: &std::io::Error) -> String {
     let text = error.to_string();
-    match text.rfind(" (os error") {
-        Some(end) => text[..end].to_lowercase(),
-        None => text,
+    match without_number(&text) {
+        shorter if shorter.len() < text.len() => shorter.to_lowercase(),
+        _ => text,
     }
+}
+
+/// An error's text without Rust's "(os error N)" at its end.
+pub fn without_number(text: &str) -> &str {
+    text.rfind(" (os error").filter(|_| text.ends_with(')')).map_or(text, |end| &text[..end])
 }
 
 impl fmt::Display for Failure {

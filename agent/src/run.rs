@@ -13,7 +13,7 @@ use flux_shared::agent_spec::AgentSpec;
 
 use crate::execute::{self, execute};
 use crate::facts::Facts;
-use crate::failure::Failure;
+use crate::failure::{Failure, without_number};
 use crate::log::{Format, Log};
 use crate::plan::{ContainerRole, Plan, Role};
 use crate::timing::Timeline;
@@ -90,10 +90,10 @@ fn greet(log: Log, plan: &Plan) {
 
 /// An error with what it came from.
 pub fn chain(error: &dyn Error) -> String {
-    let mut text = error.to_string();
+    let mut text = without_number(&error.to_string()).to_owned();
     let mut source = error.source();
     while let Some(error) = source {
-        text += &format!(": {error}");
+        text += &format!(": {}", without_number(&error.to_string()));
         source = error.source();
     }
     text

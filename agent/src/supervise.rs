@@ -194,7 +194,10 @@ impl Supervisor {
                     Event::Child(pid, status) if pid == child.pid => match status {
                         Status::Exited(code) => break End::Exited(code),
                         Status::Signaled(signal) => break End::Signaled(signal),
-                        Status::Stopped(_) => self.stop_too(),
+                        Status::Stopped(_) => {
+                            stopping.suspended = true;
+                            self.stop_too();
+                        }
                     },
                     Event::Child(..) => {}
                     Event::Signal(received) => self.pass_on(received, &child, &policy, &mut stopping),
@@ -219,8 +222,11 @@ impl Supervisor {
         if !is_stop(signal) {
             // Stop and continue are for all of the child's processes; what else a broker is sent is for its jobs.
             let group = matches!(signal, libc::SIGTSTP | libc::SIGCONT);
-            if signal == libc::SIGCONT && self.terminal {
-                terminal::give_to(child.pid);
+            if signal == libc::SIGCONT {
+                stopping.suspended = false;
+                if self.terminal {
+                    terminal::give_to(child.pid);
+                }
             }
             return send(child, if group { Target::Group } else { policy.target }, signal);
         }
@@ -239,7 +245,7 @@ impl Supervisor {
                     None => self.stop(signal, child, policy, stopping),
                 }
             }
-            Some((_, since)) if since.elapsed() < SAME_WISH => {}
+            Some((_, since)) if policy.second_kills && since.elapsed() < SAME_WISH => {}
             Some(_) if !stopping.passed_on => self.stop(signal, child, policy, stopping),
             Some(_) if policy.second_kills => {
                 self.log.info("stop", "told to stop again: killing what is left");
@@ -253,7 +259,9 @@ impl Supervisor {
         stopping.passed_on = true;
         stopping.deadline = policy.kill_after.map(|after| Instant::now() + after);
         send(child, policy.target, signal);
-        send(child, policy.target, libc::SIGCONT); // a stopped process could not heed it
+        if stopping.suspended {
+            send(child, Target::Group, libc::SIGCONT); // a stopped process could not heed it
+        }
     }
 
     fn bound_reached(&mut self, child: &Child, policy: &Policy<'_>, stopping: &mut Stopping) {
@@ -295,6 +303,8 @@ impl Supervisor {
 struct Stopping {
     since: Option<(i32, Instant)>,
     passed_on: bool,
+    /// The child was stopped (SIGTSTP, SIGSTOP) and not continued by us.
+    suspended: bool,
     deadline: Option<Instant>,
     lost: Option<Missing>,
 }

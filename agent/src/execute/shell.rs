@@ -12,12 +12,13 @@ use std::collections::VecDeque;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
 use flux_shared::exit::Category;
 use nix::fcntl::OFlag;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::memfd::{MFdFlags, memfd_create};
 use tokio::io::unix::AsyncFd;
 
@@ -64,7 +65,7 @@ pub struct Shell {
     changes: File,
     snippet: File,
     reply: AsyncFd<OwnedFd>,
-    errors: Arc<Mutex<VecDeque<u8>>>,
+    errors: LastErrors,
     /// The environment that the shell has.
     known: Environment,
     limits: Vec<(&'static str, u64, u64)>,
@@ -85,7 +86,7 @@ impl Shell {
         };
         let failed = |error: io::Error| Failure::internal(format!("failed to talk to the shell: {error}"));
         let (theirs, ask, reply, errors_from, changes, snippet) = plumbing().map_err(failed)?;
-        let errors = keep_errors(File::from(errors_from)).map_err(failed)?;
+        let errors = LastErrors::keep(errors_from).map_err(failed)?;
         let numbers = [
             theirs[0].as_raw_fd(),
             changes.as_raw_fd(),
@@ -191,8 +192,7 @@ impl Shell {
 
     /// The last of what a silent snippet said on standard error, for its failure's line.
     pub fn last_errors(&self) -> String {
-        let kept = self.errors.lock().map(|kept| kept.iter().copied().collect::<Vec<u8>>()).unwrap_or_default();
-        String::from_utf8_lossy(&kept).trim().to_owned()
+        self.errors.text()
     }
 
     /// Ends the shell in order, so that its EXIT trap runs; its code no longer matters.
@@ -245,18 +245,56 @@ fn fill(file: &mut File, bytes: &[u8]) -> io::Result<()> {
     file.write_all_at(bytes, 0)
 }
 
-/// Reads all that comes and keeps the end of it.
-fn keep_errors(mut from: File) -> io::Result<Arc<Mutex<VecDeque<u8>>>> {
-    let kept = Arc::new(Mutex::new(VecDeque::new()));
-    let keep = Arc::clone(&kept);
-    std::thread::Builder::new().stack_size(64 * 1024).spawn(move || {
-        let mut chunk = [0; 1024];
-        while let Ok(count @ 1..) = from.read(&mut chunk) {
-            let Ok(mut kept) = keep.lock() else { return };
-            kept.extend(&chunk[..count]);
-            let surplus = kept.len().saturating_sub(KEPT_ERRORS);
-            kept.drain(..surplus);
+/// The end of what came through a pipe, read by a thread so that nobody is held up.
+#[derive(Debug)]
+struct LastErrors {
+    pipe: Arc<Mutex<File>>,
+    kept: Arc<Mutex<VecDeque<u8>>>,
+}
+
+impl LastErrors {
+    fn keep(pipe: OwnedFd) -> io::Result<LastErrors> {
+        let waited_for = pipe.try_clone()?;
+        let pipe = Arc::new(Mutex::new(File::from(pipe)));
+        let last = LastErrors { pipe, kept: Arc::default() };
+        let (pipe, kept) = (Arc::clone(&last.pipe), Arc::clone(&last.kept));
+        std::thread::Builder::new()
+            .stack_size(64 * 1024)
+            .spawn(move || while is_readable(&waited_for, PollTimeout::NONE) && take(&pipe, &kept) {})?;
+        Ok(last)
+    }
+
+    /// All that was written before this call is in it.
+    fn text(&self) -> String {
+        while self.pipe.lock().is_ok_and(|pipe| is_readable(&*pipe, PollTimeout::ZERO)) && take(&self.pipe, &self.kept)
+        {
         }
-    })?;
-    Ok(kept)
+        let kept = self.kept.lock().map(|kept| kept.iter().copied().collect::<Vec<u8>>()).unwrap_or_default();
+        String::from_utf8_lossy(&kept).trim().to_owned()
+    }
+}
+
+/// Whether there is something to read, or nobody who could still write.
+fn is_readable(pipe: impl AsFd, patience: PollTimeout) -> bool {
+    let mut fds = [PollFd::new(pipe.as_fd(), PollFlags::POLLIN)];
+    loop {
+        match poll(&mut fds, patience) {
+            Err(nix::errno::Errno::EINTR) => {}
+            ready => return ready.is_ok_and(|count| count > 0),
+        }
+    }
+}
+
+/// Reads what is there, which is known to be something; false at the end. The lock keeps two readers from each other.
+fn take(pipe: &Mutex<File>, kept: &Mutex<VecDeque<u8>>) -> bool {
+    let Ok(mut pipe) = pipe.lock() else { return false };
+    if !is_readable(&*pipe, PollTimeout::ZERO) {
+        return true; // the other reader was faster
+    }
+    let mut chunk = [0; 1024];
+    let (Ok(count @ 1..), Ok(mut kept)) = (pipe.read(&mut chunk), kept.lock()) else { return false };
+    kept.extend(&chunk[..count]);
+    let surplus = kept.len().saturating_sub(KEPT_ERRORS);
+    kept.drain(..surplus);
+    true
 }

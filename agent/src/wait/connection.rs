@@ -8,12 +8,13 @@ use std::time::{Duration, Instant};
 
 use super::{Missing, Parent};
 
-/// Distance of two looks.
+/// Distance of two looks once there was a connection, and before.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
+const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(250);
 /// Looks without a connection before a parent that was once connected counts as lost.
 const LOST_AFTER: u32 = 2;
-/// … and before one that never was does.
-const NEVER_FOUND_AFTER: u32 = 15;
+/// … and before one that never was does: half a minute.
+const NEVER_FOUND_AFTER: u32 = 120;
 /// TCP_ESTABLISHED in /proc/net/tcp.
 const ESTABLISHED: &str = "01";
 
@@ -30,7 +31,7 @@ pub struct Watch {
 impl Watch {
     pub fn new() -> Watch {
         let proc_net = PathBuf::from("/proc/net");
-        Watch { proc_net, pause: LOOK_EVERY, next_look: Instant::now() + LOOK_EVERY, seen: false, misses: 0 }
+        Watch { proc_net, pause: LOOK_EVERY, next_look: Instant::now() + FIRST_LOOKS_EVERY, seen: false, misses: 0 }
     }
 
     /// Until the parent is lost; says what is missing. Safe to drop and call again.
@@ -44,7 +45,7 @@ impl Watch {
                 }
                 false => parent.probe().await,
             };
-            self.next_look = Instant::now() + self.pause;
+            self.next_look = Instant::now() + if self.seen { self.pause } else { FIRST_LOOKS_EVERY.min(self.pause) };
             match found {
                 Ok(()) => self.misses = 0,
                 Err(missing) => {

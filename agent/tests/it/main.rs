@@ -4,6 +4,11 @@
 
 mod any_image;
 mod crash;
+mod giving_up;
 mod happened;
 mod image;
+mod instance;
+mod live;
 mod people;
+mod pid1;
+mod snippets;

@@ -133,6 +133,9 @@ impl Broker {
             match events.recv().expect("the signal thread lives") {
                 Event::Joined(rank, stream) => {
                     followers.insert(rank, stream);
+                    if self.attributes.get("log-stderr-level").and_then(|level| level.parse().ok()) >= Some(6) {
+                        eprintln!("<6>broker.info[0]: online: {} brokers, rank {rank} last", followers.len() + 1);
+                    }
                 }
                 Event::Signal(Signal::SIGCHLD) => {
                     let ended = program.as_mut().and_then(|child| child.try_wait().ok().flatten());

@@ -1,0 +1,190 @@
+//! Whole instances of the stand-in: codes through broker and job, live output, stopping, a lead that dies.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use crate::image::{Container, Image, run};
+use crate::live::{Network, Running, eventually, gate, pod_image, run_words, send, text_of};
+
+fn submit(script: &str) -> String {
+    let script = serde_json::to_string(script).unwrap();
+    format!("[runner.program]\nmode = 'submit'\nwords = ['sh', '-c', {script}]\n")
+}
+
+/// Starts the pods of a cluster, one image each.
+fn start(images: &[Image], network: &Network, more: &[&str]) -> Vec<Running> {
+    let command = run_words(more);
+    let pod = |(index, image)| Running::pod(&Container::new(image, &format!("mc-{index}"), &command), network);
+    images.iter().enumerate().map(pod).collect()
+}
+
+fn images(spec: &str, size: u32) -> Vec<Image> {
+    (0..size).map(|_| pod_image(spec, size)).collect()
+}
+
+#[test]
+fn codes_and_signals_of_the_job_are_the_leads_and_followers_end_with_0() {
+    for (script, code) in [("exit 0", 0), ("exit 7", 7), ("exit 126", 126), ("exit 240", 240), ("kill -9 $$", 137)] {
+        let images = images(&submit(script), 2);
+        let command = run_words(&[]);
+        let pods: Vec<Container> =
+            images.iter().enumerate().map(|(at, image)| Container::new(image, &format!("mc-{at}"), &command)).collect();
+        let ended = run(&pods);
+        assert_eq!((ended[0].code, ended[1].code), (code, 0), "{script}: {ended:?}");
+        let message = text_of(&images[0].at("/dev/termination-log"));
+        assert_eq!(message, if code == 0 { String::new() } else { format!("the program ended with code {code}\n") });
+    }
+}
+
+#[test]
+fn a_job_that_is_not_found_is_127() {
+    let images = images("[runner.program]\nmode = 'launcher'\nwords = ['no-such-program']", 1);
+    let ended = start(&images, &Network::new(), &[]).remove(0).end();
+    assert_eq!(ended.code, 127, "{}", ended.stderr);
+}
+
+#[test]
+fn a_line_is_seen_while_the_job_runs_and_nothing_is_lost_at_its_end() {
+    let script = "echo first; echo apart >&2; while [ ! -e /tmp/go ]; do sleep 0.02; done; \
+                  i=0; while [ $i -lt 5000 ]; do echo line $i; i=$((i + 1)); done; echo last";
+    let images = images(&(submit(script) + "[logging]\ntimed = true\n"), 1);
+    let pod = start(&images, &Network::new(), &[]).remove(0);
+    eventually("the first line", || (pod.stdout() == "first\n").then_some(()));
+    assert!(pod.stderr().contains("apart\n"));
+    fs::write(gate(&images[0], "go"), "").unwrap();
+    let ended = pod.end();
+    assert_eq!((ended.code, ended.stdout.lines().count()), (0, 5002));
+    assert!(!ended.stdout.contains('\r') && ended.stdout.ends_with("last\n"));
+    for label in ["fluxsubmit", "fluxstart"] {
+        assert!(ended.stderr.contains(&format!("\nFLUXTIME {label} wall time 0:0")), "{}", ended.stderr);
+    }
+    let timeline = ended.stderr.lines().last().unwrap();
+    let timeline: serde_json::Value = serde_json::from_str(timeline).unwrap();
+    let stages: Vec<&str> =
+        timeline["stages"].as_array().unwrap().iter().map(|s| s["stage"].as_str().unwrap()).collect();
+    assert_eq!(stages, ["plan", "config", "broker", "job"]);
+}
+
+#[test]
+fn a_quiet_run_prints_the_job_and_nothing_else() {
+    let images = images(&(submit("echo hello") + "[logging]\nquiet = true\ntimed = true\n"), 1);
+    let ended = start(&images, &Network::new(), &[]).remove(0).end();
+    assert_eq!((ended.code, ended.stdout.as_str(), ended.stderr.as_str()), (0, "hello\n", ""));
+}
+
+const HANGING: &str = "trap 'exit 3' HUP; echo up; while :; do sleep 0.05; done";
+
+#[test]
+fn a_stop_of_all_pods_at_once_ends_all_in_order_and_soon() {
+    let images = images(&submit(HANGING), 3);
+    let pods = start(&images, &Network::new(), &[]);
+    pods[0].says("up\n");
+    let begin = Instant::now();
+    // The worst order: followers first.
+    pods.iter().rev().for_each(|pod| pod.signal(15));
+    let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
+    assert_eq!(codes, [129, 0, 0]);
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_follower_that_alone_is_told_to_stop_waits_for_its_bound_and_is_no_success() {
+    let images = images(&submit(HANGING), 2);
+    let mut pods = start(&images, &Network::new(), &["--grace-period", "1"]);
+    pods[0].says("up\n");
+    let begin = Instant::now();
+    pods[1].signal(15);
+    let ended = pods.remove(1).end();
+    assert_eq!(ended.code, 248, "{}", ended.stderr);
+    let held = begin.elapsed();
+    assert!(held > Duration::from_millis(700) && held < Duration::from_secs(5), "{held:?}");
+}
+
+#[test]
+fn a_lead_that_is_killed_takes_its_followers_brokers_along_within_seconds() {
+    let images = images(&submit(HANGING), 2);
+    let mut pods = start(&images, &Network::new(), &["--lead-silent", "2"]);
+    pods[0].says("up\n");
+    // Their agents have seen them connected, or will not believe in a lead for half a minute.
+    std::thread::sleep(Duration::from_millis(600));
+    send(pods[0].pid, 9);
+    let begin = Instant::now();
+    pods[1].says("the parent broker is gone");
+    let ended = pods.remove(1).end();
+    assert_eq!(ended.code, 243, "{}", ended.stderr);
+    assert!(begin.elapsed() < Duration::from_secs(15), "{:?}", begin.elapsed());
+    assert!(ended.stderr.contains("refuses the connection"), "{}", ended.stderr);
+}
+
+#[test]
+fn a_lead_that_comes_back_is_joined_again() {
+    let images =
+        images(&submit("if [ -e /tmp/again ]; then echo again; else echo up; while :; do sleep 0.05; done; fi"), 2);
+    let network = Network::new();
+    let mut pods = start(&images, &network, &[]);
+    pods[0].says("up\n");
+    std::thread::sleep(Duration::from_millis(600)); // as above
+    drop(pods.remove(0));
+    pods[0].says("the parent broker is gone");
+    fs::write(gate(&images[0], "again"), "").unwrap();
+    let command = run_words(&[]);
+    let lead = Running::pod(&Container::new(&images[0], "mc-0", &command), &network).end();
+    assert_eq!((lead.code, lead.stdout.as_str()), (0, "again\n"), "{}", lead.stderr);
+    assert_eq!(pods.remove(0).end().code, 0);
+}
+
+#[test]
+fn a_broker_that_is_killed_is_started_again() {
+    let images = images(&submit("while [ ! -e /tmp/go ]; do sleep 0.02; done; echo done"), 2);
+    let network = Network::new();
+    let mut pods = start(&images, &network, &[]);
+    let broker = eventually("the follower's broker", || pods[1].children().first().copied());
+    let joined = |pods: &[Running], times| {
+        eventually("it joins", || (pods[0].stderr().matches("rank 1 last").count() == times).then_some(()));
+    };
+    joined(&pods, 1);
+    send(broker, 9);
+    pods[1].says("the broker was ended by signal 9; starting it again");
+    eventually("another broker", || pods[1].children().first().filter(|pid| **pid != broker).copied());
+    joined(&pods, 2);
+    fs::write(gate(&images[0], "go"), "").unwrap();
+    let codes: Vec<i32> = [pods.remove(0), pods.remove(0)].into_iter().map(|pod| pod.end().code).collect();
+    assert_eq!(codes, [0, 0]);
+}
+
+#[test]
+fn a_persistent_cluster_ends_with_0_when_told_to() {
+    let images = images("", 2);
+    let pods = start(&images, &Network::new(), &[]);
+    eventually("the broker's socket", || images[0].at("/mnt/flux/config/run/flux/local").exists().then_some(()));
+    eventually("both brokers", || (images[1].record().len() == 1).then_some(()));
+    pods.iter().for_each(|pod| pod.signal(15));
+    let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
+    assert_eq!(codes, [0, 0]);
+}
+
+#[test]
+fn a_batch_has_the_code_of_its_script() {
+    let spec = "[runner.program]\nmode = 'batch-raw'\ntext = '''\necho in the batch\nexit 5\n'''\n";
+    let images = images(spec, 1);
+    let ended = start(&images, &Network::new(), &[]).remove(0).end();
+    assert_eq!(ended.code, 5, "{}", ended.stderr);
+}
+
+#[test]
+fn a_sidecar_waits_for_the_socket_and_runs_beside_the_broker() {
+    let side = "[sidecars.db]\ncommand = 'echo served by $(id -u)'\n";
+    let image = pod_image(&format!("{}{side}", submit("while [ ! -e /tmp/go ]; do sleep 0.02; done")), 1);
+    let network = Network::new();
+    let command = [crate::image::AGENT, "sidecar", "db"];
+    let beside = Running::pod(&Container::new(&image, "mc-0", &command), &network);
+    eventually("it waits", || beside.stderr().contains("waiting for /mnt/flux/config/run/flux/local").then_some(()));
+    let lead = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &network);
+    beside.says("served by 0\n");
+    fs::write(gate(&image, "go"), "").unwrap();
+    assert_eq!(lead.end().code, 0);
+    // Kubernetes would start it again, so it stays until its pod ends.
+    beside.says("this container ends with its pod");
+    beside.signal(15);
+    assert_eq!(beside.end().code, 0);
+}

@@ -1,0 +1,282 @@
+//! Agents that are looked at and signalled while they run.
+
+use std::fs::{self, File};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::Signal::SIGKILL;
+
+use crate::image::{Container, Image, agent, folder, stand_in};
+
+/// Longer than anything takes; shorter than patience.
+const DEADLINE: Duration = Duration::from_secs(30);
+
+/// Until `found` gives something; fails with `what` after a while.
+pub fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(value) = found() {
+            return value;
+        }
+        assert!(begin.elapsed() < DEADLINE, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// How it ended, as a shell says it.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: i32,
+    pub stdout: String,
+    pub stderr: String,
+}
+
+/// A running agent, perhaps inside of wrappers. Killed with all that it started when dropped.
+pub struct Running {
+    child: Child,
+    pub folder: tempfile::TempDir,
+    pub pid: i32,
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        // Once it has been waited for, its number may be another's.
+        if self.child.try_wait().is_ok_and(|status| status.is_none()) {
+            let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.child.id().cast_signed()), SIGKILL);
+            let _ = self.child.wait();
+        }
+    }
+}
+
+impl Running {
+    /// Starts `command`, in which the agent is the process that `find` tells from the started one's pid.
+    fn start(mut command: Command, find: impl Fn(i32) -> Option<i32>) -> Running {
+        let folder = folder();
+        let file = |name: &str| File::create(folder.path().join(name)).unwrap();
+        command.stdin(Stdio::null()).stdout(file("out")).stderr(file("err")).process_group(0);
+        let mut child = command.spawn().unwrap();
+        let first = child.id().cast_signed();
+        let pid = eventually("the agent runs", || find(first).or_else(|| child.try_wait().unwrap().map(|_| 0)));
+        Running { child, folder, pid }
+    }
+
+    /// `flux-agent words…` as it is.
+    pub fn plain(words: &[&str]) -> Running {
+        let mut command = Command::new(agent());
+        command.args(words);
+        Running::start(command, Some)
+    }
+
+    /// `flux-agent words…` as PID 1 of a namespace.
+    pub fn as_init(words: &[&str]) -> Running {
+        let mut command = Command::new("unshare");
+        command.args(["--fork", "--pid", "--mount-proc", "--kill-child"]).arg(agent()).args(words);
+        Running::start(command, |first| child_of(first).filter(|pid| is_agent(*pid)))
+    }
+
+    /// A container as a pod in `network`.
+    pub fn pod(container: &Container, network: &Network) -> Running {
+        let variables = container.environment.iter().map(|(name, value)| format!("{name}={value}"));
+        let root = container.image.top().display().to_string();
+        let inner = "hostname \"$1\"; mount -t proc proc \"$2/proc\"; \
+             mount -t devpts -o newinstance,ptmxmode=0666 devpts \"$2/dev/pts\"; root=$2; shift 2; exec \"$@\"";
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &network.holder.id().to_string(), "--net"]);
+        command.args(["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "sh", "-ec", inner, "-"]);
+        command.args([&container.hostname, &root, "env", "-i"]).args(variables);
+        let (uid, gid) = container.ids;
+        command.args(["chroot", &format!("--userspec={uid}:{gid}"), &root]).args(&container.command);
+        Running::start(command, |first| child_of(first).filter(|pid| is_agent(*pid)))
+    }
+
+    pub fn signal(&self, signal: i32) {
+        send(self.pid, signal);
+    }
+
+    pub fn stdout(&self) -> String {
+        self.text("out")
+    }
+
+    pub fn stderr(&self) -> String {
+        self.text("err")
+    }
+
+    fn text(&self, name: &str) -> String {
+        String::from_utf8_lossy(&fs::read(self.folder.path().join(name)).unwrap()).into_owned()
+    }
+
+    /// Until standard output holds `text`.
+    pub fn says(&self, text: &str) {
+        eventually(&format!("{text:?} in the output"), || {
+            let all = self.stdout() + &self.stderr();
+            all.contains(text).then_some(())
+        });
+    }
+
+    /// The direct children of the agent.
+    pub fn children(&self) -> Vec<i32> {
+        children_of(self.pid)
+    }
+
+    pub fn end(mut self) -> Ended {
+        let status = eventually("the end of the agent", || self.child.try_wait().unwrap());
+        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap());
+        Ended { code, stdout: self.stdout(), stderr: self.stderr() }
+    }
+}
+
+/// A network for pods.
+pub struct Network {
+    holder: Child,
+}
+
+impl Network {
+    pub fn new() -> Network {
+        let script =
+            "ip link set lo up; for i in 1 2 3 4; do ip addr add 10.9.0.$i/32 dev lo; done; echo; exec sleep 300";
+        let mut command = Command::new("unshare");
+        command.args(["--net", "sh", "-ec", script]).stdin(Stdio::null()).stdout(Stdio::piped());
+        let mut holder = command.spawn().unwrap();
+        let mut line = [0];
+        std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut line).unwrap();
+        Network { holder }
+    }
+}
+
+impl Drop for Network {
+    fn drop(&mut self) {
+        let _ = self.holder.kill();
+        let _ = self.holder.wait();
+    }
+}
+
+/// Sends any signal, by number, as `kill` does.
+pub fn send(pid: i32, signal: i32) {
+    // The shell's own: procps takes `-1` for all processes.
+    let words = ["-c", "kill -n \"$0\" \"$1\"", &signal.to_string(), &pid.to_string()].map(str::to_owned);
+    // One that has just ended is no failure: what matters is how it ends.
+    let _ = Command::new("bash").args(words).stderr(Stdio::null()).status();
+}
+
+fn children_of(pid: i32) -> Vec<i32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
+    text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
+}
+
+fn child_of(pid: i32) -> Option<i32> {
+    children_of(pid).first().copied()
+}
+
+fn is_agent(pid: i32) -> bool {
+    let line = fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+    let name = line.split(|byte| *byte == 0).next().unwrap_or_default();
+    String::from_utf8_lossy(name).contains("flux-agent")
+}
+
+/// State letter of a process: R, S, T, Z …
+pub fn state_of(pid: i32) -> Option<char> {
+    let text = fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    text.rsplit_once(") ")?.1.chars().next()
+}
+
+/// A cluster of one on this host, whose Flux is the stand-in: a folder and the words of `run`.
+pub struct Solo {
+    pub folder: tempfile::TempDir,
+    words: Vec<String>,
+}
+
+impl Solo {
+    /// `top` is the TOML of tables of the spec, `snippets` that of `[runner.snippets]`; `command` is for sh.
+    pub fn new(top: &str, snippets: &str, command: &str) -> Solo {
+        let folder = folder();
+        let at = |name: &str| folder.path().join(name);
+        let host = nix::unistd::gethostname().unwrap().into_string().unwrap();
+        let spec = format!(
+            "name = 'mc'\nmount_path = '{}'\n[network]\nhostlist = '{host}'\n[view]\nenabled = false\n{top}\n\
+             [runner.snippets]\n{snippets}\n[runner.program]\nmode = 'launcher'\nwords = ['sh', '-c', {}]\n",
+            at("flux").display(),
+            serde_json::to_string(command).unwrap(),
+        );
+        fs::create_dir(at("flux")).unwrap();
+        fs::create_dir(at("bin")).unwrap();
+        fs::write(at("spec"), spec).unwrap();
+        fs::write(at("termination"), "").unwrap();
+        std::os::unix::fs::symlink(stand_in(), at("bin/flux")).unwrap();
+        let spec = at("spec").display().to_string();
+        let termination = at("termination").display().to_string();
+        let words = ["run", "--spec", &spec, "--termination-log", &termination];
+        let words = words.iter().map(|word| (*word).to_owned()).collect();
+        Solo { folder, words }
+    }
+
+    /// Adds programs of this host to the PATH, which has nothing else.
+    pub fn with(self, programs: &[&str]) -> Solo {
+        for name in programs {
+            let real = ["/usr/bin", "/bin"].map(|folder| Path::new(folder).join(name));
+            let real = real.iter().find(|path| path.exists()).unwrap_or_else(|| panic!("{name} is needed here"));
+            std::os::unix::fs::symlink(real, self.folder.path().join("bin").join(name)).unwrap();
+        }
+        self
+    }
+
+    /// The command, as PID 1 of a namespace or as it is.
+    pub fn command(&self, init: bool, more: &[&str]) -> Command {
+        let mut command = Command::new(if init { Path::new("/usr/bin/unshare") } else { agent() });
+        if init {
+            command.args(["--fork", "--pid", "--mount-proc", "--kill-child"]).arg(agent());
+        }
+        command.args(&self.words).args(more).env_clear().env("HOME", "/root");
+        command.env("PATH", self.folder.path().join("bin")).env("ODD-NAME", "kept");
+        command.env("FLUX_STANDIN_RECORD", self.folder.path().join("record"));
+        if init {
+            command.env("PATH", format!("{}:/usr/bin:/bin", self.folder.path().join("bin").display()));
+        }
+        command
+    }
+
+    /// Runs it to its end.
+    pub fn run(&self, more: &[&str]) -> Ended {
+        Running::start(self.command(false, more), Some).end()
+    }
+
+    /// Starts it as PID 1.
+    pub fn start(&self) -> Running {
+        Running::start(self.command(true, &[]), |first| child_of(first).filter(|pid| is_agent(*pid)))
+    }
+
+    /// What the stand-in was given at its first call.
+    pub fn record(&self) -> serde_json::Value {
+        let text = text_of(&self.folder.path().join("record"));
+        serde_json::from_str(text.lines().next().unwrap()).unwrap()
+    }
+
+    pub fn termination(&self) -> String {
+        text_of(&self.folder.path().join("termination"))
+    }
+}
+
+/// A pod's image for `run`: the usual one, with `spec` and a certificate, for a cluster `mc` of `size` pods.
+pub fn pod_image(spec: &str, size: u32) -> Image {
+    let image = Image::usual();
+    image.file(flux_shared::paths::SPEC_FILE, 0o644, &format!("name = 'mc'\nsize = {size}\n{spec}"));
+    image.certificate((0, 0));
+    image.hosts("mc", "flux-service", size);
+    image.file("/dev/termination-log", 0o666, "");
+    image
+}
+
+/// The words of `run` in an image.
+pub fn run_words<'a>(more: &[&'a str]) -> Vec<&'a str> {
+    [&[crate::image::AGENT, "run"], more].concat()
+}
+
+pub fn text_of(path: &Path) -> String {
+    fs::read_to_string(path).unwrap_or_default()
+}
+
+/// A path in an image, for tests that make or look at it while the pod runs.
+pub fn gate(image: &Image, name: &str) -> PathBuf {
+    image.at("/tmp").join(name)
+}

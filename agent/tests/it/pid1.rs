@@ -1,0 +1,186 @@
+//! Codes, signals, orphans, terminals: what every init has to get right, as PID 1 and not.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+
+use crate::image::{agent, stand_in};
+use crate::live::{Running, Solo, eventually, state_of};
+
+/// `flux-agent time` is the supervisor and nothing else.
+fn time<'a>(command: &[&'a str]) -> Vec<&'a str> {
+    [&["time", "--label", "test", "--"], command].concat()
+}
+
+fn in_parallel(numbers: impl Iterator<Item = i32>, work: impl Fn(i32) + Sync) {
+    let numbers = std::sync::Mutex::new(numbers.collect::<Vec<_>>());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(number) = { numbers.lock().unwrap().pop() } {
+                    work(number);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn all_exit_codes_are_passed_on() {
+    in_parallel(0..256, |code| {
+        let script = format!("exit {code}");
+        assert_eq!(Running::plain(&time(&["sh", "-c", &script])).end().code, code);
+        assert_eq!(Running::as_init(&time(&["sh", "-c", &script])).end().code, code);
+    });
+}
+
+#[test]
+fn the_end_by_a_signal_is_128_and_the_signal() {
+    let deadly = (1..32).filter(|signal| ![17, 18, 19, 20, 21, 22, 23, 28].contains(signal)).chain(34..65);
+    in_parallel(deadly, |signal| {
+        let script = format!("ulimit -c 0; kill -{signal} $$; sleep 9");
+        assert_eq!(Running::as_init(&time(&["sh", "-c", &script])).end().code, 128 + signal);
+    });
+}
+
+#[test]
+fn what_cannot_be_started_has_the_codes_of_a_shell() {
+    let folder = crate::image::folder();
+    let at = |name: &str, text: &str, mode: u32| {
+        let path = folder.path().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+        path.display().to_string()
+    };
+    let code = |program: &str| Running::plain(&time(&[program])).end().code;
+    assert_eq!(code("no-such-program-anywhere"), 127);
+    assert_eq!(code("/no/such/program"), 127);
+    assert_eq!(code(&at("plain", "", 0o644)), 126);
+    assert_eq!(code(folder.path().to_str().unwrap()), 126);
+    assert_eq!(code(&at("lost", "#!/no/such/interpreter\n", 0o755)), 127);
+    assert_eq!(code(&at("bare", "exit 42\n", 0o755)), 42, "a script without a first line is one for sh");
+}
+
+#[test]
+fn every_signal_reaches_the_program_once() {
+    for start in [Running::plain, Running::as_init] {
+        let running = start(&time(&[stand_in().to_str().unwrap(), "listen"]));
+        running.says("ready");
+        for signal in (1..65).filter(|signal| ![9, 17, 19, 32, 33].contains(signal)) {
+            running.signal(signal);
+            running.says(&format!("got {signal}."));
+        }
+        let said = running.stdout();
+        for signal in (1..65).filter(|signal| ![9, 17, 19, 32, 33].contains(signal)) {
+            assert_eq!(said.matches(&format!("got {signal}.")).count(), 1, "signal {signal}: {said}");
+        }
+    }
+}
+
+#[test]
+fn a_signal_reaches_what_the_program_has_started() {
+    let running = Running::as_init(&time(&["sh", "-c", "sleep 77 & echo ready; sleep 77; echo never"]));
+    running.says("ready");
+    running.signal(15);
+    let ended = running.end();
+    assert_eq!((ended.code, ended.stdout.as_str()), (143, "ready\n"));
+}
+
+#[test]
+fn orphans_are_reaped_while_the_program_runs() {
+    let orphans = "for i in $(seq 1 30); do sh -c 'sleep 0.0$0 & exit 0' $((i % 9 + 1)); done
+        for i in $(seq 1 2000); do
+            [ \"$(cat /proc/[0-9]*/stat 2>/dev/null | grep -c ' Z ')\" = 0 ] && [ \"$(pgrep -xc sleep)\" = 0 ] && exit 5
+            sleep 0.01
+        done; exit 6";
+    assert_eq!(Running::as_init(&time(&["sh", "-c", orphans])).end().code, 5);
+}
+
+#[test]
+fn stop_and_continue_are_for_the_whole_group() {
+    let running = Running::as_init(&time(&["sh", "-c", "sleep 77 & echo ready; wait"]));
+    running.says("ready");
+    let program = running.children()[0];
+    running.signal(20);
+    eventually("the program stops", || (state_of(program) == Some('T')).then_some(()));
+    running.signal(18);
+    eventually("the program goes on", || (state_of(program) == Some('S')).then_some(()));
+    // A stop is heeded by a stopped program, too.
+    running.signal(20);
+    eventually("the program stops again", || (state_of(program) == Some('T')).then_some(()));
+    running.signal(15);
+    assert_eq!(running.end().code, 143);
+}
+
+#[test]
+fn a_second_stop_kills_a_program_that_does_not_heed_the_first() {
+    let solo = Solo::new("", "pre = \"trap '' TERM INT HUP; echo ready; while :; do sleep 1; done\"", "echo never");
+    let running = solo.start();
+    running.says("ready");
+    running.signal(15);
+    running.says("ready");
+    std::thread::sleep(std::time::Duration::from_millis(300)); // two wishes, not one told twice
+    running.signal(15);
+    let ended = running.end();
+    assert_eq!(ended.code, 137, "{}", ended.stderr);
+}
+
+#[test]
+fn a_terminal_belongs_to_the_program_while_it_runs() {
+    let script = |line: &str, input: &[u8]| {
+        let command = format!("{} time -- sh -c '{line}'", agent().display());
+        let mut child = Command::new("script")
+            .args(["-qefc", &command, "/dev/null"])
+            .stdin(Stdio::piped())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        stdin.write_all(input).unwrap();
+        let output = child.wait_with_output().unwrap();
+        drop(stdin);
+        (output.status.code().unwrap(), String::from_utf8_lossy(&output.stdout).into_owned())
+    };
+    let (code, said) = script("read x; echo \"got <$x>\"; exit 3", b"hello\n");
+    assert!(code == 3 && said.contains("got <hello>"), "{code} {said}");
+}
+
+#[test]
+fn a_key_on_the_terminal_interrupts_once() {
+    let line = "trap 'echo int; n=$((n + 1)); [ $n = 1 ] || exit 9' INT; echo ready; sleep 0.3; sleep 0.3; exit 4";
+    let command = format!("{} time -- bash -c \"{}\"", agent().display(), line.replace('$', "\\$"));
+    let mut child = Command::new("script")
+        .args(["-qefc", &command, "/dev/null"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stdout = child.stdout.take().unwrap();
+    let mut said = String::new();
+    let mut chunk = [0; 256];
+    while let Ok(count @ 1..) = std::io::Read::read(&mut stdout, &mut chunk) {
+        said += &String::from_utf8_lossy(&chunk[..count]);
+        if said.ends_with("ready\r\n") {
+            child.stdin.as_mut().unwrap().write_all(b"\x03").unwrap();
+        }
+    }
+    assert_eq!(child.wait().unwrap().code(), Some(4), "{said}");
+}
+
+#[test]
+fn nothing_is_lost_of_what_a_program_writes_last() {
+    let ended = Solo::new("", "", "seq 1 20000; echo end; exit 6").with(&["sh", "seq"]).run(&[]);
+    assert_eq!((ended.code, ended.stdout.lines().count(), ended.stdout.ends_with("end\n")), (6, 20001, true));
+    // A process that stays and holds the output open does not hold the container up.
+    let running = Running::as_init(&time(&["sh", "-c", "sleep 300 & echo end; exit 6"]));
+    assert_eq!(running.end().code, 6);
+}
+
+#[test]
+fn a_stop_before_anything_runs_is_heeded() {
+    let solo = Solo::new("", "init = 'echo init; sleep 77'", "echo never");
+    let running = solo.start();
+    running.says("init");
+    running.signal(15);
+    let ended = running.end();
+    assert_eq!((ended.code, ended.stdout.as_str()), (143, "init\n"), "{}", ended.stderr);
+}

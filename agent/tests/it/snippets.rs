@@ -1,0 +1,112 @@
+//! The user's shell source: one shell from the first snippet to the last, and what it leaves to the steps.
+
+use crate::live::Solo;
+
+fn shells() -> [&'static str; 2] {
+    ["bash", "sh"]
+}
+
+/// Runs `command` after `snippets` in an image whose only shell is `shell`: code, output, errors, termination message.
+fn run_in(shell: &str, top: &str, snippets: &str, command: &str) -> (i32, String, String, String) {
+    let programs: &[&str] = if shell == "bash" { &["sh", "bash", "env", "sleep"] } else { &["sh", "env", "sleep"] };
+    let solo = Solo::new(top, snippets, command).with(programs);
+    let ended = solo.run(&[]);
+    (ended.code, ended.stdout, ended.stderr, solo.termination())
+}
+
+#[test]
+fn what_a_later_step_would_see_in_one_shell_carries_over() {
+    for shell in shells() {
+        let side = r#"
+            init = '''plain=1; f() { echo "f sees $plain"; }; export SEEN="it's \"quoted\" $HOME
+two lines"; cd /tmp; umask 027; ulimit -n 333; unset GONE'''
+            pre = 'f; plain=2; export LATE=x; pwd; umask; ulimit -n'
+            broker_pre = 'f'
+            post = 'f; echo "post $LATE"'
+        "#;
+        let command = r#"echo "$SEEN|$LATE|${plain-unset}|$(umask)|$(ulimit -n)|$(pwd)""#;
+        let programs: &[&str] = if shell == "bash" { &["sh", "bash"] } else { &["sh"] };
+        let solo = Solo::new("", side, command).with(programs);
+        let ended = solo.run(&[]);
+        let want = "f sees 1\n/tmp\n0027\n333\nf sees 2\nit's \"quoted\" /root\ntwo lines|x|unset|0027|333|/tmp\nf sees 2\npost x\n";
+        assert_eq!((ended.code, ended.stdout.as_str()), (0, want), "{shell}: {}", ended.stderr);
+        let record = solo.record();
+        let environment = record["environment"].as_object().unwrap();
+        assert_eq!(environment["ODD-NAME"], "kept", "a name that no shell can have");
+        let ours =
+            environment.keys().find(|name| name.starts_with("flux_agent") || ["_", "OLDPWD"].contains(&name.as_str()));
+        assert_eq!(ours, None, "{shell}");
+        assert_eq!((&record["umask"], &record["nofile"]), (&"0027".into(), &333.into()));
+    }
+}
+
+#[test]
+fn strict_ends_with_the_snippets_code_and_else_it_is_passed_over() {
+    for shell in shells() {
+        let side = "init = 'echo a; false; echo b'\npre = 'sh -c \"exit 3\"'\npost = 'echo post'";
+        let command = "echo job; exit 5";
+        let (code, stdout, stderr, termination) = run_in(shell, "", side, command);
+        assert_eq!((code, stdout.as_str()), (1, "a\n"), "{shell}");
+        assert!(stderr.contains("the snippet init ended the entrypoint with code 1"), "{stderr}");
+        assert!(termination.contains("init"), "{termination}");
+        let (code, stdout, stderr, _) = run_in(shell, "[logging]\nstrict = false", side, command);
+        assert_eq!((code, stdout.as_str()), (5, "a\nb\njob\npost\n"), "{shell}: the job's own code");
+        assert!(stderr.contains("the snippet pre failed with code 3 and is passed over"), "{stderr}");
+    }
+    let (code, ..) = run_in("bash", "", "init = 'false | true'", "exit 5");
+    assert_eq!(code, 1, "pipefail, where the shell has it");
+    let (code, ..) = run_in("sh", "", "init = 'echo $NOT_SET'", "exit 5");
+    assert_ne!(code, 5, "unset variables are failures when strict");
+}
+
+#[test]
+fn exit_ends_the_entrypoint_strict_or_not() {
+    for strict in [true, false] {
+        let top = format!("[logging]\nstrict = {strict}");
+        let (code, stdout, ..) = run_in("sh", &top, "pre = 'exit 9'", "echo job");
+        assert_eq!((code, stdout.as_str()), (9, ""));
+        let (code, stdout, ..) = run_in("sh", &top, "pre = 'exit 0'", "echo job");
+        assert_eq!((code, stdout.as_str()), (0, ""));
+        // What comes after the job does not hide the job's failure, and is heard where there was none.
+        assert_eq!(run_in("sh", &top, "post = 'exit 3'", "exit 7").0, 7);
+        assert_eq!(run_in("sh", &top, "post = 'exit 0'", "exit 7").0, 7);
+        assert_eq!(run_in("sh", &top, "post = 'exit 3'", "exit 0").0, 3);
+    }
+}
+
+#[test]
+fn quiet_shows_the_job_and_post_and_the_reason_of_a_failure() {
+    let side = "init = 'echo init; echo more >&2'\npre = 'echo pre'\npost = 'echo post; echo err >&2'";
+    let (code, stdout, stderr, _) = run_in("sh", "[logging]\nquiet = true", side, "echo job");
+    assert_eq!((code, stdout.as_str(), stderr.as_str()), (0, "job\npost\n", "err\n"));
+    let side = "init = 'echo noise; echo no such thing >&2; exit 4'";
+    let (code, stdout, stderr, _) = run_in("sh", "[logging]\nquiet = true", side, "echo job");
+    assert_eq!((code, stdout.as_str(), stderr.lines().count()), (4, "", 1), "{stderr}");
+    assert!(stderr.contains("code 4: no such thing"), "{stderr}");
+}
+
+#[test]
+fn as_flux_keeps_its_variables_and_an_exit_trap_runs_at_the_end() {
+    let side = r#"
+        init = '''HOME=/elsewhere; asFlux="sudo -u flux -E HOME=$HOME -E FI_PROVIDER=efa"; trap "echo trapped" EXIT'''
+        post = 'echo post'
+    "#;
+    for shell in shells() {
+        let (code, stdout, stderr, _) = run_in(shell, "", side, "echo $HOME $FI_PROVIDER");
+        assert_eq!((code, stdout.as_str()), (0, "/elsewhere efa\npost\ntrapped\n"), "{shell}: {stderr}");
+    }
+}
+
+#[test]
+fn json_lines_are_json() {
+    let solo = Solo::new("[logging]\nstrict = false", "init = 'false'", "exit 0").with(&["sh"]);
+    let ended = solo.run(&["--log-format", "json"]);
+    assert_eq!(ended.code, 0);
+    let lines: Vec<serde_json::Value> = ended.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert!(lines.iter().any(|line| line["level"] == "error" && line["stage"] == "init"));
+    let timeline = lines.last().unwrap();
+    assert_eq!(
+        (&timeline["timeline"], &timeline["exit_code"], &timeline["role"]),
+        (&1.into(), &0.into(), &"lead".into())
+    );
+}
