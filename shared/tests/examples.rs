@@ -20,8 +20,18 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     entries
 }
 
+/// The folder with the examples of the older version: one folder an example, as here.
+fn older() -> PathBuf {
+    root().join("v1alpha1")
+}
+
 fn folders() -> Vec<PathBuf> {
-    entries(&root()).into_iter().filter(|path| path.is_dir()).collect()
+    let all = entries(&root()).into_iter().filter(|path| *path != older()).chain(entries(&older()));
+    all.filter(|path| path.is_dir()).collect()
+}
+
+fn is_older(path: &Path) -> bool {
+    path.starts_with(older())
 }
 
 fn name(path: &Path) -> &str {
@@ -88,7 +98,9 @@ fn names_are_those_of_the_folders_and_none_stands_there_twice() {
         for document in documents.iter().filter(|document| is_minicluster(document)) {
             let cluster = document["metadata"]["name"].as_str().unwrap().to_owned();
             if name(&file) == "minicluster.yaml" {
-                assert_eq!(cluster, name(file.parent().unwrap()), "{}", file.display());
+                let suffix = if is_older(&file) { "-v1alpha1" } else { "" };
+                let wanted = format!("{}{suffix}", name(file.parent().unwrap()));
+                assert_eq!(cluster, wanted, "{}", file.display());
             }
             if let Some(other) = seen.insert(cluster, file.clone()) {
                 panic!("{} and {} have one name", file.display(), other.display());
@@ -100,7 +112,10 @@ fn names_are_those_of_the_folders_and_none_stands_there_twice() {
 #[test]
 fn every_folder_has_its_manifest_and_explains_every_file_and_the_index_names_it() {
     let index = std::fs::read_to_string(root().join("README.md")).unwrap();
+    let older_index = std::fs::read_to_string(older().join("README.md")).unwrap();
+    assert!(index.contains("](v1alpha1)"));
     for folder in folders() {
+        let index = if is_older(&folder) { &older_index } else { &index };
         assert!(index.contains(&format!("]({})", name(&folder))), "{} is not in the index", folder.display());
         let readme = std::fs::read_to_string(folder.join("README.md")).unwrap();
         assert!(readme.starts_with(&format!("# {}\n", name(&folder))), "{}: its title", folder.display());
@@ -113,7 +128,10 @@ fn every_folder_has_its_manifest_and_explains_every_file_and_the_index_names_it(
 
 #[test]
 fn links_between_the_explanations_lead_somewhere() {
-    let pages = folders().into_iter().map(|folder| folder.join("README.md")).chain([root().join("README.md")]);
+    let pages = folders()
+        .into_iter()
+        .map(|folder| folder.join("README.md"))
+        .chain([root(), older()].map(|it| it.join("README.md")));
     for page in pages {
         let text = std::fs::read_to_string(&page).unwrap();
         let links = text.split("](").skip(1).filter_map(|rest| rest.split(')').next());

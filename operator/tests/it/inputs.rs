@@ -4,8 +4,12 @@
 use std::path::{Path, PathBuf};
 
 use flux_operator::render::{Facts, Options, objects};
+use flux_shared::crd::convert::{Version, convert};
 use flux_shared::curve::Certificate;
 use flux_shared::{manifest, validate};
+use k8s_openapi::api::core::v1::PersistentVolume;
+use kube::Api;
+use kube::api::PostParams;
 use serde::Serialize;
 use serde_json::{Value, json};
 
@@ -51,16 +55,25 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
             let text = std::fs::read_to_string(&file).unwrap();
             let Some(mut document) = minicluster(&text) else { continue };
             document["metadata"]["namespace"] = json!(bed.namespace);
+            let document = convert(document, Version::V1alpha2).unwrap();
             let cluster = validate::validate(&manifest::from_value(&document).unwrap()).unwrap();
             let certificate = Certificate::from_keys("example", &[1; 32], &[2; 32]);
             let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
             let mut told = vec![
                 offer_minicluster(&bed, &document).await,
                 offer(&bed, "api/v1", "configmaps", &objects.config_map).await,
-                offer(&bed, "api/v1", "secrets", objects.secret.as_ref().unwrap().expose()).await,
                 offer(&bed, "api/v1", "services", &objects.headless).await,
                 offer(&bed, "apis/batch/v1", "jobs", &objects.job).await,
             ];
+            for secret in objects.secret.iter().chain(&objects.secrets) {
+                told.push(offer(&bed, "api/v1", "secrets", secret.expose()).await);
+            }
+            for made in &objects.volumes {
+                told.push(offer(&bed, "api/v1", "persistentvolumeclaims", &made.claim).await);
+                let create = PostParams { dry_run: true, ..PostParams::default() };
+                let volumes: Api<PersistentVolume> = Api::all(bed.client.clone());
+                told.push(volumes.create(&create, &made.volume).await.map(drop).map_err(|error| error.to_string()));
+            }
             for service in &objects.services {
                 told.push(offer(&bed, "api/v1", "services", service).await);
             }
