@@ -98,7 +98,9 @@ impl DryRunError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             DryRunError::Plan { source, .. } => Some(source.hint()),
-            DryRunError::Facts { .. } => Some("every fact may be left out; `--format json` shows their names under source"),
+            DryRunError::Facts { .. } => {
+                Some("every fact may be left out; `--format json` shows their names under source")
+            }
             _ => None,
         }
     }
@@ -107,8 +109,8 @@ impl DryRunError {
 /// The plans of the file, printed.
 pub fn run(args: &Args) -> Result<String, DryRunError> {
     let input = read(&args.file)?;
-    let source = Source::parse(&input)
-        .map_err(|problems| DryRunError::Input { path: args.file.clone(), source: problems })?;
+    let source =
+        Source::parse(&input).map_err(|problems| DryRunError::Input { path: args.file.clone(), source: problems })?;
     let facts = facts(args, &source)?;
     let pods = pods::plan(&source, &facts, args.index)?;
     match args.format {

@@ -100,7 +100,6 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
         reason: (!outcome.reason.is_empty()).then(|| outcome.reason.clone()),
         message: (!outcome.message.is_empty()).then(|| short(&outcome.message)),
         conditions,
-        ..previous.clone()
     }
 }
 

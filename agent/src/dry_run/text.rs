@@ -6,7 +6,7 @@ use super::pods::Pod;
 use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::display::{quote, word};
-use crate::plan::{COMMAND, AtEnd, Content, EnvChange, Launch, Owner, Planned, Role, Stdout, Step};
+use crate::plan::{AtEnd, COMMAND, Content, EnvChange, Launch, Owner, Planned, Role, Stdout, Step};
 
 /// Where lines of words are broken.
 const WIDTH: usize = 100;

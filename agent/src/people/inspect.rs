@@ -33,7 +33,7 @@ pub fn findings(pod: &Pod) -> Result<Findings<'_>, Failure> {
         places: places.into(),
         shared_memory: nix::sys::statvfs::statvfs(&at("/dev/shm"))
             .ok()
-            .map(|volume| u64::from(volume.blocks()) * u64::from(volume.fragment_size())),
+            .map(|volume| volume.blocks() * volume.fragment_size()),
         certificate: certificate(&[at(&own.curve_cert()), at(paths::CURVE_FILE)]),
         resources: fs::read_to_string(at(&own.resources())).ok().and_then(|text| resources(&text)),
         libc: pod.instance.flux.as_ref().ok().and_then(|flux| libc(&at(flux), &pod.root)),

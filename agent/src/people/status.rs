@@ -176,10 +176,9 @@ fn parent(seen: &Seen, host: &str, link: &Result<Link, Missing>) -> String {
 fn absence(absent: &Absent) -> String {
     let Absent { rank, host, why } = absent;
     let why = match why {
-        Some(missing @ Missing::Port(_)) | Some(missing @ Missing::Name(_)) | Some(missing @ Missing::Route { .. }) => {
-            format!("{missing}. {}", remedy(missing))
-        }
-        None => JOINING.into(),
+        Some(missing @ (Missing::Name(_) | Missing::Route { .. })) => format!("{missing}. {}", remedy(missing)),
+        // Only a broker with children of its own listens.
+        Some(Missing::Port(_)) | None => JOINING.into(),
     };
     format!("{host} (rank {rank}): {why}")
 }

@@ -146,7 +146,8 @@ fn completions_name_every_command_and_are_sound_to_bash() {
         assert!(["connect", "status", "preflight", "stop", "dry-run"].iter().all(|name| text.contains(name)), "{text}");
         assert!(!text.contains("snippet-state"), "what is hidden stays so");
         if shell == "bash" {
-            let check = "eval \"$1\"; COMP_WORDS=(flux-agent status --re); COMP_CWORD=2; _flux_agent; echo \"$COMPREPLY\"";
+            let check =
+                "eval \"$1\"; COMP_WORDS=(flux-agent status --re); COMP_CWORD=2; _flux_agent; echo \"$COMPREPLY\"";
             let output = Command::new("bash").args(["-c", check, "bash", &text]).output().unwrap();
             assert_eq!(String::from_utf8(output.stdout).unwrap(), "--ready\n");
         }

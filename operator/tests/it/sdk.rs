@@ -17,7 +17,10 @@ fn python() -> PathBuf {
     let place = cache.join("flux-operator").join(name);
     let marker = place.join("complete");
     if !marker.exists() {
-        run(Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place), "python3 with venv (Debian: python3-venv)");
+        run(
+            Command::new("python3").args(["-m", "venv", "--clear"]).arg(&place),
+            "python3 with venv (Debian: python3-venv)",
+        );
         let pip = [Path::new("-m"), Path::new("pip"), Path::new("install"), Path::new("--quiet"), Path::new("-r")];
         let pip = pip.into_iter().map(Path::to_owned).chain([tests.join("requirements.txt")]);
         run(Command::new(place.join("bin/python")).args(pip), "pip and PyPI");

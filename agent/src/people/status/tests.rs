@@ -34,7 +34,7 @@ fn each_absent_host_is_named_with_its_reason() {
     let cases: [(Option<Missing>, &str); 4] = [
         (Some(Missing::Name(NameError::NoSuchName(dns))), "does not exist yet"),
         (Some(Missing::Route { address: dns, why: "no answer".into() }), "network policy"),
-        (Some(Missing::Port("10.0.0.7:8050".parse().unwrap())), "look at its log"),
+        (Some(Missing::Port("10.0.0.7:8050".parse().unwrap())), "has not joined"),
         (None, "has not joined"),
     ];
     for (why, want) in cases {
@@ -53,7 +53,8 @@ fn each_absent_host_is_named_with_its_reason() {
 #[test]
 fn a_follower_says_what_its_parent_lacks() {
     let follower = instance(2);
-    let cases: [(Result<State, Silence>, Result<Link, Missing>, &str); 4] = [
+    type Case = (Result<State, Silence>, Result<Link, Missing>, &'static str);
+    let cases: [Case; 4] = [
         (state("join", 60), Ok(Link::Broken), "certificate"),
         (Err(Silence::NoSocket("/x".into())), Ok(Link::Broken), "certificate"),
         (state("join", 1), Ok(Link::Broken), "not connected yet"),
