@@ -203,8 +203,9 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
                         format!("host `{bad}`: Flux takes letters, digits, `-` and dots only"),
                     );
                 }
-                let own = names::host(name, 0);
-                if !hosts.contains(&own) {
+                let known: std::collections::HashSet<&String> = hosts.iter().collect();
+                let own = (0..sizes.max_size).map(|index| names::host(name, index));
+                if let Some(own) = own.into_iter().find(|host| !known.contains(host)) {
                     report.problem(
                         "spec.flux.bursting",
                         format!(
