@@ -5,15 +5,24 @@
     clippy::disallowed_methods,
     clippy::disallowed_types,
     clippy::print_stdout,
+    clippy::print_stderr,
     reason = "it looks, acts and tells"
 )]
 
 #[path = "../tests/it/controlplane.rs"]
+#[allow(dead_code, reason = "shared with others, who use the rest")]
 mod controlplane;
+#[path = "../../agent/benches/report.rs"]
+#[allow(dead_code, reason = "shared with others, who use the rest")]
+mod report;
 
 use std::collections::HashMap;
-use std::path::Path;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use controlplane::ControlPlane;
@@ -30,26 +39,23 @@ use kube::api::{ObjectMeta, PostParams, WatchParams};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::WatchEvent;
 use kube::{Api, Client, Config, ResourceExt};
+use report::{Report, quantile, setting};
 
 /// Creations that one client has under way.
 const CONCURRENCY: usize = 32;
 const DEADLINE: Duration = Duration::from_secs(600);
-/// What "idle" is watched for; nothing happens in it.
-const IDLE: Duration = Duration::from_secs(20);
 
 fn main() {
-    let numbers = std::env::var("BENCH_N").unwrap_or_else(|_| "100".into());
+    let numbers = std::env::var("BENCH_N").unwrap_or_else(|_| "100 1000".into());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    println!(
-        "| N | baseline | all Jobs there | ratio | create to Job p50 / p95 / p99 | API calls each | CPU | peak / idle RSS | idle calls in {IDLE:?} |"
-    );
-    println!("|---|---|---|---|---|---|---|---|---|");
+    let mut report = Report::new(include_str!("ranges.toml"));
     for number in numbers.split_whitespace() {
-        runtime.block_on(measure(number.parse().expect("BENCH_N has numbers")));
+        runtime.block_on(measure(number.parse().expect("BENCH_N has numbers"), &mut report));
     }
+    report.print("Many MiniClusters, without nodes");
 }
 
-async fn measure(number: usize) {
+async fn measure(number: usize, report: &mut Report) {
     // A new control plane for each, so that none carries the former's pods.
     let crd = std::env::temp_dir().join(format!("flux-operator-bench-{}.yaml", std::process::id()));
     std::fs::write(&crd, install::crd().unwrap()).unwrap();
@@ -69,7 +75,8 @@ async fn measure(number: usize) {
     let plane = ControlPlane::start(Some(&crd)).unwrap();
     std::fs::remove_file(&crd).unwrap();
     let client = self::client(plane.kubeconfig_path()).await;
-    let operator = Operator::start(plane.kubeconfig_path()).await;
+    let (kubeconfig, bytes) = counted(plane.kubeconfig_path());
+    let operator = Operator::start(&kubeconfig).await;
     let (all, times) = jobs_made(&client, "bench", number, |name| {
         let client = client.clone();
         async move { create_cluster(&client, &name).await }
@@ -77,21 +84,60 @@ async fn measure(number: usize) {
     .await;
     operator.is_quiet().await;
     let calls = operator.calls().await;
-    let idle = operator.calls_in(IDLE).await;
-    let percentile = |share: f64| times[((times.len() - 1) as f64 * share) as usize];
-    println!(
-        "| {number} | {:.1} s | {:.1} s | {:.2} | {:.2} / {:.2} / {:.2} s | {:.1} | {:.1} s | {} / {} MiB | {idle} |",
-        baseline.as_secs_f64(),
-        all.as_secs_f64(),
-        all.as_secs_f64() / baseline.as_secs_f64(),
-        percentile(0.5).as_secs_f64(),
-        percentile(0.95).as_secs_f64(),
-        percentile(0.99).as_secs_f64(),
-        calls as f64 / number as f64,
-        operator.cpu_seconds(),
-        operator.memory("VmHWM"),
-        operator.memory("VmRSS"),
-    );
+    let labels = operator.count(|line| line.contains("verb=\"patch\",resource=\"pods\"")).await;
+    let bytes = bytes.load(Ordering::Relaxed);
+    let idle = operator.calls_in(Duration::from_secs(setting("BENCH_IDLE_SECONDS", 60) as u64)).await;
+    let times: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
+    let (all, baseline) = (all.as_secs_f64(), baseline.as_secs_f64());
+    for (what, value) in [
+        ("baseline-s", baseline),
+        ("all-jobs-s", all),
+        ("ratio", all / baseline),
+        ("create-to-job-p50-s", quantile(&times, 0.5)),
+        ("create-to-job-p95-s", quantile(&times, 0.95)),
+        ("create-to-job-p99-s", quantile(&times, 0.99)),
+        ("calls-each", calls as f64 / number as f64),
+        ("labels-each", labels as f64 / number as f64),
+        ("kilobytes-each", bytes as f64 / 1e3 / number as f64),
+        ("cpu-s", operator.cpu_seconds()),
+        ("rss-peak-mib", operator.memory("VmHWM") as f64),
+        ("rss-idle-mib", operator.memory("VmRSS") as f64),
+        ("idle-calls", idle as f64),
+    ] {
+        report.figure(&format!("many-{number}-{what}"), value);
+    }
+}
+
+/// A kubeconfig that leads through a forwarder, and the bytes (of TLS) that went through it, both ways.
+fn counted(kubeconfig: &Path) -> (PathBuf, Arc<AtomicU64>) {
+    let text = std::fs::read_to_string(kubeconfig).unwrap();
+    let server = text.lines().find_map(|line| line.trim().strip_prefix("server: https://")).unwrap().to_owned();
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let path = kubeconfig.with_file_name("counted.kubeconfig");
+    std::fs::write(&path, text.replace(&server, &listener.local_addr().unwrap().to_string())).unwrap();
+    let bytes = Arc::new(AtomicU64::new(0));
+    let counter = bytes.clone();
+    std::thread::spawn(move || {
+        for there in listener.incoming().flatten() {
+            let Ok(server) = TcpStream::connect(&server) else { return };
+            for (from, to) in [(&there, &server), (&server, &there)] {
+                let (from, to, counter) = (from.try_clone().unwrap(), to.try_clone().unwrap(), counter.clone());
+                std::thread::spawn(move || forward(from, to, &counter));
+            }
+        }
+    });
+    (path, bytes)
+}
+
+fn forward(mut from: TcpStream, mut to: TcpStream, bytes: &AtomicU64) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        bytes.fetch_add(count as u64, Ordering::Relaxed);
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Write);
 }
 
 async fn client(kubeconfig: &Path) -> Client {
@@ -153,7 +199,10 @@ async fn create_by_hand(client: &Client, name: &str) {
     let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
     let post = PostParams::default();
     Api::<ConfigMap>::namespaced(client.clone(), "baseline").create(&post, &objects.config_map).await.unwrap();
-    Api::<Secret>::namespaced(client.clone(), "baseline").create(&post, objects.secret.as_ref().unwrap().expose()).await.unwrap();
+    Api::<Secret>::namespaced(client.clone(), "baseline")
+        .create(&post, objects.secret.as_ref().unwrap().expose())
+        .await
+        .unwrap();
     Api::<Job>::namespaced(client.clone(), "baseline").create(&post, &objects.job).await.unwrap();
 }
 

@@ -30,7 +30,7 @@ fn what_decides_does_not_log() {
         let is_silent = |name: &&str| {
             relative == **name || relative == format!("{name}.rs") || relative.starts_with(&format!("{name}/"))
         };
-        if SILENT.iter().any(|name| is_silent(name)) {
+        if SILENT.iter().any(is_silent) {
             seen += 1;
             let text = std::fs::read_to_string(&path).unwrap();
             assert!(!text.contains("tracing::") && !text.contains("telemetry::"), "{relative} logs");
