@@ -10,10 +10,10 @@
 )]
 
 #[path = "../tests/it/controlplane.rs"]
-#[allow(dead_code, reason = "shared with others, who use the rest")]
+#[allow(dead_code, reason = "shared with the tests")]
 mod controlplane;
 #[path = "../../agent/benches/report.rs"]
-#[allow(dead_code, reason = "shared with others, who use the rest")]
+#[allow(dead_code, reason = "shared with other benches")]
 mod report;
 
 use std::collections::HashMap;
