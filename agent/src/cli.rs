@@ -14,7 +14,7 @@ use crate::install::{Installed, install};
 use crate::log::{Format, Log};
 use crate::people::{self, Place, Shell};
 use crate::plan::ContainerRole;
-use crate::{dry_run, execute, run, view, wrap};
+use crate::{dry_run, execute, restful, run, view, wrap};
 
 /// The entrypoint of a Flux MiniCluster's pods.
 ///
@@ -125,6 +125,9 @@ enum Command {
     /// Report on the instance and hold it up (the lead's program in diagnostics mode)
     #[command(hide = true)]
     Diagnostics,
+    /// Install and run the Flux RESTful API (the lead's program where there is no other)
+    #[command(hide = true)]
+    Restful(restful::Args),
     /// Tell the agent the state of the shell that runs this
     #[command(hide = true)]
     SnippetState {
@@ -212,6 +215,7 @@ impl Cli {
             Command::Time { label, command } => finish(wrap::time(&label, &command)),
             Command::Batch { command } => finish(wrap::batch(&command)),
             Command::Diagnostics => finish(wrap::diagnostics()),
+            Command::Restful(args) => finish(restful::restful(&args)),
             Command::SnippetState { output, status, as_flux } => {
                 let reported = execute::state::report(&output, &status, &as_flux);
                 finish(

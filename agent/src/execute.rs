@@ -8,9 +8,11 @@
 //! Reads no spec: all that it needs is in the steps. Every step may run again after a kill, with the same result.
 #![expect(clippy::disallowed_methods, reason = "act: writes files, runs the shell; with all below it")]
 
+mod crypt;
 pub mod curve;
 pub mod files;
 mod launch;
+mod password;
 pub mod session;
 pub mod shell;
 pub mod state;
@@ -160,6 +162,14 @@ impl Executor<'_> {
                 user::ensure(&self.files, name, *uid, *gid, home)?;
                 self.timeline.record("user", begin);
             }
+            Step::Password { user, source } => {
+                password::ensure(&self.files, user, source)?;
+                self.timeline.record("user", begin);
+            }
+            Step::Give { path, owner } => {
+                self.files.give(path, *owner)?;
+                self.timeline.record("user", begin);
+            }
             Step::Directory { path, mode, owner } => {
                 self.files.directory(path, *mode, *owner)?;
                 self.timeline.record("config", begin);
@@ -168,6 +178,10 @@ impl Executor<'_> {
                 match content {
                     Content::Text(text) => self.files.file(path, *mode, *owner, text.as_bytes())?,
                     Content::Exports(variables) => self.files.file(path, *mode, *owner, &self.exports(variables))?,
+                    Content::Secret { source } => {
+                        let secret = self.files.read(source)?;
+                        self.files.file(path, *mode, *owner, &secret)?;
+                    }
                     Content::Curve { source } => {
                         let certificate = Certificate::read(&self.files.at(source))?;
                         self.files.file(path, *mode, *owner, certificate.bytes())?;

@@ -95,7 +95,7 @@ impl Default for Facts {
             shell: Some("/bin/bash".into()),
             terminal: false,
             present: [paths::FALLBACK_HOME, paths::CURVE_FILE, "/root", "/tmp"].map(String::from).into(),
-            writable: ["/", paths::FALLBACK_HOME, "/tmp"].map(String::from).into(),
+            writable: ["/", "/etc", paths::FALLBACK_HOME, "/tmp"].map(String::from).into(),
         }
     }
 }
@@ -182,7 +182,9 @@ fn questions(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd: &str
     paths.extend(spec.archive.clone());
     paths.extend(spec.view.install_root.as_deref().map(crate::plan::flux_below));
     paths.extend(environment.get("SHELL").cloned());
-    paths.extend(spec.runner.user.as_ref().map(|user| crate::plan::home_of(&user.name)));
+    let users = spec.runner.user.iter().map(|user| &user.name).chain(&spec.users);
+    paths.extend(users.map(|name| crate::plan::home_of(name)));
+    paths.extend([crate::plan::SYSTEM_CONFIG, "/etc"].map(str::to_owned));
     paths
 }
 

@@ -13,6 +13,7 @@ mod install;
 mod log;
 mod people;
 mod plan;
+mod restful;
 mod run;
 mod runtime;
 mod spec;

@@ -61,7 +61,7 @@ pub fn status(place: &Place, ready: bool, json: bool) -> Result<(String, u8), Fa
     let pod = Pod::read(place)?;
     let state = look::state(&pod);
     if ready {
-        return Ok(match status::ready(&state) {
+        return Ok(match status::ready(&state).and_then(|()| look::served(&pod)) {
             Ok(()) => (String::new(), 0),
             Err(why) => (format!("not ready: {why}\n"), 1),
         });

@@ -7,6 +7,7 @@
 //! Pure: no files, environment, network or clock here; what the host says comes in as `Facts`.
 //! The JSON form of these types is the documented output of `dry-run --format json` (version [`VERSION`]).
 
+mod accounts;
 mod batch;
 mod broker;
 mod curve;
@@ -21,6 +22,7 @@ mod lead;
 mod options;
 mod program;
 mod resources;
+mod restful;
 mod runner;
 mod scene;
 mod scheduler;
@@ -37,6 +39,7 @@ use serde::Serialize;
 
 use crate::facts::Facts;
 
+pub use broker::SYSTEM_CONFIG;
 pub use error::PlanError;
 pub use instance::Instance;
 use scene::Scene;
@@ -149,6 +152,10 @@ impl Planned {
 pub enum Step {
     /// Add a user (and its group of the same id) to /etc/passwd and /etc/group unless the name is there.
     User { name: String, uid: u32, gid: u32, home: String },
+    /// Give the user the password that stands in the file, as its SHA-512 crypt in /etc/shadow, unless it has one.
+    Password { user: String, source: String },
+    /// Make the owner able to write to a directory: it becomes theirs, unless everybody may write there. None: no error.
+    Give { path: String, owner: Owner },
     /// A directory with its parents; mode and owner apply to the last component.
     Directory { path: String, mode: Mode, owner: Owner },
     /// A whole file, written beside and renamed.
@@ -245,6 +252,10 @@ pub enum Content {
     Text(String),
     /// Shell lines `export NAME='value'`, quoted by the writer, with the environment of that moment.
     Exports(BTreeMap<String, Word>),
+    /// Copied from a mounted Secret; never shown.
+    Secret {
+        source: String,
+    },
     /// The curve certificate: checked and copied from the mounted Secret; never shown.
     Curve {
         source: String,

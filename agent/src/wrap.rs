@@ -64,13 +64,13 @@ pub fn diagnostics() -> Result<u8, Failure> {
 }
 
 /// A supervisor inside an instance.
-struct Inside {
-    supervisor: Supervisor,
-    session: Session,
+pub struct Inside {
+    pub supervisor: Supervisor,
+    pub session: Session,
 }
 
 impl Inside {
-    fn new() -> Result<Inside, Failure> {
+    pub fn new() -> Result<Inside, Failure> {
         let log = Log::new(Format::Text, true);
         let supervisor =
             Supervisor::new(log).map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
@@ -78,7 +78,7 @@ impl Inside {
     }
 
     /// The exit code, also where it does not start.
-    async fn run(&mut self, argv: &[OsString], output: Output) -> Result<u8, Failure> {
+    pub async fn run(&mut self, argv: &[OsString], output: Output) -> Result<u8, Failure> {
         let program = Program {
             argv,
             environment: &self.session.environment,

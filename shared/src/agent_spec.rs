@@ -310,6 +310,9 @@ pub struct Runner {
     /// The user to run Flux as. Unset: the container's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<User>,
+    /// A directory that who runs Flux must be able to write to: the working directory that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_dir: Option<String>,
     /// The user's snippets.
     #[serde(default)]
     pub snippets: Snippets,
@@ -364,6 +367,7 @@ impl Default for Runner {
             cores: None,
             logs: logs(),
             user: None,
+            working_dir: None,
             snippets: Snippets::default(),
             program: Program::Persistent,
             restful: None,

@@ -71,6 +71,10 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
         cores: runner.cores,
         logs: runner.logs.clone().unwrap_or_else(|| Runner::default().logs),
         user: runner.user.clone(),
+        working_dir: match &runner.user {
+            Some(user) if !user.run_flux_as_root => runner.container.working_dir.clone(),
+            _ => None,
+        },
         snippets: runner.snippets.clone(),
         program: runner.program.clone(),
         restful: cluster.restful.as_ref().map(|restful| Restful {

@@ -118,6 +118,11 @@ impl PodPaths {
         self.at("config/curve/curve.cert")
     }
 
+    /// Where the Flux RESTful API is installed, with what it needs to know.
+    pub fn restful_dir(&self) -> String {
+        self.at("config/restful")
+    }
+
     pub fn run_dir(&self) -> String {
         self.at("config/run/flux")
     }

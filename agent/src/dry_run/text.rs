@@ -166,6 +166,12 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         Step::User { name, uid, gid, home } => {
             first(&format!("add user {name}, uid {uid}, gid {gid}, home {home}, unless the name is there"));
         }
+        Step::Password { user, source } => {
+            first(&format!("password of {user}, from {} (never shown), unless there is one", quote(source)));
+        }
+        Step::Give { path, owner } => {
+            first(&format!("give {} to {}, unless everybody may write there", quote(path), ids(owner)));
+        }
         Step::Directory { path, mode, owner } => {
             first(&format!("directory {} {:04o} {}", quote(path), mode.0, ids(owner)))
         }
@@ -212,6 +218,7 @@ fn file(out: &mut String, content: &Content, is_known: bool) {
             line_of(out, 2, "(with the values of that moment)");
             exports.iter().for_each(|(name, value)| line_of(out, 2, &format!("│ export {name}={}", word(value))));
         }
+        Content::Secret { source } => line_of(out, 2, &format!("(copied from {source}; never shown)")),
         Content::Curve { source } => line_of(out, 2, &format!("(the certificate of {source}, checked; never shown)")),
     }
 }

@@ -79,6 +79,26 @@ impl Files {
         })
     }
 
+    /// The bytes of a file that is mounted.
+    pub fn read(&self, path: &str) -> Result<Vec<u8>, Failure> {
+        let real = self.at(path);
+        fs::read(&real).map_err(|error| Failure::write("read", &real, &error))
+    }
+
+    /// The directory becomes the owner's, unless everybody may write there; what is in it stays as it is.
+    pub fn give(&self, path: &str, owner: Owner) -> Result<(), Failure> {
+        let real = self.at(path);
+        let failed = |error: io::Error| Failure::write("give away", &real, &error);
+        let data = match fs::metadata(&real) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
+            data => data.map_err(failed)?,
+        };
+        if data.uid() == owner.uid || data.mode() & 0o002 != 0 {
+            return Ok(());
+        }
+        std::os::unix::fs::chown(&real, Some(owner.uid), Some(owner.gid)).map_err(failed)
+    }
+
     pub fn link(&self, path: &str, target: &str) -> Result<(), Failure> {
         let real = self.at(path);
         match fs::symlink_metadata(&real) {

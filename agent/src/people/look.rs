@@ -1,6 +1,7 @@
 //! What a broker says, and what the network says of those that are missing.
 #![expect(clippy::disallowed_methods, reason = "looks: asks the broker and the network")]
 
+use std::net::{SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
@@ -25,6 +26,14 @@ pub fn state(pod: &Pod) -> Result<State, Silence> {
     let answer = ask(&socket(pod), ANY, "state-machine.get", "{}")?;
     let name = answer["state"].as_str().unwrap_or("unknown").to_owned();
     Ok(State { name, seconds: answer["duration"].as_f64().unwrap_or_default() as u64 })
+}
+
+/// Whether what the lead serves answers; if not, why.
+pub fn served(pod: &Pod) -> Result<(), String> {
+    let Some(port) = pod.instance.serves else { return Ok(()) };
+    let here = SocketAddr::from(([127, 0, 0, 1], port));
+    let there = TcpStream::connect_timeout(&here, SHORT_WHILE);
+    there.map(drop).map_err(|_| format!("the Flux RESTful API does not answer on port {port} yet"))
 }
 
 /// … and all else that can be learned from here.

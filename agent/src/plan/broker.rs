@@ -11,6 +11,9 @@ use super::{Content, Mode, PlanError, Planned, Scene, Step, hosts, scheduler};
 const HEARTBEAT_TIMEOUT: &str = "10s";
 const HEARTBEAT_PERIOD: &str = "2s";
 
+/// Where Design 3.3 has the broker's configuration.
+pub const SYSTEM_CONFIG: &str = "/etc/flux/config";
+
 /// The directories of Flux, owned by who runs it.
 pub fn directories(scene: &Scene) -> Vec<Planned> {
     let paths = &scene.paths;
@@ -56,20 +59,39 @@ pub fn config(scene: &Scene) -> Result<Planned, PlanError> {
 /// Links from where the first documents had the files to where they are. With a view they were made when it was
 /// brought in; without one there is only this folder.
 pub fn documented_links(scene: &Scene) -> Vec<Planned> {
+    let mut links: Vec<Planned> = system_link(scene).into_iter().collect();
     if scene.spec.view.enabled {
-        return Vec::new();
+        return links;
     }
     let view = scene.paths.view();
-    [
+    let below_view = [
         ("etc/flux/config", scene.paths.broker_config_dir()),
         ("etc/flux/system", scene.paths.system_dir()),
         ("run/flux", scene.paths.run_dir()),
         ("var/lib/flux", scene.paths.state_dir()),
         ("curve", scene.paths.curve_dir()),
-    ]
-    .into_iter()
-    .map(|(path, target)| Planned::with(&[], Step::Link { path: format!("{view}/{path}"), target }))
-    .collect()
+    ];
+    links.extend(
+        below_view
+            .into_iter()
+            .map(|(path, target)| Planned::with(&[], Step::Link { path: format!("{view}/{path}"), target })),
+    );
+    links
+}
+
+/// Where Design 3.3 has the broker's configuration, if that can be written: the folder, or the file in one that is there.
+/// Only where clusters are of that kind: Flux is the image's own, and a user is made for it.
+fn system_link(scene: &Scene) -> Option<Planned> {
+    let facts = scene.facts;
+    if scene.spec.view.enabled || scene.spec.runner.user.is_none() {
+        return None;
+    }
+    let config = scene.paths.broker_config_dir();
+    let (path, target, place) = match facts.is_present(SYSTEM_CONFIG) {
+        true => (format!("{SYSTEM_CONFIG}/broker.toml"), scene.paths.broker_toml(), SYSTEM_CONFIG),
+        false => (SYSTEM_CONFIG.to_owned(), config, "/etc"),
+    };
+    facts.is_writable(place).then(|| Planned::with(&["etc"], Step::Link { path, target }))
 }
 
 #[derive(Serialize)]

@@ -2,7 +2,7 @@
 
 use flux_shared::agent_spec::AgentSpec;
 
-use super::{EnvChange, Owner, PlanError, Planned, Scene, Step, environment, follower, hosts, user};
+use super::{EnvChange, Owner, PlanError, Planned, Scene, Step, environment, follower, hosts, restful, user};
 use crate::facts::Facts;
 
 /// The instance as one of its pods sees it.
@@ -26,6 +26,8 @@ pub struct Instance {
     pub environment: Vec<EnvChange>,
     /// The `flux` program, or why there is none.
     pub flux: Result<String, PlanError>,
+    /// Port of the Flux RESTful API, where this host serves it.
+    pub serves: Option<u16>,
     /// What a person should know about the user.
     pub notice: Option<String>,
 }
@@ -49,6 +51,7 @@ impl Instance {
             flux: scene.flux(),
             environment: changes.flatten().collect(),
             notice: scene.identity.notice.clone(),
+            serves: restful::wanted(&scene).map(|served| served.port),
             hostname: scene.hostname,
             hosts: scene.hosts.names,
         })

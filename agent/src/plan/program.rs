@@ -3,7 +3,7 @@
 use flux_shared::agent_spec::Program;
 use flux_shared::words::Word;
 
-use super::{Content, Mode, PlanError, Planned, Scene, Stdout, Step, batch};
+use super::{Content, Mode, PlanError, Planned, Scene, Stdout, Step, batch, restful};
 
 /// What runs inside the instance.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,7 +20,7 @@ pub fn initial(scene: &Scene) -> Initial {
     let quiet = scene.spec.logging.quiet;
     let (words, stdout) = match &runner.program {
         _ if interactive => (None, Stdout::Inherit),
-        Program::Persistent => (None, Stdout::Inherit),
+        Program::Persistent => (restful::wanted(scene).map(|it| restful::words(scene, it)), Stdout::Inherit),
         Program::Submit { words } if words.is_empty() => (None, Stdout::Inherit),
         Program::Launcher { words } if words.is_empty() => (None, Stdout::Inherit),
         Program::Submit { words } => (Some(submit(scene, words)), live(scene)),

@@ -1,11 +1,16 @@
 //! What lead and followers have in common: everything before the broker.
 
-use super::{PlanError, Planned, Scene, broker, curve, environment, helpers, program, resources, snippets, user};
+use super::{
+    PlanError, Planned, Scene, Step, accounts, broker, curve, environment, helpers, program, resources, restful,
+    snippets, user,
+};
 
 /// User and home, `init`, environment, files, `preCommand`, `pre`.
 pub fn prepare(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     let own = &scene.spec.runner.snippets;
     let mut steps = user::steps(scene);
+    steps.extend(accounts::steps(scene));
+    steps.extend(working_directory(scene));
     steps.extend(snippets::step(scene, "init", own.init.as_ref())?);
     steps.push(environment::step(scene)?);
     steps.extend(broker::directories(scene));
@@ -18,9 +23,17 @@ pub fn prepare(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     steps.extend(broker::documented_links(scene));
     steps.extend(helpers::steps(scene));
     steps.extend(program::files(scene)?);
+    steps.extend(restful::files(scene));
     steps.extend(snippets::step(scene, "preCommand", own.pre_command.as_ref())?);
     steps.extend(snippets::step(scene, "pre", own.pre.as_ref())?);
     Ok(steps)
+}
+
+/// What a user asked for to work in belongs to who works there.
+fn working_directory(scene: &Scene) -> Option<Planned> {
+    let path = scene.spec.runner.working_dir.clone()?;
+    let owner = scene.identity.run_as?;
+    Some(Planned::with(&["uid", "passwd"], Step::Give { path, owner }))
 }
 
 /// `flux start` as far as the broker's options. `-o --config DIR` is understood by every release: flux-start takes

@@ -7,7 +7,7 @@ use flux_shared::paths::{CURVE_FILE, DEFAULT_LOGS, PodPaths};
 
 use super::hosts::{self, Hosts};
 use super::user::Identity;
-use super::{PlanError, topology};
+use super::{PlanError, accounts, topology};
 use crate::facts::Facts;
 
 /// All that steps are planned from.
@@ -60,6 +60,7 @@ impl<'a> Scene<'a> {
     pub fn notices(&self) -> Vec<String> {
         let spec = self.spec;
         let mut notices: Vec<String> = self.identity.notice.clone().into_iter().collect();
+        notices.extend(accounts::notice(self));
         let has_program = !matches!(spec.runner.program, Program::Persistent | Program::Diagnostics);
         if spec.runner.interactive && has_program {
             notices.push("interactive: the instance stays up and the command is not run".into());

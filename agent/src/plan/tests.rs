@@ -39,6 +39,8 @@ fn outline(plan: &Plan) -> Vec<String> {
         .iter()
         .map(|planned| match &planned.step {
             Step::User { name, .. } => format!("user {name}"),
+            Step::Password { user, .. } => format!("password {user}"),
+            Step::Give { path, .. } => format!("give {path}"),
             Step::Directory { path, .. } => format!("directory {path}"),
             Step::File { path, .. } => format!("file {path}"),
             Step::Link { path, .. } => format!("link {path}"),

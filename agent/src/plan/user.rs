@@ -25,7 +25,7 @@ pub struct Identity {
 }
 
 #[derive(Debug, Clone, PartialEq)]
-struct Account {
+pub(super) struct Account {
     name: String,
     home: String,
     owner: Owner,
@@ -132,7 +132,7 @@ fn shell(scene: &Scene) -> Option<EnvChange> {
 }
 
 /// The first account of the password file's text that fits.
-fn account_by(passwd: &str, fits: impl Fn(&str, u32) -> bool) -> Option<Account> {
+pub(super) fn account_by(passwd: &str, fits: impl Fn(&str, u32) -> bool) -> Option<Account> {
     passwd.lines().find_map(|line| {
         let fields: Vec<&str> = line.split(':').collect();
         let [name, _, uid, gid, _, home, ..] = fields.as_slice() else { return None };
@@ -141,7 +141,7 @@ fn account_by(passwd: &str, fits: impl Fn(&str, u32) -> bool) -> Option<Account>
     })
 }
 
-fn group_id(group: &str, wanted: &str) -> Option<u32> {
+pub(super) fn group_id(group: &str, wanted: &str) -> Option<u32> {
     group.lines().find_map(|line| {
         let mut fields = line.split(':');
         let name = fields.next()?;

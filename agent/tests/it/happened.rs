@@ -119,7 +119,7 @@ impl Expected {
         if let Some(text) = content["text"].as_str() {
             return text.into();
         }
-        if let Some(source) = content["curve"]["source"].as_str() {
+        if let Some(source) = content["curve"]["source"].as_str().or(content["secret"]["source"].as_str()) {
             let What::File(bytes) = &self.tree[source].what else { panic!("{source} is no file") };
             return bytes.clone();
         }
@@ -153,6 +153,11 @@ impl Expected {
                 let (name, home, (uid, gid)) = (text(step, "name"), text(step, "home"), owner(step));
                 self.account("/etc/passwd", name, format!("{name}:x:{uid}:{gid}::{home}:/bin/sh\n"));
                 self.account("/etc/group", name, format!("{name}:x:{gid}:\n"));
+            }
+            "give" => {
+                if let Some(node) = self.tree.get_mut(text(step, "path")).filter(|node| node.mode & 0o002 == 0) {
+                    node.owner = owner(&step["owner"]);
+                }
             }
             "snippet" => effect(text(step, "name"), self),
             "launch" => {
@@ -235,7 +240,7 @@ fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> 
     let read = |path: &str| std::fs::read_to_string(image.at(path)).unwrap_or_default();
     let user_home = spec.runner.user.as_ref().map_or_else(String::new, |user| format!("/home/{}", user.name));
     let archive = spec.archive.clone().unwrap_or_default();
-    let asked: Vec<&str> = ["/home/flux-operator", CURVE_FILE, "/", &user_home, &archive]
+    let asked: Vec<&str> = ["/home/flux-operator", CURVE_FILE, "/", "/etc", "/etc/flux/config", &user_home, &archive]
         .into_iter()
         .chain(Path::new(&spec.runner.logs).ancestors().filter_map(Path::to_str))
         .filter(|path| !path.is_empty())

@@ -1,0 +1,115 @@
+//! A user's password: its SHA-512 crypt in /etc/shadow, without `openssl` or `chpasswd`.
+
+use std::fs::{self, File};
+use std::io::{self, Read};
+use std::os::unix::fs::MetadataExt;
+
+use flux_shared::exit::Category;
+
+use super::crypt;
+use super::files::Files;
+use crate::failure::{Failure, plain};
+use crate::plan::{Mode, Owner};
+
+const SHADOW: &str = "/etc/shadow";
+/// Characters of a salt.
+const SALT: usize = 16;
+
+/// Gives `user` the password that stands in the file `source`, unless it has one.
+pub fn ensure(files: &Files, user: &str, source: &str) -> Result<(), Failure> {
+    let failed = |what: &str, error: &io::Error| {
+        let cause = format!("failed to {what}: {}", plain(error));
+        Failure::new(Category::UserFailed, cause, "run the container as root, or leave out users")
+    };
+    let shadow = files.at(SHADOW);
+    let (text, mode, owner) = match fs::read_to_string(&shadow) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => (
+            String::new(),
+            Mode(0o600),
+            Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() },
+        ),
+        text => {
+            let error = |error: io::Error| failed(&format!("read {}", shadow.display()), &error);
+            let data = fs::metadata(&shadow).map_err(error)?;
+            let owner = Owner { uid: data.uid(), gid: data.gid() };
+            (text.map_err(error)?, Mode(data.mode() & 0o7777), owner)
+        }
+    };
+    if has_password(&text, user) {
+        return Ok(());
+    }
+    let password =
+        fs::read(files.at(source)).map_err(|error| failed(&format!("read the password of {user}"), &error))?;
+    let salt = salt().map_err(|error| failed("get random bytes", &error))?;
+    let text = with_password(&text, user, &crypt::sha512(&password, &salt));
+    files.file(SHADOW, mode, owner, text.as_bytes())
+}
+
+fn has_password(shadow: &str, user: &str) -> bool {
+    let mut lines = shadow.lines().map(|line| line.split(':'));
+    lines.any(|mut fields| fields.next() == Some(user) && fields.next().is_some_and(|hash| hash.starts_with('$')))
+}
+
+/// The text with the user's hash: in its line, or in one more.
+fn with_password(shadow: &str, user: &str, hash: &str) -> String {
+    let mut found = false;
+    let mut text = String::new();
+    for line in shadow.lines() {
+        let mut fields: Vec<&str> = line.split(':').collect();
+        if fields.first() == Some(&user) && fields.len() > 1 {
+            fields[1] = hash;
+            found = true;
+        }
+        text += &fields.join(":");
+        text.push('\n');
+    }
+    if !found {
+        text += &format!("{user}:{hash}::0:99999:7:::\n");
+    }
+    text
+}
+
+fn salt() -> io::Result<String> {
+    let mut bytes = [0; SALT];
+    File::open("/dev/urandom")?.read_exact(&mut bytes)?;
+    Ok(bytes.iter().map(|byte| crypt::letter(*byte)).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_password_is_set_once_and_a_locked_entry_is_opened() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("etc")).unwrap();
+        fs::write(root.path().join("etc/shadow"), "root:*:19000:0:99999:7:::\nada:!:19000:0:99999:7:::\n").unwrap();
+        fs::write(root.path().join("secret"), "butter").unwrap();
+        let files = Files::new(root.path(), "lead");
+        for user in ["ada", "bob", "ada", "bob"] {
+            ensure(&files, user, "/secret").unwrap();
+        }
+        let text = fs::read_to_string(root.path().join("etc/shadow")).unwrap();
+        let hash = |user: &str| {
+            let line = text.lines().find(|line| line.starts_with(&format!("{user}:"))).unwrap();
+            line.split(':').nth(1).unwrap().to_owned()
+        };
+        assert_eq!(text.lines().count(), 3);
+        assert_eq!(hash("root"), "*");
+        for user in ["ada", "bob"] {
+            let hash = hash(user);
+            let salt = hash.split('$').nth(2).unwrap();
+            assert_eq!(crypt::sha512(b"butter", salt), hash);
+        }
+        assert_ne!(hash("ada"), hash("bob"));
+        assert!(!text.contains("butter"));
+    }
+
+    #[test]
+    fn the_file_is_made_for_root_alone() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("secret"), "x").unwrap();
+        ensure(&Files::new(root.path(), "lead"), "ada", "/secret").unwrap();
+        assert_eq!(fs::metadata(root.path().join("etc/shadow")).unwrap().mode() & 0o7777, 0o600);
+    }
+}

@@ -1,0 +1,95 @@
+//! The users of `spec.users`, on every pod: entries in the password files, a home, and a password.
+
+use flux_shared::paths::USERS_DIR;
+
+use super::user::{account_by, group_id, home_of};
+use super::{Mode, Owner, Planned, Scene, Step};
+
+/// The first id for users that the image does not have: after the one that is usual for Flux.
+const FIRST_ID: u32 = 1001;
+
+/// The file with a user's password, in the mounted Secret.
+fn password_of(name: &str) -> String {
+    format!("{USERS_DIR}/{name}")
+}
+
+/// Why there are none, where the spec asks for some; or what else is to be known.
+pub fn notice(scene: &Scene) -> Option<String> {
+    let users = &scene.spec.users;
+    match (users.is_empty(), scene.facts.uid) {
+        (true, _) => None,
+        (false, 0) if scene.is_lead() => {
+            Some(format!("the users {} are made, and not added to Flux Accounting", users.join(", ")))
+        }
+        (false, 0) => None,
+        (false, uid) => {
+            Some(format!("the container runs as uid {uid}, so the users {} cannot be made", users.join(", ")))
+        }
+    }
+}
+
+pub fn steps(scene: &Scene) -> Vec<Planned> {
+    if scene.facts.uid != 0 {
+        return Vec::new();
+    }
+    let mut taken: Vec<u32> = scene.spec.runner.user.iter().map(|user| user.uid).collect();
+    scene.spec.users.iter().flat_map(|name| of_user(scene, name, &mut taken)).collect()
+}
+
+fn of_user(scene: &Scene, name: &str, taken: &mut Vec<u32>) -> Vec<Planned> {
+    let facts = scene.facts;
+    let mut steps = Vec::new();
+    if account_by(&facts.passwd, |known, _| known == name).is_none() {
+        let is_free = |id: &u32| {
+            !taken.contains(id)
+                && account_by(&facts.passwd, |_, uid| uid == *id).is_none()
+                && !facts.group.lines().any(|line| line.split(':').nth(2) == Some(&id.to_string()))
+        };
+        let uid = (FIRST_ID..).find(is_free).unwrap_or(FIRST_ID);
+        taken.push(uid);
+        let owner = Owner { uid, gid: group_id(&facts.group, name).unwrap_or(uid) };
+        let home = home_of(name);
+        if !facts.is_present(&home) {
+            let step = Step::Directory { path: home.clone(), mode: Mode(0o755), owner };
+            steps.push(Planned::with(&["passwd"], step));
+        }
+        let step = Step::User { name: name.to_owned(), uid, gid: owner.gid, home };
+        steps.push(Planned::with(&["uid", "passwd"], step));
+    }
+    let step = Step::Password { user: name.to_owned(), source: password_of(name) };
+    steps.push(Planned::with(&["uid"], step));
+    steps
+}
+
+#[cfg(test)]
+mod tests {
+    use flux_shared::agent_spec::AgentSpec;
+
+    use super::*;
+    use crate::facts::Facts;
+
+    #[test]
+    fn users_get_free_ids_and_those_that_the_image_has_keep_theirs() {
+        let spec = "name='mc'\nusers=['ada','old','bob']\n[runner.user]\nname='flux'\nuid=1002\n";
+        let spec = AgentSpec::from_toml(spec).unwrap();
+        let facts = Facts {
+            passwd: "root:x:0:0::/root:/bin/sh\nold:x:1001:1001::/home/old:/bin/sh\n".into(),
+            group: "root:x:0:\nold:x:1001:\nstaff:x:1003:\n".into(),
+            ..Facts::default()
+        };
+        let scene = Scene::new(&spec, &facts).unwrap();
+        let made: Vec<(String, u32)> = steps(&scene)
+            .into_iter()
+            .filter_map(|planned| match planned.step {
+                Step::User { name, uid, .. } => Some((name, uid)),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(made, [("ada".to_owned(), 1004), ("bob".to_owned(), 1005)]);
+        let passwords = steps(&scene).iter().filter(|it| matches!(it.step, Step::Password { .. })).count();
+        assert_eq!(passwords, 3);
+        let other = Facts { uid: 1000, ..facts };
+        let scene = Scene::new(&spec, &other).unwrap();
+        assert!(steps(&scene).is_empty() && notice(&scene).unwrap().contains("cannot be made"));
+    }
+}

@@ -1,0 +1,235 @@
+//! `flux-agent restful`: fetches the Flux RESTful API, installs it, and runs it. The lead's program
+//! where a cluster has no other.
+//!
+//! ```text
+//! git clone ─► pip install (into a folder of its own) ─► database, users ─► uvicorn
+//! ```
+//!
+//! It runs as the user that Flux runs as, inside the instance: signals, logs and exit codes are those of any program.
+//! A second run finds what the first one finished.
+#![expect(clippy::disallowed_methods, reason = "act: starts programs, reads and writes their files")]
+
+use std::ffi::OsString;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use flux_shared::exit::{NOT_FOUND, of_signal};
+use flux_shared::paths::{RESTFUL_SECRET_KEY, RESTFUL_TOKEN, RESTFUL_USERNAME};
+
+use crate::failure::{Failure, plain};
+use crate::log::{Format, Log};
+use crate::supervise::program::Output;
+use crate::wrap::Inside;
+
+/// Says that what is in the folder is whole.
+const INSTALLED: &str = ".flux-agent-installed";
+/// The server's own database.
+const DATABASE: &str = "flux-restful.db";
+/// Python modules that the server needs, apart from the image's own.
+const PACKAGES: &str = ".packages";
+
+/// What to serve, and how.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Where everything is installed, and the keys are
+    #[arg(long)]
+    directory: PathBuf,
+    /// Address of the repository
+    #[arg(long)]
+    repository: String,
+    /// Branch or tag
+    #[arg(long)]
+    branch: String,
+    #[arg(long)]
+    host: String,
+    #[arg(long)]
+    port: u16,
+    /// Number of nodes that the server tells its users
+    #[arg(long)]
+    nodes: u32,
+    /// Options of jobs that say nothing else
+    #[arg(long, default_value = "")]
+    option_flags: String,
+    /// A user of the server, whose password is in the folder `users`
+    #[arg(long = "user")]
+    users: Vec<String>,
+}
+
+/// Why the server does not come up: one line, and the exit code of what failed.
+struct Stopped {
+    code: u8,
+    line: String,
+}
+
+impl Stopped {
+    fn new(code: u8, line: impl Into<String>) -> Stopped {
+        Stopped { code, line: line.into() }
+    }
+}
+
+/// Serves; the exit code.
+pub fn restful(args: &Args) -> Result<u8, Failure> {
+    crate::runtime::block_on(Box::pin(async {
+        let log = Log::new(Format::Text, false);
+        let mut server = Server { inside: Inside::new()?, args, code: args.directory.join("api") };
+        let served = match server.prepare(log).await {
+            Ok(()) => server.serve().await,
+            Err(stopped) => Err(stopped),
+        };
+        Ok(served.unwrap_or_else(|Stopped { code, line }| {
+            if !line.is_empty() {
+                log.plain("restful", &format!("flux-agent: {line}"));
+            }
+            code
+        }))
+    }))
+}
+
+struct Server<'a> {
+    inside: Inside,
+    args: &'a Args,
+    /// The checkout.
+    code: PathBuf,
+}
+
+impl Server<'_> {
+    async fn prepare(&mut self, log: Log) -> Result<(), Stopped> {
+        if !self.code.join(INSTALLED).exists() {
+            log.info("restful", &format!("fetching {} ({})", self.args.repository, self.args.branch));
+            self.fetch().await?;
+            log.info("restful", "installing what it needs, with pip");
+            self.install().await?;
+            let marker = self.code.join(INSTALLED);
+            fs::write(&marker, "").map_err(|error| failed("write", &marker, &error))?;
+        }
+        self.enter()?;
+        if !self.code.join(DATABASE).exists() {
+            self.database().await?;
+        }
+        Ok(())
+    }
+
+    async fn fetch(&mut self) -> Result<(), Stopped> {
+        let (repository, branch) = (&self.args.repository, &self.args.branch);
+        if self.code.exists() {
+            fs::remove_dir_all(&self.code).map_err(|error| failed("remove", &self.code, &error))?;
+        }
+        let words = ["git", "clone", "--quiet", "--depth=1", "--branch", branch, "--", repository];
+        let argv = words.into_iter().map(OsString::from).chain([self.code.clone().into()]);
+        match self.run(argv).await? {
+            0 => Ok(()),
+            NOT_FOUND => Err(Stopped::new(
+                NOT_FOUND,
+                "the Flux RESTful API needs git, which this image lacks: add it, or give the cluster a command, or interactive: true",
+            )),
+            code => Err(Stopped::new(
+                code,
+                format!(
+                    "failed to fetch {repository} ({branch}): is there such a branch, and a way out to the network? The operator's option --restful-repository names a mirror"
+                ),
+            )),
+        }
+    }
+
+    async fn install(&mut self) -> Result<(), Stopped> {
+        let python = "the Flux RESTful API needs python3 with pip, which this image lacks: add them, or give the cluster a command, or interactive: true";
+        if self.run(["python3", "-m", "pip", "--version"].map(OsString::from)).await? != 0 {
+            return Err(Stopped::new(NOT_FOUND, python));
+        }
+        let words = ["python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"];
+        let (target, list) = (self.code.join(PACKAGES), self.code.join("requirements.txt"));
+        let argv = words.into_iter().map(OsString::from);
+        let argv = argv.chain(["--target".into(), target.into(), "-r".into(), list.into()]);
+        match self.run(argv).await? {
+            0 => Ok(()),
+            code => Err(Stopped::new(
+                code,
+                "failed to install what the Flux RESTful API needs: is there a way out to PyPI? pip takes a mirror from PIP_INDEX_URL in the container's environment",
+            )),
+        }
+    }
+
+    /// The server's working directory and environment.
+    fn enter(&mut self) -> Result<(), Stopped> {
+        let key = |name: &str| self.text(name);
+        let changes = [
+            ("FLUX_SECRET_KEY", key(RESTFUL_SECRET_KEY)?),
+            ("FLUX_USER", key(RESTFUL_USERNAME)?),
+            ("FLUX_TOKEN", key(RESTFUL_TOKEN)?),
+            ("FLUX_REQUIRE_AUTH", "true".into()),
+            ("FLUX_NUMBER_NODES", self.args.nodes.to_string()),
+        ];
+        let environment = &mut self.inside.session.environment;
+        for (name, value) in changes {
+            environment.insert(name.into(), value.into());
+        }
+        if !self.args.option_flags.is_empty() {
+            // What the image says comes first, so that ours wins.
+            let mut flags =
+                environment.get("FLUX_OPTION_FLAGS".as_ref() as &std::ffi::OsStr).cloned().unwrap_or_default();
+            if !flags.is_empty() {
+                flags.push(" ");
+            }
+            flags.push(&self.args.option_flags);
+            environment.insert("FLUX_OPTION_FLAGS".into(), flags);
+        }
+        let mut modules = OsString::from(self.code.join(PACKAGES));
+        modules.push(":");
+        modules.push(&self.code);
+        if let Some(own) = environment.get("PYTHONPATH".as_ref() as &std::ffi::OsStr).filter(|own| !own.is_empty()) {
+            modules.push(":");
+            modules.push(own);
+        }
+        environment.insert("PYTHONPATH".into(), modules);
+        self.inside.session.directory = self.code.clone();
+        Ok(())
+    }
+
+    fn text(&self, name: &str) -> Result<String, Stopped> {
+        let path = self.args.directory.join(name);
+        fs::read_to_string(&path).map_err(|error| failed("read", &path, &error))
+    }
+
+    async fn database(&mut self) -> Result<(), Stopped> {
+        let mut steps: Vec<Vec<String>> =
+            ["-m alembic revision --autogenerate -m tables", "-m alembic upgrade head", "app/db/init_db.py init"]
+                .map(|words| words.split(' ').map(str::to_owned).collect())
+                .into();
+        for user in &self.args.users {
+            let password = self.text(&format!("users/{user}"))?;
+            steps.push(["app/db/init_db.py", "add-user", user, &password].map(str::to_owned).into());
+        }
+        for step in steps {
+            let argv = ["python3".into()].into_iter().chain(step.iter().map(OsString::from));
+            let code = self.run(argv).await?;
+            if code != 0 {
+                // Half a database would be taken for a whole one.
+                let _ = fs::remove_file(self.code.join(DATABASE));
+                let what = step.iter().take(2).map(String::as_str).collect::<Vec<_>>().join(" ");
+                return Err(Stopped::new(code, format!("failed to make the database of the Flux RESTful API: {what}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// The exit code. A stop in the meantime ends all.
+    async fn run(&mut self, argv: impl IntoIterator<Item = OsString>) -> Result<u8, Stopped> {
+        let argv: Vec<OsString> = argv.into_iter().collect();
+        let code = self.inside.run(&argv, Output::Inherit).await;
+        let code = code.map_err(|failure| Stopped::new(failure.category.code(), failure.to_string()))?;
+        match self.inside.supervisor.stop_wanted() {
+            Some(signal) => Err(Stopped::new(of_signal(signal), "")),
+            None => Ok(code),
+        }
+    }
+
+    async fn serve(&mut self) -> Result<u8, Stopped> {
+        let own = [format!("--host={}", self.args.host), format!("--port={}", self.args.port)];
+        let words = ["python3", "-m", "uvicorn", "app.main:app"].map(str::to_owned);
+        self.run(words.into_iter().chain(own).map(OsString::from)).await
+    }
+}
+
+fn failed(what: &str, path: &Path, error: &std::io::Error) -> Stopped {
+    Stopped::new(1, format!("failed to {what} {}: {}", path.display(), plain(error)))
+}
