@@ -11,4 +11,5 @@ mod instance;
 mod live;
 mod people;
 mod pid1;
+mod restful;
 mod snippets;

@@ -1,0 +1,153 @@
+//! The Flux RESTful API, started from a repository that has the same interface of start-up as the real one: a list of
+//! requirements, alembic, a script for the database, `app.main:app` for uvicorn. Needs git, and python3 with pip.
+
+use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+use crate::image::{agent, folder};
+use crate::live::eventually;
+
+/// Stands in for uvicorn: answers every request with what it was started with.
+const UVICORN: &str = r#"
+import http.server, json, os, sys
+class Handler(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        names = ["FLUX_USER", "FLUX_TOKEN", "FLUX_SECRET_KEY", "FLUX_REQUIRE_AUTH", "FLUX_NUMBER_NODES", "FLUX_OPTION_FLAGS"]
+        body = json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "db": open("flux-restful.db").read(),
+            **{name: os.environ.get(name) for name in names}}).encode()
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(body)
+    def log_message(self, *args):
+        pass
+options = dict(word.lstrip("-").split("=") for word in sys.argv[2:])
+print("serving", flush=True)
+http.server.HTTPServer((options["host"], int(options["port"])), Handler).serve_forever()
+"#;
+const DATABASE: &str = "import sys\nopen('flux-restful.db', 'a').write(' '.join(sys.argv[1:]) + '\\n')\n";
+const ALEMBIC: &str = "import sys\nopen('flux-restful.db', 'a').write('alembic ' + sys.argv[1] + '\\n')\n";
+
+fn run(command: &mut Command) -> Output {
+    command.output().unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+/// The repository, with one branch.
+fn repository(at: &Path) -> PathBuf {
+    let place = at.join("repository");
+    for (name, text) in [
+        ("requirements.txt", ""),
+        ("uvicorn/__main__.py", UVICORN),
+        ("alembic/__main__.py", ALEMBIC),
+        ("app/db/init_db.py", DATABASE),
+    ] {
+        let file = place.join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+    let git = |words: &[&str]| {
+        let mut command = Command::new("git");
+        command.args(["-c", "user.name=test", "-c", "user.email=test@localhost"]).args(words).current_dir(&place);
+        assert!(run(&mut command).status.success(), "git {words:?}; git is needed");
+    };
+    git(&["init", "--quiet", "--initial-branch=main"]);
+    git(&["add", "."]);
+    git(&["commit", "--quiet", "--message=all"]);
+    place
+}
+
+struct Server {
+    top: tempfile::TempDir,
+    port: u16,
+}
+
+impl Server {
+    fn new() -> Server {
+        let top = folder();
+        let keys = top.path().join("restful");
+        fs::create_dir_all(keys.join("users")).unwrap();
+        for (name, text) in [("secret-key", "key"), ("username", "flux"), ("token", "t0ken"), ("users/ada", "butter")] {
+            fs::write(keys.join(name), text).unwrap();
+        }
+        let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+        Server { top, port }
+    }
+
+    fn command(&self, repository: &Path, branch: &str) -> Command {
+        let mut command = Command::new(agent());
+        command.arg("restful").arg(format!("--directory={}", self.top.path().join("restful").display()));
+        command.arg(format!("--repository={}", repository.display())).arg(format!("--branch={branch}"));
+        command.args(["--host=127.0.0.1", &format!("--port={}", self.port), "--nodes=4", "--user=ada"]);
+        command.arg("--option-flags=-ompi=openmpi@5").env("FLUX_OPTION_FLAGS", "-ocpu-affinity=off");
+        command.env_remove("PYTHONPATH");
+        command
+    }
+
+    fn answer(&self, child: &mut Child) -> serde_json::Value {
+        let text = eventually("the server answers", || {
+            if let Some(status) = child.try_wait().unwrap() {
+                panic!("it ended with {status}");
+            }
+            let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
+            stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
+            let mut text = String::new();
+            stream.read_to_string(&mut text).ok()?;
+            Some(text)
+        });
+        serde_json::from_str(text.split("\r\n\r\n").nth(1).unwrap()).unwrap()
+    }
+}
+
+fn stop(mut child: Child) -> Option<i32> {
+    let pid = nix::unistd::Pid::from_raw(child.id().cast_signed());
+    nix::sys::signal::kill(pid, nix::sys::signal::Signal::SIGTERM).unwrap();
+    child.wait().unwrap().code()
+}
+
+#[test]
+fn it_is_fetched_installed_and_served_once_and_ends_by_a_signal() {
+    let server = Server::new();
+    let repository = repository(server.top.path());
+    for round in 0..2 {
+        let mut child = server.command(&repository, "main").stdout(Stdio::null()).spawn().unwrap();
+        let answer = server.answer(&mut child);
+        assert_eq!(answer["FLUX_TOKEN"], "t0ken");
+        assert_eq!((&answer["FLUX_USER"], &answer["FLUX_SECRET_KEY"]), (&"flux".into(), &"key".into()));
+        assert_eq!((&answer["FLUX_REQUIRE_AUTH"], &answer["FLUX_NUMBER_NODES"]), (&"true".into(), &"4".into()));
+        assert_eq!(answer["FLUX_OPTION_FLAGS"], "-ocpu-affinity=off -ompi=openmpi@5");
+        assert_eq!(answer["argv"][0], "app.main:app");
+        assert_eq!(answer["db"], "alembic revision\nalembic upgrade\ninit\nadd-user ada butter\n", "round {round}");
+        assert_eq!(stop(child), Some(128 + 15));
+        // Nothing is fetched again.
+        fs::rename(&repository, repository.with_file_name("away")).unwrap_or(());
+    }
+}
+
+#[test]
+fn what_is_missing_is_said_in_one_line_with_a_remedy() {
+    let server = Server::new();
+    let repository = repository(server.top.path());
+    let says = |command: &mut Command, code: i32, text: &str| {
+        let output = run(command.stdout(Stdio::null()).stderr(Stdio::piped()));
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(code), "{said}");
+        let lines: Vec<&str> = said.lines().filter(|line| line.contains(text)).collect();
+        assert_eq!(lines.len(), 1, "{said}");
+        assert!(!said.contains("butter") && !said.contains("t0ken"), "{said}");
+    };
+    says(&mut server.command(&repository, "nowhere"), 128, "failed to fetch");
+    says(server.command(&repository, "main").env("PATH", "/nowhere"), 127, "needs git");
+    let only_git = server.top.path().join("bin");
+    fs::create_dir(&only_git).unwrap();
+    let git = run(Command::new("sh").args(["-c", "command -v git"]));
+    let git = String::from_utf8(git.stdout).unwrap();
+    std::os::unix::fs::symlink(git.trim(), only_git.join("git")).unwrap();
+    says(server.command(&repository, "main").env("PATH", &only_git), 127, "needs python3");
+    fs::write(repository.join("requirements.txt"), "no-such-module-of-ours\n").unwrap();
+    let commit = ["-c", "user.name=t", "-c", "user.email=t@l", "commit", "--quiet", "--all", "--message=more"];
+    assert!(run(Command::new("git").args(commit).current_dir(&repository)).status.success());
+    let mut command = server.command(&repository, "main");
+    says(command.env("PIP_INDEX_URL", "http://127.0.0.1:9/").env("PIP_RETRIES", "0"), 1, "failed to install");
+}
