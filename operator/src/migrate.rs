@@ -2,7 +2,13 @@
 //!
 //! For clusters where v1alpha1 was stored. Until it has been done, the API server needs the webhook to read those objects;
 //! afterwards v1alpha1 could be dropped. It can be run again at any time, and broken off.
-#![expect(clippy::disallowed_types, reason = "it reads and writes what is stored")]
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "it reads and writes what is stored, and waits for the API server"
+)]
+
+use std::time::{Duration, Instant};
 
 use flux_shared::crd::v1alpha2::{MiniCluster, VERSION};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
@@ -17,6 +23,8 @@ use crate::render::labels;
 pub const CRD: &str = "miniclusters.flux-framework.org";
 /// Objects a page.
 const PAGE: u32 = 500;
+/// How long answers of 500 and above are tried again: after an install, the API server takes a moment to trust the webhook.
+const PATIENCE: Duration = Duration::from_secs(30);
 
 /// Why the migration is not complete.
 #[derive(Debug, thiserror::Error)]
@@ -57,19 +65,32 @@ fn parameters() -> PatchParams {
     PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() }
 }
 
+async fn patiently<T>(until: Instant, call: impl AsyncFn() -> Result<T, kube::Error>) -> Result<T, kube::Error> {
+    loop {
+        match call().await {
+            Err(kube::Error::Api(status)) if status.code >= 500 && Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
 /// Writes every MiniCluster once more. The number of them.
 async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
     let all: Api<PartialObjectMeta<MiniCluster>> = Api::all(client.clone());
     let (mut count, mut errors) = (0, Vec::new());
     let mut page = ListParams::default().limit(PAGE);
+    let until = Instant::now() + PATIENCE;
     loop {
-        let list = all.list(&page).await.map_err(failed("list", "MiniClusters"))?;
+        let list = patiently(until, async || all.list(&page).await).await.map_err(failed("list", "MiniClusters"))?;
         for object in list.items {
             count += 1;
             let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
             let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
             // A change of nothing: what is stored differs from what would be stored, so it is written.
-            match api.patch_metadata(&name, &parameters(), &Patch::Merge(&json!({}))).await {
+            let nothing = Patch::Merge(json!({}));
+            match patiently(until, async || api.patch_metadata(&name, &parameters(), &nothing).await).await {
                 Ok(_) => {}
                 Err(kube::Error::Api(status)) if status.code == 404 => {}
                 Err(error) => errors.push(format!("{namespace}/{name}: {error}")),
