@@ -329,7 +329,10 @@ async fn until(deadline: Option<Instant>) {
 async fn parent_gone(watch: &mut Watch, parent: Option<&mut Parent>, stopping: &Stopping) -> Missing {
     match parent {
         Some(parent) if !stopping.passed_on && stopping.since.is_some() => loop {
-            if let Err(missing) = parent.probe().await {
+            // The name goes with the first objects that a delete takes: while the brokers are connected it says nothing.
+            if !watch.is_connected(parent)
+                && let Err(missing) = parent.probe().await
+            {
                 return missing;
             }
             tokio::time::sleep(HOLD_LOOK).await;

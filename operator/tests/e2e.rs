@@ -154,7 +154,7 @@ fn exit_code_7_goes_through_pod_job_and_minicluster() {
 fn delete_while_it_runs_leaves_nothing() {
     test("delete", async |bed| {
         bed.create("mc", 2, json!({ "command": "sleep 3600" })).await;
-        bed.when_condition("mc", "JobRunning").await;
+        bed.when_condition("mc", "Ready").await;
         let start = Instant::now();
         bed.api::<MiniCluster>().delete("mc", &DeleteParams::default()).await.unwrap();
         bed.until("nothing is left", async || {

@@ -34,11 +34,16 @@ impl Watch {
         Watch { proc_net, pause: LOOK_EVERY, next_look: Instant::now() + FIRST_LOOKS_EVERY, seen: false, misses: 0 }
     }
 
+    /// Whether some connection of this network namespace to the parent's port is established.
+    pub fn is_connected(&self, parent: &Parent) -> bool {
+        !established_in(&self.proc_net, parent.port).is_empty()
+    }
+
     /// Until the parent is lost; says what is missing. Safe to drop and call again.
     pub async fn lost(&mut self, parent: &mut Parent) -> Missing {
         loop {
             tokio::time::sleep_until(self.next_look.into()).await;
-            let found = match is_connected(&self.proc_net, parent.port) {
+            let found = match self.is_connected(parent) {
                 true => {
                     self.seen = true;
                     Ok(())
@@ -57,11 +62,6 @@ impl Watch {
             }
         }
     }
-}
-
-/// Whether some connection of this network namespace to remote port `port` is established.
-fn is_connected(proc_net: &Path, port: u16) -> bool {
-    !established_in(proc_net, port).is_empty()
 }
 
 /// The own ends of the connections to remote port `port` that are established.

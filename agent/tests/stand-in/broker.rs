@@ -124,8 +124,7 @@ impl Broker {
             Default::default();
         let code = loop {
             if program.is_none() && followers.len() + 1 >= self.quorum && !self.program.is_empty() {
-                match Command::new(&self.program[0]).args(&self.program[1..]).envs(self.uri()).process_group(0).spawn()
-                {
+                match self.command().spawn() {
                     Ok(child) => program = Some(child),
                     Err(error) => break if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 },
                 }
@@ -201,6 +200,16 @@ impl Broker {
                 _ => {}
             }
         }
+    }
+
+    /// The program, which must not inherit that this process blocks signals.
+    #[allow(unsafe_code, reason = "sigprocmask may be called between fork and exec")]
+    fn command(&self) -> Command {
+        let mut command = Command::new(&self.program[0]);
+        command.args(&self.program[1..]).envs(self.uri()).process_group(0);
+        // SAFETY: the closure makes one system call and allocates nothing.
+        unsafe { command.pre_exec(|| Ok(SigSet::all().thread_unblock()?)) };
+        command
     }
 
     fn uri(&self) -> Option<(String, String)> {
