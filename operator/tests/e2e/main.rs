@@ -3,101 +3,21 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
+mod bed;
+
 use std::time::{Duration, Instant};
 
+use bed::test;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use futures::{AsyncBufReadExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service};
-use kube::api::{DeleteParams, ListParams, LogParams, ObjectMeta, PostParams};
-use kube::{Api, Client, ResourceExt};
-use serde_json::{Value, json};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams, LogParams};
+use serde_json::json;
 
-/// Images are pulled within it.
-const DEADLINE: Duration = Duration::from_secs(300);
 /// A stop takes 3 s or less; a busy machine gets more.
 const STOP: Duration = Duration::from_secs(30);
-const POLL: Duration = Duration::from_millis(200);
-
-struct Bed {
-    client: Client,
-    namespace: String,
-}
-
-impl Bed {
-    fn api<K>(&self) -> Api<K>
-    where
-        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
-    {
-        Api::namespaced(self.client.clone(), &self.namespace)
-    }
-
-    async fn create(&self, name: &str, size: u32, container: Value) {
-        let mut container = container;
-        container["image"] =
-            json!(std::env::var("E2E_APP_IMAGE").expect("E2E_APP_IMAGE must name an image with a shell"));
-        let object = json!({
-            "apiVersion": "flux-framework.org/v1alpha2",
-            "kind": "MiniCluster",
-            "metadata": { "name": name },
-            "spec": { "size": size, "containers": [container] },
-        });
-        self.api()
-            .create(&PostParams::default(), &serde_json::from_value::<MiniCluster>(object).unwrap())
-            .await
-            .unwrap();
-    }
-
-    async fn when_condition(&self, name: &str, type_: &str) -> Value {
-        self.until(&format!("{name} is {type_}"), async || {
-            let cluster = serde_json::to_value(self.api::<MiniCluster>().get(name).await.unwrap()).unwrap();
-            let conditions = cluster["status"]["conditions"].as_array().cloned().unwrap_or_default();
-            let is_true = |it: &Value| it["type"] == type_ && it["status"] == "True";
-            conditions.iter().any(is_true).then(|| cluster["status"].clone())
-        })
-        .await
-    }
-
-    async fn lead(&self, name: &str) -> Option<Pod> {
-        let selector = format!("flux-framework.org/minicluster={name},batch.kubernetes.io/job-completion-index=0");
-        self.api::<Pod>().list(&ListParams::default().labels(&selector)).await.unwrap().items.into_iter().next()
-    }
-
-    async fn until<T>(&self, what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
-        let deadline = Instant::now() + DEADLINE;
-        while Instant::now() < deadline {
-            if let Some(answer) = ask().await {
-                return answer;
-            }
-            tokio::time::sleep(POLL).await;
-        }
-        let clusters = self.api::<MiniCluster>().list(&ListParams::default()).await.unwrap().items;
-        let statuses: Vec<Value> = clusters.iter().map(|it| serde_json::to_value(&it.status).unwrap()).collect();
-        panic!("not in time: {what}\n{statuses:#?}");
-    }
-}
-
-/// Runs a test in a namespace that goes afterwards, even if the test fails.
-fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(std::sync::Arc<Bed>) -> F) {
-    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-    let namespace = format!("e2e-{name}-{}", std::process::id());
-    let (bed, result) = runtime.block_on(async {
-        let client = Client::try_default().await.expect("KUBECONFIG must name a cluster");
-        let metadata = ObjectMeta { name: Some(namespace.clone()), ..ObjectMeta::default() };
-        let object = Namespace { metadata, ..Namespace::default() };
-        Api::all(client.clone()).create(&PostParams::default(), &object).await.unwrap();
-        let bed = std::sync::Arc::new(Bed { client, namespace });
-        let result = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(body(bed.clone()))).await;
-        (bed, result)
-    });
-    runtime.block_on(async {
-        let namespaces: Api<Namespace> = Api::all(bed.client.clone());
-        namespaces.delete(&bed.namespace, &DeleteParams::default()).await.unwrap();
-    });
-    if let Err(panic) = result {
-        std::panic::resume_unwind(panic);
-    }
-}
 
 #[test]
 fn hello_world_prints_live_and_ends_with_0() {

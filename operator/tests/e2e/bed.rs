@@ -1,0 +1,95 @@
+//! A namespace of a real cluster, for one test.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
+use kube::{Api, Client};
+use serde_json::{Value, json};
+
+/// Images are pulled within it.
+const DEADLINE: Duration = Duration::from_secs(300);
+const POLL: Duration = Duration::from_millis(200);
+
+/// The namespace, and a client.
+pub struct Bed {
+    pub client: Client,
+    pub namespace: String,
+}
+
+impl Bed {
+    pub fn api<K>(&self) -> Api<K>
+    where
+        K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+    {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub async fn create(&self, name: &str, size: u32, container: Value) {
+        let mut container = container;
+        container["image"] =
+            json!(std::env::var("E2E_APP_IMAGE").expect("E2E_APP_IMAGE must name an image with a shell"));
+        let object = json!({
+            "apiVersion": "flux-framework.org/v1alpha2",
+            "kind": "MiniCluster",
+            "metadata": { "name": name },
+            "spec": { "size": size, "containers": [container] },
+        });
+        self.api()
+            .create(&PostParams::default(), &serde_json::from_value::<MiniCluster>(object).unwrap())
+            .await
+            .unwrap();
+    }
+
+    pub async fn when_condition(&self, name: &str, type_: &str) -> Value {
+        self.until(&format!("{name} is {type_}"), async || {
+            let cluster = serde_json::to_value(self.api::<MiniCluster>().get(name).await.unwrap()).unwrap();
+            let conditions = cluster["status"]["conditions"].as_array().cloned().unwrap_or_default();
+            let is_true = |it: &Value| it["type"] == type_ && it["status"] == "True";
+            conditions.iter().any(is_true).then(|| cluster["status"].clone())
+        })
+        .await
+    }
+
+    pub async fn lead(&self, name: &str) -> Option<Pod> {
+        let selector = format!("flux-framework.org/minicluster={name},batch.kubernetes.io/job-completion-index=0");
+        self.api::<Pod>().list(&ListParams::default().labels(&selector)).await.unwrap().items.into_iter().next()
+    }
+
+    pub async fn until<T>(&self, what: &str, mut ask: impl AsyncFnMut() -> Option<T>) -> T {
+        let deadline = Instant::now() + DEADLINE;
+        while Instant::now() < deadline {
+            if let Some(answer) = ask().await {
+                return answer;
+            }
+            tokio::time::sleep(POLL).await;
+        }
+        let clusters = self.api::<MiniCluster>().list(&ListParams::default()).await.unwrap().items;
+        let statuses: Vec<Value> = clusters.iter().map(|it| serde_json::to_value(&it.status).unwrap()).collect();
+        panic!("not in time: {what}\n{statuses:#?}");
+    }
+}
+
+/// Runs a test in a namespace that goes afterwards, even if the test fails.
+pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Arc<Bed>) -> F) {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    let namespace = format!("e2e-{name}-{}", std::process::id());
+    let (bed, result) = runtime.block_on(async {
+        let client = Client::try_default().await.expect("KUBECONFIG must name a cluster");
+        let metadata = ObjectMeta { name: Some(namespace.clone()), ..ObjectMeta::default() };
+        let object = Namespace { metadata, ..Namespace::default() };
+        Api::all(client.clone()).create(&PostParams::default(), &object).await.unwrap();
+        let bed = Arc::new(Bed { client, namespace });
+        let result = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(body(bed.clone()))).await;
+        (bed, result)
+    });
+    runtime.block_on(async {
+        let namespaces: Api<Namespace> = Api::all(bed.client.clone());
+        namespaces.delete(&bed.namespace, &DeleteParams::default()).await.unwrap();
+    });
+    if let Err(panic) = result {
+        std::panic::resume_unwind(panic);
+    }
+}
