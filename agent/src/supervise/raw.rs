@@ -12,7 +12,7 @@ use std::os::unix::process::CommandExt;
 use std::process::Command;
 
 use nix::sys::resource::{Resource, setrlimit};
-use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signal::{SigHandler, SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
 use nix::unistd::{Gid, Pid, Uid};
 use tokio::io::unix::AsyncFd;
@@ -101,6 +101,11 @@ pub fn prepare(command: &mut Command, setup: ChildSetup) {
             let _ = nix::unistd::setgroups(groups);
             nix::unistd::setgid(*gid)?;
             nix::unistd::setuid(*uid)?;
+        }
+        // As init gives it: `nohup` and a shell's `&` above the agent leave signals ignored.
+        for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {
+            // SAFETY: the default disposition runs no code of ours.
+            unsafe { nix::sys::signal::signal(signal, SigHandler::SigDfl) }?;
         }
         SigSet::all().thread_unblock()?;
         Ok(())

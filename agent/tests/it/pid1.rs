@@ -43,6 +43,14 @@ fn the_end_by_a_signal_is_128_and_the_signal() {
 }
 
 #[test]
+fn signals_that_are_ignored_above_are_not_ignored_by_the_program() {
+    let agent = agent().display();
+    let script = format!("trap '' HUP INT QUIT TERM; exec {agent} time --label test -- sh -c 'kill -HUP $$; exit 0'");
+    let status = Command::new("sh").args(["-c", &script]).stderr(Stdio::null()).status().unwrap();
+    assert_eq!(status.code(), Some(129));
+}
+
+#[test]
 fn what_cannot_be_started_has_the_codes_of_a_shell() {
     let folder = crate::image::folder();
     let at = |name: &str, text: &str, mode: u32| {
