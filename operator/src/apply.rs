@@ -240,7 +240,8 @@ impl Writer {
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         match api.patch_metadata(&pod.name, &parameters, &Patch::Merge(&change)).await {
             Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            // Gone. (A conflict is none of these: the names of a Job's pods are not used again.)
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(sorted::<Pod>("label", &pod.name, error)),
         }
     }

@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use flux_shared::curve::Certificate;
 use flux_shared::validate::{Problem, ValidMiniCluster};
-
+use kube::client::ClientBuilder;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::lease::Candidate;
@@ -246,7 +246,8 @@ fn block_on<T>(body: impl Future<Output = Result<T, CliError>>) -> Result<T, Cli
 
 async fn connect(metrics: Arc<Metrics>) -> Result<kube::Client, CliError> {
     let config = kube::Config::infer().await.map_err(|error| CliError::Config(Box::new(error)))?;
-    client::client(config, metrics).map_err(|error| CliError::Client(Box::new(error)))
+    let builder = ClientBuilder::try_from(client::settings(config));
+    Ok(client::client(builder.map_err(|error| CliError::Client(Box::new(error)))?, metrics))
 }
 
 #[cfg(test)]

@@ -1,21 +1,37 @@
 //! The client of the API server, whose calls are counted.
-#![expect(clippy::disallowed_types, reason = "makes the client")]
+#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "makes the client, which waits not for ever")]
 
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
+use std::time::Duration;
 
 use http::{Request, Response};
-use kube::client::ClientBuilder;
+use kube::client::{Body, ClientBuilder};
 use kube::{Client, Config};
-use tower::Service;
+use tower::{BoxError, Service};
 
 use crate::metrics::Metrics;
 
-/// A client for `config`. Connections are made when they are needed.
-pub fn client(config: Config, metrics: Arc<Metrics>) -> Result<Client, kube::Error> {
+/// The API server gives up on a call after 60 s. Who hears nothing for longer has lost the connection.
+const PATIENCE: Duration = Duration::from_secs(65);
+
+/// A failed call is not repeated by the client, for minutes, while others wait: each object has its own pauses.
+pub fn settings(mut config: Config) -> Config {
+    config.default_retry = false;
+    config
+}
+
+/// A client whose calls are counted and end. Connections are made when they are needed.
+pub fn client<S, B>(builder: ClientBuilder<S>, metrics: Arc<Metrics>) -> Client
+where
+    S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Send + 'static,
+    S::Future: Send + 'static,
+    B: hyper::body::Body<Data = hyper::body::Bytes> + Send + 'static,
+    B::Error: Into<BoxError>,
+{
     let layer = tower::layer::layer_fn(move |inner| Counted { inner, metrics: metrics.clone() });
-    Ok(ClientBuilder::try_from(config)?.with_layer(&layer).build())
+    builder.with_layer(&layer).build()
 }
 
 #[derive(Debug, Clone)]
@@ -26,7 +42,7 @@ struct Counted<S> {
 
 impl<S, A, B> Service<Request<A>> for Counted<S>
 where
-    S: Service<Request<A>, Response = Response<B>>,
+    S: Service<Request<A>, Response = Response<B>, Error = BoxError>,
     S::Future: Send + 'static,
 {
     type Response = S::Response;
@@ -42,11 +58,29 @@ where
         let metrics = self.metrics.clone();
         let answer = self.inner.call(request);
         Box::pin(async move {
-            let answer = answer.await;
+            let answer = tokio::time::timeout(PATIENCE, answer).await.unwrap_or_else(|late| Err(late.into()));
             let is_watch = uri.query().is_some_and(|query| query.contains("watch=true"));
             let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
             metrics.called(method.as_str(), uri.path(), is_watch, status);
             answer
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tower::ServiceExt;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_connection_that_says_nothing_is_given_up() {
+        let silent = tower::service_fn(|_: Request<()>| std::future::pending::<Result<Response<()>, BoxError>>());
+        let metrics = Arc::new(Metrics::default());
+        let counted = Counted { inner: silent, metrics: metrics.clone() };
+        let request = Request::get("/api/v1/namespaces/a/pods/b").body(()).unwrap();
+        assert!(counted.oneshot(request).await.is_err());
+        let line = "flux_operator_api_calls_total{verb=\"get\",resource=\"pods\",code=\"none\"} 1";
+        assert!(metrics.text([].into_iter()).contains(line));
     }
 }

@@ -11,14 +11,17 @@ use crate::apply::Writer;
 use crate::fetch::Target;
 use crate::metrics::Metrics;
 use crate::observe::{Index, Key};
+use crate::reconcile::ReconcileError;
 use crate::render::Options;
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// Least time between two statuses that differ in nothing but numbers.
 const BETWEEN_NUMBERS: Duration = Duration::from_secs(1);
-/// The longest pause.
+/// The longest pause when only somebody's change can help, which mostly is seen and ends it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// The longest pause when the API server could not do it, which it may any moment.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(30);
 
 /// What all reconciles share.
 #[derive(Debug)]
@@ -89,13 +92,47 @@ impl Context {
     }
 
     /// How long to wait after one more failure: of this object alone, and not all at the same time.
-    pub fn pause(&self, key: &Key) -> Duration {
+    pub fn pause(&self, key: &Key, error: &ReconcileError) -> Duration {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         let count = failures.entry(key.clone()).or_default();
-        let pause = FIRST_PAUSE.saturating_mul(1 << (*count).min(16)).min(LONGEST_PAUSE);
+        let longest = if error.obstacle().is_some() { LONGEST_PAUSE } else { LONGEST_OUTAGE };
+        let pause = FIRST_PAUSE.saturating_mul(1 << (*count).min(16)).min(longest).max(error.asked_to_wait());
         *count += 1;
         let mut hasher = DefaultHasher::new();
         (key, *count).hash(&mut hasher);
         pause.mul_f64(1.0 + (hasher.finish() % 256) as f64 / 1024.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::apply::ApplyError;
+    use crate::status::Obstacle;
+
+    #[tokio::test]
+    async fn each_object_has_its_own_pauses() {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
+        });
+        let options = Options { agent_image: String::new(), view_image: String::new() };
+        let client = kube::client::ClientBuilder::new(service, "default").build();
+        let context = Context::new(Writer::new(client), options, Arc::default());
+        let (one, two) = (Key::new("a", "one"), Key::new("a", "two"));
+        let failed = |code: u16, retry_after_seconds: u32| {
+            let details = serde_json::json!({ "retryAfterSeconds": retry_after_seconds });
+            let details = Some(serde_json::from_value(details).unwrap());
+            let status = kube::core::Status { code, details, ..Default::default() };
+            let source = Box::new(kube::Error::Api(Box::new(status)));
+            ReconcileError::from(ApplyError::Api { verb: "create", kind: "Job".into(), name: "one".into(), source })
+        };
+        let obstacle = || Obstacle { reason: "Forbidden", message: String::new() };
+        let obstacle = || ReconcileError::from(ApplyError::from(obstacle()));
+        let pauses: Vec<f64> = (0..12).map(|_| context.pause(&one, &failed(500, 0)).as_secs_f64()).collect();
+        assert!(pauses[0] < 0.4 && pauses[3] > 1.9 && (30.0..=37.5).contains(&pauses[11]), "{pauses:?}");
+        assert!((300.0..=375.0).contains(&context.pause(&one, &obstacle()).as_secs_f64()));
+        assert!(context.pause(&two, &failed(500, 0)) < Duration::from_millis(400), "nobody else waits");
+        context.succeeded(&one);
+        assert!(context.pause(&one, &failed(429, 7)) >= Duration::from_secs(7), "as long as the API server asks");
     }
 }

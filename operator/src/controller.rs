@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! watches ─► Wake ─► (wait for the first lists; take bursts together) ─► reconcile, several at a time ─► pause on error
-//!         └► pods without their documented label ─► label
+//!         └► pods without their documented label ─► label;  volumes without their MiniCluster ─► sweep
 //! ```
 #![expect(
     clippy::disallowed_types,
@@ -20,11 +20,12 @@ use futures::{FutureExt, StreamExt};
 use kube::runtime::controller::{self, Action, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, ResourceExt};
-use tokio::sync::{mpsc, watch as signal};
+use tokio::sync::{Semaphore, mpsc, watch as signal};
 use tracing::Instrument;
 
 use crate::apply::Writer;
 use crate::apply::storage::Orphan;
+use crate::chores;
 use crate::context::Context;
 use crate::fetch::Cluster;
 use crate::lease::Candidate;
@@ -39,9 +40,11 @@ use crate::webhook::Gate;
 /// How long news about the same MiniCluster is collected.
 const BURST: Duration = Duration::from_millis(100);
 /// Reconciles at the same time. More would only queue up in the API server.
-const CONCURRENCY: u16 = 32;
-/// Labels written at the same time: less urgent than anything else.
-const LABELLERS: usize = 4;
+const CONCURRENCY: usize = 32;
+/// How long a reconcile may take one of these places: what is slow (an admission webhook, say) must not delay others.
+const PLACE: Duration = Duration::from_secs(2);
+/// Labels written at the same time, and volumes deleted: less urgent than anything else.
+const CHORES: usize = 4;
 
 /// What to serve.
 #[derive(Debug, Clone)]
@@ -204,13 +207,23 @@ async fn reconciles(
     let queue = futures::stream::poll_fn(move |task| queue.poll_recv(task))
         .map(|key| Ok::<_, std::convert::Infallible>(ObjectRef::<Cluster>::new(&key.name).within(&key.namespace)))
         .take_until(stop);
-    let config = controller::Config::default().concurrency(CONCURRENCY);
+    let config = controller::Config::default();
+    let places = Arc::new(Semaphore::new(CONCURRENCY));
     let number = AtomicU64::new(0);
     let reconcile = |cluster, context: Arc<Context>| {
         let id = number.fetch_add(1, Ordering::Relaxed);
+        let places = places.clone();
         let timed = async move {
+            // Nobody closes it.
+            let place = places.acquire().await;
             let begin = Instant::now();
-            let result = reconcile(cluster, context.clone()).await;
+            let mut work = std::pin::pin!(reconcile(cluster, context.clone()));
+            let in_time = tokio::time::timeout(PLACE, &mut work).await;
+            drop(place);
+            let result = match in_time {
+                Ok(result) => result,
+                Err(_) => work.await,
+            };
             let outcome = match &result {
                 Ok(_) => Outcome::Success,
                 Err(error) if error.obstacle().is_some() => Outcome::Obstacle,
@@ -238,8 +251,8 @@ async fn reconciles(
 }
 
 /// A failure delays its own object only.
-fn pause(cluster: Arc<Cluster>, _: &ReconcileError, context: Arc<Context>) -> Action {
-    Action::requeue(context.pause(&Key::of(kube::Resource::meta(&*cluster))))
+fn pause(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Context>) -> Action {
+    Action::requeue(context.pause(&Key::of(kube::Resource::meta(&*cluster)), error))
 }
 
 /// Passes on who has to be reconciled, once everything has been listed: before that, nothing is known to be missing.
@@ -279,28 +292,22 @@ async fn dispatch(
 }
 
 /// Deletes PersistentVolumes whose MiniClusters are gone: no garbage collector knows whose they are.
-async fn sweep(context: &Context, store: &Store<Cluster>, mut orphans: mpsc::UnboundedReceiver<Orphan>) {
+async fn sweep(context: &Context, store: &Store<Cluster>, orphans: mpsc::UnboundedReceiver<Orphan>) {
     if store.wait_until_ready().await.is_err() {
         return;
     }
-    while let Some(orphan) = orphans.recv().await {
+    let delete = |orphan: Orphan| async move {
         let key = ObjectRef::new(&orphan.cluster.name).within(&orphan.cluster.namespace);
-        if store.get(&key).is_some_and(|cluster| cluster.uid().as_deref() == Some(&orphan.owner)) {
-            continue;
+        match store.get(&key).is_some_and(|cluster| cluster.uid().as_deref() == Some(&orphan.owner)) {
+            true => Ok(()),
+            false => context.writer.sweep(&orphan).await,
         }
-        if let Err(error) = context.writer.sweep(&orphan).await {
-            crate::telemetry::warn("failed to delete a PersistentVolume", &error);
-        }
-    }
+    };
+    chores::work(orphans, CHORES, "failed to delete a PersistentVolume; it will be tried again", delete).await;
 }
 
 /// Writes the documented label on pods, one call each.
-async fn label(context: &Context, mut unlabelled: mpsc::UnboundedReceiver<Unlabelled>) {
-    let pods = futures::stream::poll_fn(move |task| unlabelled.poll_recv(task));
-    let write = |pod: Unlabelled| async move {
-        if let Err(error) = context.writer.label(&pod).await {
-            crate::telemetry::warn("failed to label a pod", &error);
-        }
-    };
-    pods.for_each_concurrent(LABELLERS, write).await;
+async fn label(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unlabelled>) {
+    let write = |pod: Unlabelled| async move { context.writer.label(&pod).await };
+    chores::work(unlabelled, CHORES, "failed to label a pod; it will be tried again", write).await;
 }

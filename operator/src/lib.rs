@@ -6,6 +6,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
 
 pub mod apply;
+pub mod chores;
 pub mod cli;
 pub mod client;
 pub mod context;

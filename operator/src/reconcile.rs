@@ -45,6 +45,14 @@ impl ReconcileError {
             _ => None,
         }
     }
+
+    /// How long the API server, which has too much to do, asks to wait.
+    pub fn asked_to_wait(&self) -> Duration {
+        let ReconcileError::Apply(ApplyError::Api { source, .. }) = self else { return Duration::ZERO };
+        let kube::Error::Api(status) = source.as_ref() else { return Duration::ZERO };
+        let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        Duration::from_secs(seconds.min(60).into())
+    }
 }
 
 /// One reconcile.

@@ -11,7 +11,7 @@ use flux_operator::apply::Writer;
 use flux_operator::observe::Index;
 use flux_operator::render::services::Member;
 use flux_operator::render::{Facts, Options, objects};
-use flux_operator::{controller, install};
+use flux_operator::{client, controller, install};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::curve::Certificate;
 use flux_shared::manifest::Manifest;
@@ -19,12 +19,13 @@ use flux_shared::validate::validate;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::client::ClientBuilder;
+use kube::client::{Body, ClientBuilder, DynBody};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::events::{Event, EventType};
 use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
 use tokio::sync::oneshot;
+use tower::BoxError;
 
 use crate::controlplane::ControlPlane;
 
@@ -126,9 +127,63 @@ pub struct Calls {
     writes: Arc<AtomicUsize>,
     /// About every fourth call that changes something arrives, and its answer is lost.
     is_flaky: bool,
+    /// What goes wrong, by the call.
+    faults: Option<Arc<Faults>>,
+}
+
+type Faults = dyn Fn(&Call) -> Option<Fault> + Send + Sync;
+
+/// What goes wrong with a call, which never arrives.
+#[derive(Debug, Clone)]
+pub enum Fault {
+    /// It is answered so.
+    Answer(u16),
+    /// It is answered so, but late.
+    Late(Duration, u16),
+    /// The connection breaks.
+    Lost,
+    /// The watch begins, and says at once that its version is too old.
+    Expired,
+}
+
+impl Fault {
+    async fn happen(self) -> Result<http::Response<Box<DynBody>>, BoxError> {
+        let reason = |code: u16| match code {
+            400 => "BadRequest",
+            409 => "Conflict",
+            410 => "Expired",
+            422 => "Invalid",
+            429 => "TooManyRequests",
+            503 => "ServiceUnavailable",
+            504 => "Timeout",
+            _ => "InternalError",
+        };
+        let status = |code: u16| {
+            json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
+                "reason": reason(code), "message": format!("made up: {code}"),
+            })
+        };
+        let (code, body) = match self {
+            Fault::Lost => return Err("the connection broke".into()),
+            Fault::Answer(code) => (code, status(code)),
+            Fault::Late(time, code) => {
+                tokio::time::sleep(time).await;
+                (code, status(code))
+            }
+            Fault::Expired => (200, json!({ "type": "ERROR", "object": status(410) })),
+        };
+        let body = http_body_util::Full::new(hyper::body::Bytes::from(format!("{body}\n")));
+        let body: Box<DynBody> = Box::new(http_body_util::BodyExt::map_err(body, |never| match never {}));
+        Ok(http::Response::builder().status(code).header("content-type", "application/json").body(body).unwrap())
+    }
 }
 
 impl Calls {
+    pub fn with_faults(faults: impl Fn(&Call) -> Option<Fault> + Send + Sync + 'static) -> Calls {
+        Calls { faults: Some(Arc::new(faults)), ..Calls::default() }
+    }
+
     pub fn all(&self) -> Vec<Call> {
         self.log.lock().unwrap().clone()
     }
@@ -214,8 +269,8 @@ impl Bed {
     async fn client_of_operator(&self, calls: &Calls) -> Client {
         let log = calls.clone();
         let layer = tower::layer::layer_fn(move |inner| Counting { inner, log: log.clone() });
-        let builder = ClientBuilder::try_from(config(&plane().operator_kubeconfig).await).unwrap();
-        builder.with_layer(&layer).build()
+        let config = client::settings(config(&plane().operator_kubeconfig).await);
+        client::client(ClientBuilder::try_from(config).unwrap().with_layer(&layer), Default::default())
     }
 
     async fn operator_with(&self, calls: Calls) -> Operator {
@@ -443,12 +498,17 @@ struct Counting<S> {
     log: Calls,
 }
 
-impl<S, B, R> tower::Service<http::Request<B>> for Counting<S>
+/// The name of the object that a call sends, where its path has none.
+async fn name_in(body: &Body) -> Option<String> {
+    let bytes = body.try_clone()?.collect_bytes().await.ok()?;
+    let object: Value = serde_json::from_slice(&bytes).ok()?;
+    object["metadata"]["name"].as_str().map(str::to_owned)
+}
+
+impl<S> tower::Service<http::Request<Body>> for Counting<S>
 where
-    S: tower::Service<http::Request<B>, Response = http::Response<R>>,
+    S: tower::Service<http::Request<Body>, Response = http::Response<Box<DynBody>>, Error = BoxError>,
     S::Future: Send + 'static,
-    S::Error: Send + From<&'static str>,
-    R: Send,
 {
     type Response = S::Response;
     type Error = S::Error;
@@ -458,9 +518,17 @@ where
         self.inner.poll_ready(task)
     }
 
-    fn call(&mut self, request: http::Request<B>) -> Self::Future {
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
         let mut call = Call::of(request.method().as_str(), request.uri());
         let log = self.log.clone();
+        if let Some(faults) = &log.faults {
+            // A body that is at hand is read at once.
+            call.name = futures::FutureExt::now_or_never(name_in(request.body())).flatten().unwrap_or(call.name);
+            if let Some(fault) = faults(&call) {
+                log.log.lock().unwrap().push(call);
+                return Box::pin(fault.happen());
+            }
+        }
         let number = log.writes.fetch_add(usize::from(!call.is_read()), Ordering::SeqCst);
         let is_alive = log.dies_after.is_none_or(|last| number <= last);
         let answer = is_alive.then(|| self.inner.call(request));

@@ -1,0 +1,194 @@
+//! What an API server does when it is not well: the operator gets over all of it, and nobody waits for anybody else.
+
+use std::collections::{BTreeMap, HashSet};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, ListParams};
+use serde_json::json;
+
+use crate::bed::{Bed, Call, Calls, Fault, condition, test, until};
+
+/// Everything of a cluster of size 2 is there, once.
+async fn is_whole(bed: &Bed, name: &str) {
+    bed.when(name, "whole", |status| status["size"] == 2 && status["maximumSize"] == 2).await;
+    assert_eq!(bed.all_pods(name).await.len(), 2);
+    bed.api::<Secret>().get(&format!("{name}-curve")).await.unwrap();
+    until("it owns the Service", async || {
+        let service = bed.api::<Service>().get_opt("flux-service").await.unwrap()?;
+        service.owner_references().iter().any(|owner| owner.name == name).then_some(())
+    })
+    .await;
+}
+
+#[test]
+fn an_answer_of_any_kind_to_any_call_is_got_over() {
+    test("answers", async |bed| {
+        const CODES: [u16; 7] = [429, 500, 503, 504, 409, 422, 400];
+        // Each call of each cluster fails once; each cluster has its own order of answers.
+        let seen: Mutex<HashSet<(String, String, String)>> = Mutex::default();
+        let number = AtomicUsize::new(0);
+        let calls = Calls::with_faults(move |call: &Call| {
+            let of_all = matches!(call.verb.as_str(), "list" | "watch") || call.resource == "events";
+            let key = (call.verb.clone(), call.resource.clone(), call.name.clone());
+            let is_new = !of_all && seen.lock().unwrap().insert(key);
+            is_new.then(|| Fault::Answer(CODES[number.fetch_add(1, Ordering::SeqCst) % CODES.len()]))
+        });
+        let operator = bed.operator_of(calls, |_| {}).await;
+        let names = ["a", "b", "c", "d", "e", "f", "g"];
+        for name in names {
+            bed.create(name, json!({ "size": 2 })).await.unwrap();
+        }
+        for name in names {
+            is_whole(&bed, name).await;
+            let status = serde_json::to_value(bed.get(name).await).unwrap()["status"].clone();
+            assert_eq!(status["reason"], serde_json::Value::Null, "what is over is not said any more: {status:#}");
+        }
+        until("every pod has its label, though each patch failed once", async || {
+            let pods = bed.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
+            pods.iter().all(|pod| pod.labels().contains_key("job-index")).then_some(())
+        })
+        .await;
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn what_the_api_server_refuses_is_in_the_status_and_its_trouble_is_not() {
+    test("refused", async |bed| {
+        let is_well = Arc::new(AtomicBool::new(false));
+        let well = is_well.clone();
+        let calls = Calls::with_faults(move |call: &Call| match (call.verb.as_str(), call.resource.as_str()) {
+            ("create", "jobs") if !well.load(Ordering::SeqCst) => {
+                Some(Fault::Answer(if call.name == "refused" { 422 } else { 500 }))
+            }
+            _ => None,
+        });
+        let operator = bed.operator_of(calls, |_| {}).await;
+        bed.create("refused", json!({ "size": 2 })).await.unwrap();
+        bed.create("failing", json!({ "size": 2 })).await.unwrap();
+        let status = bed.when("refused", "refused", |status| status["reason"] == "Refused").await["status"].clone();
+        let message = "the API server refused to create Job refused: made up: 422";
+        assert_eq!(status["message"], message, "{status:#}");
+        assert_eq!(condition(&status, "JobRequested")["reason"], "Refused");
+        let status = bed.when("failing", "seen", |status| status["phase"] == "Pending").await["status"].clone();
+        assert_ne!(status["reason"], "Refused", "{status:#}");
+        is_well.store(true, Ordering::SeqCst);
+        for name in ["refused", "failing"] {
+            is_whole(&bed, name).await;
+        }
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn many_broken_and_slow_ones_delay_no_other_and_are_tried_ever_less() {
+    test("broken", async |bed| {
+        // More than there are places for reconciles.
+        const BROKEN: usize = 40;
+        let attempts: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
+        let log = attempts.clone();
+        let calls = Calls::with_faults(move |call: &Call| {
+            if call.resource != "configmaps" || !call.name.starts_with("bad") {
+                return None;
+            }
+            *log.lock().unwrap().entry(call.name.clone()).or_default() += 1;
+            match call.name.starts_with("bad-slow") {
+                true => Some(Fault::Late(Duration::from_secs(30), 504)),
+                false => Some(Fault::Answer(503)),
+            }
+        });
+        let operator = bed.operator_of(calls, |_| {}).await;
+        for number in 0..BROKEN {
+            bed.create(&format!("bad-slow-{number}"), json!({ "size": 2 })).await.unwrap();
+        }
+        bed.create("bad-fast", json!({ "size": 2 })).await.unwrap();
+        until("all places are taken", async || (attempts.lock().unwrap().len() > BROKEN / 2).then_some(())).await;
+        let begin = Instant::now();
+        bed.create("good", json!({ "size": 2 })).await.unwrap();
+        is_whole(&bed, "good").await;
+        assert!(begin.elapsed() < Duration::from_secs(15), "it took {:?}", begin.elapsed());
+        // 0.25 s, 0.5 s, 1 s, … and so at most 7 attempts in 20 s.
+        while begin.elapsed() < Duration::from_secs(12) {
+            tokio::time::sleep(Duration::from_millis(100)).await;
+        }
+        let fast = attempts.lock().unwrap()["bad-fast-agent"];
+        assert!((3..=7).contains(&fast), "{fast} attempts");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn watches_that_expire_or_break_miss_nothing() {
+    test("expired", async |bed| {
+        // The first three watches of each kind.
+        let begun: Mutex<BTreeMap<String, usize>> = Mutex::default();
+        let calls = Calls::with_faults(move |call: &Call| {
+            if call.verb != "watch" {
+                return None;
+            }
+            let mut begun = begun.lock().unwrap();
+            let number = begun.entry(call.resource.clone()).or_default();
+            *number += 1;
+            [Fault::Expired, Fault::Lost, Fault::Expired, Fault::Answer(500)].get(*number - 1).cloned()
+        });
+        let operator = bed.operator_of(calls.clone(), |_| {}).await;
+        for name in ["stays", "goes"] {
+            bed.create(name, json!({ "size": 2 })).await.unwrap();
+        }
+        is_whole(&bed, "stays").await;
+        is_whole(&bed, "goes").await;
+        for pod in bed.pods("stays", 2).await.values() {
+            bed.run_pod(pod).await;
+        }
+        bed.api::<MiniCluster>().delete("goes", &DeleteParams::default()).await.unwrap();
+        bed.when_condition("stays", "Ready", "True").await;
+        let pods = bed.pods("stays", 2).await;
+        bed.end_pod(&pods[&0], 7, "Error", "").await;
+        let status = until("its end is seen", async || {
+            bed.reap("stays").await;
+            let cluster = serde_json::to_value(bed.get("stays").await).unwrap();
+            (condition(&cluster["status"], "Failed")["status"] == "True").then(|| cluster["status"].clone())
+        })
+        .await;
+        assert_eq!(status["exitCode"], 7);
+        until("the other is gone", async || {
+            bed.reap("goes").await;
+            bed.api::<Job>().get_opt("goes").await.unwrap().is_none().then_some(())
+        })
+        .await;
+        let lists = calls.all().into_iter().filter(|call| call.verb == "list" && call.resource == "pods").count();
+        assert!(lists >= 2, "an expired watch lists again: {lists}");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn what_happens_while_the_api_server_is_out_of_reach_is_seen_afterwards() {
+    test("outage", async |bed| {
+        let is_gone = Arc::new(AtomicBool::new(false));
+        let gone = is_gone.clone();
+        let calls = Calls::with_faults(move |_: &Call| gone.load(Ordering::SeqCst).then_some(Fault::Lost));
+        let operator = bed.operator_of(calls, |_| {}).await;
+        bed.create("before", json!({ "size": 2 })).await.unwrap();
+        is_whole(&bed, "before").await;
+        is_gone.store(true, Ordering::SeqCst);
+        let pods = bed.pods("before", 2).await;
+        for pod in pods.values() {
+            bed.run_pod(pod).await;
+        }
+        bed.create("meanwhile", json!({ "size": 2 })).await.unwrap();
+        tokio::time::sleep(Duration::from_secs(5)).await;
+        let status = serde_json::to_value(bed.get("meanwhile").await).unwrap()["status"].clone();
+        assert_eq!(status, serde_json::Value::Null, "it really is out of reach");
+        is_gone.store(false, Ordering::SeqCst);
+        bed.when_condition("before", "Ready", "True").await;
+        is_whole(&bed, "meanwhile").await;
+        operator.stop().await;
+    });
+}

@@ -1,0 +1,194 @@
+//! An operator that is killed at every single call of a change, one after the other: the next one finishes it, and the end
+//! is the same.
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Secret};
+use kube::Api;
+use kube::api::DeleteParams;
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, condition, test, until};
+
+/// A change of a cluster that stands.
+struct Change<'a> {
+    spec: Value,
+    /// At least so many calls that change something are made: the test looks at something.
+    least: usize,
+    bed: &'a Bed,
+}
+
+impl Change<'_> {
+    /// `is_done` plays the kubelet, too. It looks at what is, and not at who did it.
+    async fn killed_at_every_call(self, change: impl AsyncFn(&str), is_done: impl AsyncFn(&str) -> bool) {
+        let Change { spec, least, bed } = self;
+        for round in 0..20 {
+            let name = format!("mc-{round}");
+            let mut spec = spec.clone();
+            spec["network"] = json!({ "headlessName": format!("net-{round}") });
+            let first = bed.operator().await;
+            bed.create(&name, spec).await.unwrap();
+            bed.when(&name, "whole", |status| status["size"] == 2 && status["maximumSize"].is_u64()).await;
+            until("it owns its Service", async || {
+                let service = bed.api::<k8s_openapi::api::core::v1::Service>();
+                service.get_opt(&format!("net-{round}")).await.unwrap()?.metadata.owner_references
+            })
+            .await;
+            first.stop().await;
+            let key = bed.api::<Secret>().get(&format!("{name}-curve")).await.unwrap();
+            let job = bed.job(&name).await;
+
+            change(&name).await;
+            let victim = bed.operator_that_dies(round).await;
+            let was_done = until("it is killed, or done", async || match victim.is_dead() {
+                true => Some(false),
+                false => is_done(&name).await.then_some(true),
+            })
+            .await;
+            drop(victim);
+            let second = bed.operator().await;
+            until(&format!("it is done after call {round}"), async || is_done(&name).await.then_some(())).await;
+            second.stop().await;
+            if let Some(now) = bed.api::<Secret>().get_opt(&format!("{name}-curve")).await.unwrap() {
+                assert_eq!(key.data, now.data, "the key is made once");
+            }
+            if let Some(now) = bed.api::<Job>().get_opt(&name).await.unwrap() {
+                assert_eq!(now.metadata.uid, job.metadata.uid, "the Job is made once");
+            }
+            let _ = bed.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await;
+            if was_done {
+                assert!(round >= least, "it was killed {round} times only");
+                return;
+            }
+        }
+        panic!("it makes too many calls");
+    }
+}
+
+async fn status(bed: &Bed, name: &str) -> Value {
+    let cluster = bed.api::<MiniCluster>().get_opt(name).await.unwrap();
+    serde_json::to_value(cluster).unwrap()["status"].take()
+}
+
+async fn end_lead(bed: &Bed, name: &str, code: i32) {
+    let pods = bed.pods(name, 2).await;
+    bed.end_pod(&pods[&0], code, if code == 0 { "Completed" } else { "Error" }, "").await;
+    until("the Job has ended", async || {
+        bed.reap(name).await;
+        bed.job(name)
+            .await
+            .status?
+            .conditions?
+            .into_iter()
+            .find(|it| matches!(it.type_.as_str(), "Complete" | "Failed"))
+    })
+    .await;
+}
+
+#[test]
+fn while_it_scales() {
+    test("killed-scale", async |bed| {
+        let change = Change { spec: json!({ "size": 2, "maxSize": 3 }), least: 2, bed: &bed };
+        let scale = async |name: &str| {
+            bed.patch::<MiniCluster>(name, json!({ "spec": { "size": 3 } })).await.unwrap();
+        };
+        let is_done = async |name: &str| bed.all_pods(name).await.len() == 3 && status(&bed, name).await["size"] == 3;
+        change.killed_at_every_call(scale, is_done).await;
+    });
+}
+
+#[test]
+fn while_it_suspends() {
+    test("killed-suspend", async |bed| {
+        let change = Change { spec: json!({ "size": 2, "suspend": false }), least: 2, bed: &bed };
+        let suspend = async |name: &str| {
+            bed.patch::<MiniCluster>(name, json!({ "spec": { "suspend": true } })).await.unwrap();
+        };
+        let is_done = async |name: &str| {
+            bed.reap(name).await;
+            let status = status(&bed, name).await;
+            bed.all_pods(name).await.is_empty()
+                && condition(&status, "Suspended")["status"] == "True"
+                && status["size"] == 0
+        };
+        change.killed_at_every_call(suspend, is_done).await;
+    });
+}
+
+#[test]
+fn while_it_says_how_it_ended() {
+    test("killed-end", async |bed| {
+        let change = Change { spec: json!({ "size": 2 }), least: 1, bed: &bed };
+        let is_done = async |name: &str| {
+            bed.reap(name).await;
+            let status = status(&bed, name).await;
+            condition(&status, "Failed")["status"] == "True" && status["exitCode"] == 7 && status["failedIndex"] == 0
+        };
+        change.killed_at_every_call(async |name| end_lead(&bed, name, 7).await, is_done).await;
+    });
+}
+
+#[test]
+fn while_it_goes_when_its_time_is_over() {
+    test("killed-ttl", async |bed| {
+        let change = Change { spec: json!({ "size": 2, "ttlSecondsAfterFinished": 0 }), least: 2, bed: &bed };
+        let is_done = async |name: &str| bed.api::<MiniCluster>().get_opt(name).await.unwrap().is_none();
+        change.killed_at_every_call(async |name| end_lead(&bed, name, 0).await, is_done).await;
+    });
+}
+
+fn with_volume() -> Value {
+    json!({
+        "size": 2, "cleanupPods": true, "volumes": { "data": { "path": "/tmp/data" } },
+        "services": [{ "image": "cache:1", "name": "cache" }],
+        "containers": [{ "image": "app:1", "command": "ls /data", "volumes": { "data": { "path": "/data" } } }],
+    })
+}
+
+async fn has_volume(bed: &Bed, name: &str) -> bool {
+    let volumes: Api<PersistentVolume> = Api::all(bed.client.clone());
+    let volume = volumes.get_opt(&format!("{}.{name}.data", bed.namespace)).await.unwrap();
+    volume.is_some() || bed.api::<PersistentVolumeClaim>().get_opt(&format!("{name}.data")).await.unwrap().is_some()
+}
+
+/// Plays the kubelet for all pods, those of services too.
+async fn reap_all(bed: &Bed) {
+    let pods = bed.api::<k8s_openapi::api::core::v1::Pod>();
+    for pod in pods.list(&Default::default()).await.unwrap().items {
+        if pod.metadata.deletion_timestamp.is_some() {
+            let name = pod.metadata.name.unwrap_or_default();
+            let _ = pods.delete(&name, &DeleteParams::default().grace_period(0)).await;
+        }
+    }
+}
+
+#[test]
+fn while_it_cleans_up() {
+    test("killed-clean", async |bed| {
+        let change = Change { spec: with_volume(), least: 4, bed: &bed };
+        let is_done = async |name: &str| {
+            reap_all(&bed).await;
+            let status = status(&bed, name).await;
+            condition(&status, "CleanedUp")["status"] == "True"
+                && status["exitCode"] == 0
+                && bed.all_pods(name).await.is_empty()
+                && !has_volume(&bed, name).await
+        };
+        change.killed_at_every_call(async |name| end_lead(&bed, name, 0).await, is_done).await;
+    });
+}
+
+#[test]
+fn while_a_deleted_clusters_volume_is_swept() {
+    test("killed-sweep", async |bed| {
+        let change = Change { spec: with_volume(), least: 1, bed: &bed };
+        let delete = async |name: &str| {
+            bed.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
+        };
+        let is_done = async |name: &str| {
+            reap_all(&bed).await;
+            bed.api::<Job>().get_opt(name).await.unwrap().is_none() && !has_volume(&bed, name).await
+        };
+        change.killed_at_every_call(delete, is_done).await;
+    });
+}
