@@ -167,7 +167,7 @@ impl Writer {
             Ok(made) => Ok(Outcome::Made(made)),
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
                 let there = api.get_metadata(&name).await.map_err(|error| sorted::<K>("get", &name, error))?;
-                belongs::<K>(&there.metadata, owner)?;
+                belongs::<K>(&there.metadata, object.meta(), owner)?;
                 let mut known = object.clone();
                 *known.meta_mut() = there.metadata;
                 Ok(Outcome::Existed(known))
@@ -278,22 +278,28 @@ impl<K> Outcome<K> {
 
 type Metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// Whether an object that has the name we need is ours.
-fn belongs<K: Resource<DynamicType = ()>>(there: &Metadata, owner: &str) -> Result<(), Obstacle> {
+/// Whether an object that has the name we need is ours. `wanted`: as we would make it.
+fn belongs<K: Resource<DynamicType = ()>>(there: &Metadata, wanted: &Metadata, owner: &str) -> Result<(), Obstacle> {
     let going = there.deletion_timestamp.is_some();
     if controller_uid(there) == Some(owner) && !going {
         return Ok(());
     }
     let (kind, name) = (K::kind(&()), there.name.as_deref().unwrap_or_default());
-    let owners = there.owner_references.as_deref().unwrap_or_default();
     // Of an earlier MiniCluster of the same name: the garbage collector is on its way.
     let managed = there.labels.as_ref().and_then(|all| all.get(labels::MANAGED_BY)).map(String::as_str);
-    let previous = managed == Some(labels::MANAGER) && owners.iter().any(|owner| owner.kind == KIND);
+    let previous =
+        managed == Some(labels::MANAGER) && owner_name(there).is_some_and(|it| Some(it) == owner_name(wanted));
     if going || previous {
         let message = format!("{kind} {name} of an earlier MiniCluster is still being deleted");
         return Err(Obstacle { reason: "WaitingForPrevious", message });
     }
     Err(taken(&kind, name))
+}
+
+/// The MiniCluster that an object belongs to.
+fn owner_name(metadata: &Metadata) -> Option<&str> {
+    let owners = metadata.owner_references.as_deref().unwrap_or_default();
+    owners.iter().find(|owner| owner.kind == KIND).map(|owner| owner.name.as_str())
 }
 
 fn taken(kind: &str, name: &str) -> Obstacle {

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use flux_shared::crd::definition::{Conversion, WebhookClient};
+use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
@@ -12,6 +13,8 @@ use crate::{migrate, webhook};
 
 /// The name of the operator's own objects.
 pub const NAME: &str = "flux-operator";
+/// The name of the policy on `spec.volumes`.
+const VOLUMES_POLICY: &str = "flux-operator-volumes";
 /// Where the operator's pod tells of its health.
 const HEALTH_PORT: u16 = 8080;
 /// The port of the webhook's Service.
@@ -209,12 +212,52 @@ pub fn manifests(settings: &Settings) -> Result<String, InstallError> {
             binding(webhook::NAME, None, &settings.namespace),
             role(webhook::NAME, own, WEBHOOK_OWN_PERMISSIONS),
             binding(webhook::NAME, own, &settings.namespace),
+            yaml::document(&volumes_policy()?)?,
+            yaml::document(&volumes_policy_binding()?)?,
             yaml::document(&webhook_service(settings)?)?,
             yaml::document(&disruption_budget(settings)?)?,
         ]);
     }
     documents.push(yaml::document(&deployment(settings)?)?);
     Ok(yaml::stream(documents))
+}
+
+/// `spec.volumes` becomes PersistentVolumes, which are directories of nodes or disks with anybody's Secret: only for those who
+/// may make them without us.
+fn volumes_policy() -> Result<ValidatingAdmissionPolicy, InstallError> {
+    let value = json!({
+        "metadata": { "name": VOLUMES_POLICY, "labels": operator_labels() },
+        "spec": {
+            "failurePolicy": "Fail",
+            "matchConstraints": { "resourceRules": [{
+                "apiGroups": ["flux-framework.org"],
+                "apiVersions": ["v1alpha2"],
+                "operations": ["CREATE", "UPDATE"],
+                "resources": ["miniclusters"],
+            }] },
+            "matchConditions": [
+                { "name": "has-volumes", "expression": "has(object.spec.volumes) && object.spec.volumes.size() > 0" },
+                {
+                    "name": "new-volumes",
+                    "expression": "request.operation == 'CREATE' || !has(oldObject.spec.volumes) || oldObject.spec.volumes != object.spec.volumes",
+                },
+            ],
+            "validations": [{
+                "expression": "authorizer.group('').resource('persistentvolumes').check('create').allowed()",
+                "reason": "Forbidden",
+                "message": "spec.volumes makes PersistentVolumes, which you may not create: ask an administrator, or mount a claim by containers[].volumes and claimName",
+            }],
+        },
+    });
+    serde_json::from_value(value).map_err(|e| InstallError::Object("ValidatingAdmissionPolicy", e))
+}
+
+fn volumes_policy_binding() -> Result<ValidatingAdmissionPolicyBinding, InstallError> {
+    let value = json!({
+        "metadata": { "name": VOLUMES_POLICY, "labels": operator_labels() },
+        "spec": { "policyName": VOLUMES_POLICY, "validationActions": ["Deny"] },
+    });
+    serde_json::from_value(value).map_err(|e| InstallError::Object("ValidatingAdmissionPolicyBinding", e))
 }
 
 fn operator_labels() -> Value {

@@ -153,9 +153,9 @@ impl Index {
         self.state().volumes.values().filter(|volume| volume.owner == owner).cloned().collect()
     }
 
-    /// A Job as it is now. The MiniCluster, if this is news.
+    /// A Job as it is now. The MiniCluster, if this is news. A copy under another name is nobody's, whatever its labels say.
     pub fn job(&self, metadata: &ObjectMeta, seen: JobSeen) -> Option<Key> {
-        let key = Key::cluster_of(metadata, labels::CLUSTER)?;
+        let key = Key::cluster_of(metadata, labels::CLUSTER).filter(|key| *key == Key::of(metadata))?;
         let mut state = self.state();
         let job = &mut state.clusters.entry(key.clone()).or_default().job;
         let news = job.as_ref() != Some(&seen);
@@ -165,7 +165,9 @@ impl Index {
 
     /// A pod as it is now: the MiniCluster if this is news, and the pod if it needs its label.
     pub fn pod(&self, metadata: &ObjectMeta, mut seen: PodSeen) -> (Option<Key>, Option<Unlabelled>) {
-        if let Some(key) = Key::cluster_of(metadata, labels::SERVICES_OF) {
+        // A broker has the first label, whatever else its author gave it.
+        let is_broker = Key::cluster_of(metadata, labels::CLUSTER).is_some();
+        if let Some(key) = Key::cluster_of(metadata, labels::SERVICES_OF).filter(|_| !is_broker) {
             let services_pod = (uid(metadata), controller_uid(metadata).map(str::to_owned));
             let mut state = self.state();
             let place = &mut state.clusters.entry(key.clone()).or_default().services_pod;

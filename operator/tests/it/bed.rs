@@ -294,6 +294,21 @@ impl Bed {
         Operator { calls, stop: Some(stop), task }
     }
 
+    /// A ServiceAccount of this namespace that may do everything with MiniClusters, and nothing else; to be asked as it.
+    pub async fn tenant(&self) -> Client {
+        let kubectl = |arguments: &[&str]| {
+            let mut all = vec!["-n", &self.namespace, "create"];
+            all.extend(arguments);
+            plane()._plane.kubectl(&all).unwrap();
+        };
+        kubectl(&["serviceaccount", "tenant"]);
+        kubectl(&["role", "tenant", "--verb=*", "--resource=miniclusters.flux-framework.org"]);
+        kubectl(&["rolebinding", "tenant", "--role=tenant", &format!("--serviceaccount={}:tenant", self.namespace)]);
+        let mut config = config(plane()._plane.kubeconfig_path()).await;
+        config.auth_info.impersonate = Some(format!("system:serviceaccount:{}:tenant", self.namespace));
+        Client::try_from(config).unwrap()
+    }
+
     /// Calls of a writer that has seen nothing, about a cluster whose objects are all there but the Job's size.
     pub async fn calls_about_what_exists(&self) -> Vec<Call> {
         let calls = Calls::default();
@@ -449,6 +464,11 @@ impl Bed {
             }
         }
     }
+}
+
+/// That of the operator's account.
+pub fn operator_kubeconfig() -> PathBuf {
+    plane().operator_kubeconfig.clone()
 }
 
 /// The administrator's.

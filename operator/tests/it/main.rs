@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 mod bed;
+mod canary;
 mod change;
 mod controlplane;
 mod dead_fields;
@@ -18,4 +19,5 @@ mod quiet;
 mod refuse;
 mod sdk;
 mod storage;
+mod tenants;
 mod zones;

@@ -1,0 +1,180 @@
+//! Where secrets may be seen: in their Secrets, and nowhere else. Every object that there is, the operator's log at its most
+//! talkative, its figures, and what people are shown are searched for the curve key, passwords and tokens.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::process::{Child, Command, Stdio};
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::core::v1::Secret;
+use kube::api::{DeleteParams, DynamicObject, ListParams};
+use kube::discovery::{Discovery, verbs};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, condition, operator_kubeconfig, test, until};
+
+/// The program itself, with a log that nothing is kept out of.
+struct Program {
+    child: Child,
+    address: String,
+}
+
+impl Program {
+    fn start(namespace: &str) -> Program {
+        let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
+            .args(["run", "--log=trace", "--namespace", namespace, "--health", &address])
+            .env("KUBECONFIG", operator_kubeconfig())
+            .stdin(Stdio::null())
+            .stderr(Stdio::piped())
+            .spawn()
+            .unwrap();
+        Program { child, address }
+    }
+
+    fn metrics(&self) -> String {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+        let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+}
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// All values of the Secrets of a cluster, but those that are no secret (names of users).
+async fn secrets(bed: &Bed, cluster: &str) -> Vec<(String, String)> {
+    let all = bed.api::<Secret>().list(&ListParams::default()).await.unwrap().items;
+    let mine = all.into_iter().filter(|secret| secret.name_any().starts_with(&format!("{cluster}-")));
+    let mut found = Vec::new();
+    for secret in mine {
+        for (key, value) in secret.data.iter().flatten() {
+            let place = format!("{}/{key}", secret.name_any());
+            let text = String::from_utf8(value.0.clone()).unwrap();
+            match text.lines().find_map(|line| line.trim().strip_prefix("secret-key = ")) {
+                Some(key) => found.push((place, key.trim_matches('"').to_owned())),
+                None if text.len() >= 8 => found.push((place, text)),
+                None => {}
+            }
+        }
+    }
+    found
+}
+
+/// Every object that an administrator can list, as text, but Secrets and the MiniClusters whose authors wrote a secret.
+async fn everything(bed: &Bed) -> Vec<(String, String)> {
+    let discovery = Discovery::new(bed.client.clone()).run().await.unwrap();
+    let mut all = Vec::new();
+    for (resource, capabilities) in discovery.groups().flat_map(|group| group.recommended_resources()) {
+        if resource.kind == "Secret" || !capabilities.supports_operation(verbs::LIST) {
+            continue;
+        }
+        let api: Api<DynamicObject> = Api::all_with(bed.client.clone(), &resource);
+        let Ok(list) = api.list(&ListParams::default()).await else { continue };
+        for mut object in list.items {
+            if resource.kind == "MiniCluster" {
+                object.data["spec"]["flux"]["curveCert"].take();
+            }
+            let place = format!("{} {}", resource.kind, object.name_any());
+            all.push((place, serde_json::to_string(&object).unwrap()));
+        }
+    }
+    all
+}
+
+#[test]
+fn secrets_are_seen_in_their_secrets_only() {
+    test("canary", async |bed| {
+        let mut program = Program::start(&bed.namespace);
+        let mut log = program.child.stderr.take().unwrap();
+        let log = std::thread::spawn(move || {
+            let mut text = String::new();
+            log.read_to_string(&mut text).unwrap();
+            text
+        });
+        let containers = json!([
+            { "image": "app:1", "runFlux": true },
+            { "image": "db:1", "name": "db", "ports": [5432] },
+        ]);
+        let spec = json!({
+            "size": 2, "maxSize": 3, "containers": containers, "users": [{ "name": "ada" }, { "name": "bob" }],
+            "fluxRestful": {}, "services": [{ "image": "cache:1", "name": "cache" }],
+        });
+        bed.create("made", spec).await.unwrap();
+        let secret = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs";
+        let cert = |key: &str| {
+            format!(
+                "metadata\n    name = \"mc\"\ncurve\n    public-key = \"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{{hID\"\n    secret-key = \"{key}\"\n"
+            )
+        };
+        bed.create("given", json!({ "size": 1, "flux": { "curveCert": cert(secret) } })).await.unwrap();
+        let typo = &secret[1..];
+        bed.create("typo", json!({ "size": 1, "flux": { "curveCert": cert(typo) } })).await.unwrap();
+        bed.when("typo", "invalid", |status| status["phase"] == "Invalid").await;
+        // A life with everything that is written about it.
+        let pods = bed.pods("made", 2).await;
+        for pod in pods.values() {
+            bed.run_pod(pod).await;
+        }
+        bed.when_condition("made", "Ready", "True").await;
+        bed.patch::<MiniCluster>("made", json!({ "spec": { "size": 3 } })).await.unwrap();
+        bed.pods("made", 3).await;
+        bed.end_pod(&pods[&0], 7, "Error", "the job's own words").await;
+        let status = until("it has failed", async || {
+            bed.reap("made").await;
+            let status = serde_json::to_value(bed.get("made").await).unwrap()["status"].take();
+            (condition(&status, "Failed")["status"] == "True").then_some(status)
+        })
+        .await;
+        assert_eq!(status["exitCode"], 7);
+        bed.pods("given", 1).await;
+
+        let mut needles = secrets(&bed, "made").await;
+        // The key, two passwords, and the API's key, user and token.
+        assert!(needles.len() >= 5, "{:?}", needles.iter().map(|(place, _)| place).collect::<Vec<_>>());
+        needles.extend([("given".to_owned(), secret.to_owned()), ("typo".to_owned(), typo.to_owned())]);
+        let mut places = everything(&bed).await;
+        assert!(places.iter().any(|(place, _)| place.starts_with("Event ")), "events are searched");
+        assert!(places.iter().any(|(place, _)| place.starts_with("ConfigMap made-agent")), "ConfigMaps are searched");
+        let metrics = program.metrics();
+        assert!(metrics.contains("flux_operator_leader 1"));
+        places.push(("the figures".into(), metrics));
+        places.push(("what is rendered".into(), render(&bed, "given").await));
+        bed.api::<MiniCluster>().delete("made", &DeleteParams::default()).await.unwrap();
+        drop(program);
+        let log = log.join().unwrap();
+        assert!(log.contains("made the Job") && log.contains("TRACE"), "the log is searched");
+        places.push(("the log".into(), log));
+        for (name, needle) in &needles {
+            // As JSON would have it, too.
+            let quoted = Value::from(needle.as_str()).to_string();
+            let seen =
+                places.iter().filter(|(_, text)| text.contains(needle) || text.contains(quoted.trim_matches('"')));
+            let seen: Vec<&str> = seen.map(|(place, _)| place.as_str()).collect();
+            assert!(seen.is_empty(), "{name} is seen in {seen:?}");
+        }
+    });
+}
+
+/// What `flux-operator render` prints of a MiniCluster.
+async fn render(bed: &Bed, name: &str) -> String {
+    let cluster = serde_json::to_string(&bed.get(name).await).unwrap();
+    let mut child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
+        .args(["render", "-"])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(cluster.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    assert!(output.status.success() && text.contains("kind: Secret"), "{text}");
+    text
+}

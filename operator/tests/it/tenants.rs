@@ -1,0 +1,181 @@
+//! What somebody who may write MiniClusters, and no more, could try to reach others by (the model stands in ARCHITECTURE.md).
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Pod, Service};
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, condition, test, until};
+
+fn with_volume(volume: Value) -> Value {
+    json!({
+        "size": 1, "volumes": { "data": volume },
+        "containers": [{ "image": "app:1", "command": "ls /data", "volumes": { "data": { "path": "/data" } } }],
+    })
+}
+
+async fn create(api: &Api<MiniCluster>, name: &str, spec: Value) -> Result<MiniCluster, kube::Error> {
+    let object = json!({ "metadata": { "name": name }, "spec": spec });
+    let mut object: MiniCluster = serde_json::from_value(object).unwrap();
+    object.metadata.name = Some(name.into());
+    api.create(&PostParams::default(), &object).await
+}
+
+#[test]
+fn volumes_of_nodes_and_of_others_secrets_are_for_those_who_may_make_them_without_us() {
+    test("tenant-volumes", async |bed| {
+        let tenant: Api<MiniCluster> = Api::namespaced(bed.tenant().await, &bed.namespace);
+        for (name, volume) in [
+            ("node", json!({ "path": "/etc" })),
+            (
+                "secret",
+                json!({ "storageClass": "csi", "driver": "d.csi.io", "secret": "keys", "secretNamespace": "kube-system" }),
+            ),
+        ] {
+            // The policy is looked up by the API server a little after it has been applied.
+            until("the tenant is refused", async || match create(&tenant, name, with_volume(volume.clone())).await {
+                Err(kube::Error::Api(status)) => {
+                    assert!(status.code == 403 && status.message.contains("PersistentVolumes"), "{}", status.message);
+                    Some(())
+                }
+                Err(error) => panic!("{error}"),
+                Ok(_) => {
+                    tenant.delete(name, &Default::default()).await.unwrap();
+                    None
+                }
+            })
+            .await;
+        }
+        create(&tenant, "plain", json!({ "size": 1, "containers": [{ "image": "app:1" }] })).await.unwrap();
+        let add = Patch::Merge(json!({ "spec": with_volume(json!({ "path": "/etc" })) }));
+        assert!(tenant.patch("plain", &PatchParams::default(), &add).await.is_err(), "nor later");
+
+        // What an administrator made, the tenant may go on using.
+        let given = with_volume(json!({ "path": "/data" }));
+        bed.create("given", given).await.unwrap();
+        let change = Patch::Merge(json!({ "spec": { "ttlSecondsAfterFinished": 9 } }));
+        tenant.patch("given", &PatchParams::default(), &change).await.unwrap();
+        let other = Patch::Merge(json!({ "spec": { "volumes": { "data": { "path": "/etc" } } } }));
+        assert!(tenant.patch("given", &PatchParams::default(), &other).await.is_err(), "but not turn into another");
+    });
+}
+
+/// Nothing of `victim` has changed: not its objects, nor what is said of it.
+async fn is_unharmed(bed: &Bed, before: &Value, job: &Job) {
+    let now = serde_json::to_value(bed.get("victim").await).unwrap()["status"].clone();
+    for field in ["phase", "size", "readySize", "reason", "exitCode", "maximumSize"] {
+        assert_eq!(now[field], before[field], "{field}: {now:#}");
+    }
+    for field in ["status", "lastTransitionTime", "message"] {
+        assert_eq!(condition(&now, "Ready")[field], condition(before, "Ready")[field]);
+    }
+    assert_eq!(bed.job("victim").await.spec, job.spec);
+}
+
+#[test]
+fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
+    test("tenant-labels", async |bed| {
+        let operator = bed.operator().await;
+        let services = json!([{ "image": "cache:1", "name": "cache" }]);
+        bed.create("victim", json!({ "size": 2, "services": services })).await.unwrap();
+        for pod in bed.pods("victim", 2).await.values() {
+            bed.run_pod(pod).await;
+        }
+        let before = bed.when_condition("victim", "Ready", "True").await["status"].clone();
+        let job = bed.job("victim").await;
+
+        let claims = json!({
+            "app.kubernetes.io/managed-by": "flux-operator", "app.kubernetes.io/name": "victim",
+            "flux-framework.org/minicluster": "victim", "flux-framework.org/services-of": "victim",
+            "flux-framework.org/headless": "flux-service", "hpa-selector": "victim", "job-index": "0",
+        });
+        // By the fields of a MiniCluster.
+        let spec = json!({
+            "size": 1, "jobLabels": claims.clone(), "pod": { "labels": claims.clone() },
+            "network": { "headlessName": "other" },
+        });
+        bed.create("evil", spec).await.unwrap();
+        let evil = bed.pods("evil", 1).await.remove(&0).unwrap();
+        for (label, value) in [("minicluster", "evil"), ("headless", "other")] {
+            assert_eq!(evil.labels()[&format!("flux-framework.org/{label}")], value);
+        }
+        bed.end_pod(&evil, 9, "Error", "").await;
+        bed.when_condition("evil", "Failed", "True").await;
+
+        // By copies of its objects, which anybody makes who saves one to a file and changes the name.
+        let copy = |mut object: Value| {
+            object["metadata"] = json!({ "name": "copy", "labels": claims.clone() });
+            object["status"].take();
+            object
+        };
+        let mut copied = serde_json::to_value(&job).unwrap();
+        for key in ["selector", "suspend"] {
+            copied["spec"].as_object_mut().unwrap().remove(key);
+        }
+        copied["spec"]["template"]["metadata"] = json!({ "labels": claims.clone() });
+        let copied: Job = serde_json::from_value(copy(copied)).unwrap();
+        bed.api().create(&PostParams::default(), &copied).await.unwrap();
+        let pod = json!({ "spec": { "containers": [{ "name": "a", "image": "a" }] } });
+        let pod: Pod = serde_json::from_value(copy(pod)).unwrap();
+        bed.api().create(&PostParams::default(), &pod).await.unwrap();
+        let service = json!({ "spec": { "ports": [{ "port": 1 }] } });
+        let service: Service = serde_json::from_value(copy(service)).unwrap();
+        bed.api().create(&PostParams::default(), &service).await.unwrap();
+        until("the copies' pods are there", async || {
+            let all = bed.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
+            (all.len() >= 7).then_some(())
+        })
+        .await;
+        bed.patch::<MiniCluster>("victim", json!({ "spec": { "ttlSecondsAfterFinished": 600 } })).await.unwrap();
+        bed.when("victim", "looked at again", |status| status["observedGeneration"] == 2).await;
+        is_unharmed(&bed, &before, &job).await;
+        let copy = bed.api::<Job>().get("copy").await.unwrap();
+        assert_eq!(copy.metadata.owner_references, None, "it is nobody's");
+        operator.stop().await;
+
+        // Nor by an operator that sees the copies first.
+        let again = bed.operator().await;
+        bed.patch::<MiniCluster>("victim", json!({ "spec": { "ttlSecondsAfterFinished": 601 } })).await.unwrap();
+        bed.when("victim", "looked at again", |status| status["observedGeneration"] == 3).await;
+        is_unharmed(&bed, &before, &job).await;
+        again.stop().await;
+    });
+}
+
+#[test]
+fn names_of_others_are_not_taken_over() {
+    test("tenant-names", async |bed| {
+        let operator = bed.operator().await;
+        let with_service = |name: &str, headless: &str| {
+            json!({
+                "size": 1, "network": { "headlessName": headless },
+                "containers": [
+                    { "image": "app:1", "command": "hostname", "runFlux": true },
+                    { "image": "db:1", "name": name, "ports": [5432] },
+                ],
+            })
+        };
+        bed.create("victim", with_service("db", "net")).await.unwrap();
+        bed.pods("victim", 1).await;
+        let service = async |name: &str| bed.api::<Service>().get(name).await.unwrap();
+        let before = (service("db").await, service("net").await);
+        // Its sidecar's Service, its headless Service as a sidecar's, its sidecar's Service as a headless one.
+        for (name, sidecar, headless) in [("a", "db", "own-a"), ("b", "net", "own-b"), ("c", "own-c", "db")] {
+            bed.create(name, with_service(sidecar, headless)).await.unwrap();
+            let status = bed.when(name, "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
+            assert!(status["message"].as_str().unwrap().starts_with("Service "), "{status:#}");
+        }
+        let after = (service("db").await, service("net").await);
+        assert_eq!(
+            (before.0.spec, before.0.metadata.owner_references),
+            (after.0.spec, after.0.metadata.owner_references)
+        );
+        assert_eq!(
+            (before.1.spec, before.1.metadata.owner_references),
+            (after.1.spec, after.1.metadata.owner_references)
+        );
+        operator.stop().await;
+    });
+}
