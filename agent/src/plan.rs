@@ -152,7 +152,7 @@ impl Planned {
 pub enum Step {
     /// Add a user (and its group of the same id) to /etc/passwd and /etc/group unless the name is there.
     User { name: String, uid: u32, gid: u32, home: String },
-    /// Give the user the password that stands in the file, as its SHA-512 crypt in /etc/shadow, unless it has one.
+    /// Give the user the password that stands in the file, as its SHA-512 crypt in /etc/shadow.
     Password { user: String, source: String },
     /// Make the owner able to write to a directory: it becomes theirs, unless everybody may write there. None: no error.
     Give { path: String, owner: Owner },

@@ -21,10 +21,8 @@ use crate::log::{Format, Log};
 use crate::supervise::program::Output;
 use crate::wrap::Inside;
 
-/// Says that what is in the folder is whole.
+/// Says that what is in the folder is whole, the database as well.
 const INSTALLED: &str = ".flux-agent-installed";
-/// The server's own database.
-const DATABASE: &str = "flux-restful.db";
 /// Python modules that the server needs, apart from the image's own.
 const PACKAGES: &str = ".packages";
 
@@ -94,19 +92,18 @@ struct Server<'a> {
 
 impl Server<'_> {
     async fn prepare(&mut self, log: Log) -> Result<(), Stopped> {
-        if !self.code.join(INSTALLED).exists() {
-            log.info("restful", &format!("fetching {} ({})", self.args.repository, self.args.branch));
-            self.fetch().await?;
-            log.info("restful", "installing what it needs, with pip");
-            self.install().await?;
-            let marker = self.code.join(INSTALLED);
-            fs::write(&marker, "").map_err(|error| failed("write", &marker, &error))?;
+        let marker = self.code.join(INSTALLED);
+        if marker.exists() {
+            return self.enter();
         }
+        // What a run before this one left half done goes with its folder.
+        log.info("restful", &format!("fetching {} ({})", self.args.repository, self.args.branch));
+        self.fetch().await?;
+        log.info("restful", "installing what it needs, with pip");
+        self.install().await?;
         self.enter()?;
-        if !self.code.join(DATABASE).exists() {
-            self.database().await?;
-        }
-        Ok(())
+        self.database().await?;
+        fs::write(&marker, "").map_err(|error| failed("write", &marker, &error))
     }
 
     async fn fetch(&mut self) -> Result<(), Stopped> {
@@ -114,6 +111,8 @@ impl Server<'_> {
         if self.code.exists() {
             fs::remove_dir_all(&self.code).map_err(|error| failed("remove", &self.code, &error))?;
         }
+        // It would wait for somebody to type a name.
+        self.inside.session.environment.insert("GIT_TERMINAL_PROMPT".into(), "0".into());
         let words = ["git", "clone", "--quiet", "--depth=1", "--branch", branch, "--", repository];
         let argv = words.into_iter().map(OsString::from).chain([self.code.clone().into()]);
         match self.run(argv).await? {
@@ -203,8 +202,6 @@ impl Server<'_> {
             let argv = ["python3".into()].into_iter().chain(step.iter().map(OsString::from));
             let code = self.run(argv).await?;
             if code != 0 {
-                // Half a database would be taken for a whole one.
-                let _ = fs::remove_file(self.code.join(DATABASE));
                 let what = step.iter().take(2).map(String::as_str).collect::<Vec<_>>().join(" ");
                 return Err(Stopped::new(code, format!("failed to make the database of the Flux RESTful API: {what}")));
             }

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
+use flux_shared::agent_spec;
 use flux_shared::curve::Certificate;
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use kube::client::ClientBuilder;
@@ -45,7 +46,7 @@ enum Command {
         /// A file with a MiniCluster, or - for standard input
         file: PathBuf,
         #[command(flatten)]
-        images: Images,
+        choices: Choices,
     },
     /// Check a MiniCluster: 0, or 1 and every problem with its field
     Validate {
@@ -77,22 +78,26 @@ struct Run {
     #[command(flatten)]
     webhook: webhook::Settings,
     #[command(flatten)]
-    images: Images,
+    choices: Choices,
 }
 
 #[derive(Debug, Args)]
-struct Images {
+struct Choices {
     /// Image of the agent
     #[arg(long, env = "FLUX_AGENT_IMAGE", default_value = render::DEFAULT_AGENT_IMAGE)]
     agent_image: String,
     /// Image with the Flux view, for MiniClusters that name none
     #[arg(long, env = "FLUX_VIEW_IMAGE", default_value = render::DEFAULT_VIEW_IMAGE)]
     view_image: String,
+    /// Address of the Flux RESTful API's repository, as git takes it: a mirror, where pods do not reach the usual one
+    #[arg(long, env = "FLUX_RESTFUL_REPOSITORY", default_value = agent_spec::RESTFUL_REPOSITORY, value_name = "ADDRESS")]
+    restful_repository: String,
 }
 
-impl From<Images> for Options {
-    fn from(images: Images) -> Options {
-        Options { agent_image: images.agent_image, view_image: images.view_image }
+impl From<Choices> for Options {
+    fn from(choices: Choices) -> Options {
+        let Choices { agent_image, view_image, restful_repository } = choices;
+        Options { agent_image, view_image, restful_repository }
     }
 }
 
@@ -153,9 +158,9 @@ fn answer(command: Command) -> Result<(), CliError> {
         Command::Crd(definition) => install::crd_of(&definition)?,
         Command::Migrate => block_on(async { Ok(migrate::migrate(connect(Arc::default()).await?).await?) })?,
         Command::Install(settings) => install::manifests(&settings)?,
-        Command::Render { file, images } => {
+        Command::Render { file, choices } => {
             let cluster = cluster(&file)?;
-            let objects = render::objects(&cluster, &images.into(), &Facts::default(), placeholder(&cluster))?;
+            let objects = render::objects(&cluster, &choices.into(), &Facts::default(), placeholder(&cluster))?;
             to_yaml(&objects)?
         }
         Command::Validate { file } => {
@@ -215,7 +220,7 @@ fn serve(run: Run) -> Result<(), CliError> {
     let gate = webhook::Gate::of(&run.webhook);
     let settings = controller::Settings {
         namespace: run.namespace,
-        options: run.images.into(),
+        options: run.choices.into(),
         candidate,
         health: run.health,
         metrics: metrics.clone(),

@@ -115,7 +115,7 @@ mod tests {
         let service = tower::service_fn(|_: http::Request<kube::client::Body>| {
             std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
         });
-        let options = Options { agent_image: String::new(), view_image: String::new() };
+        let options = Options::default();
         let client = kube::client::ClientBuilder::new(service, "default").build();
         let context = Context::new(Writer::new(client), options, Arc::default());
         let (one, two) = (Key::new("a", "one"), Key::new("a", "two"));

@@ -34,6 +34,9 @@ pub struct Settings {
     /// Image with the Flux view, for MiniClusters that name none
     #[arg(long, default_value = crate::render::DEFAULT_VIEW_IMAGE)]
     pub view_image: String,
+    /// Address of the Flux RESTful API's repository, as git takes it
+    #[arg(long, default_value = flux_shared::agent_spec::RESTFUL_REPOSITORY, value_name = "ADDRESS")]
+    pub restful_repository: String,
     /// Namespace of the operator
     #[arg(long, default_value = NAME)]
     pub namespace: String,
@@ -357,6 +360,7 @@ fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
                             { "name": "LEASE_NAMESPACE", "value": settings.namespace },
                             { "name": "FLUX_AGENT_IMAGE", "value": settings.agent_image },
                             { "name": "FLUX_VIEW_IMAGE", "value": settings.view_image },
+                            { "name": "FLUX_RESTFUL_REPOSITORY", "value": settings.restful_repository },
                         ],
                         "resources": {
                             "requests": { "cpu": "50m", "memory": "32Mi" },

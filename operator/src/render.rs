@@ -8,6 +8,7 @@
 //! The operator creates what is missing of [`Objects`] and never changes a running cluster's objects, but for what
 //! [`elastic`] names and the members of the shared Service.
 
+use flux_shared::agent_spec::RESTFUL_REPOSITORY;
 use flux_shared::curve::Certificate;
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -40,11 +41,17 @@ pub const DEFAULT_AGENT_IMAGE: &str = concat!("ghcr.io/flux-framework/flux-agent
 pub struct Options {
     pub agent_image: String,
     pub view_image: String,
+    /// Address of the Flux RESTful API's repository.
+    pub restful_repository: String,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Options { agent_image: DEFAULT_AGENT_IMAGE.into(), view_image: DEFAULT_VIEW_IMAGE.into() }
+        Options {
+            agent_image: DEFAULT_AGENT_IMAGE.into(),
+            view_image: DEFAULT_VIEW_IMAGE.into(),
+            restful_repository: RESTFUL_REPOSITORY.into(),
+        }
     }
 }
 
@@ -126,7 +133,7 @@ pub fn objects(
 ) -> Result<Objects, RenderError> {
     let chance = chance.into();
     Ok(Objects {
-        config_map: config::config_map(cluster, facts)?,
+        config_map: config::config_map(cluster, options, facts)?,
         secrets: secrets::secrets(cluster, facts, &chance),
         volumes: storage::volumes(cluster, facts),
         secret: curve::secret(cluster, facts, chance.certificate),

@@ -339,8 +339,11 @@ pub struct Restful {
     pub port: u16,
 }
 
+/// Where the Flux RESTful API comes from if the operator knows no other place.
+pub const RESTFUL_REPOSITORY: &str = "https://github.com/flux-framework/flux-restful-api";
+
 fn restful_repository() -> String {
-    "https://github.com/flux-framework/flux-restful-api".into()
+    RESTFUL_REPOSITORY.into()
 }
 fn restful_branch() -> String {
     "main".into()

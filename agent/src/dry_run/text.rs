@@ -167,7 +167,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             first(&format!("add user {name}, uid {uid}, gid {gid}, home {home}, unless the name is there"));
         }
         Step::Password { user, source } => {
-            first(&format!("password of {user}, from {} (never shown), unless there is one", quote(source)));
+            first(&format!("password of {user}, from {} (never shown)", quote(source)));
         }
         Step::Give { path, owner } => {
             first(&format!("give {} to {}, unless everybody may write there", quote(path), ids(owner)));

@@ -15,7 +15,7 @@ const SHADOW: &str = "/etc/shadow";
 /// Characters of a salt.
 const SALT: usize = 16;
 
-/// Gives `user` the password that stands in the file `source`, unless it has one.
+/// Gives `user` the password that stands in the file `source`.
 pub fn ensure(files: &Files, user: &str, source: &str) -> Result<(), Failure> {
     let failed = |what: &str, error: &io::Error| {
         let cause = format!("failed to {what}: {}", plain(error));
@@ -35,19 +35,21 @@ pub fn ensure(files: &Files, user: &str, source: &str) -> Result<(), Failure> {
             (text.map_err(error)?, Mode(data.mode() & 0o7777), owner)
         }
     };
-    if has_password(&text, user) {
-        return Ok(());
-    }
     let password =
         fs::read(files.at(source)).map_err(|error| failed(&format!("read the password of {user}"), &error))?;
+    if has_password(&text, user, &password) {
+        return Ok(());
+    }
     let salt = salt().map_err(|error| failed("get random bytes", &error))?;
     let text = with_password(&text, user, &crypt::sha512(&password, &salt));
     files.file(SHADOW, mode, owner, text.as_bytes())
 }
 
-fn has_password(shadow: &str, user: &str) -> bool {
-    let mut lines = shadow.lines().map(|line| line.split(':'));
-    lines.any(|mut fields| fields.next() == Some(user) && fields.next().is_some_and(|hash| hash.starts_with('$')))
+/// Whether an earlier run has set it.
+fn has_password(shadow: &str, user: &str, password: &[u8]) -> bool {
+    let hash = shadow.lines().find_map(|line| line.strip_prefix(user)?.strip_prefix(':')?.split(':').next());
+    let salt = hash.and_then(|hash| hash.strip_prefix("$6$")?.split('$').next());
+    salt.is_some_and(|salt| hash == Some(&crypt::sha512(password, salt)))
 }
 
 /// The text with the user's hash: in its line, or in one more.
@@ -80,23 +82,30 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_password_is_set_once_and_a_locked_entry_is_opened() {
+    fn a_password_is_set_once_in_a_locked_entry_and_in_place_of_another() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir_all(root.path().join("etc")).unwrap();
-        fs::write(root.path().join("etc/shadow"), "root:*:19000:0:99999:7:::\nada:!:19000:0:99999:7:::\n").unwrap();
+        fs::write(
+            root.path().join("etc/shadow"),
+            "root:*:19000:0:99999:7:::\nada:!:19000:0:99999:7:::\neve:$6$x$y:1::::::\n",
+        )
+        .unwrap();
         fs::write(root.path().join("secret"), "butter").unwrap();
         let files = Files::new(root.path(), "lead");
-        for user in ["ada", "bob", "ada", "bob"] {
-            ensure(&files, user, "/secret").unwrap();
-        }
-        let text = fs::read_to_string(root.path().join("etc/shadow")).unwrap();
+        let text = || fs::read_to_string(root.path().join("etc/shadow")).unwrap();
+        let all = || ["ada", "bob", "eve"].iter().for_each(|user| ensure(&files, user, "/secret").unwrap());
+        all();
+        let once = text();
+        all();
+        let text = text();
+        assert_eq!(text, once);
         let hash = |user: &str| {
             let line = text.lines().find(|line| line.starts_with(&format!("{user}:"))).unwrap();
             line.split(':').nth(1).unwrap().to_owned()
         };
-        assert_eq!(text.lines().count(), 3);
+        assert_eq!(text.lines().count(), 4);
         assert_eq!(hash("root"), "*");
-        for user in ["ada", "bob"] {
+        for user in ["ada", "bob", "eve"] {
             let hash = hash(user);
             let salt = hash.split('$').nth(2).unwrap();
             assert_eq!(crypt::sha512(b"butter", salt), hash);

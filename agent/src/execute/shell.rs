@@ -30,8 +30,10 @@ use crate::supervise::raw::{ChildSetup, Status};
 use crate::supervise::{Event, Supervisor, is_stop, raw, terminal};
 
 /// The only shell text of ours that runs: it sources what it is told to and reports. It is a constant, the user's text
-/// is never pasted into it; a loop, because one shell must see all snippets.
+/// is never pasted into it; a loop, because one shell must see all snippets. Two variables that documented snippets build
+/// upon are empty, not unset, which strict mode would take for an error; they are not exported.
 const DRIVER: &str = r#"
+: "${PYTHONPATH=}" "${LD_LIBRARY_PATH=}"
 flux_agent_self=$1 flux_agent_ask=$2 flux_agent_changes=$3 flux_agent_snippet=$4 flux_agent_reply=$5 flux_agent_errors=$6
 shift 6
 while IFS= read -r flux_agent_word <"$flux_agent_ask"; do

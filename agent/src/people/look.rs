@@ -1,7 +1,7 @@
 //! What a broker says, and what the network says of those that are missing.
 #![expect(clippy::disallowed_methods, reason = "looks: asks the broker and the network")]
 
-use std::net::{SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
@@ -31,9 +31,12 @@ pub fn state(pod: &Pod) -> Result<State, Silence> {
 /// Whether what the lead serves answers; if not, why.
 pub fn served(pod: &Pod) -> Result<(), String> {
     let Some(port) = pod.instance.serves else { return Ok(()) };
-    let here = SocketAddr::from(([127, 0, 0, 1], port));
-    let there = TcpStream::connect_timeout(&here, SHORT_WHILE);
-    there.map(drop).map_err(|_| format!("the Flux RESTful API does not answer on port {port} yet"))
+    let here: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
+    let answers = |address| TcpStream::connect_timeout(&SocketAddr::new(address, port), SHORT_WHILE).is_ok();
+    match here.into_iter().any(answers) {
+        true => Ok(()),
+        false => Err(format!("the Flux RESTful API does not answer on port {port} yet")),
+    }
 }
 
 /// … and all else that can be learned from here.

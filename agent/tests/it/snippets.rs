@@ -97,6 +97,19 @@ fn as_flux_keeps_its_variables_and_an_exit_trap_runs_at_the_end() {
     }
 }
 
+/// As the documents have them. Strict mode takes a variable that is not set for an error.
+#[test]
+fn documented_lines_work_in_an_image_that_sets_nothing() {
+    let side = r#"
+        init = 'export LD_LIBRARY_PATH=/opt/lib:$LD_LIBRARY_PATH'
+        pre_command = 'asFlux="sudo -u flux -E PYTHONPATH=$PYTHONPATH -E PATH=$PATH -E RDMAV_FORK_SAFE=1"'
+    "#;
+    for shell in shells() {
+        let (code, stdout, stderr, _) = run_in(shell, "", side, "echo $LD_LIBRARY_PATH $RDMAV_FORK_SAFE");
+        assert_eq!((code, stdout.as_str()), (0, "/opt/lib: 1\n"), "{shell}: {stderr}");
+    }
+}
+
 #[test]
 fn json_lines_are_json() {
     let solo = Solo::new("[logging]\nstrict = false", "init = 'false'", "exit 0").with(&["sh"]);

@@ -53,6 +53,7 @@ fn plane() -> &'static Plane {
             image: "operator:test".into(),
             agent_image: "agent:test".into(),
             view_image: "view:test".into(),
+            restful_repository: "repository:test".into(),
             namespace: "flux-operator".into(),
             namespaced: false,
         };
@@ -477,7 +478,11 @@ pub fn kubeconfig() -> PathBuf {
 }
 
 pub fn options() -> Options {
-    Options { agent_image: "agent:test".into(), view_image: "view:test".into() }
+    Options {
+        agent_image: "agent:test".into(),
+        view_image: "view:test".into(),
+        restful_repository: "repository:test".into(),
+    }
 }
 
 /// Asks again until there is an answer.

@@ -75,6 +75,7 @@ fn installation() -> String {
         image: "operator:test".into(),
         agent_image: "agent:test".into(),
         view_image: "view:test".into(),
+        restful_repository: "repository:test".into(),
         namespace: NAMESPACE.into(),
         namespaced: false,
     };
