@@ -85,7 +85,7 @@ fn what_no_rule_can_say_is_a_condition_and_an_event_with_every_field() {
 
 #[test]
 fn what_the_api_server_refuses_of_our_objects_is_told() {
-    test("refused", async |bed| {
+    test("refused-by-kubernetes", async |bed| {
         let _operator = bed.operator().await;
         // Nothing but the API server knows which of the pod's parts it takes.
         let container = json!({ "image": "app:1", "securityContext": { "procMount": "Sideways" } });
