@@ -45,6 +45,9 @@ enum Command {
         /// The volume's folder; the binary becomes DIR/flux-agent
         #[arg(long, value_name = "DIR", default_value = DEFAULT_MOUNT_PATH)]
         to: PathBuf,
+        /// The image with the view is mounted at DIR: link it into the volume
+        #[arg(long, value_name = "DIR")]
+        link_view: Option<PathBuf>,
     },
     /// In the view's container: copy Flux (/opt/view and /opt/software) into the pod's volumes, once
     View {
@@ -57,6 +60,9 @@ enum Command {
         /// Look for the view below this folder
         #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
         root: PathBuf,
+        /// Copy nothing: every container runs this image, and finds Flux where it is
+        #[arg(long)]
+        link: bool,
         #[command(flatten)]
         log: LogArgs,
     },
@@ -190,13 +196,17 @@ impl Cli {
     /// Does what was asked for; the exit code.
     pub fn run(self) -> ExitCode {
         ExitCode::from(match self.command {
-            Command::Install { to } => finish(install(&to).map(|installed| {
+            Command::Install { to, link_view } => finish(install(&to).and_then(|installed| {
+                let log = Log::new(Format::Text, false);
                 let (Installed::Now(path) | Installed::Already(path)) = &installed;
                 let verb = if matches!(installed, Installed::Now(_)) { "installed as" } else { "already at" };
-                Log::new(Format::Text, false).info("install", &format!("{verb} {}", path.display()));
-                0
+                log.info("install", &format!("{verb} {}", path.display()));
+                link_view.map_or(Ok(()), |root| view::link(&root, &to, log)).map(|()| 0)
             })),
-            Command::View { to, software, root, log } => {
+            Command::View { to, root, link: true, log, .. } => {
+                finish(view::link(&root, &to, Log::new(log.log_format, false)).map(|()| 0))
+            }
+            Command::View { to, software, root, log, .. } => {
                 let options = view::Options { root, mount: to, stage: software };
                 finish(view::view(&options, Log::new(log.log_format, false)).map(|()| 0))
             }

@@ -166,6 +166,8 @@ struct About<'a> {
     namespace: &'a str,
     size: u32,
     max_size: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    view: Option<&'a str>,
     facts: &'a Facts,
 }
 
@@ -177,6 +179,7 @@ fn json(source: &Source, facts: &Facts, pods: &[Pod]) -> Result<String, serde_js
         namespace: &spec.namespace,
         size: spec.size,
         max_size: spec.max_size(),
+        view: source.view.as_deref(),
         facts,
     };
     let document = Document { version: VERSION, source: about, notices: &source.notices, pods };

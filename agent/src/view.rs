@@ -1,4 +1,4 @@
-//! `flux-agent view`: in the container of the view image, brings Flux into the pod's volumes with one copy.
+//! `flux-agent view`: in the container of the view image, brings Flux into the pod's volumes with one copy; or [`link`]s it.
 //!
 //! ```text
 //! /opt/view | /opt/views/._view/<one> ─► MOUNT/.view.new ─► renamed to MOUNT/view ┐
@@ -9,6 +9,7 @@
 //! made from, so a second run does nothing, and a run after a kill at any moment does all of it again.
 #![expect(clippy::disallowed_methods, reason = "act: copies the view")]
 
+mod link;
 mod tree;
 
 use std::fs;
@@ -22,6 +23,7 @@ use flux_shared::paths::{PodPaths, SOFTWARE_DIR, VIEW_IMAGE_LINK, VIEW_IMAGE_VIE
 use crate::execute::files::{Files, make_parents};
 use crate::failure::{Failure, plain};
 use crate::log::Log;
+pub use link::link;
 use tree::{Tree, TreeError};
 
 /// Below this memory limit, page cache is given back while copying.
@@ -195,7 +197,7 @@ mod tests {
     use crate::log::Format;
     use std::os::unix::fs::symlink;
 
-    fn image() -> tempfile::TempDir {
+    pub fn image() -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         let at = |path: &str| root.path().join(path);
         fs::create_dir_all(at("opt/views/._view/abc/bin")).unwrap();
@@ -211,7 +213,7 @@ mod tests {
         Options { root: root.to_owned(), mount: pod.join("flux"), stage: pod.join("software") }
     }
 
-    fn quiet() -> Log {
+    pub fn quiet() -> Log {
         Log::new(Format::Text, true)
     }
 

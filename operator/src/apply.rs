@@ -233,6 +233,21 @@ impl Writer {
         }
     }
 
+    /// Deletes a Job, its pods first, so that it can be made anew.
+    pub async fn delete_job(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
+        let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let parameters = DeleteParams {
+            propagation_policy: Some(PropagationPolicy::Foreground),
+            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
+            ..DeleteParams::default()
+        };
+        match api.delete(&cluster.name, &parameters).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+            Err(error) => Err(sorted::<Job>("delete", &cluster.name, error)),
+        }
+    }
+
     /// The documented label on one pod of ours.
     pub async fn label(&self, pod: &Unlabelled) -> Result<(), ApplyError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);

@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use flux_shared::agent_spec;
 use flux_shared::curve::Certificate;
-use flux_shared::validate::{Problem, ValidMiniCluster};
+use flux_shared::validate::{Problem, ValidMiniCluster, ViewSource};
 use kube::client::ClientBuilder;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -92,12 +92,17 @@ struct Choices {
     /// Address of the Flux RESTful API's repository, as git takes it: a mirror, where pods do not reach the usual one
     #[arg(long, env = "FLUX_RESTFUL_REPOSITORY", default_value = agent_spec::RESTFUL_REPOSITORY, value_name = "ADDRESS")]
     restful_repository: String,
+    /// How the view comes into the pods, for MiniClusters that do not say: imageVolume mounts its image and copies nothing;
+    /// copy copies it; auto takes the image volume where every node that takes pods can (Kubernetes 1.35 with containerd
+    /// 2.1 or CRI-O 1.33), which needs the permission to list nodes: without it, a copy
+    #[arg(long, env = "FLUX_VIEW_SOURCE", default_value = "auto", value_parser = str::parse::<ViewSource>)]
+    view_source: ViewSource,
 }
 
 impl From<Choices> for Options {
     fn from(choices: Choices) -> Options {
-        let Choices { agent_image, view_image, restful_repository } = choices;
-        Options { agent_image, view_image, restful_repository }
+        let Choices { agent_image, view_image, restful_repository, view_source } = choices;
+        Options { agent_image, view_image, restful_repository, view_source }
     }
 }
 

@@ -2,6 +2,7 @@
 
 use clap::Args;
 use flux_shared::crd::definition::{Conversion, WebhookClient};
+use flux_shared::validate::ViewSource;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
@@ -37,6 +38,9 @@ pub struct Settings {
     /// Address of the Flux RESTful API's repository, as git takes it
     #[arg(long, default_value = flux_shared::agent_spec::RESTFUL_REPOSITORY, value_name = "ADDRESS")]
     pub restful_repository: String,
+    /// How the view comes into the pods: auto, imageVolume or copy (as `run --view-source`)
+    #[arg(long, default_value = "auto", value_parser = str::parse::<ViewSource>)]
+    pub view_source: ViewSource,
     /// Namespace of the operator
     #[arg(long, default_value = NAME)]
     pub namespace: String,
@@ -114,6 +118,7 @@ pub const PERMISSIONS: &[Permission] = &[
     allow("", "secrets", &["get"], "whose it is, if one of that name exists (only then, and only its metadata)"),
     allow("", "services", &["get"], "whose it is, if one of that name exists"),
     allow("batch", "jobs", &["get"], "whose it is, if one of that name exists"),
+    allow("batch", "jobs", &["delete"], "one whose pods cannot mount the view's image: it is made anew, with a copy"),
     allow("", "pods", &["get"], "whose it is, if a services pod of that name exists"),
     allow(
         "events.k8s.io",
@@ -138,6 +143,10 @@ pub const VOLUME_PERMISSIONS: &[Permission] = &[
     allow("", "persistentvolumes", &["patch"], "to use one again that was kept (delete: false)"),
     allow("", "persistentvolumes", &["list", "watch", "delete"], "to delete those whose MiniClusters are gone"),
 ];
+
+/// What it may do with nodes, which are in no namespace.
+pub const NODE_PERMISSIONS: &[Permission] =
+    &[allow("", "nodes", &["list", "watch"], "whether they can mount images: then no view is copied")];
 
 /// What it may do in its own namespace besides.
 pub const OWN_PERMISSIONS: &[Permission] =
@@ -211,6 +220,8 @@ pub fn manifests(settings: &Settings) -> Result<String, InstallError> {
         documents.extend([
             role("flux-operator-volumes", None, VOLUME_PERMISSIONS),
             binding("flux-operator-volumes", None, &settings.namespace),
+            role("flux-operator-nodes", None, NODE_PERMISSIONS),
+            binding("flux-operator-nodes", None, &settings.namespace),
             role(webhook::NAME, None, WEBHOOK_PERMISSIONS),
             binding(webhook::NAME, None, &settings.namespace),
             role(webhook::NAME, own, WEBHOOK_OWN_PERMISSIONS),
@@ -361,6 +372,7 @@ fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
                             { "name": "FLUX_AGENT_IMAGE", "value": settings.agent_image },
                             { "name": "FLUX_VIEW_IMAGE", "value": settings.view_image },
                             { "name": "FLUX_RESTFUL_REPOSITORY", "value": settings.restful_repository },
+                            { "name": "FLUX_VIEW_SOURCE", "value": settings.view_source.name() },
                         ],
                         "resources": {
                             "requests": { "cpu": "50m", "memory": "32Mi" },

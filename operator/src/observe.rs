@@ -15,6 +15,7 @@ use crate::apply::storage::Orphan;
 use crate::render::labels;
 
 pub mod job;
+pub mod node;
 pub mod pod;
 pub mod service;
 
@@ -106,6 +107,8 @@ struct State {
     volumes: HashMap<String, Orphan>,
     /// MiniClusters of this process that are named by a headless Service: whom to wake when it goes.
     members: HashMap<Key, BTreeMap<String, bool>>,
+    /// Nodes that pods may be put on, by name: whether they mount images.
+    nodes: HashMap<String, bool>,
 }
 
 impl Index {
@@ -146,6 +149,26 @@ impl Index {
             Some(volume) => drop(volumes.insert(name.to_owned(), volume.clone())),
             None => drop(volumes.remove(name)),
         }
+    }
+
+    /// A node as it is now; none: no pod will be put there.
+    pub fn node(&self, name: &str, mounts_images: Option<bool>) {
+        let nodes = &mut self.state().nodes;
+        match mounts_images {
+            Some(mounts) => drop(nodes.insert(name.to_owned(), mounts)),
+            None => drop(nodes.remove(name)),
+        }
+    }
+
+    /// A new list of nodes begins.
+    pub fn forget_nodes(&self) {
+        self.state().nodes.clear();
+    }
+
+    /// Whether there are nodes, and every one can mount an image as a volume.
+    pub fn nodes_mount_images(&self) -> bool {
+        let state = self.state();
+        !state.nodes.is_empty() && state.nodes.values().all(|mounts| *mounts)
     }
 
     /// The volumes of a MiniCluster, which is gone.

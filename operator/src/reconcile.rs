@@ -76,6 +76,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     done?;
     if later.is_none() {
         clean_up(&target, checked.as_ref().ok(), &after, &context).await?;
+        copy_instead(&target, &after, &context).await?;
     }
     let action = look_again(&target, &after, &context).await?;
     context.succeeded(&target.key);
@@ -143,7 +144,8 @@ async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Con
 }
 
 fn objects(cluster: &ValidMiniCluster, facts: &Facts, context: &Context) -> Result<render::Objects, ReconcileError> {
-    Ok(render::objects(cluster, &context.options, facts, keys::chance(cluster)?)?)
+    let facts = Facts { nodes_mount_images: context.index.nodes_mount_images(), ..facts.clone() };
+    Ok(render::objects(cluster, &context.options, &facts, keys::chance(cluster)?)?)
 }
 
 fn member(target: &Target, cluster: &ValidMiniCluster) -> Member {
@@ -175,6 +177,7 @@ fn describe(
         job,
         pods: job.map(|job| observed.pods_of(job).collect()).unwrap_or_default(),
         obstacle: error.and_then(ReconcileError::obstacle),
+        nodes_mount_images: context.index.nodes_mount_images(),
         now: Timestamp::now(),
     })
 }
@@ -203,6 +206,18 @@ async fn clean_up(
     {
         context.remember(&target.uid, version, &cleaned, Instant::now());
         tracing::info!("cleaned up: the job has completed");
+    }
+    Ok(())
+}
+
+/// Deletes a Job whose pods cannot mount the view's image, once the status says so: the next one copies it.
+async fn copy_instead(target: &Target, after: &MiniClusterStatus, context: &Context) -> Result<(), ReconcileError> {
+    let observed = context.index.observed(&target.key);
+    if let Some(job) = observed.job_of(&target.uid)
+        && todo::is_to_be_made_anew(after, job)
+    {
+        context.writer.delete_job(&target.key, &job.uid).await?;
+        tracing::info!("deleted the Job, whose pods cannot mount the view's image, to make it with a copy");
     }
     Ok(())
 }

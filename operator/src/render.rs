@@ -10,7 +10,7 @@
 
 use flux_shared::agent_spec::RESTFUL_REPOSITORY;
 use flux_shared::curve::Certificate;
-use flux_shared::validate::ValidMiniCluster;
+use flux_shared::validate::{ValidMiniCluster, ViewSource};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
@@ -29,12 +29,16 @@ mod secrets;
 pub mod services;
 mod services_pod;
 pub mod storage;
+pub mod view;
 mod volumes;
 
 /// The view of clusters that name none: the oldest libc of the published ones, so it suits most images.
 pub const DEFAULT_VIEW_IMAGE: &str = "ghcr.io/converged-computing/flux-view-rocky:tag-9";
 /// The agent that belongs to this operator.
 pub const DEFAULT_AGENT_IMAGE: &str = concat!("ghcr.io/flux-framework/flux-agent:", env!("CARGO_PKG_VERSION"));
+
+/// The init container that installs the agent.
+pub const AGENT: &str = "flux-agent";
 
 /// What the administrator chose.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -43,6 +47,8 @@ pub struct Options {
     pub view_image: String,
     /// Address of the Flux RESTful API's repository.
     pub restful_repository: String,
+    /// For MiniClusters that say nothing of it.
+    pub view_source: ViewSource,
 }
 
 impl Default for Options {
@@ -51,6 +57,7 @@ impl Default for Options {
             agent_image: DEFAULT_AGENT_IMAGE.into(),
             view_image: DEFAULT_VIEW_IMAGE.into(),
             restful_repository: RESTFUL_REPOSITORY.into(),
+            view_source: ViewSource::Auto,
         }
     }
 }
@@ -64,6 +71,10 @@ pub struct Facts {
     pub initial_size: Option<u32>,
     /// The largest size, frozen when the cluster was made. None: the spec's.
     pub maximum_size: Option<u32>,
+    /// Every node can mount images.
+    pub nodes_mount_images: bool,
+    /// A pod of this cluster could not mount the view's image.
+    pub image_volume_failed: bool,
 }
 
 /// Every object of a MiniCluster.

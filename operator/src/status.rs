@@ -22,6 +22,8 @@ pub mod patch;
 
 /// The condition that says so when pods and volumes have been deleted.
 const CLEANED_UP: &str = "CleanedUp";
+/// The condition that tells of the view's image volume.
+pub(crate) const VIEW_MOUNTED: &str = "ViewMounted";
 /// Longest message in a status or an event.
 const MESSAGE_MAX: usize = 1024;
 
@@ -53,6 +55,8 @@ pub struct Picture<'a> {
     pub job: Option<&'a JobSeen>,
     pub pods: Vec<&'a PodSeen>,
     pub obstacle: Option<&'a Obstacle>,
+    /// Every node is known to mount images.
+    pub nodes_mount_images: bool,
     pub now: Timestamp,
 }
 
@@ -119,6 +123,11 @@ pub fn is_finished(status: &MiniClusterStatus) -> bool {
 /// Whether pods and volumes have been deleted after the end.
 pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
     condition(status, CLEANED_UP).is_some_and(|condition| condition.status == "True")
+}
+
+/// Whether a pod could not mount the view's image: the Job is made anew, with a copy, and stays so.
+pub fn image_volume_failed(status: &MiniClusterStatus) -> bool {
+    condition(status, VIEW_MOUNTED).is_some_and(|condition| condition.status == "False")
 }
 
 /// The status once pods and volumes have been deleted.

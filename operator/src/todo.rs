@@ -4,6 +4,7 @@ use flux_shared::crd::v1alpha2::{MiniClusterSpec, MiniClusterStatus};
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::jiff::Timestamp;
 
+use crate::observe::job::JobSeen;
 use crate::observe::service::ServiceSeen;
 use crate::observe::{Key, Observed};
 use crate::render::Facts;
@@ -47,11 +48,16 @@ pub fn todo(
             return Todo::Nothing;
         }
         let maximum_size = status.maximum_size.and_then(|size| u32::try_from(size).ok());
-        return Todo::Create { facts: Facts { uid: Some(uid.to_owned()), initial_size: None, maximum_size } };
+        let image_volume_failed = status::image_volume_failed(status);
+        let uid = Some(uid.to_owned());
+        return Todo::Create { facts: Facts { uid, maximum_size, image_volume_failed, ..Facts::default() } };
     };
     let Some(job) = observed.job_of(uid) else {
         return if seen.owner_uid.is_some() || seen.deleting { Todo::WaitForPrevious } else { Todo::NameTaken };
     };
+    if job.deleting && job.mounts_view && status::image_volume_failed(status) {
+        return Todo::Nothing;
+    }
     if job.deleting {
         return Todo::WaitForPrevious;
     }
@@ -74,7 +80,12 @@ pub fn todo(
     let services_pod = !cluster.services.is_empty()
         && observed.services_pod.as_ref().is_none_or(|(_, owner)| owner.as_deref() != Some(uid));
     Todo::Keep {
-        facts: Facts { uid: Some(uid.to_owned()), initial_size: job.initial_size, maximum_size: maximum },
+        facts: Facts {
+            uid: Some(uid.to_owned()),
+            initial_size: job.initial_size,
+            maximum_size: maximum,
+            ..Facts::default()
+        },
         job_uid: job.uid.clone(),
         elastic: differs.then_some(wanted),
         join: !headless.is_some_and(|service| service.serves(uid, cluster.flux.minimal_service)),
@@ -86,6 +97,12 @@ pub fn todo(
 /// The headless Service of a cluster.
 pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
     Key::new(&cluster.namespace, &cluster.headless_name)
+}
+
+/// Whether a Job has to go so that it can be made with a copy of the view: its pods cannot mount the view's image, and the
+/// status says so, which the next operator will read.
+pub fn is_to_be_made_anew(status: &MiniClusterStatus, job: &JobSeen) -> bool {
+    job.mounts_view && !job.deleting && !job.is_finished() && status::image_volume_failed(status)
 }
 
 /// Whether pods and volumes have to be deleted: the job has completed, what its pods said has been seen, and it has not been
@@ -112,7 +129,6 @@ pub fn seconds_to_live(spec: &MiniClusterSpec, status: &MiniClusterStatus, now: 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::observe::job::JobSeen;
 
     fn decide(spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>, deleting: bool) -> Todo {
         let cluster = crate::testing::cluster(spec);
@@ -180,6 +196,28 @@ mod tests {
         assert_eq!(decide("size: 2", &none, Some(other), false), Todo::WaitForPrevious);
         assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), Todo::WaitForPrevious);
         assert_eq!(decide("size: 2", &none, Some(JobSeen { owner_uid: None, ..job(2) }), false), Todo::NameTaken);
+    }
+
+    #[test]
+    fn a_job_that_cannot_mount_the_view_goes_once_and_comes_again_with_a_copy() {
+        let mut told = MiniClusterStatus::default();
+        let mounting = JobSeen { mounts_view: true, ..job(2) };
+        assert!(!is_to_be_made_anew(&told, &mounting), "nothing has been told");
+        told.conditions.push(flux_shared::crd::v1alpha2::Condition {
+            type_: "ViewMounted".into(),
+            status: "False".into(),
+            observed_generation: None,
+            last_transition_time: "2026-01-01T00:00:00Z".into(),
+            reason: "ImageVolumeFailed".into(),
+            message: String::new(),
+        });
+        assert!(is_to_be_made_anew(&told, &mounting));
+        let going = JobSeen { deleting: true, ..mounting };
+        assert!(!is_to_be_made_anew(&told, &going));
+        assert_eq!(decide("size: 2", &told, Some(going), false), Todo::Nothing);
+        let Todo::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
+        assert!(facts.image_volume_failed);
+        assert!(!is_to_be_made_anew(&told, &job(2)), "a copy stays");
     }
 
     #[test]

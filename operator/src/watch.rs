@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolume, Pod, Service};
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Service};
 use kube::api::ApiResource;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::Store;
@@ -21,6 +21,7 @@ use crate::apply::storage::Orphan;
 use crate::context::Context;
 use crate::fetch::Cluster;
 use crate::observe::job::{JobObject, JobSeen};
+use crate::observe::node::{NodeInfo, NodeObject};
 use crate::observe::pod::{PodSeen, PodStatusObject};
 use crate::observe::service::{ServiceObject, ServiceSeen};
 use crate::observe::{Key, Kind, Unlabelled};
@@ -45,8 +46,8 @@ pub struct Outlets {
     pub synced: Arc<watch::Sender<usize>>,
 }
 
-/// Number of kinds that must have been listed before anything is decided: Job, Pod, Service.
-pub const KINDS: usize = 3;
+/// Number of kinds that must have been listed before anything is decided: Job, Pod, Service, Node.
+pub const KINDS: usize = 4;
 
 impl Outlets {
     fn wake(&self, keys: impl IntoIterator<Item = Key>, at_once: bool) {
@@ -199,6 +200,38 @@ pub async fn services(client: Client, namespace: Option<String>, context: Arc<Co
         index.index.service(&service.metadata, seen)
     })
     .await;
+}
+
+/// The nodes: whether they can mount images. Ends where the operator may not look at them, as in an installation for one
+/// namespace. Nobody is woken: it matters when a Job is made.
+pub async fn nodes(client: Client, context: Arc<Context>, outlets: Outlets) {
+    let resource = ApiResource::erase::<Node>(&());
+    let events = watcher(Api::<NodeObject>::all_with(client, &resource), watcher::Config::default()).default_backoff();
+    let mut events = std::pin::pin!(events);
+    let mut is_first = true;
+    let mut listed = move || {
+        if std::mem::take(&mut is_first) {
+            outlets.synced.send_modify(|synced| *synced += 1);
+        }
+    };
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => context.index.forget_nodes(),
+            Ok(Event::Apply(node) | Event::InitApply(node)) => {
+                let info = node.status.as_ref().map(|status| &status.node_info);
+                let mounts = info.is_some_and(NodeInfo::mounts_images);
+                context.index.node(&node.name_any(), (!node.spec.unschedulable).then_some(mounts));
+            }
+            Ok(Event::Delete(node)) => context.index.node(&node.name_any(), None),
+            Ok(Event::InitDone) => listed(),
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
+                tracing::info!("nodes are none of this operator's: views are copied, unless it is told imageVolume");
+                listed();
+                return;
+            }
+            Err(error) => telemetry::warn("the watch of nodes failed", &error),
+        }
+    }
 }
 
 /// The PersistentVolumes that were made for MiniClusters. Ends where the operator may not look at them: in an installation

@@ -203,6 +203,8 @@ pub struct ViewContainer {
     pub install_root: Option<String>,
     /// None: the operator's default.
     pub image: Option<String>,
+    /// None: as the operator was told.
+    pub source: Option<ViewSource>,
     /// Name of the init container and of the volume.
     pub name: String,
     pub python_path: Option<String>,
@@ -212,6 +214,38 @@ pub struct ViewContainer {
     pub image_pull_secret: Option<String>,
     pub mount_path: String,
     pub security_context: Option<Value>,
+}
+
+/// How the view comes into the pods.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ViewSource {
+    /// An image volume where every node can mount one, else a copy.
+    #[default]
+    Auto,
+    ImageVolume,
+    Copy,
+}
+
+impl ViewSource {
+    pub const NAMES: &'static [&'static str] = &["auto", "imageVolume", "copy"];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            ViewSource::Auto => "auto",
+            ViewSource::ImageVolume => "imageVolume",
+            ViewSource::Copy => "copy",
+        }
+    }
+}
+
+impl std::str::FromStr for ViewSource {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<ViewSource, String> {
+        let all = [ViewSource::Auto, ViewSource::ImageVolume, ViewSource::Copy];
+        let found = all.into_iter().find(|source| source.name() == name);
+        found.ok_or_else(|| format!("must be one of {}", ViewSource::NAMES.join(", ")))
+    }
 }
 
 /// Options of Flux, checked.

@@ -1,7 +1,8 @@
 //! What to explain: a MiniCluster, or the AgentSpec that was made of one.
 
 use flux_shared::agent_spec::{AgentSpec, Program};
-use flux_shared::validate::{Problem, ValidMiniCluster};
+use flux_shared::paths::{SOFTWARE_DIR, VIEW_IMAGE_MOUNT};
+use flux_shared::validate::{Problem, ValidMiniCluster, ViewContainer, ViewSource};
 use flux_shared::{derive, manifest, validate};
 use serde::Serialize;
 
@@ -22,6 +23,8 @@ pub struct Source {
     pub notices: Vec<String>,
     /// Containers that the agent has no part in, one a line.
     pub others: Vec<String>,
+    /// How the view comes into the pods; none for an AgentSpec, which need not know.
+    pub view: Option<String>,
     cluster: Option<Box<ValidMiniCluster>>,
 }
 
@@ -92,11 +95,28 @@ fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {
         spec: derive::agent_spec(&cluster),
         notices: cluster.notices.iter().map(Problem::to_string).collect(),
         others,
+        view: Some(view(&cluster.view)),
         cluster: Some(Box::new(cluster)),
     })
 }
 
+/// What the operator decides, and the pods need not know.
+fn view(view: &ViewContainer) -> String {
+    let ViewContainer { name, mount_path, .. } = view;
+    let image = view.image.as_deref().unwrap_or("the operator's default image");
+    let mounted = format!("{image} is mounted at {VIEW_IMAGE_MOUNT} and linked below {mount_path}/view");
+    let copied = format!("the init container {name} copies it from {image} to {mount_path}/view and {SOFTWARE_DIR}");
+    match view.source {
+        _ if !view.enabled => "none: the image's own Flux".into(),
+        Some(ViewSource::Copy) => copied,
+        Some(ViewSource::ImageVolume) => format!("{mounted}, nothing is copied; if it cannot be mounted, {copied}"),
+        None | Some(ViewSource::Auto) => {
+            format!("where all nodes can, {mounted}, and nothing is copied; else {copied} (flux.container.source)")
+        }
+    }
+}
+
 fn agent_spec(text: &str) -> Result<Source, Problems> {
     let spec = AgentSpec::from_toml(text).map_err(|error| Problems(vec![Problem::new("", error.to_string())]))?;
-    Ok(Source { kind: Kind::AgentSpec, spec, notices: Vec::new(), others: Vec::new(), cluster: None })
+    Ok(Source { kind: Kind::AgentSpec, spec, notices: Vec::new(), others: Vec::new(), view: None, cluster: None })
 }

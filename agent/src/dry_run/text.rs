@@ -94,6 +94,9 @@ fn head(out: &mut String, source: &Source, facts: &Facts) {
         &format!("MiniCluster {} in namespace {}: {pods}{most}, hosts {}", spec.name, spec.namespace, spec.hostlist()),
     );
     line_of(out, 0, &format!("Host as assumed: {}", assumed(source, facts)));
+    if let Some(view) = &source.view {
+        line_of(out, 0, &format!("View: {view}"));
+    }
     line_of(
         out,
         0,

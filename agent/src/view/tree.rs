@@ -48,11 +48,11 @@ pub struct TreeError {
     pub error: io::Error,
 }
 
-fn reading(path: &Path) -> impl FnOnce(io::Error) -> TreeError {
+pub fn reading(path: &Path) -> impl FnOnce(io::Error) -> TreeError {
     move |error| TreeError { path: path.to_owned(), reading: true, error }
 }
 
-fn writing(path: &Path) -> impl FnOnce(io::Error) -> TreeError {
+pub fn writing(path: &Path) -> impl FnOnce(io::Error) -> TreeError {
     move |error| TreeError { path: path.to_owned(), reading: false, error }
 }
 

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use super::controller_uid;
 use crate::render::labels;
+use crate::render::view::ViewFrom;
 
 /// A Job without its template, which nobody reads here: most of a Job's bytes.
 pub type JobObject = kube::core::Object<JobSize, JobStatus>;
@@ -27,6 +28,8 @@ pub struct JobSeen {
     pub deleting: bool,
     /// What it was last applied as (`render::elastic`).
     pub rendered_hash: Option<String>,
+    /// Its pods mount the view's image.
+    pub mounts_view: bool,
     pub maximum_size: Option<u32>,
     pub initial_size: Option<u32>,
     pub completions: u32,
@@ -60,6 +63,7 @@ impl JobSeen {
             owner_uid: controller_uid(metadata).map(str::to_owned),
             deleting: metadata.deletion_timestamp.is_some(),
             rendered_hash: annotation(labels::RENDERED_HASH).cloned(),
+            mounts_view: annotation(labels::VIEW).is_some_and(|from| from == ViewFrom::ImageVolume.name()),
             maximum_size: number(labels::MAXIMUM_SIZE),
             initial_size: number(labels::INITIAL_SIZE),
             completions: size.completions.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),

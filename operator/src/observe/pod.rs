@@ -5,7 +5,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 
 use super::controller_uid;
-use crate::render::labels;
+use crate::render::{AGENT, labels};
 
 /// A pod's status without its specification, which nobody reads here: most of a pod's bytes.
 pub type PodStatusObject = kube::core::Object<kube::core::object::NotUsed, PodStatus>;
@@ -33,6 +33,9 @@ pub struct PodSeen {
     pub exit: Option<Exit>,
     /// Why the pod failed, if it did, or why it does not start.
     pub trouble: Option<Trouble>,
+    /// What the runtime said when it could not make the agent's init container, the first of all. There is little that
+    /// can be wrong with it but its volumes.
+    pub not_made: Option<String>,
 }
 
 /// How a container ended.
@@ -82,8 +85,17 @@ impl PodSeen {
             ended,
             exit: state.and_then(|state| state.terminated.as_ref()).map(exit),
             trouble: trouble(status, phase, ended),
+            not_made: not_made(status).filter(|_| !ended),
         }
     }
+}
+
+fn not_made(status: &PodStatus) -> Option<String> {
+    let init = status.init_container_statuses.as_deref().unwrap_or_default();
+    let agent = init.iter().find(|container| container.name == AGENT)?;
+    let waiting = agent.state.as_ref()?.waiting.as_ref()?;
+    let is_runtimes = waiting.reason.as_deref() == Some("CreateContainerError");
+    is_runtimes.then(|| first_line(waiting.message.as_deref()))
 }
 
 fn exit(terminated: &ContainerStateTerminated) -> Exit {

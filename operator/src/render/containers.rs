@@ -2,6 +2,7 @@
 
 use flux_shared::agent_spec::Program;
 use flux_shared::crd::v1alpha2::Resources;
+use flux_shared::paths::VIEW_IMAGE_MOUNT;
 use flux_shared::validate::{PullPolicy, Sidecar, ValidContainer, ValidMiniCluster};
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, Lifecycle, LifecycleHandler, Probe,
@@ -9,37 +10,44 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::view::ViewFrom;
 use super::volumes::{self, UserVolumes};
-use super::{Options, RenderError, some, typed};
+use super::{AGENT, Options, RenderError, some, typed};
 
-/// The init container that installs the agent, and the agent's path in its image.
-const AGENT: &str = "flux-agent";
+/// The agent's path in its image.
 const AGENT_IN_IMAGE: &str = "/flux-agent";
 
 /// Init containers: the agent, the view, then the sidecars. These are restartable, so that they end with the pod.
 pub(super) fn init(
     cluster: &ValidMiniCluster,
     options: &Options,
+    view: ViewFrom,
     user: &UserVolumes,
 ) -> Result<Vec<Container>, RenderError> {
-    let mut containers = vec![install(cluster, options)];
-    if cluster.view.enabled {
-        containers.push(view(cluster, options)?);
+    let mut containers = vec![install(cluster, options, view)];
+    if matches!(view, ViewFrom::Copy | ViewFrom::OwnImage) {
+        containers.push(bring(cluster, options, view)?);
     }
     for sidecar in &cluster.sidecars {
-        containers.push(sidecar_of(cluster, sidecar, user)?);
+        containers.push(sidecar_of(cluster, sidecar, view, user)?);
     }
     Ok(containers)
 }
 
-fn install(cluster: &ValidMiniCluster, options: &Options) -> Container {
+/// It also links what the other containers will see of an image volume, and mounts all that they will: where that fails,
+/// nothing has run yet.
+fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Container {
     let paths = volumes::paths_of(cluster);
+    let mut command = [AGENT_IN_IMAGE, "install", "--to", paths.mount()].map(str::to_owned).to_vec();
+    if view == ViewFrom::ImageVolume {
+        command.extend(["--link-view".to_owned(), VIEW_IMAGE_MOUNT.to_owned()]);
+    }
     Container {
         name: AGENT.into(),
         image: Some(options.agent_image.clone()),
         image_pull_policy: Some(PullPolicy::IfNotPresent.name().into()),
-        command: Some([AGENT_IN_IMAGE, "install", "--to", paths.mount()].map(str::to_owned).into()),
-        volume_mounts: Some(volumes::for_install(cluster)),
+        command: Some(command),
+        volume_mounts: Some(volumes::for_install(cluster, view)),
         // It writes into an empty directory that everybody may write to, and needs nothing else.
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
@@ -52,27 +60,37 @@ fn install(cluster: &ValidMiniCluster, options: &Options) -> Container {
     }
 }
 
-fn view(cluster: &ValidMiniCluster, options: &Options) -> Result<Container, RenderError> {
+/// The container of the view's image: it copies the view, or links to it where the others run the same image.
+fn bring(cluster: &ValidMiniCluster, options: &Options, from: ViewFrom) -> Result<Container, RenderError> {
     let view = &cluster.view;
+    let mut command = vec![volumes::paths_of(cluster).agent(), "view".into(), "--to".into(), view.mount_path.clone()];
+    if from == ViewFrom::OwnImage {
+        command.push("--link".into());
+    }
     Ok(Container {
         name: view.name.clone(),
-        image: Some(view.image.clone().unwrap_or_else(|| options.view_image.clone())),
+        image: Some(super::view::image(cluster, options).to_owned()),
         image_pull_policy: Some(view.pull_policy.name().into()),
-        command: Some(vec![volumes::paths_of(cluster).agent(), "view".into(), "--to".into(), view.mount_path.clone()]),
+        command: Some(command),
         resources: resources(&view.resources),
         working_dir: view.working_dir.clone(),
         security_context: typed("spec.flux.container.securityContext", view.security_context.as_ref())?,
-        volume_mounts: Some(volumes::for_view(cluster)),
+        volume_mounts: Some(volumes::for_view(cluster, from)),
         termination_message_policy: Some("File".into()),
         ..Container::default()
     })
 }
 
-fn sidecar_of(cluster: &ValidMiniCluster, sidecar: &Sidecar, user: &UserVolumes) -> Result<Container, RenderError> {
+fn sidecar_of(
+    cluster: &ValidMiniCluster,
+    sidecar: &Sidecar,
+    view: ViewFrom,
+    user: &UserVolumes,
+) -> Result<Container, RenderError> {
     let wrapped = sidecar.wrapped.is_some();
     let mut container = common(&sidecar.container)?;
     container.volume_mounts =
-        some(volumes::merged(volumes::for_sidecar(cluster, wrapped), user.mounts(&sidecar.container)));
+        some(volumes::merged(volumes::for_sidecar(cluster, view, wrapped), user.mounts(&sidecar.container)));
     if wrapped {
         let agent = volumes::paths_of(cluster).agent();
         container.command = Some(vec![agent, "sidecar".into(), sidecar.container.name.clone()]);
@@ -82,7 +100,7 @@ fn sidecar_of(cluster: &ValidMiniCluster, sidecar: &Sidecar, user: &UserVolumes)
 }
 
 /// The container that runs Flux: the only one that is no init container.
-pub(super) fn runner(cluster: &ValidMiniCluster, user: &UserVolumes) -> Result<Container, RenderError> {
+pub(super) fn runner(cluster: &ValidMiniCluster, view: ViewFrom, user: &UserVolumes) -> Result<Container, RenderError> {
     let runner = &cluster.runner;
     let mut container = common(&runner.container)?;
     // So that the agent can save what is left shortly before the kubelet kills it.
@@ -90,7 +108,7 @@ pub(super) fn runner(cluster: &ValidMiniCluster, user: &UserVolumes) -> Result<C
     container.command = Some(vec![volumes::paths_of(cluster).agent(), "run".into(), grace]);
     // Without its socket nobody can ask the broker: then running is ready.
     container.startup_probe = (!cluster.flux.disable_socket).then(|| joined(cluster));
-    container.volume_mounts = some(volumes::merged(volumes::for_runner(cluster), user.mounts(&runner.container)));
+    container.volume_mounts = some(volumes::merged(volumes::for_runner(cluster, view), user.mounts(&runner.container)));
     // A terminal mixes standard output and error and ends lines in CR LF, so only where a person may attach.
     let is_idle = runner.program == Program::Persistent && cluster.restful.is_none();
     let terminal = (cluster.interactive || is_idle).then_some(true);

@@ -11,10 +11,12 @@ use k8s_openapi::api::batch::v1::{
 };
 
 use super::elastic::Elastic;
+use super::view::ViewFrom;
 use super::{Facts, Options, RenderError, labels, metadata, pod};
 
 pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) -> Result<Job, RenderError> {
-    let template = pod::template(cluster, options)?;
+    let view = ViewFrom::of(cluster, options, facts);
+    let template = pod::template(cluster, options, view)?;
     // The kubelet restarts containers with OnFailure: Kubernetes allows no failure policy then.
     let never = cluster.pod.restart_policy.as_deref().unwrap_or("Never") == "Never";
     let mut metadata = metadata(cluster.name.clone(), cluster, facts);
@@ -26,6 +28,7 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
         [
             (labels::MAXIMUM_SIZE.to_owned(), facts.maximum_size.unwrap_or(cluster.max_size).to_string()),
             (labels::INITIAL_SIZE.to_owned(), facts.initial_size.unwrap_or(cluster.size).to_string()),
+            (labels::VIEW.to_owned(), view.name().to_owned()),
         ]
         .into(),
     );

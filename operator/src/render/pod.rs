@@ -6,19 +6,24 @@ use k8s_openapi::api::core::v1::{
 };
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
+use super::view::ViewFrom;
 use super::volumes::UserVolumes;
 use super::{Options, RenderError, access, containers, labels, placement, some, typed, volumes};
 
 /// Time for the broker's orderly end before the kubelet kills it: Kubernetes' own default, said aloud.
 pub(super) const GRACE_SECONDS: i64 = 30;
 
-pub(super) fn template(cluster: &ValidMiniCluster, options: &Options) -> Result<PodTemplateSpec, RenderError> {
+pub(super) fn template(
+    cluster: &ValidMiniCluster,
+    options: &Options,
+    view: ViewFrom,
+) -> Result<PodTemplateSpec, RenderError> {
     let pod = &cluster.pod;
     let runner = &cluster.runner.container;
     let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
     let user = UserVolumes::of([runner].into_iter().chain(sidecars.clone()));
-    let init_containers = containers::init(cluster, options, &user)?;
-    let runner_container = containers::runner(cluster, &user)?;
+    let init_containers = containers::init(cluster, options, view, &user)?;
+    let runner_container = containers::runner(cluster, view, &user)?;
 
     let context: Option<PodSecurityContext> = typed("spec.pod.securityContext", pod.security_context.as_ref())?;
     let access =
@@ -27,7 +32,7 @@ pub(super) fn template(cluster: &ValidMiniCluster, options: &Options) -> Result<
         Some(group) => Some(PodSecurityContext { fs_group: Some(group), ..context.unwrap_or_default() }),
         None => context,
     };
-    let mut all_volumes = volumes::own(cluster, access.mode);
+    let mut all_volumes = volumes::own(cluster, options, view, access.mode);
     all_volumes.extend(user.volumes());
 
     let mut spec = PodSpec {

@@ -6,14 +6,16 @@ use flux_shared::names;
 use flux_shared::paths::{self, PodPaths};
 use flux_shared::validate::{Mount, ValidContainer, ValidMiniCluster, VolumeSource};
 use k8s_openapi::api::core::v1::{
-    CSIVolumeSource, ConfigMapVolumeSource, EmptyDirVolumeSource, HostPathVolumeSource, KeyToPath,
+    CSIVolumeSource, ConfigMapVolumeSource, EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource, KeyToPath,
     PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume, VolumeMount,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
-use super::some;
+use super::view::ViewFrom;
+use super::{Options, some};
 
 const SOFTWARE: &str = "flux-software";
+const IMAGE: &str = "flux-view-image";
 const SPEC: &str = "flux-agent-spec";
 const CURVE: &str = "flux-agent-curve";
 const USERS: &str = "flux-agent-users";
@@ -131,7 +133,7 @@ fn volume(name: &str, source: &VolumeSource) -> Volume {
 }
 
 /// The volumes of the operator itself. Secrets get the mode with which the runner can read them, and no more.
-pub(super) fn own(cluster: &ValidMiniCluster, secret_mode: i32) -> Vec<Volume> {
+pub(super) fn own(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom, secret_mode: i32) -> Vec<Volume> {
     let empty = |name: &str| Volume {
         name: name.to_owned(),
         empty_dir: Some(EmptyDirVolumeSource::default()),
@@ -147,8 +149,17 @@ pub(super) fn own(cluster: &ValidMiniCluster, secret_mode: i32) -> Vec<Volume> {
         ..Volume::default()
     };
     let mut volumes = vec![empty(&cluster.view.name)];
-    if cluster.view.enabled {
-        volumes.push(empty(SOFTWARE));
+    match view {
+        ViewFrom::Copy => volumes.push(empty(SOFTWARE)),
+        ViewFrom::ImageVolume => volumes.push(Volume {
+            name: IMAGE.into(),
+            image: Some(ImageVolumeSource {
+                reference: Some(super::view::image(cluster, options).to_owned()),
+                pull_policy: Some(cluster.view.pull_policy.name().into()),
+            }),
+            ..Volume::default()
+        }),
+        ViewFrom::OwnImage | ViewFrom::Nowhere => {}
     }
     volumes.push(Volume {
         name: SPEC.into(),
@@ -182,22 +193,34 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     }
 }
 
-/// The one mount of the init container that installs the agent.
-pub(super) fn for_install(cluster: &ValidMiniCluster) -> Vec<VolumeMount> {
-    vec![mount(&cluster.view.name, paths_of(cluster).mount(), false)]
+/// Mounts of the init container that installs the agent: what all containers have.
+pub(super) fn for_install(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
+    let mut mounts = vec![mount(&cluster.view.name, paths_of(cluster).mount(), false)];
+    if view == ViewFrom::ImageVolume {
+        // The view's folder is named after a hash, behind an absolute link, which no subPath may follow: the whole image,
+        // and what the view's links refer to.
+        mounts.push(mount(IMAGE, paths::VIEW_IMAGE_MOUNT, true));
+        mounts.push(VolumeMount {
+            sub_path: Some(paths::SOFTWARE_DIR.trim_start_matches('/').to_owned()),
+            ..mount(IMAGE, paths::SOFTWARE_DIR, true)
+        });
+    }
+    mounts
 }
 
 /// Mounts of the init container that brings the view. `/opt/software` is the image's own there.
-pub(super) fn for_view(cluster: &ValidMiniCluster) -> Vec<VolumeMount> {
-    let mut mounts = for_install(cluster);
-    mounts.push(mount(SOFTWARE, paths::SOFTWARE_STAGE, false));
+pub(super) fn for_view(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
+    let mut mounts = for_install(cluster, view);
+    if view == ViewFrom::Copy {
+        mounts.push(mount(SOFTWARE, paths::SOFTWARE_STAGE, false));
+    }
     mounts
 }
 
 /// Our mounts in a sidecar.
-pub(super) fn for_sidecar(cluster: &ValidMiniCluster, wrapped: bool) -> Vec<VolumeMount> {
-    let mut mounts = for_install(cluster);
-    if cluster.view.enabled {
+pub(super) fn for_sidecar(cluster: &ValidMiniCluster, view: ViewFrom, wrapped: bool) -> Vec<VolumeMount> {
+    let mut mounts = for_install(cluster, view);
+    if view == ViewFrom::Copy {
         mounts.push(mount(SOFTWARE, paths::SOFTWARE_DIR, false));
     }
     if wrapped {
@@ -208,8 +231,8 @@ pub(super) fn for_sidecar(cluster: &ValidMiniCluster, wrapped: bool) -> Vec<Volu
 }
 
 /// Our mounts in the container that runs Flux: the only one with the certificate.
-pub(super) fn for_runner(cluster: &ValidMiniCluster) -> Vec<VolumeMount> {
-    let mut mounts = for_sidecar(cluster, true);
+pub(super) fn for_runner(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
+    let mut mounts = for_sidecar(cluster, view, true);
     mounts.push(mount(CURVE, paths::CURVE_DIR, true));
     if !cluster.users.is_empty() {
         mounts.push(mount(USERS, paths::USERS_DIR, true));

@@ -4,7 +4,7 @@ use flux_shared::crd::v1alpha2::Condition;
 use k8s_openapi::jiff::Timestamp;
 
 use super::outcome::Outcome;
-use super::{Facts, Picture, Verdict, rfc3339, short};
+use super::{Facts, Picture, VIEW_MOUNTED, Verdict, rfc3339, short};
 use crate::observe::job::JobSeen;
 
 /// What a condition is about to say.
@@ -63,7 +63,43 @@ pub(super) fn conditions(picture: &Picture, facts: &Facts, outcome: &Outcome) ->
         Statement { since: end, ..say("Failed", failed, &outcome.reason, &outcome.message) },
         say("Suspended", suspended, "Suspended", "the Job is suspended: it has no pods"),
     ];
-    statements.into_iter().map(|statement| stamped(picture, statement)).collect()
+    statements.into_iter().chain(view(picture, facts)).map(|statement| stamped(picture, statement)).collect()
+}
+
+/// Whether the view's image could be mounted, where it was tried. Once it could not, that is remembered.
+fn view(picture: &Picture, facts: &Facts) -> Option<Statement> {
+    let say = |is_true: bool, reason: &str, message: String| Statement {
+        type_: VIEW_MOUNTED,
+        is_true,
+        reason: reason.to_owned(),
+        message,
+        since: None,
+    };
+    if super::image_volume_failed(picture.previous) {
+        let before = super::condition(picture.previous, VIEW_MOUNTED)?;
+        return Some(say(false, &before.reason, before.message.clone()));
+    }
+    picture.job.filter(|job| job.mounts_view)?;
+    // Where the job may have begun, nothing is taken away from it.
+    let begun = facts.lead.is_some_and(|lead| lead.ready) || picture.pods.iter().any(|pod| pod.exit.is_some());
+    let failed = picture.pods.iter().filter(|_| !begun).find_map(|pod| Some((pod.index, pod.not_made.as_ref()?)));
+    Some(match failed {
+        Some((index, error)) => say(
+            false,
+            "ImageVolumeFailed",
+            format!(
+                "pod {index} could not mount the view's image, so the view is copied: flux.container.source: copy does that at once; the runtime said: {error}"
+            ),
+        ),
+        None if picture.nodes_mount_images => {
+            say(true, "ImageVolume", "the view's image is mounted: nothing is copied".to_owned())
+        }
+        None => say(
+            true,
+            "ImageVolumeUnsure",
+            "the view's image is mounted as flux.container.source says, though not every node is known to be able to (Kubernetes 1.35, containerd 2.1 or CRI-O 1.33): if pods stay in ContainerCreating, say copy".to_owned(),
+        ),
+    })
 }
 
 fn progress(facts: &Facts) -> String {

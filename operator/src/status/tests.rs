@@ -2,7 +2,7 @@ use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Obstacle, Picture, Verdict, condition, is_finished, status};
+use super::{Obstacle, Picture, Verdict, condition, image_volume_failed, is_finished, status};
 use crate::notice;
 use crate::observe::job::{self, JobSeen};
 use crate::observe::pod::{Exit, PodSeen, Trouble};
@@ -81,6 +81,7 @@ impl Scene {
             previous: &self.previous,
             job: self.job.as_ref(),
             pods: self.pods.iter().collect(),
+            nodes_mount_images: false,
             obstacle: self.obstacle.as_ref(),
             now: at(self.now),
         })
@@ -285,4 +286,31 @@ fn events_tell_of_changes_only() {
     scene.job = Some(JobSeen { complete: failed("", ""), ..job(1) });
     scene.pods = vec![ended(0, 0, 1)];
     assert_eq!(reasons(&starting, &scene.status()), ["Completed"]);
+}
+
+#[test]
+fn a_view_that_cannot_be_mounted_is_told_remembered_and_never_takes_a_job_away() {
+    let mut scene = scene("size: 2");
+    let mounted = |status: &MiniClusterStatus| condition(status, "ViewMounted").cloned();
+    let copied = JobSeen { completions: 2, ..JobSeen::default() };
+    let mounts = JobSeen { mounts_view: true, ..copied.clone() };
+    scene.job = Some(copied.clone());
+    assert_eq!(mounted(&scene.status()), None, "nothing is mounted, nothing is told");
+    scene.job = Some(mounts.clone());
+    assert_eq!(mounted(&scene.status()).unwrap().reason, "ImageVolumeUnsure", "the nodes are not known");
+
+    let stuck = PodSeen { not_made: Some("path escapes from parent".into()), ..pod(1) };
+    let ready = PodSeen { ready: true, running: true, ..pod(0) };
+    scene.pods = vec![ready, stuck.clone()];
+    assert!(!image_volume_failed(&scene.status()), "the lead is ready: its job may have begun");
+    scene.pods = vec![pod(0), stuck];
+    let status = scene.status();
+    assert!(image_volume_failed(&status));
+    let told = mounted(&status).unwrap();
+    assert!(
+        told.message.contains("pod 1") && told.message.contains("source: copy") && told.message.contains("escapes")
+    );
+
+    (scene.previous, scene.job, scene.pods) = (status, Some(copied), vec![pod(0), pod(1)]);
+    assert_eq!(mounted(&scene.status()).unwrap().message, told.message, "it stays, and so does the copy");
 }

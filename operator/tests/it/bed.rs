@@ -55,6 +55,7 @@ fn plane() -> &'static Plane {
             view_image: "view:test".into(),
             restful_repository: "repository:test".into(),
             namespace: "flux-operator".into(),
+            view_source: Default::default(),
             namespaced: false,
         };
         plane.apply(&install::manifests(&settings).unwrap()).unwrap();
@@ -451,6 +452,20 @@ impl Bed {
         self.patch_pod_status(pod, status).await;
     }
 
+    /// Plays a kubelet whose runtime cannot mount the view's image.
+    pub async fn cannot_mount(&self, pod: &Pod) {
+        let waiting =
+            json!({ "reason": "CreateContainerError", "message": "failed to mount image volume: no such thing" });
+        let status = json!({ "status": {
+            "phase": "Pending",
+            "initContainerStatuses": [{
+                "name": "flux-agent", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+                "state": { "waiting": waiting },
+            }],
+        } });
+        self.patch_pod_status(pod, status).await;
+    }
+
     pub async fn patch_pod_status(&self, pod: &Pod, status: Value) {
         let api = self.api::<Pod>();
         api.patch_status(&pod.name_any(), &PatchParams::default(), &Patch::Strategic(status)).await.unwrap();
@@ -482,6 +497,7 @@ pub fn options() -> Options {
         agent_image: "agent:test".into(),
         view_image: "view:test".into(),
         restful_repository: "repository:test".into(),
+        ..Options::default()
     }
 }
 

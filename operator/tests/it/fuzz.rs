@@ -17,7 +17,7 @@ fn what_is_accepted_can_be_rendered() {
             return;
         };
         let certificate = Certificate::from_keys("fuzz", &[1; 32], &[2; 32]);
-        let facts = Facts { uid: Some("uid".into()), initial_size: Some(2), maximum_size: Some(3) };
+        let facts = Facts { uid: Some("uid".into()), initial_size: Some(2), maximum_size: Some(3), ..Facts::default() };
         let objects = render::objects(&cluster, &Options::default(), &facts, certificate).unwrap();
         serde_json::to_string(&objects.job).unwrap();
         rendered += 1;

@@ -2,6 +2,7 @@
 
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::curve::Certificate;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use kube::ResourceExt;
 use serde_json::json;
@@ -187,5 +188,42 @@ fn a_pod_that_cannot_start_is_named() {
         }
         let status = bed.when_condition("mc", "Ready", "True").await["status"].clone();
         assert_eq!(status["reason"], serde_json::Value::Null, "what is over is not said any more: {status:#}");
+    });
+}
+
+#[test]
+fn a_view_that_cannot_be_mounted_is_copied_and_the_status_says_why() {
+    test("mount", async |bed| {
+        let operator = bed.operator().await;
+        let view = async || {
+            let job = bed.api::<Job>().get_opt("mc").await.unwrap()?;
+            Some((job.uid()?, job.annotations()["flux-framework.org/view"].clone()))
+        };
+        bed.create("mc", json!({ "size": 2, "flux": { "container": { "source": "imageVolume" } } })).await.unwrap();
+        let pods = bed.pods("mc", 2).await;
+        let first = until("the Job is there", view).await;
+        assert_eq!(first.1, "imageVolume");
+        let volumes = pods[&0].spec.as_ref().unwrap().volumes.clone().unwrap();
+        assert!(volumes.iter().any(|volume| volume.image.is_some()), "{volumes:?}");
+
+        bed.cannot_mount(&pods[&1]).await;
+        let second = until("another Job is there", async || {
+            bed.reap("mc").await;
+            view().await.filter(|job| job.0 != first.0)
+        })
+        .await;
+        assert_eq!(second.1, "copy");
+        let status = &bed.when_condition("mc", "ViewMounted", "False").await["status"];
+        let message = condition(status, "ViewMounted")["message"].to_string();
+        assert!(message.contains("pod 1") && message.contains("no such thing"), "{message}");
+
+        for pod in bed.pods("mc", 2).await.values() {
+            assert!(pod.spec.as_ref().unwrap().volumes.iter().flatten().all(|volume| volume.image.is_none()));
+            bed.run_pod(pod).await;
+        }
+        let ready = bed.when_condition("mc", "Ready", "True").await;
+        assert_eq!(condition(&ready["status"], "ViewMounted")["status"], "False", "it is still told");
+        assert_eq!(until("the Job is there", view).await, second);
+        operator.stop().await;
     });
 }

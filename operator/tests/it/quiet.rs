@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use flux_operator::install::{PERMISSIONS, Permission};
+use flux_operator::install::{NODE_PERMISSIONS, PERMISSIONS, Permission};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::DeleteParams;
@@ -163,6 +163,11 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
         bed.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
         bed.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
         let pods = bed.pods("mc", 2).await;
+        // A third one, which cannot mount its view.
+        let mounts = json!({ "size": 1, "flux": { "container": { "source": "imageVolume" } } });
+        bed.create("mounts", mounts).await.unwrap();
+        bed.cannot_mount(&bed.pods("mounts", 1).await[&0]).await;
+        bed.when_condition("mounts", "ViewMounted", "False").await;
         bed.create("wrong", json!({ "size": 1, "containers": [{ "image": "a", "command": "'" }] })).await.unwrap();
         bed.when("wrong", "invalid", |status| status["phase"] == "Invalid").await;
         bed.end_pod(&pods[&0], 0, "Completed", "").await;
@@ -180,9 +185,10 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
         assert!(forbidden.is_empty(), "permissions are missing: {forbidden:#?}");
         let used: BTreeSet<(&str, &str, &str)> =
             seen.iter().map(|call| (call.group.as_str(), call.resource.as_str(), call.verb.as_str())).collect();
-        let granted = PERMISSIONS.iter().flat_map(|Permission { group, resource, verbs, .. }| {
-            verbs.iter().map(move |verb| (*group, *resource, *verb))
-        });
+        let granted =
+            PERMISSIONS.iter().chain(NODE_PERMISSIONS).flat_map(|Permission { group, resource, verbs, .. }| {
+                verbs.iter().map(move |verb| (*group, *resource, *verb))
+            });
         // Checked by an admission plugin, never by a call.
         let by_admission = [("flux-framework.org", "miniclusters/finalizers", "update")];
         let unused: Vec<_> = granted.filter(|it| !used.contains(it) && !by_admission.contains(it)).collect();

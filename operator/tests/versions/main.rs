@@ -77,6 +77,7 @@ fn installation() -> String {
         view_image: "view:test".into(),
         restful_repository: "repository:test".into(),
         namespace: NAMESPACE.into(),
+        view_source: Default::default(),
         namespaced: false,
     };
     let text = install::manifests(&settings).unwrap();

@@ -217,6 +217,7 @@ pub(super) const RANGES: &[(&str, i64, i64)] = &[
 pub(super) const ENUMS: &[(&str, &[&str])] = &[
     ("spec.pod.restartPolicy", &["Never", "OnFailure"]),
     ("spec.pod.dnsPolicy", &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"]),
+    ("spec.flux.container.source", crate::validate::ViewSource::NAMES),
     ("spec.flux.scheduler.queuePolicy", &["fcfs", "easy", "conservative", "hybrid"]),
     ("spec.containers.[].imagePullPolicy", &["Always", "IfNotPresent", "Never"]),
     ("spec.services.[].imagePullPolicy", &["Always", "IfNotPresent", "Never"]),

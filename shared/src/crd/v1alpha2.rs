@@ -296,6 +296,11 @@ block! {
         /// operator, ghcr.io/converged-computing/flux-view-rocky:tag-9.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub image: Option<String>,
+        /// How the view comes into the pods: imageVolume mounts its image, read-only, and copies nothing (Kubernetes 1.35,
+        /// containerd 2.1 or CRI-O 1.33); copy lets an init container copy it; auto takes the image volume where every
+        /// node can. Default: as the operator was told, else auto.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub source: Option<String>,
         /// Name of the init container and of its volume.
         #[serde(default = "view_name")]
         pub name: String,
@@ -305,10 +310,10 @@ block! {
         /// PYTHONPATH of the view. Default: its own site-packages.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub python_path: Option<String>,
-        /// Resources of the init container.
+        /// Resources of the init container that copies the view.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub resources: Option<Resources>,
-        /// Working directory of the init container.
+        /// Working directory of the init container that copies the view.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub working_dir: Option<String>,
         /// Pull the image at every start.
@@ -320,7 +325,7 @@ block! {
         /// Where the view and all of Flux's files are in the pods.
         #[serde(default = "mount_path")]
         pub mount_path: String,
-        /// Kubernetes' SecurityContext of the init container.
+        /// Kubernetes' SecurityContext of the init container that copies the view.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::definition::security_context"))]
         pub security_context: Option<Value>,
@@ -331,6 +336,7 @@ impl Default for FluxContainer {
     fn default() -> Self {
         FluxContainer {
             image: None,
+            source: None,
             name: view_name(),
             disable: false,
             python_path: None,

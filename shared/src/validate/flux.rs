@@ -13,7 +13,8 @@ pub(super) const DEFAULT_LOG_LEVEL: u8 = 6;
 /// What Fluxion knows.
 const QUEUE_POLICIES: [&str; 4] = ["fcfs", "easy", "conservative", "hybrid"];
 /// Volumes of the pod that are the operator's own.
-pub(super) const OWN_VOLUMES: [&str; 7] = [
+pub(super) const OWN_VOLUMES: [&str; 8] = [
+    "flux-view-image",
     "flux-software",
     "flux-agent-spec",
     "flux-agent-curve",
@@ -280,7 +281,19 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     }
     let mount_path = report.take(format!("{field}.mountPath"), absolute(&view.mount_path));
     let mount_path = mount_path.unwrap_or_else(|| crate::paths::DEFAULT_MOUNT_PATH.into());
-    if ["/opt/software", "/etc", "/usr", "/bin", "/lib", "/proc", "/sys", "/dev", "/opt"].contains(&mount_path.as_str())
+    if [
+        crate::paths::VIEW_IMAGE_MOUNT,
+        "/opt/software",
+        "/etc",
+        "/usr",
+        "/bin",
+        "/lib",
+        "/proc",
+        "/sys",
+        "/dev",
+        "/opt",
+    ]
+    .contains(&mount_path.as_str())
     {
         report.problem(format!("{field}.mountPath"), "would hide what the image has there: choose a folder of its own");
     }
@@ -296,6 +309,7 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
         enabled: !view.disable,
         install_root: root.filter(|root| root != "/usr"),
         image: view.image.filter(|image| !image.is_empty()),
+        source: view.source.and_then(|source| report.take(format!("{field}.source"), source.parse())),
         name: view.name,
         python_path: view.python_path,
         resources: resources(&format!("{field}.resources"), &view.resources, report),

@@ -1,0 +1,84 @@
+//! A view that is there already, in an image that is mounted or in the container's own: nothing is copied.
+//!
+//! ```text
+//! ROOT/opt/views/._view/<one>/* ◄─ links ─ MOUNT/.view.new/* ─► renamed to MOUNT/view
+//! ```
+//!
+//! `etc` and `etc/flux` are real folders, since the documented paths of the configuration lead through them.
+#![expect(clippy::disallowed_methods, reason = "act: makes the links")]
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::{Path, PathBuf};
+
+use flux_shared::paths::PodPaths;
+
+use super::tree::{self, TreeError};
+use super::{Options, failed, find_view, links};
+use crate::execute::files::make_parents;
+use crate::failure::Failure;
+use crate::log::Log;
+
+/// The view's folders that get a folder of their own, by depth.
+const OWN: [&str; 2] = ["etc", "flux"];
+
+/// Links the view of the image at `root` into the shared volume at `mount`.
+pub fn link(root: &Path, mount: &Path, log: Log) -> Result<(), Failure> {
+    let source = find_view(root)?;
+    let paths = PodPaths::new(&mount.to_string_lossy());
+    let (target, beside) = (PathBuf::from(paths.view()), mount.join(".view.new"));
+    make_parents(mount)?;
+    // It would say that what a copy brought is whole.
+    tree::remove(paths.view_done().as_ref()).map_err(failed)?;
+    tree::remove(&beside).map_err(failed)?;
+    folder(&source, &beside, &OWN).map_err(failed)?;
+    tree::remove(&target).map_err(failed)?;
+    fs::rename(&beside, &target).map_err(|error| Failure::write("put in place", &target, &error))?;
+    links(&Options { root: root.to_owned(), mount: mount.to_owned(), stage: PathBuf::new() })?;
+    log.info("view", &format!("linked to {}: nothing is copied", source.display()));
+    Ok(())
+}
+
+/// A folder at `to` whose entries lead to those of `from`, but for the first of `own`, which is such a folder itself.
+fn folder(from: &Path, to: &Path, own: &[&str]) -> Result<(), TreeError> {
+    fs::create_dir(to).map_err(tree::writing(to))?;
+    for entry in fs::read_dir(from).map_err(tree::reading(from))? {
+        let entry = entry.map_err(tree::reading(from))?;
+        let (source, target) = (entry.path(), to.join(entry.file_name()));
+        let is_folder = entry.file_type().is_ok_and(|kind| kind.is_dir());
+        match own {
+            [name, rest @ ..] if is_folder && entry.file_name() == *name => folder(&source, &target, rest)?,
+            _ => symlink(&source, &target).map_err(tree::writing(&target))?,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{image, quiet};
+    use super::*;
+
+    #[test]
+    fn the_documented_paths_lead_to_the_image_and_the_configuration() {
+        let (root, pod) = (image(), tempfile::tempdir().unwrap());
+        let mount = pod.path().join("flux");
+        fs::create_dir_all(root.path().join("opt/views/._view/abc/etc/flux/modprobe")).unwrap();
+        fs::write(root.path().join("opt/views/._view/abc/etc/other"), "other").unwrap();
+        // Twice, and over what a killed run left.
+        fs::create_dir_all(mount.join(".view.new/half")).unwrap();
+        link(root.path(), &mount, quiet()).unwrap();
+        link(root.path(), &mount, quiet()).unwrap();
+        let leads = |path: &str| fs::read_link(mount.join(path)).unwrap();
+        let in_image = |path: &str| root.path().join("opt/views/._view/abc").join(path);
+        assert_eq!(leads("view/bin"), in_image("bin"));
+        assert_eq!(leads("view/etc/other"), in_image("etc/other"));
+        assert_eq!(leads("view/etc/flux/modprobe"), in_image("etc/flux/modprobe"));
+        assert_eq!(leads("view/run"), Path::new("../config/run"));
+        assert_eq!(leads("view/etc/flux/config"), Path::new("../../../config/etc/flux/config"));
+        // The image has a folder there: the documented one counts.
+        assert_eq!(leads("view/etc/flux/system"), Path::new("../../../config/etc/flux/system"));
+        assert!(!mount.join(".view.new").exists());
+        assert_eq!(fs::read_dir(root.path().join("opt/views/._view/abc")).unwrap().count(), 2, "the image stays");
+    }
+}

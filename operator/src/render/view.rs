@@ -1,0 +1,93 @@
+//! How the view comes into the pods.
+
+use flux_shared::validate::{ValidMiniCluster, ViewSource};
+
+use super::{Facts, Options};
+
+/// Where the containers have the view from.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ViewFrom {
+    /// It is disabled.
+    Nowhere,
+    /// Every container runs the view's own image: links are enough.
+    OwnImage,
+    /// The view's image is mounted, and linked to.
+    ImageVolume,
+    /// An init container copies it.
+    Copy,
+}
+
+impl ViewFrom {
+    pub(super) fn of(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) -> ViewFrom {
+        let source = cluster.view.source;
+        let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
+        let mut containers = [&cluster.runner.container].into_iter().chain(sidecars);
+        match source.unwrap_or(options.view_source) {
+            _ if !cluster.view.enabled => ViewFrom::Nowhere,
+            _ if source != Some(ViewSource::Copy) && containers.all(|it| it.image == image(cluster, options)) => {
+                ViewFrom::OwnImage
+            }
+            _ if facts.image_volume_failed => ViewFrom::Copy,
+            ViewSource::ImageVolume => ViewFrom::ImageVolume,
+            ViewSource::Auto if facts.nodes_mount_images => ViewFrom::ImageVolume,
+            ViewSource::Auto | ViewSource::Copy => ViewFrom::Copy,
+        }
+    }
+
+    /// The value of the Job's annotation.
+    pub fn name(self) -> &'static str {
+        match self {
+            ViewFrom::Nowhere => "none",
+            ViewFrom::OwnImage => "ownImage",
+            ViewFrom::ImageVolume => "imageVolume",
+            ViewFrom::Copy => "copy",
+        }
+    }
+}
+
+/// The view's image.
+pub(super) fn image<'a>(cluster: &'a ValidMiniCluster, options: &'a Options) -> &'a str {
+    cluster.view.image.as_deref().unwrap_or(&options.view_image)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn from(spec: &str, source: ViewSource, facts: &Facts) -> ViewFrom {
+        let options = Options { view_source: source, view_image: "view:1".into(), ..Options::default() };
+        ViewFrom::of(&crate::testing::cluster(spec), &options, facts)
+    }
+
+    #[test]
+    fn the_cluster_decides_before_the_operator_and_auto_asks_the_nodes() {
+        let can = Facts { nodes_mount_images: true, ..Facts::default() };
+        let can_not = Facts::default();
+        let of = |own: &str, source, facts: &Facts| from(&format!("flux: {{container: {{{own}}}}}"), source, facts);
+        assert_eq!(of("", ViewSource::Auto, &can), ViewFrom::ImageVolume);
+        assert_eq!(of("", ViewSource::Auto, &can_not), ViewFrom::Copy);
+        assert_eq!(of("", ViewSource::Copy, &can), ViewFrom::Copy);
+        assert_eq!(of("", ViewSource::ImageVolume, &can_not), ViewFrom::ImageVolume);
+        assert_eq!(of("source: copy", ViewSource::ImageVolume, &can), ViewFrom::Copy);
+        assert_eq!(of("source: imageVolume", ViewSource::Copy, &can_not), ViewFrom::ImageVolume);
+        assert_eq!(of("source: auto", ViewSource::Copy, &can), ViewFrom::ImageVolume);
+        assert_eq!(of("disable: true", ViewSource::ImageVolume, &can), ViewFrom::Nowhere);
+    }
+
+    #[test]
+    fn what_could_not_be_mounted_once_is_copied() {
+        let failed = Facts { nodes_mount_images: true, image_volume_failed: true, ..Facts::default() };
+        assert_eq!(from("flux: {container: {source: imageVolume}}", ViewSource::Auto, &failed), ViewFrom::Copy);
+    }
+
+    #[test]
+    fn containers_of_the_views_own_image_need_neither_unless_a_copy_is_wanted() {
+        let facts = Facts::default();
+        let one = "containers: [{image: 'view:1'}]";
+        assert_eq!(from(one, ViewSource::Auto, &facts), ViewFrom::OwnImage);
+        let copied = format!("{one}\nflux: {{container: {{source: copy}}}}");
+        assert_eq!(from(&copied, ViewSource::Auto, &facts), ViewFrom::Copy);
+        let other = "containers: [{image: 'view:1', runFlux: true}, {image: 'other:1', name: other}]";
+        assert_eq!(from(other, ViewSource::Auto, &facts), ViewFrom::Copy);
+    }
+}
