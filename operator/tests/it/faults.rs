@@ -60,7 +60,7 @@ fn an_answer_of_any_kind_to_any_call_is_got_over() {
 
 #[test]
 fn what_the_api_server_refuses_is_in_the_status_and_its_trouble_is_not() {
-    test("refused", async |bed| {
+    test("faults-refused", async |bed| {
         let is_well = Arc::new(AtomicBool::new(false));
         let well = is_well.clone();
         let calls = Calls::with_faults(move |call: &Call| match (call.verb.as_str(), call.resource.as_str()) {
