@@ -34,7 +34,7 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Watch MiniClusters and make them run
-    Run(Run),
+    Run(Box<Run>),
     /// Print the CustomResourceDefinition
     Crd(install::Definition),
     /// Print everything that an installation needs, as one YAML stream
@@ -159,7 +159,7 @@ pub fn main() -> ExitCode {
 
 fn answer(command: Command) -> Result<(), CliError> {
     let text = match command {
-        Command::Run(run) => return serve(run),
+        Command::Run(run) => return serve(*run),
         Command::Crd(definition) => install::crd_of(&definition)?,
         Command::Migrate => block_on(async { Ok(migrate::migrate(connect(Arc::default()).await?).await?) })?,
         Command::Install(settings) => install::manifests(&settings)?,
