@@ -1,6 +1,6 @@
 //! R, the resource set of the instance (RFC 20, version 1): every host with the same cores and GPUs.
 //!
-//! Written by the lead only: the others fetch it from there. Its hosts must be those of the instance, each once.
+//! The lead's counts: the others fetch it from there. Its hosts must be those of the instance, each once.
 
 use serde::Serialize;
 

@@ -17,7 +17,8 @@ pub fn prepare(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     steps.push(broker::hostlist(scene));
     steps.push(broker::config(scene)?);
     steps.extend(curve::step(scene));
-    if scene.is_lead() {
+    // A broker.toml of the user's own is the same on all pods, and a broker whose file of resources is missing fails.
+    if scene.is_lead() || scene.spec.flux.broker_config.is_some() {
         steps.push(resources::step(scene)?);
     }
     steps.extend(broker::documented_links(scene));

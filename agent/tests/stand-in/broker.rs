@@ -37,6 +37,9 @@ struct Broker {
 }
 
 pub fn run(words: &[&str]) -> u8 {
+    if let Some(at) = words.iter().position(|word| word.starts_with("--wrap=")) {
+        return wrapped(words, at);
+    }
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD, Signal::SIGUSR1] {
         signals.add(signal);
@@ -67,6 +70,16 @@ pub fn run(words: &[&str]) -> u8 {
     code
 }
 
+/// The same without that option, started by its words.
+fn wrapped(words: &[&str], at: usize) -> u8 {
+    let mut wrapper = words[at].trim_start_matches("--wrap=").split(',');
+    let own = std::env::current_exe().expect("this program has a path");
+    let mut command = Command::new(wrapper.next().unwrap_or_default());
+    command.args(wrapper).arg(own).arg("start").args(&words[..at]).args(&words[at + 1..]);
+    eprintln!("flux-start: {}", command.exec());
+    127
+}
+
 fn read(words: &[&str]) -> Result<Broker, String> {
     let (mut config, mut attributes, mut at) = (None, BTreeMap::new(), 0);
     while let Some(word) = words.get(at) {
@@ -91,6 +104,8 @@ fn read(words: &[&str]) -> Result<Broker, String> {
         let list = entry.get("host").and_then(toml::Value::as_str).ok_or("a host without a name")?;
         hosts.extend(flux_shared::hostlist::expand(list)?);
     }
+    let resources = table.get("resource").and_then(|table| table.get("path")).and_then(toml::Value::as_str);
+    resources.map_or(Ok(Vec::new()), std::fs::read).map_err(|error| format!("resource: {error}"))?;
     let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
     let rank = hosts.iter().position(|host| *host == own).ok_or(format!("{own} is not in the hostlist"))?;
     if hosts.len() > 1 {
@@ -244,7 +259,10 @@ impl Broker {
             "getattr size" => size.to_string(),
             "getattr rank" => self.rank.to_string(),
             "getattr hostlist" => self.hosts.join(","),
-            other => other.trim_start_matches("getattr ").to_owned(),
+            other => {
+                let name = other.trim_start_matches("getattr ");
+                self.attributes.get(name).map_or(name, String::as_str).to_owned()
+            }
         };
         let _ = stream.write_all(text.as_bytes());
     }

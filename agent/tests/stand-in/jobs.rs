@@ -11,16 +11,21 @@ const WITH_VALUE: [&str; 14] =
 struct Request<'a> {
     tasks: usize,
     watch: bool,
+    output: Option<&'a str>,
+    environment: Vec<(&'a str, &'a str)>,
     command: &'a [&'a str],
 }
 
 fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
     let (mut nodes, mut tasks, mut watch, mut at) = (1, None, false, 0);
+    let (mut output, mut environment) = (None, Vec::new());
     while let Some(word) = words.get(at).filter(|word| word.starts_with('-')) {
         if let Some(count) = word.strip_prefix("-n").and_then(|count| count.parse().ok()) {
             tasks = Some(count);
         }
         watch |= *word == "--watch";
+        output = word.strip_prefix("--output=").or(output);
+        environment.extend(word.strip_prefix("--env=").and_then(|set| set.split_once('=')));
         if WITH_VALUE.contains(word) {
             let value = words.get(at + 1).and_then(|value| value.parse().ok());
             match *word {
@@ -32,7 +37,8 @@ fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
         }
         at += 1;
     }
-    Request { tasks: tasks.unwrap_or(nodes), watch, command: words.get(at..).unwrap_or_default() }
+    let command = words.get(at..).unwrap_or_default();
+    Request { tasks: tasks.unwrap_or(nodes), watch, output, environment, command }
 }
 
 fn code(status: ExitStatus) -> u8 {
@@ -50,11 +56,12 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
     if !request.watch && !prompt {
         println!("f1x0");
     }
-    let live = prompt || std::io::stdout().is_terminal();
+    let live = request.output.is_none() && (prompt || std::io::stdout().is_terminal());
     let mut children = Vec::new();
     for rank in 0..request.tasks {
         let mut command = Command::new(name);
         command.args(arguments).env("FLUX_TASK_RANK", rank.to_string()).env("FLUX_JOB_ID", "f1");
+        command.envs(request.environment.iter().copied());
         command.stdout(if live { Stdio::inherit() } else { Stdio::piped() });
         match command.spawn() {
             Ok(child) => children.push(child),
@@ -71,7 +78,10 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
         }
         highest = highest.max(child.wait().map_or(1, code));
     }
-    let _ = std::io::stdout().write_all(&held_back);
+    let _ = match request.output {
+        Some(path) => std::fs::write(path, &held_back),
+        None => std::io::stdout().write_all(&held_back),
+    };
     highest
 }
 

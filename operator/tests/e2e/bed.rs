@@ -53,6 +53,26 @@ impl Bed {
         .await
     }
 
+    pub async fn status(&self, name: &str) -> Value {
+        serde_json::to_value(self.api::<MiniCluster>().get(name).await.unwrap().status).unwrap()
+    }
+
+    pub async fn when_finished(&self, name: &str) -> Value {
+        self.until(&format!("{name} has finished"), async || {
+            let status = self.status(name).await;
+            assert_ne!(status["phase"], "Invalid", "{name}: {status:#}");
+            (status["phase"] == "Completed" || status["phase"] == "Failed").then_some(status)
+        })
+        .await
+    }
+
+    /// Those that are not about to go.
+    pub async fn pods(&self, name: &str) -> Vec<Pod> {
+        let selector = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={name}"));
+        let pods = self.api::<Pod>().list(&selector).await.unwrap().items;
+        pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
+    }
+
     pub async fn lead(&self, name: &str) -> Option<Pod> {
         let selector = format!("flux-framework.org/minicluster={name},batch.kubernetes.io/job-completion-index=0");
         self.api::<Pod>().list(&ListParams::default().labels(&selector)).await.unwrap().items.into_iter().next()

@@ -4,6 +4,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 mod bed;
+mod examples;
 
 use std::time::{Duration, Instant};
 

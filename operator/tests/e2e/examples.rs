@@ -1,0 +1,319 @@
+//! The manifests of `examples/` in real pods, as they stand there but for their images: each ends as its README says.
+//!
+//! Not here: what only the real Flux answers, what takes nodes of a kind (devices, drivers, more cores), and what pulls
+//! from a registry.
+
+use std::io::Write;
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use futures::StreamExt;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::api::{DeleteParams, ListParams, LogParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, test};
+
+/// So many at once: they mostly wait.
+const AT_ONCE: usize = 6;
+
+/// The file, the exit code, and how often a line is in the lead's log; `...` stands for any end of a line.
+type Expected = (&'static str, i32, &'static [(&'static str, usize)]);
+
+const TO_THE_END: &[Expected] = &[
+    ("batch/minicluster", 0, &[("hello world 1", 1), ("hello world 2", 1), ("job f1 wrote this", 1)]),
+    ("broker-config/minicluster", 0, &[("stand-in: queue list --no-header", 1)]),
+    ("connect-timeout/minicluster", 0, &[("1s", 1)]),
+    ("connect-timeout/none", 0, &[("1s", 0), ("5s", 0)]),
+    ("curve-cert/minicluster", 0, &[("brokers with this pair have found each other", 1)]),
+    ("curve-cert/from-secret", 0, &[("brokers with this pair have found each other", 1)]),
+    ("environment/minicluster", 0, &[("good morning, world", 1), ("*.txt", 1), ("$5", 1), ("worlds", 1)]),
+    ("exit-code/minicluster", 7, &[("about to fail", 1)]),
+    ("flux-user/minicluster", 0, &[("uid=1002(fluence) gid=1002(fluence) groups=1002(fluence)...", 1)]),
+    ("flux-user/as-root", 0, &[("root", 1)]),
+    ("flux-user/disabled", 0, &[("root", 1)]),
+    ("flux-user/other-spelling", 0, &[("1003", 1)]),
+    ("hello-world/minicluster", 0, &[("hello world", 4)]),
+    ("launcher/spec-level", 0, &[("launcher-spec-level-0", 2)]),
+    ("lifecycle/minicluster", 0, &[("started-at-...", 1)]),
+    ("logging/minicluster", 0, &[("FLUXTIME fluxsubmit wall time 0:0...", 1), ("FLUXTIME fluxstart wall time 0:...", 1)]),
+    ("logging/debug", 0, &[("hello world", 1)]),
+    ("logging/not-strict", 0, &[("ls: /does-not-exist: No such file or directory", 1), ("hello world", 1)]),
+    ("logging/zeromq", 0, &[("hello world", 1)]),
+    ("min-size/minicluster", 0, &[("2", 1)]),
+    ("minimal-service/minicluster", 0, &[("minimal-service-0", 4)]),
+    ("munge/minicluster", 0, &[("munge.key", 1)]),
+    ("pod-settings/minicluster", 0, &[("token", 1)]),
+    ("prefix/minicluster", 0, &[("hello", 2)]),
+    ("restart-policy/minicluster", 0, &[("second attempt", 1)]),
+    ("run-as-any-uid/minicluster", 0, &[("4711", 2), ("/home/flux-operator", 2)]),
+    ("script/minicluster", 0, &[("task 3 of ...", 1), ("PIPES | AND && AND 'QUOTES' WORK: THIS IS A REAL SCRIPT", 4)]),
+    ("secrets/minicluster", 0, &[("me has a password of 13 characters", 1)]),
+    ("security-context/capabilities", 0, &[("CapEff:...", 1)]),
+    ("sidecar/no-wait", 0, &[]),
+    ("snippets/minicluster", 0, &[
+        ("preCommand runs before pre", 1),
+        ("green", 2),
+        ("round, says the lead", 2),
+        ("done in /tmp after ...", 1),
+    ]),
+    ("snippets/as-flux", 0, &[("1", 2)]),
+    ("snippets/other-spelling", 0, &[("hello I am the lead broker", 1), ("hello I am a worker", 0)]),
+    ("submit-command-and-flags/minicluster", 0, &[("hello", 4)]),
+    ("tasks/minicluster", 0, &[("tasks-0", 6)]),
+    ("tasks/fewer-than-nodes", 0, &[("tasks-fewer-than-nodes-0", 2)]),
+    ("tasks/nodes-only", 0, &[("tasks-nodes-only-0", 2)]),
+    ("tasks/unset", 0, &[("tasks-unset-0", 1)]),
+    ("users/minicluster", 0, &[("uid=1001(ada) gid=1001(ada) groups=1001(ada)...", 2)]),
+    ("volumes/config-map-and-secret", 0, &[("colour = blue", 1), ("ca.pem", 1)]),
+    ("volumes/empty-dir", 0, &[("Filesystem ...", 1)]),
+    ("volumes/shared-memory", 0, &[("tmpfs ...", 1)]),
+    ("wrap/minicluster", 0, &[("yes", 2)]),
+];
+
+/// An example's documents, for this namespace and with images that are here.
+fn documents(bed: &Bed, file: &str) -> Vec<Value> {
+    let path = format!("{}/../examples/{file}.yaml", env!("CARGO_MANIFEST_DIR"));
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
+    let text = text.replace(".default.svc.", &format!(".{}.svc.", bed.namespace));
+    let mut documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
+    for document in &mut documents {
+        document["metadata"].as_object_mut().unwrap().remove("namespace");
+        for list in ["containers", "services"] {
+            for container in document["spec"][list].as_array_mut().into_iter().flatten() {
+                container["image"] = json!(std::env::var("E2E_APP_IMAGE").expect("E2E_APP_IMAGE is set"));
+            }
+        }
+    }
+    documents
+}
+
+/// As a user does it; the names of what was applied.
+fn apply(bed: &Bed, file: &str) -> String {
+    let documents = documents(bed, file);
+    let list = json!({ "apiVersion": "v1", "kind": "List", "items": documents });
+    kubectl(bed, &["apply", "-f", "-"], &list.to_string());
+    documents[0]["metadata"]["name"].as_str().unwrap().to_owned()
+}
+
+fn kubectl(bed: &Bed, arguments: &[&str], input: &str) -> String {
+    let mut command = Command::new("kubectl");
+    command.args(["--namespace", &bed.namespace]).args(arguments);
+    let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let (out, err) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "kubectl {arguments:?}: {out}{err}");
+    out.into_owned()
+}
+
+async fn log(bed: &Bed, pod: &Pod, container: Option<&str>) -> String {
+    let parameters = LogParams { container: container.map(str::to_owned), ..LogParams::default() };
+    bed.api::<Pod>().logs(&pod.name_any(), &parameters).await.unwrap()
+}
+
+/// What is wrong with an example, if anything is.
+async fn to_the_end(bed: Arc<Bed>, (file, code, lines): Expected) -> Option<String> {
+    let name = apply(&bed, file);
+    let status = bed.when_finished(&name).await;
+    let log = log(&bed, &bed.lead(&name).await.unwrap(), None).await;
+    let matches = |pattern: &str, line: &str| match pattern.strip_suffix("...") {
+        Some(start) => line.starts_with(start),
+        None => line == pattern,
+    };
+    let count = |pattern: &str| log.lines().filter(|line| matches(pattern, line.trim_end())).count();
+    let mut wrong: Vec<String> = lines
+        .iter()
+        .filter(|(pattern, times)| count(pattern) != *times)
+        .map(|(pattern, times)| format!("`{pattern}` is there {} times, not {times}", count(pattern)))
+        .collect();
+    if status["exitCode"] != code {
+        wrong.push(format!("the exit code is {}, not {code}: {}", status["exitCode"], status["message"]));
+    }
+    bed.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await.unwrap();
+    (!wrong.is_empty()).then(|| format!("{file}: {}\n{log}", wrong.join(", ")))
+}
+
+/// What the READMEs tell to make first.
+fn prepare(bed: &Bed) {
+    let pair = &documents(bed, "curve-cert/minicluster")[0]["spec"]["flux"]["curveCert"];
+    let secret = |name: &str, data: Value| {
+        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "stringData": data })
+    };
+    let objects = json!({ "apiVersion": "v1", "kind": "List", "items": [
+        secret("my-curve", json!({ "curve.cert": pair })),
+        secret("munge-key", json!({ "munge.key": "key" })),
+        secret("database", json!({ "user": "me", "password": "correct-horse" })),
+        secret("certs", json!({ "ca.pem": "pem" })),
+        { "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "my-settings" },
+          "data": { "production": "colour = blue\n" } },
+        documents(bed, "pod-settings/service-account")[0],
+    ]});
+    kubectl(bed, &["apply", "-f", "-"], &objects.to_string());
+}
+
+#[test]
+fn examples_end_as_their_readmes_say() {
+    test("examples", async |bed| {
+        prepare(&bed);
+        let all = futures::stream::iter(TO_THE_END).map(|example| to_the_end(bed.clone(), *example));
+        let wrong: Vec<String> = all.buffer_unordered(AT_ONCE).filter_map(async |wrong| wrong).collect().await;
+        assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), TO_THE_END.len(), wrong.join("\n\n"));
+    });
+}
+
+#[test]
+fn a_quiet_job_is_all_that_is_in_the_log() {
+    test("quiet", async |bed| {
+        let name = apply(&bed, "logging/quiet");
+        bed.when_finished(&name).await;
+        assert_eq!(log(&bed, &bed.lead(&name).await.unwrap(), None).await, "hello world\n");
+    });
+}
+
+#[test]
+fn one_that_stays_can_be_entered_as_soon_as_it_is_ready_and_shut_down() {
+    test("enter", async |bed| {
+        for file in ["persistent/minicluster", "interactive/minicluster"] {
+            let name = apply(&bed, file);
+            bed.when_condition(&name, "Ready").await;
+            let lead = bed.lead(&name).await.unwrap().name_any();
+            let inside = |program: &str| {
+                let script = format!(". /mnt/flux/flux-view.sh && flux proxy $fluxsocket {program}");
+                kubectl(&bed, &["exec", &lead, "--", "sh", "-c", &script], "")
+            };
+            assert_eq!(inside("flux overlay status").trim(), format!("0 {name}-0: full"));
+            inside("flux shutdown");
+            let status = bed.when_finished(&name).await;
+            assert_eq!(status["exitCode"], 0, "{file}: {status:#}");
+        }
+    });
+}
+
+#[test]
+fn diagnostics_are_shown_and_it_stays() {
+    test("diagnostics", async |bed| {
+        let name = apply(&bed, "diagnostics/minicluster");
+        bed.when_condition(&name, "Ready").await;
+        bed.until("the diagnostics are shown", async || {
+            let log = log(&bed, &bed.lead(&name).await?, None).await;
+            assert!(!log.contains("this is not run"), "{log}");
+            ["0 diagnostics-0: full", "stand-in: lsattr", "stand-in: dmesg"]
+                .iter()
+                .all(|line| log.contains(line))
+                .then_some(())
+        })
+        .await;
+        let status = bed.when_condition(&name, "Ready").await;
+        assert_eq!(status["phase"], "Running", "{status:#}");
+    });
+}
+
+#[test]
+fn a_cluster_grows_and_shrinks() {
+    test("elasticity", async |bed| {
+        let name = apply(&bed, "elasticity/minicluster");
+        bed.when_condition(&name, "Ready").await;
+        for size in [4, 3] {
+            kubectl(&bed, &["scale", &format!("minicluster/{name}"), &format!("--replicas={size}")], "");
+            bed.until(&format!("{size} are ready"), async || {
+                let cluster = bed.api::<MiniCluster>().get_scale(&name).await.unwrap();
+                let pods = bed.pods(&name).await.len();
+                let ready = bed.status(&name).await["readySize"] == size;
+                (cluster.status?.replicas == size && pods == size as usize && ready).then_some(())
+            })
+            .await;
+        }
+        let beyond = bed
+            .api::<MiniCluster>()
+            .patch_scale(&name, &PatchParams::default(), &Patch::Merge(json!({ "spec": { "replicas": 5 } })))
+            .await;
+        assert!(beyond.unwrap_err().to_string().contains("size cannot exceed"));
+    });
+}
+
+#[test]
+fn a_follower_that_was_told_to_complete_is_not_started_again() {
+    test("complete-workers", async |bed| {
+        let name = apply(&bed, "complete-workers/minicluster");
+        bed.when_condition(&name, "Ready").await;
+        let follower = bed.pods(&name).await.into_iter().find(|pod| pod.labels()["job-index"] == "2").unwrap();
+        let kill = "kill $(grep -l -x flux /proc/[0-9]*/comm | cut -d/ -f3)";
+        kubectl(&bed, &["exec", &follower.name_any(), "--", "sh", "-c", kill], "");
+        bed.until("the follower has completed", async || {
+            let pod = bed.api::<Pod>().get(&follower.name_any()).await.unwrap();
+            (pod.status?.phase? == "Succeeded").then_some(())
+        })
+        .await;
+        assert_eq!(bed.pods(&name).await.len(), 3, "no other one took its place");
+        assert_eq!(bed.status(&name).await["phase"], "Running");
+    });
+}
+
+#[test]
+fn a_sidecar_submits_to_the_instance_and_ends_with_it() {
+    test("sidecar", async |bed| {
+        let name = apply(&bed, "sidecar/minicluster");
+        bed.when_condition(&name, "Ready").await;
+        let lead = bed.lead(&name).await.unwrap();
+        bed.until("the sidecar's job has run", async || {
+            let log = log(&bed, &lead, Some("helper")).await;
+            (log.contains("waiting for the broker\n") && log.matches("sidecar-0\n").count() == 2).then_some(())
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_namespace_with_the_restricted_standard_takes_it() {
+    test("restricted", async |bed| {
+        let labels = &documents(&bed, "security-context/namespace")[0]["metadata"]["labels"];
+        let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
+        let namespaces: Api<Namespace> = Api::all(bed.client.clone());
+        namespaces.patch(&bed.namespace, &PatchParams::default(), &patch).await.unwrap();
+        let wrong = to_the_end(bed.clone(), ("security-context/minicluster", 0, &[("1000", 2)])).await;
+        assert_eq!(wrong, None);
+    });
+}
+
+#[test]
+fn a_suspended_one_waits_until_it_is_resumed() {
+    test("suspend", async |bed| {
+        let name = apply(&bed, "suspend/minicluster");
+        bed.until("it is suspended", async || (bed.status(&name).await["phase"] == "Suspended").then_some(())).await;
+        assert!(bed.pods(&name).await.is_empty());
+        kubectl(&bed, &["patch", "minicluster", &name, "--type=merge", "-p", r#"{"spec":{"suspend":false}}"#], "");
+        let status = bed.when_finished(&name).await;
+        assert_eq!(status["exitCode"], 0, "{status:#}");
+    });
+}
+
+#[test]
+fn what_cleans_up_goes_when_it_has_finished() {
+    test("cleanup", async |bed| {
+        let (whole, pods) = (apply(&bed, "cleanup-and-ttl/cleanup"), apply(&bed, "cleanup-and-ttl/cleanup-pods"));
+        bed.until("the MiniCluster is gone", async || {
+            bed.api::<MiniCluster>().get_opt(&whole).await.unwrap().is_none().then_some(())
+        })
+        .await;
+        let status = bed.when_finished(&pods).await;
+        assert_eq!(status["exitCode"], 0, "{status:#}");
+        bed.until("its pods are gone", async || bed.pods(&pods).await.is_empty().then_some(())).await;
+        assert_eq!(bed.status(&pods).await["phase"], "Completed");
+    });
+}
+
+#[test]
+fn a_deadline_ends_it() {
+    test("deadline", async |bed| {
+        let name = apply(&bed, "deadline/minicluster");
+        let status = bed.when_finished(&name).await;
+        assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("DeadlineExceeded")), "{status:#}");
+        assert!(bed.api::<Pod>().list(&ListParams::default()).await.unwrap().items.iter().all(|pod| {
+            pod.metadata.deletion_timestamp.is_some()
+                || pod.status.as_ref().is_none_or(|status| status.phase.as_deref() != Some("Running"))
+        }));
+    });
+}
