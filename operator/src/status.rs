@@ -169,6 +169,8 @@ struct Facts<'a> {
     wanted: u32,
     /// Pods that are enough to start the job.
     quorum: u32,
+    /// Followers that have ended well before the lead (completeWorkers) and do not come back.
+    left: u32,
 }
 
 impl<'a> Facts<'a> {
@@ -189,6 +191,7 @@ impl<'a> Facts<'a> {
             ready: number(|pod| pod.ready),
             wanted,
             quorum,
+            left: number(|pod| pod.index > 0 && pod.exit.as_ref().is_some_and(|exit| exit.code == 0)),
         }
     }
 
@@ -197,7 +200,7 @@ impl<'a> Facts<'a> {
     }
 
     fn is_ready(&self) -> bool {
-        self.wanted > 0 && self.lead_runs() && self.ready >= self.quorum
+        self.wanted > 0 && self.lead_runs() && self.ready >= self.quorum.saturating_sub(self.left).max(1)
     }
 }
 

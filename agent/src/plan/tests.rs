@@ -176,9 +176,9 @@ fn followers_wait_for_their_own_parent() {
 #[test]
 fn followers_have_the_resources_where_the_users_own_broker_toml_may_name_them() {
     let has_resources = |text: &str| {
-        run(&spec(text), &facts(1)).steps.iter().any(|planned| {
-            matches!(&planned.step, Step::File { path, .. } if path == "/mnt/flux/config/etc/flux/system/R")
-        })
+        run(&spec(text), &facts(1)).steps.iter().any(
+            |planned| matches!(&planned.step, Step::File { path, .. } if path == "/mnt/flux/config/etc/flux/system/R"),
+        )
     };
     assert!(!has_resources("size = 2"));
     assert!(has_resources("size = 2\n[flux]\nbroker_config = ''"));

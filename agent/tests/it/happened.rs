@@ -490,7 +490,10 @@ containers:
 
 #[test]
 fn a_batch_and_one_that_is_quiet() {
-    compare(&Case { left: vec!["/flux-f1.out"], ..input("batch.yaml") });
+    compare(&Case {
+        left: vec!["/flux-f1.out", "/shared/out/job-0.out", "/shared/out/job-2.out"],
+        ..input("batch.yaml")
+    });
     compare(&Case { left: vec!["/flux-f1.out"], ..input("batch-raw-quiet.yaml") });
 }
 

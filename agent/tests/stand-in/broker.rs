@@ -37,9 +37,6 @@ struct Broker {
 }
 
 pub fn run(words: &[&str]) -> u8 {
-    if let Some(at) = words.iter().position(|word| word.starts_with("--wrap=")) {
-        return wrapped(words, at);
-    }
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD, Signal::SIGUSR1] {
         signals.add(signal);
@@ -68,16 +65,6 @@ pub fn run(words: &[&str]) -> u8 {
         let _ = std::fs::remove_file(path);
     }
     code
-}
-
-/// The same without that option, started by its words.
-fn wrapped(words: &[&str], at: usize) -> u8 {
-    let mut wrapper = words[at].trim_start_matches("--wrap=").split(',');
-    let own = std::env::current_exe().expect("this program has a path");
-    let mut command = Command::new(wrapper.next().unwrap_or_default());
-    command.args(wrapper).arg(own).arg("start").args(&words[..at]).args(&words[at + 1..]);
-    eprintln!("flux-start: {}", command.exec());
-    127
 }
 
 fn read(words: &[&str]) -> Result<Broker, String> {

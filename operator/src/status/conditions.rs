@@ -32,7 +32,7 @@ pub(super) fn conditions(picture: &Picture, facts: &Facts, outcome: &Outcome) ->
         true => Statement { type_, is_true, reason: reason.to_owned(), message: message.to_owned(), since: None },
         false => Statement { type_, is_true, reason: idle_reason.clone(), message: idle_message.clone(), since: None },
     };
-    let waiting = active && facts.running < facts.wanted;
+    let waiting = active && facts.running < facts.wanted.saturating_sub(facts.left);
     let stuck = !outcome.reason.is_empty();
     let waits = match (waiting, stuck) {
         (true, true) => say("JobWaitingForResources", true, &outcome.reason, &outcome.message),
@@ -103,8 +103,9 @@ fn view(picture: &Picture, facts: &Facts) -> Option<Statement> {
 }
 
 fn progress(facts: &Facts) -> String {
-    let Facts { scheduled, running, ready, wanted, .. } = facts;
-    format!("of {wanted} pods {scheduled} have a node, {running} run, {ready} are ready")
+    let Facts { scheduled, running, ready, wanted, left, .. } = facts;
+    let left = if *left > 0 { format!(", {left} have completed") } else { String::new() };
+    format!("of {wanted} pods {scheduled} have a node, {running} run, {ready} are ready{left}")
 }
 
 fn valid(picture: &Picture) -> Statement {

