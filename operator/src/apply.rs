@@ -118,7 +118,8 @@ impl Writer {
         self.headless.join(self, index, service, member).await
     }
 
-    async fn config_map(&self, object: &ConfigMap, owner: &str) -> Result<(), ApplyError> {
+    /// What the agents need to know.
+    pub async fn config_map(&self, object: &ConfigMap, owner: &str) -> Result<(), ApplyError> {
         let hash = |map: &ConfigMap| map.annotations().get(labels::RENDERED_HASH).cloned();
         match self.create(object, owner).await? {
             Outcome::Existed(there) if hash(&there) != hash(object) => {

@@ -2,17 +2,20 @@
 
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 
 use crate::apply::Writer;
 use crate::fetch::Target;
+use crate::fetch::warning::Reader;
 use crate::metrics::Metrics;
+use crate::observe::pod::Trouble;
 use crate::observe::{Index, Key};
 use crate::reconcile::ReconcileError;
 use crate::render::Options;
+use crate::stuck::Look;
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -27,6 +30,7 @@ const LONGEST_OUTAGE: Duration = Duration::from_secs(30);
 #[derive(Debug)]
 pub struct Context {
     pub writer: Writer,
+    pub reader: Reader,
     pub index: Index,
     pub options: Options,
     pub metrics: Arc<Metrics>,
@@ -34,19 +38,23 @@ pub struct Context {
     written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
     /// When a status was written last, by uid.
     written_at: Mutex<HashMap<String, Instant>>,
+    /// What waits without a word, by the MiniCluster's uid.
+    looks: Mutex<HashMap<String, Look>>,
     /// Failures in a row.
     failures: Mutex<HashMap<Key, u32>>,
 }
 
 impl Context {
-    pub fn new(writer: Writer, options: Options, metrics: Arc<Metrics>) -> Context {
+    pub fn new(writer: Writer, reader: Reader, options: Options, metrics: Arc<Metrics>) -> Context {
         Context {
             writer,
+            reader,
             index: Index::default(),
             options,
             metrics,
             written: Mutex::default(),
             written_at: Mutex::default(),
+            looks: Mutex::default(),
             failures: Mutex::default(),
         }
     }
@@ -79,10 +87,42 @@ impl Context {
         written.insert(uid.to_owned(), (version, status.clone()));
     }
 
+    fn looks(&self) -> MutexGuard<'_, HashMap<String, Look>> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Notes that `object` waits without a word. Whether it is time to look why.
+    pub fn waits(&self, uid: &str, object: &str, at_once: bool, now: Instant) -> bool {
+        let mut looks = self.looks();
+        let look = looks.entry(uid.to_owned()).or_insert_with(|| Look::new(object, at_once, now));
+        if !look.is_about(object) {
+            *look = Look::new(object, false, now);
+        }
+        look.is_due(now)
+    }
+
+    /// Nothing waits without a word.
+    pub fn goes_on(&self, uid: &str) {
+        self.looks().remove(uid);
+    }
+
+    /// What a look has found.
+    pub fn found(&self, uid: &str, found: Option<Trouble>) {
+        if let Some(look) = self.looks().get_mut(uid) {
+            look.found = found;
+        }
+    }
+
+    /// What was found last, and the time until the next look.
+    pub fn look(&self, uid: &str, now: Instant) -> Option<(Option<Trouble>, Duration)> {
+        self.looks().get(uid).map(|look| (look.found.clone(), look.wait(now)))
+    }
+
     /// The MiniCluster is gone.
     pub fn forget(&self, key: &Key, uid: &str) {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         self.written_at.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.looks().remove(uid);
         self.succeeded(key);
         self.index.leave(key);
     }
@@ -117,7 +157,7 @@ mod tests {
         });
         let options = Options::default();
         let client = kube::client::ClientBuilder::new(service, "default").build();
-        let context = Context::new(Writer::new(client), options, Arc::default());
+        let context = Context::new(Writer::new(client.clone()), Reader::new(client), options, Arc::default());
         let (one, two) = (Key::new("a", "one"), Key::new("a", "two"));
         let failed = |code: u16, retry_after_seconds: u32| {
             let details = serde_json::json!({ "retryAfterSeconds": retry_after_seconds });

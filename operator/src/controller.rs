@@ -28,6 +28,7 @@ use crate::apply::storage::Orphan;
 use crate::chores;
 use crate::context::Context;
 use crate::fetch::Cluster;
+use crate::fetch::warning::Reader;
 use crate::lease::Candidate;
 use crate::metrics::{Metrics, Outcome};
 use crate::observe::{Key, Unlabelled};
@@ -133,7 +134,8 @@ async fn control(
 ) -> Result<(), ControllerError> {
     let namespace = settings.namespace.clone();
     let writer = Writer::new(client.clone());
-    let context = Arc::new(Context::new(writer, settings.options.clone(), settings.metrics.clone()));
+    let reader = Reader::new(client.clone());
+    let context = Arc::new(Context::new(writer, reader, settings.options.clone(), settings.metrics.clone()));
     let (wake, woken) = mpsc::unbounded_channel();
     let (unlabelled_in, unlabelled) = mpsc::unbounded_channel();
     let (synced, is_synced) = signal::channel(0);

@@ -8,6 +8,8 @@ use kube::{Resource, ResourceExt};
 
 use crate::observe::Key;
 
+pub mod warning;
+
 /// A MiniCluster, or one whose shape does not fit: it must not stop the others from being read.
 pub type Cluster = DeserializeGuard<MiniCluster>;
 

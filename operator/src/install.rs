@@ -120,6 +120,7 @@ pub const PERMISSIONS: &[Permission] = &[
     allow("batch", "jobs", &["get"], "whose it is, if one of that name exists"),
     allow("batch", "jobs", &["delete"], "one whose pods cannot mount the view's image: it is made anew, with a copy"),
     allow("", "pods", &["get"], "whose it is, if a services pod of that name exists"),
+    allow("", "events", &["list"], "why a Job makes no pods, or a pod does not start, where nothing else says"),
     allow(
         "events.k8s.io",
         "events",

@@ -23,6 +23,7 @@ pub mod reconcile;
 pub mod render;
 pub mod server;
 pub mod status;
+pub mod stuck;
 pub mod telemetry;
 pub mod todo;
 pub mod watch;

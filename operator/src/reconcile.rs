@@ -20,9 +20,11 @@ use crate::apply::ApplyError;
 use crate::context::Context;
 use crate::fetch::{Cluster, Target};
 use crate::observe::Observed;
+use crate::observe::pod::Trouble;
 use crate::render::services::Member;
 use crate::render::{self, Facts, RenderError};
 use crate::status::{Obstacle, Picture, Verdict, patch};
+use crate::stuck::{self, Missing};
 use crate::todo::{self, Todo};
 use crate::{keys, notice, status};
 
@@ -60,7 +62,9 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     let target = context.latest(Target::of(&object));
     let checked = target.validate();
     let done = make(&target, checked.as_ref().ok(), &context).await;
-    let after = describe(&target, &checked, done.as_ref().err(), &context);
+    let look = look(&target, checked.as_ref().ok(), &context).await?;
+    let warning = look.as_ref().and_then(|(warning, _)| warning.as_ref());
+    let after = describe(&target, &checked, done.as_ref().err(), warning, &context);
     let mut later = None;
     if let Some(change) = patch::patch(&target.status, &after) {
         later =
@@ -80,7 +84,8 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     }
     let action = look_again(&target, &after, &context).await?;
     context.succeeded(&target.key);
-    Ok(later.map_or(action, Action::requeue))
+    let sooner = later.or(look.map(|(_, wait)| wait));
+    Ok(sooner.map_or(action, Action::requeue))
 }
 
 fn became_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
@@ -156,11 +161,48 @@ fn join_index(target: &Target, cluster: &ValidMiniCluster, context: &Context) {
     context.index.join(&todo::headless_key(cluster), &target.key.name, cluster.flux.minimal_service);
 }
 
+/// The last warning about what waits without a word, and the time until it is looked at again. A part that somebody has
+/// deleted is made again, if it can be.
+async fn look(
+    target: &Target,
+    cluster: Option<&ValidMiniCluster>,
+    context: &Context,
+) -> Result<Option<(Option<Trouble>, Duration)>, ReconcileError> {
+    let observed = context.index.observed(&target.key);
+    let job = observed.job_of(&target.uid);
+    let (Some(job), Some(stuck)) = (job, stuck::stuck(job, &observed).filter(|_| !target.deleting)) else {
+        context.goes_on(&target.uid);
+        return Ok(None);
+    };
+    if context.waits(&target.uid, stuck, target.status.reason.is_some(), Instant::now()) {
+        match context.reader.last(&target.key.namespace, stuck, Timestamp::now()).await {
+            Ok(mut found) => {
+                if let (Some(cluster), Some(found)) = (cluster, found.as_mut()) {
+                    match stuck::missing(cluster, found) {
+                        Some(Missing::ConfigMap) => {
+                            let facts = todo::facts(&target.uid, &target.status, job);
+                            let objects = objects(cluster, &facts, context)?;
+                            context.writer.config_map(&objects.config_map, &target.uid).await?;
+                            tracing::info!("made the ConfigMap again, which somebody had deleted");
+                        }
+                        Some(Missing::Key(lost)) => *found = lost,
+                        None => {}
+                    }
+                }
+                context.found(&target.uid, found);
+            }
+            Err(error) => crate::telemetry::warn("failed to read events", &error),
+        }
+    }
+    Ok(context.look(&target.uid, Instant::now()))
+}
+
 /// The status as it should be now.
 fn describe(
     target: &Target,
     checked: &Result<ValidMiniCluster, Vec<Problem>>,
     error: Option<&ReconcileError>,
+    warning: Option<&Trouble>,
     context: &Context,
 ) -> MiniClusterStatus {
     let observed: Observed = context.index.observed(&target.key);
@@ -178,6 +220,7 @@ fn describe(
         pods: job.map(|job| observed.pods_of(job).collect()).unwrap_or_default(),
         obstacle: error.and_then(ReconcileError::obstacle),
         nodes_mount_images: context.index.nodes_mount_images(),
+        warning,
         now: Timestamp::now(),
     })
 }

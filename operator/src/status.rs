@@ -13,7 +13,7 @@ use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::jiff::{Timestamp, Unit};
 
 use crate::observe::job::JobSeen;
-use crate::observe::pod::PodSeen;
+use crate::observe::pod::{PodSeen, Trouble};
 use crate::render::labels;
 
 mod conditions;
@@ -57,6 +57,8 @@ pub struct Picture<'a> {
     pub obstacle: Option<&'a Obstacle>,
     /// Every node is known to mount images.
     pub nodes_mount_images: bool,
+    /// The last warning about what waits without a word.
+    pub warning: Option<&'a Trouble>,
     pub now: Timestamp,
 }
 

@@ -64,7 +64,8 @@ pub fn todo(
     if job.is_finished() {
         return Todo::Nothing;
     }
-    let maximum = job.maximum_size.or(status.maximum_size.and_then(|size| u32::try_from(size).ok()));
+    let facts = facts(uid, status, job);
+    let maximum = facts.maximum_size;
     // Beyond the maximum the cluster stays as it is; a condition says so.
     let size = match maximum {
         Some(maximum) if cluster.size > maximum => job.completions,
@@ -80,18 +81,19 @@ pub fn todo(
     let services_pod = !cluster.services.is_empty()
         && observed.services_pod.as_ref().is_none_or(|(_, owner)| owner.as_deref() != Some(uid));
     Todo::Keep {
-        facts: Facts {
-            uid: Some(uid.to_owned()),
-            initial_size: job.initial_size,
-            maximum_size: maximum,
-            ..Facts::default()
-        },
+        facts,
         job_uid: job.uid.clone(),
         elastic: differs.then_some(wanted),
         join: !headless.is_some_and(|service| service.serves(uid, cluster.flux.minimal_service)),
         services: names.filter(|name| !is_ours(name)).cloned().collect(),
         services_pod,
     }
+}
+
+/// What was frozen when the Job was made.
+pub fn facts(uid: &str, status: &MiniClusterStatus, job: &JobSeen) -> Facts {
+    let maximum_size = job.maximum_size.or(status.maximum_size.and_then(|size| u32::try_from(size).ok()));
+    Facts { uid: Some(uid.to_owned()), initial_size: job.initial_size, maximum_size, ..Facts::default() }
 }
 
 /// The headless Service of a cluster.

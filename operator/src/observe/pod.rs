@@ -62,6 +62,11 @@ pub struct Trouble {
 }
 
 impl PodSeen {
+    /// It has ended, and well.
+    pub fn has_succeeded(&self) -> bool {
+        self.ended && self.trouble.is_none() && self.exit.as_ref().is_some_and(|exit| exit.code == 0)
+    }
+
     /// Of a pod whose only container runs Flux: sidecars are restartable init containers.
     pub fn of(metadata: &ObjectMeta, status: Option<&PodStatus>) -> PodSeen {
         let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key));
@@ -176,7 +181,8 @@ fn is_stuck(waiting: &ContainerStateWaiting) -> bool {
     !matches!(reason, "" | "PodInitializing" | "ContainerCreating")
 }
 
-fn first_line(text: Option<&str>) -> String {
+/// What is shown of a text.
+pub(crate) fn first_line(text: Option<&str>) -> String {
     let line = text.unwrap_or_default().trim().lines().next().unwrap_or_default();
     line.chars().take(MESSAGE_MAX).collect()
 }

@@ -42,7 +42,9 @@ pub(super) fn outcome(picture: &Picture, facts: &Facts) -> Outcome {
     if job.suspended {
         return Outcome::new("Suspended", "the Job is suspended: it has no pods");
     }
-    trouble(picture, facts).unwrap_or_default()
+    let warning = || picture.warning.filter(|_| !facts.is_ready());
+    let warned = || warning().map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()));
+    trouble(picture, facts).or_else(warned).unwrap_or_default()
 }
 
 /// A pod that keeps the cluster from starting.

@@ -83,6 +83,7 @@ impl Scene {
             pods: self.pods.iter().collect(),
             nodes_mount_images: false,
             obstacle: self.obstacle.as_ref(),
+            warning: None,
             now: at(self.now),
         })
     }

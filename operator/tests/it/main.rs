@@ -19,5 +19,6 @@ mod quiet;
 mod refuse;
 mod sdk;
 mod storage;
+mod stuck;
 mod tenants;
 mod zones;

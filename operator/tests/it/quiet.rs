@@ -170,6 +170,9 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
         bed.when_condition("mounts", "ViewMounted", "False").await;
         bed.create("wrong", json!({ "size": 1, "containers": [{ "image": "a", "command": "'" }] })).await.unwrap();
         bed.when("wrong", "invalid", |status| status["phase"] == "Invalid").await;
+        let account = json!({ "size": 1, "pod": { "serviceAccountName": "nobody" } });
+        bed.create("stuck", account).await.unwrap();
+        bed.when("stuck", "explained", |status| status["reason"] == "FailedCreate").await;
         bed.end_pod(&pods[&0], 0, "Completed", "").await;
         until("it has been cleaned up", async || {
             bed.reap("mc").await;

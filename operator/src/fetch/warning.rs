@@ -1,0 +1,77 @@
+//! The last warning about an object that waits without a word: where neither a Job's nor a pod's status says why (a quota,
+//! an account or a Secret that is not there), only events do.
+#![expect(clippy::disallowed_types, reason = "a client that reads")]
+
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::jiff::{Timestamp, ToSpan};
+use kube::api::ListParams;
+use kube::{Api, Client};
+
+use crate::observe::pod::{Trouble, first_line};
+
+/// What is older has been got over: Kubernetes tries, and warns, again at least every two minutes.
+const FRESH_MINUTES: i64 = 3;
+
+/// Reads events.
+#[derive(Clone)]
+pub struct Reader {
+    client: Client,
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Reader")
+    }
+}
+
+impl Reader {
+    pub fn new(client: Client) -> Reader {
+        Reader { client }
+    }
+
+    /// The last warning about the object of this uid.
+    pub async fn last(&self, namespace: &str, uid: &str, now: Timestamp) -> Result<Option<Trouble>, kube::Error> {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let about = ListParams::default().fields(&format!("type=Warning,involvedObject.uid={uid}"));
+        Ok(newest(api.list(&about).await?.items, now))
+    }
+}
+
+fn newest(events: Vec<Event>, now: Timestamp) -> Option<Trouble> {
+    let fresh = now - FRESH_MINUTES.minutes();
+    let (_, event) = events.into_iter().map(|event| (time(&event), event)).max_by_key(|(time, _)| *time)?;
+    (time(&event)? > fresh).then(|| Trouble {
+        reason: event.reason.unwrap_or_default(),
+        message: first_line(event.message.as_deref()),
+        disruption: false,
+        init: None,
+    })
+}
+
+/// When it was last said.
+fn time(event: &Event) -> Option<Timestamp> {
+    let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0);
+    let last = event.last_timestamp.as_ref().map(|time| time.0);
+    series.max(last).or(event.event_time.as_ref().map(|time| time.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_counts_while_it_is_fresh() {
+        let at = |minutes: i64| "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + minutes.minutes();
+        let event = |reason: &str, minutes: i64| Event {
+            reason: Some(reason.into()),
+            message: Some("why\nand more".into()),
+            last_timestamp: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(minutes))),
+            ..Event::default()
+        };
+        let all = || vec![event("Old", 1), event("FailedMount", 9), event("Other", 5)];
+        let found = newest(all(), at(10)).unwrap();
+        assert_eq!((found.reason.as_str(), found.message.as_str()), ("FailedMount", "why"));
+        assert_eq!(newest(all(), at(13)), None);
+        assert_eq!(newest(Vec::new(), at(13)), None);
+    }
+}
