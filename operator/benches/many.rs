@@ -84,7 +84,7 @@ async fn measure(number: usize, report: &mut Report) {
     .await;
     operator.is_quiet().await;
     let calls = operator.calls().await;
-    let labels = operator.count(|line| line.contains("verb=\"patch\",resource=\"pods\"")).await;
+    let labels = operator.count(|line| line.contains("verb=\"patch\",resource=\"pods/status\"")).await;
     let bytes = bytes.load(Ordering::Relaxed);
     let idle = operator.calls_in(Duration::from_secs(setting("BENCH_IDLE_SECONDS", 60) as u64)).await;
     let times: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
@@ -248,7 +248,7 @@ impl Operator {
         self.count(|line| {
             !line.contains("verb=\"list\"")
                 && !line.contains("verb=\"watch\"")
-                && !line.contains("verb=\"patch\",resource=\"pods\"")
+                && !line.contains("verb=\"patch\",resource=\"pods/status\"")
         })
         .await
     }

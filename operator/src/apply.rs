@@ -249,12 +249,17 @@ impl Writer {
         }
     }
 
-    /// The documented label on one pod of ours.
+    /// The documented label on one pod of ours, and on a follower the condition that the Job's failure policy knows it by:
+    /// one call, since a pod's status takes labels along.
     pub async fn label(&self, pod: &Unlabelled) -> Result<(), ApplyError> {
         let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
-        let change = json!({ "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: pod.index.to_string() } } });
+        let mut change =
+            json!({ "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: pod.index.to_string() } } });
+        if pod.index > 0 {
+            change["status"] = json!({ "conditions": [{ "type": labels::FOLLOWER, "status": "True" }] });
+        }
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
-        match api.patch_metadata(&pod.name, &parameters, &Patch::Merge(&change)).await {
+        match api.patch_status(&pod.name, &parameters, &Patch::Strategic(&change)).await {
             Ok(_) => Ok(()),
             // Gone. (A conflict is none of these: the names of a Job's pods are not used again.)
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),

@@ -11,8 +11,18 @@ const SHORT: [f64; 8] = [0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0];
 const LONG: [f64; 8] = [1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
 /// The kinds that are told apart among API calls.
-const RESOURCES: [&str; 9] =
-    ["configmaps", "events", "jobs", "leases", "miniclusters", "miniclusters/status", "pods", "secrets", "services"];
+const RESOURCES: [&str; 10] = [
+    "configmaps",
+    "events",
+    "jobs",
+    "leases",
+    "miniclusters",
+    "miniclusters/status",
+    "pods",
+    "pods/status",
+    "secrets",
+    "services",
+];
 /// The phases of MiniClusters.
 const PHASES: [&str; 8] =
     ["Completed", "Failed", "Invalid", "Pending", "Running", "Starting", "Suspended", "Terminating"];

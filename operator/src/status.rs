@@ -75,7 +75,9 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
     }
     let facts = Facts::of(picture);
     let outcome = outcome::outcome(picture, &facts);
-    let lead_exit = facts.lead.and_then(|lead| lead.exit.as_ref());
+    // A lead that was stopped to be suspended has not ended as the command did, nor has one that is made again.
+    let is_suspended = picture.job.is_some_and(|job| job.suspended && !job.is_finished());
+    let lead_exit = facts.lead.filter(|_| !is_suspended).and_then(|lead| lead.exit.as_ref());
     let previous = picture.previous;
     let job = picture.job;
     let ended = job.is_some_and(JobSeen::is_finished);
@@ -97,10 +99,13 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
             cluster.restful.as_ref().map(|_| names::restful_secret(&cluster.name))
         })
         .or_else(|| previous.flux_restful_secret.clone()),
-        exit_code: lead_exit.map(|exit| exit.code).or(previous.exit_code),
+        exit_code: match lead_exit {
+            Some(exit) => Some(exit.code),
+            None => previous.exit_code.filter(|_| ended),
+        },
         signal: match lead_exit {
             Some(exit) => exit.signal.or(outcome::signal_of(exit.code)),
-            None => previous.signal,
+            None => previous.signal.filter(|_| ended),
         },
         failed_index: outcome.index.or(previous.failed_index.filter(|_| ended)),
         reason: (!outcome.reason.is_empty()).then(|| outcome.reason.clone()),

@@ -21,6 +21,8 @@ pub struct PodSeen {
     pub index: u32,
     pub created: Option<Timestamp>,
     pub deleting: bool,
+    /// The Job knows that it is not the lead: its failure is made good again.
+    pub follower: bool,
     /// It has the label `job-index`.
     pub labelled: bool,
     pub scheduled: bool,
@@ -83,6 +85,7 @@ impl PodSeen {
             index: index_label.and_then(|text| text.parse().ok()).unwrap_or(0),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             deleting: metadata.deletion_timestamp.is_some(),
+            follower: condition(status, labels::FOLLOWER).is_some_and(|(status, _, _)| status == "True"),
             labelled: label(labels::JOB_INDEX).is_some_and(|text| Some(text) == index_label),
             scheduled: condition(status, "PodScheduled").is_some_and(|(status, _, _)| status == "True"),
             running: !ended && state.is_some_and(|state| state.running.is_some()),

@@ -12,6 +12,9 @@ use crate::render::labels;
 /// A Service without most of its specification.
 pub type ServiceObject = kube::core::Object<Selected, kube::core::object::NotUsed>;
 
+/// Owners of one Service: an owner is 250 bytes of an object that may have 1.5 MiB, and that each of them rewrites.
+const OWNERS_MAX: usize = 500;
+
 /// Whom a Service selects.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 pub struct Selected {
@@ -49,8 +52,25 @@ impl ServiceSeen {
         }
     }
 
-    /// Whether it names the pods of this MiniCluster, and goes no earlier than it.
+    /// Whether it names the pods of this MiniCluster, and goes no earlier than it, or has so many owners that one more would
+    /// only make it large: should all of them go first, it is made again for those that are left.
     pub fn serves(&self, uid: &str, minimal: bool) -> bool {
-        !self.deleting && self.owners.iter().any(|(_, owner)| owner == uid) && (!self.minimal || minimal)
+        let is_kept = self.owners.len() >= OWNERS_MAX || self.owners.iter().any(|(_, owner)| owner == uid);
+        !self.deleting && is_kept && (!self.minimal || minimal)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_service_of_many_owners_takes_no_more_but_widens_for_who_needs_every_name() {
+        let owners = |number: usize| (0..number).map(|it| (format!("mc-{it}"), format!("uid-{it}"))).collect();
+        let few = ServiceSeen { owners: owners(2), ..ServiceSeen::default() };
+        assert!(few.serves("uid-1", false) && !few.serves("another", false));
+        let many = ServiceSeen { owners: owners(OWNERS_MAX), ..ServiceSeen::default() };
+        assert!(many.serves("another", false));
+        assert!(!ServiceSeen { minimal: true, ..many }.serves("another", false));
     }
 }

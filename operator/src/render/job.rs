@@ -1,7 +1,7 @@
 //! The Indexed Job: one index a broker, index 0 the lead.
 //!
-//! How it ends: index 0 alone decides success. A user's failure fails the Job at once; disruptions of the cluster and
-//! the agent's own retriable codes are made good again, within `backoffLimit`.
+//! How it ends: index 0 alone decides success. A user's failure fails the Job at once; disruptions of the cluster,
+//! a follower that is killed and the agent's own retriable codes are made good again, within `backoffLimit`.
 
 use flux_shared::exit::Category;
 use flux_shared::validate::ValidMiniCluster;
@@ -67,22 +67,24 @@ fn failure_policy(cluster: &ValidMiniCluster) -> PodFailurePolicy {
         }),
         on_pod_conditions: None,
     };
-    let disruption = PodFailurePolicyRule {
-        action: "Ignore".into(),
+    let on_condition = |action: &str, type_: &str| PodFailurePolicyRule {
+        action: action.into(),
         on_exit_codes: None,
         on_pod_conditions: Some(vec![PodFailurePolicyOnPodConditionsPattern {
-            type_: "DisruptionTarget".into(),
+            type_: type_.into(),
             status: Some("True".into()),
         }]),
     };
     let runner = Some(cluster.runner.container.name.as_str());
     PodFailurePolicy {
         rules: vec![
-            disruption,
+            on_condition("Ignore", "DisruptionTarget"),
             on_exit("Count", runner, "In", codes(true)),
-            on_exit("FailJob", runner, "NotIn", codes(true)),
-            // The agent's init containers: what no retry can mend.
+            // What no retry can mend, in the agent's init containers too.
             on_exit("FailJob", None, "In", codes(false)),
+            // The user's command is the lead's: a follower that is killed (deleted in a hurry, out of memory) is made again.
+            on_condition("Count", labels::FOLLOWER),
+            on_exit("FailJob", runner, "NotIn", codes(true)),
         ],
     }
 }

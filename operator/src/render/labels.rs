@@ -34,6 +34,8 @@ pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 pub const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
 /// The documented label with a pod's index.
 pub const JOB_INDEX: &str = "job-index";
+/// A condition of every pod but the lead's: what kills one of them says nothing about the user's command.
+pub const FOLLOWER: &str = "flux-framework.org/Follower";
 /// What autoscalers select the pods by.
 pub const AUTOSCALER: &str = "hpa-selector";
 

@@ -85,8 +85,10 @@ fn failure(picture: &Picture, reason: &str, message: &str) -> Outcome {
 fn is_retried(pod: &PodSeen) -> bool {
     let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref()).map(|(_, exit)| exit.code);
     let code = init.or(pod.exit.as_ref().map(|exit| exit.code));
-    pod.trouble.as_ref().is_some_and(|trouble| trouble.disruption)
-        || code.and_then(Category::from_code).is_some_and(Category::is_retriable)
+    match code.and_then(Category::from_code) {
+        Some(category) => category.is_retriable(),
+        None => pod.follower || pod.trouble.as_ref().is_some_and(|trouble| trouble.disruption),
+    }
 }
 
 fn has_failed(pod: &PodSeen) -> bool {

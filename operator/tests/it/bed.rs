@@ -117,7 +117,7 @@ impl Call {
 
     /// The documented label on pods, which is not counted.
     pub fn is_label(&self) -> bool {
-        self.verb == "patch" && self.resource == "pods"
+        self.verb == "patch" && self.resource == "pods/status"
     }
 }
 

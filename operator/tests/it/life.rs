@@ -7,7 +7,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::bed::{condition, test, until};
+use crate::bed::{condition, index, test, until};
 
 #[test]
 fn everything_is_made_and_the_status_says_so() {
@@ -225,5 +225,43 @@ fn a_view_that_cannot_be_mounted_is_copied_and_the_status_says_why() {
         assert_eq!(condition(&ready["status"], "ViewMounted")["status"], "False", "it is still told");
         assert_eq!(until("the Job is there", view).await, second);
         operator.stop().await;
+    });
+}
+
+#[test]
+fn a_follower_that_is_killed_is_made_again_and_a_killed_lead_is_the_commands_failure() {
+    test("killed-follower", async |bed| {
+        let _operator = bed.operator().await;
+        bed.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = bed.pods("mc", 2).await;
+        for pod in pods.values() {
+            bed.run_pod(pod).await;
+        }
+        until("the Job knows the follower, and no other", async || {
+            let pods = bed.all_pods("mc").await;
+            let is_follower = |pod: &k8s_openapi::api::core::v1::Pod| {
+                let conditions = pod.status.clone().unwrap_or_default().conditions.unwrap_or_default();
+                conditions.iter().any(|it| it.type_ == "flux-framework.org/Follower" && it.status == "True")
+            };
+            pods.iter().all(|pod| is_follower(pod) == (index(pod) == 1)).then_some(())
+        })
+        .await;
+        bed.end_pod(&pods[&1], 137, "Error", "").await;
+        let again = until("the follower was made again", async || {
+            let there = bed.all_pods("mc").await;
+            there.into_iter().find(|pod| index(pod) == 1 && pod.uid() != pods[&1].uid())
+        })
+        .await;
+        bed.run_pod(&again).await;
+        let status = bed.when_condition("mc", "Ready", "True").await["status"].clone();
+        assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
+        bed.end_pod(&pods[&0], 137, "Error", "").await;
+        let status = until("the Job has failed", async || {
+            bed.reap("mc").await;
+            let cluster = serde_json::to_value(bed.get("mc").await).unwrap();
+            (condition(&cluster["status"], "Failed")["status"] == "True").then(|| cluster["status"].clone())
+        })
+        .await;
+        assert_eq!((&status["exitCode"], &status["failedIndex"]), (&json!(137), &json!(0)), "{status:#}");
     });
 }
