@@ -37,6 +37,8 @@ pub enum ReconcileError {
     Render(#[from] RenderError),
     #[error(transparent)]
     Key(#[from] keys::KeyError),
+    #[error("failed to get the version of Kubernetes")]
+    Version(#[source] kube::Error),
 }
 
 impl ReconcileError {
@@ -117,6 +119,7 @@ async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Con
         Todo::Create { facts } => {
             join_index(target, cluster, context);
             let objects = objects(cluster, &facts, context)?;
+            check_version(&objects, context).await?;
             Ok(context.writer.create_all(&context.index, &objects, &member(target, cluster)).await?)
         }
         Todo::Keep { facts, job_uid, elastic, join, services, services_pod } => {
@@ -151,6 +154,18 @@ async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Con
 fn objects(cluster: &ValidMiniCluster, facts: &Facts, context: &Context) -> Result<render::Objects, ReconcileError> {
     let facts = Facts { nodes_mount_images: context.index.nodes_mount_images(), ..facts.clone() };
     Ok(render::objects(cluster, &context.options, &facts, keys::chance(cluster)?)?)
+}
+
+/// Refuses what this Kubernetes would drop.
+async fn check_version(objects: &render::Objects, context: &Context) -> Result<(), ReconcileError> {
+    if !render::needs::beyond_floor(objects) {
+        return Ok(());
+    }
+    let minor = context.reader.kubernetes_minor().await.map_err(ReconcileError::Version)?;
+    match render::needs::unsupported(objects, minor) {
+        Some(message) => Err(ApplyError::from(Obstacle { reason: "Unsupported", message }).into()),
+        None => Ok(()),
+    }
 }
 
 fn member(target: &Target, cluster: &ValidMiniCluster) -> Member {

@@ -23,6 +23,7 @@ pub mod elastic;
 pub mod hidden;
 mod job;
 pub mod labels;
+pub mod needs;
 mod placement;
 mod pod;
 mod secrets;

@@ -35,6 +35,12 @@ impl Reader {
         let about = ListParams::default().fields(&format!("type=Warning,involvedObject.uid={uid}"));
         Ok(newest(api.list(&about).await?.items, now))
     }
+
+    /// The minor version of the Kubernetes that answers now; providers write "31+" as well.
+    pub async fn kubernetes_minor(&self) -> Result<u32, kube::Error> {
+        let minor = self.client.apiserver_version().await?.minor;
+        Ok(minor.trim_end_matches(|it: char| !it.is_ascii_digit()).parse().unwrap_or(u32::MAX))
+    }
 }
 
 fn newest(events: Vec<Event>, now: Timestamp) -> Option<Trouble> {

@@ -1,6 +1,7 @@
 //! Wrong input: refused where the API server can, else told, and never a reason to stop serving others.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
 use serde_json::{Value, json};
@@ -94,6 +95,22 @@ fn what_the_api_server_refuses_of_our_objects_is_told() {
         assert!(status["message"].as_str().unwrap().contains("procMount"), "{status:#}");
         assert_eq!(status["phase"], "Pending");
         until("an event says so", async || events(&bed, "Refused").await.pop()).await;
+    });
+}
+
+#[test]
+fn a_field_that_this_kubernetes_would_drop_is_refused() {
+    test("dropped", async |bed| {
+        let _operator = bed.operator().await;
+        let minor: u32 = bed.client.apiserver_version().await.unwrap().minor.parse().unwrap();
+        bed.create("mc", json!({ "size": 1, "pod": { "resources": { "cpu": 1 } } })).await.unwrap();
+        if minor >= 34 {
+            let job = until("the Job", async || bed.api::<Job>().get("mc").await.ok()).await;
+            assert!(job.spec.unwrap().template.spec.unwrap().resources.is_some());
+        } else {
+            let status = bed.when("mc", "refused", |status| status["reason"] == "Unsupported").await["status"].clone();
+            assert!(status["message"].as_str().unwrap().contains("spec.pod.resources"), "{status:#}");
+        }
     });
 }
 
