@@ -131,6 +131,18 @@ enum Command {
     /// Report on the instance and hold it up (the lead's program in diagnostics mode)
     #[command(hide = true)]
     Diagnostics,
+    /// Add users to Flux Accounting, then run a command (the lead's program where the image has Flux Accounting)
+    #[command(hide = true)]
+    Accounting {
+        /// File of its database
+        #[arg(long)]
+        database: PathBuf,
+        /// A user to add
+        #[arg(long = "user")]
+        users: Vec<String>,
+        #[arg(last = true, required = true, value_name = "CMD")]
+        command: Vec<OsString>,
+    },
     /// Install and run the Flux RESTful API (the lead's program where there is no other)
     #[command(hide = true)]
     Restful(restful::Args),
@@ -225,6 +237,7 @@ impl Cli {
             Command::Time { label, command } => finish(wrap::time(&label, &command)),
             Command::Batch { command } => finish(wrap::batch(&command)),
             Command::Diagnostics => finish(wrap::diagnostics()),
+            Command::Accounting { database, users, command } => finish(wrap::accounting(&database, &users, &command)),
             Command::Restful(args) => finish(restful::restful(&args)),
             Command::SnippetState { output, status, as_flux } => {
                 let reported = execute::state::report(&output, &status, &as_flux);

@@ -170,6 +170,10 @@ impl Executor<'_> {
                 self.files.give(path, *owner)?;
                 self.timeline.record("user", begin);
             }
+            Step::Daemon { argv } => {
+                self.daemon(argv).await?;
+                self.timeline.record("daemon", begin);
+            }
             Step::Directory { path, mode, owner } => {
                 self.files.directory(path, *mode, *owner)?;
                 self.timeline.record("config", begin);

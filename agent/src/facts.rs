@@ -23,6 +23,8 @@ use flux_shared::agent_spec::AgentSpec;
 use flux_shared::paths;
 use serde::{Deserialize, Serialize};
 
+use crate::plan::{MUNGE, MUNGE_KEY, SYSTEM_CONFIG, accounting_of, flux_below, home_of};
+
 pub use view::ViewFacts;
 
 /// The shells that snippets may run in, best first.
@@ -119,8 +121,10 @@ impl Facts {
             .collect();
         let working_directory =
             std::env::current_dir().ok().and_then(|dir| dir.to_str().map(str::to_owned)).unwrap_or_else(|| "/".into());
-        let asked = questions(spec, &environment, &working_directory);
+        let flux_on_path = environment.get("PATH").and_then(|path| host.which("flux", path));
+        let mut asked = questions(spec, &environment, &working_directory);
         let pod = spec.paths();
+        asked.extend(flux_on_path.as_deref().and_then(accounting_of));
         Ok(Facts {
             index: environment.get("JOB_COMPLETION_INDEX").and_then(|index| index.parse().ok()),
             uid: nix::unistd::geteuid().as_raw(),
@@ -133,7 +137,7 @@ impl Facts {
             cpu_quota: cpu::quota(&host),
             gpus: devices::gpus(&host),
             view: ViewFacts::read(&host, &pod.view()),
-            flux_on_path: environment.get("PATH").and_then(|path| host.which("flux", path)),
+            flux_on_path,
             shell: SHELLS.into_iter().find(|shell| host.is_executable(shell)).map(str::to_owned),
             terminal: std::io::stdin().is_terminal(),
             present: asked.iter().filter(|path| host.exists(path)).cloned().collect(),
@@ -180,11 +184,13 @@ fn questions(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd: &str
     let mut paths: BTreeSet<String> = [paths::FALLBACK_HOME, paths::CURVE_FILE, cwd].map(str::to_owned).into();
     paths.extend(Path::new(&spec.runner.logs).ancestors().filter_map(Path::to_str).map(str::to_owned));
     paths.extend(spec.archive.clone());
-    paths.extend(spec.view.install_root.as_deref().map(crate::plan::flux_below));
+    paths.extend(spec.view.install_root.as_deref().map(flux_below));
     paths.extend(environment.get("SHELL").cloned());
     let users = spec.runner.user.iter().map(|user| &user.name).chain(&spec.users);
-    paths.extend(users.map(|name| crate::plan::home_of(name)));
-    paths.extend([crate::plan::SYSTEM_CONFIG, "/etc"].map(str::to_owned));
+    paths.extend(users.map(|name| home_of(name)));
+    paths.extend([SYSTEM_CONFIG, "/etc", MUNGE, MUNGE_KEY].map(str::to_owned));
+    let own = [Some(spec.paths().view()), spec.view.install_root.clone()];
+    paths.extend(own.into_iter().flatten().filter_map(|root| accounting_of(&flux_below(&root))));
     paths
 }
 

@@ -19,6 +19,7 @@ mod helpers;
 mod hosts;
 mod instance;
 mod lead;
+mod munge;
 mod options;
 mod program;
 mod resources;
@@ -39,9 +40,11 @@ use serde::Serialize;
 
 use crate::facts::Facts;
 
+pub use accounts::command_of as accounting_of;
 pub use broker::SYSTEM_CONFIG;
 pub use error::PlanError;
 pub use instance::Instance;
+pub use munge::{KEY as MUNGE_KEY, PROGRAM as MUNGE};
 use scene::Scene;
 pub use scene::flux_below;
 pub use user::home_of;
@@ -156,6 +159,8 @@ pub enum Step {
     Password { user: String, source: String },
     /// Make the owner able to write to a directory: it becomes theirs, unless everybody may write there. None: no error.
     Give { path: String, owner: Owner },
+    /// Start a program that goes to the background by itself. That it does not start is told, and passed over.
+    Daemon { argv: Vec<String> },
     /// A directory with its parents; mode and owner apply to the last component.
     Directory { path: String, mode: Mode, owner: Owner },
     /// A whole file, written beside and renamed.

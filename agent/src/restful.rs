@@ -25,6 +25,22 @@ use crate::wrap::Inside;
 const INSTALLED: &str = ".flux-agent-installed";
 /// Python modules that the server needs, apart from the image's own.
 const PACKAGES: &str = ".packages";
+/// Where a newer release of what it needs would break it: passlib, without a release since 2020, reads a name that bcrypt
+/// has no longer since 4.1, and fails with 5.
+const CONSTRAINTS: (&str, &str) = (".flux-agent-constraints", "bcrypt<4.1\n");
+/// How uvicorn logs: all on standard error. Standard output is the API's own prints, with tokens and passwords in clear.
+const LOGGING: (&str, &str) = (
+    ".flux-agent-logging.json",
+    r#"{"version": 1, "disable_existing_loggers": false,
+"formatters": {"default": {"()": "uvicorn.logging.DefaultFormatter", "fmt": "%(levelprefix)s %(message)s"},
+"access": {"()": "uvicorn.logging.AccessFormatter",
+"fmt": "%(levelprefix)s %(client_addr)s - \"%(request_line)s\" %(status_code)s"}},
+"handlers": {"default": {"class": "logging.StreamHandler", "formatter": "default"},
+"access": {"class": "logging.StreamHandler", "formatter": "access"}},
+"loggers": {"uvicorn": {"handlers": ["default"], "level": "INFO", "propagate": false},
+"uvicorn.access": {"handlers": ["access"], "level": "INFO", "propagate": false}}}
+"#,
+);
 
 /// What to serve, and how.
 #[derive(Debug, clap::Args)]
@@ -92,8 +108,7 @@ struct Server<'a> {
 
 impl Server<'_> {
     async fn prepare(&mut self, log: Log) -> Result<(), Stopped> {
-        let marker = self.code.join(INSTALLED);
-        if marker.exists() {
+        if self.code.join(INSTALLED).exists() {
             return self.enter();
         }
         // What a run before this one left half done goes with its folder.
@@ -103,7 +118,8 @@ impl Server<'_> {
         self.install().await?;
         self.enter()?;
         self.database().await?;
-        fs::write(&marker, "").map_err(|error| failed("write", &marker, &error))
+        self.write(LOGGING)?;
+        self.write((INSTALLED, "")).map(drop)
     }
 
     async fn fetch(&mut self) -> Result<(), Stopped> {
@@ -137,8 +153,10 @@ impl Server<'_> {
         }
         let words = ["python3", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"];
         let (target, list) = (self.code.join(PACKAGES), self.code.join("requirements.txt"));
+        let constraints = self.write(CONSTRAINTS)?;
         let argv = words.into_iter().map(OsString::from);
-        let argv = argv.chain(["--target".into(), target.into(), "-r".into(), list.into()]);
+        let argv =
+            argv.chain(["--target".into(), target.into(), "-r".into(), list.into(), "-c".into(), constraints.into()]);
         match self.run(argv).await? {
             0 => Ok(()),
             code => Err(Stopped::new(
@@ -146,6 +164,13 @@ impl Server<'_> {
                 "failed to install what the Flux RESTful API needs: is there a way out to PyPI? pip takes a mirror from PIP_INDEX_URL in the container's environment",
             )),
         }
+    }
+
+    /// Writes a file of ours into the checkout; its path.
+    fn write(&self, (name, text): (&str, &str)) -> Result<PathBuf, Stopped> {
+        let path = self.code.join(name);
+        fs::write(&path, text).map_err(|error| failed("write", &path, &error))?;
+        Ok(path)
     }
 
     /// The server's working directory and environment.
@@ -211,8 +236,12 @@ impl Server<'_> {
 
     /// The exit code. A stop in the meantime ends all.
     async fn run(&mut self, argv: impl IntoIterator<Item = OsString>) -> Result<u8, Stopped> {
+        self.run_with(argv, Output::Inherit).await
+    }
+
+    async fn run_with(&mut self, argv: impl IntoIterator<Item = OsString>, output: Output) -> Result<u8, Stopped> {
         let argv: Vec<OsString> = argv.into_iter().collect();
-        let code = self.inside.run(&argv, Output::Inherit).await;
+        let code = self.inside.run(&argv, output).await;
         let code = code.map_err(|failure| Stopped::new(failure.category.code(), failure.to_string()))?;
         match self.inside.supervisor.stop_wanted() {
             Some(signal) => Err(Stopped::new(of_signal(signal), "")),
@@ -221,9 +250,14 @@ impl Server<'_> {
     }
 
     async fn serve(&mut self) -> Result<u8, Stopped> {
-        let own = [format!("--host={}", self.args.host), format!("--port={}", self.args.port)];
+        let logging = self.code.join(LOGGING.0);
+        let own = [
+            format!("--host={}", self.args.host),
+            format!("--port={}", self.args.port),
+            format!("--log-config={}", logging.display()),
+        ];
         let words = ["python3", "-m", "uvicorn", "app.main:app"].map(str::to_owned);
-        self.run(words.into_iter().chain(own).map(OsString::from)).await
+        self.run_with(words.into_iter().chain(own).map(OsString::from), Output::Discard).await
     }
 }
 

@@ -3,7 +3,10 @@
 
 use std::ffi::OsString;
 use std::io::{Read, Write};
+use std::path::Path;
 use std::time::Instant;
+
+use flux_shared::exit::of_signal;
 
 use crate::execute::session::Session;
 use crate::failure::Failure;
@@ -44,6 +47,47 @@ pub fn batch(command: &[OsString]) -> Result<u8, Failure> {
             None => ["flux", "job", "wait", "--all"].map(OsString::from).into(),
         };
         inside.run(&wait, Output::Inherit).await
+    }))
+}
+
+/// Bank of the users whom nobody gave another one.
+const BANK: &str = "default";
+
+/// Adds `users` to Flux Accounting, with a database of this instance, and runs `command`. What fails of the former is
+/// told and passed over: the exit code is the command's.
+pub fn accounting(database: &Path, users: &[String], command: &[OsString]) -> Result<u8, Failure> {
+    crate::runtime::block_on(Box::pin(async {
+        let mut inside = Inside::new()?;
+        let log = Log::new(Format::Text, false);
+        let account = ["flux".into(), "account".into(), "-p".into(), database.as_os_str().to_owned()];
+        let with = |words: &[&str]| -> Vec<OsString> {
+            account.iter().cloned().chain(words.iter().map(OsString::from)).collect()
+        };
+        let mut service: Vec<OsString> =
+            ["flux", "account-service", "--test-background", "-p"].map(OsString::from).into();
+        service.push(database.into());
+        let mut steps = vec![service];
+        // A database that is there has been filled by a run before this one.
+        if !database.exists() {
+            steps.insert(0, with(&["create-db"]));
+            steps.push(with(&["add-bank", "root", "1"]));
+            steps.push(with(&["add-bank", "--parent-bank=root", BANK, "1"]));
+            steps.extend(users.iter().map(|user| with(&["add-user", "--username", user, "--bank", BANK])));
+        }
+        for step in steps {
+            let code = inside.run(&step, Output::Discard).await?;
+            if let Some(signal) = inside.supervisor.stop_wanted() {
+                return Ok(of_signal(signal));
+            }
+            if code != 0 {
+                let words: Vec<_> = step.iter().map(|word| word.to_string_lossy()).collect();
+                let why = format!("`{}` ended with code {code}", words.join(" "));
+                log.info("accounting", &format!("failed to add the users to Flux Accounting: {why}"));
+                return inside.run(command, Output::Inherit).await;
+            }
+        }
+        log.info("accounting", &format!("the users {} are in Flux Accounting", users.join(", ")));
+        inside.run(command, Output::Inherit).await
     }))
 }
 

@@ -172,6 +172,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         Step::Password { user, source } => {
             first(&format!("password of {user}, from {} (never shown)", quote(source)));
         }
+        Step::Daemon { argv } => first(&format!("start {}, which goes to the background", argv.join(" "))),
         Step::Give { path, owner } => {
             first(&format!("give {} to {}, unless everybody may write there", quote(path), ids(owner)));
         }

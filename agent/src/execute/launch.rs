@@ -123,6 +123,34 @@ impl Executor<'_> {
         Ok(Ok(ended))
     }
 
+    /// Starts a program and waits until it has gone to the background.
+    pub(super) async fn daemon(&mut self, argv: &[String]) -> Result<(), Failure> {
+        let words: Vec<OsString> = argv.iter().map(OsString::from).collect();
+        let program = Program {
+            argv: &words,
+            environment: &self.session.environment,
+            directory: &self.session.directory,
+            output: Output::Inherit,
+            setup: ChildSetup::default(),
+        };
+        let name = argv.first().map_or("", String::as_str);
+        let child = match program.start() {
+            Ok(child) => child,
+            Err(error) => {
+                self.log.info("daemon", &format!("{name} does not start, and is passed over: {error}"));
+                return Ok(());
+            }
+        };
+        let policy = Policy { target: Target::Group, kill_after: None, second_kills: true, hold: None };
+        let ended = self.supervisor.run(child, policy).await;
+        let ended = ended.map_err(|error| Failure::internal(format!("failed to supervise {name}: {error}")))?;
+        match ended.end.code() {
+            0 => self.log.info("daemon", &format!("started {name}")),
+            code => self.log.info("daemon", &format!("{name} ended with code {code}, and is passed over")),
+        }
+        Ok(())
+    }
+
     fn program<'a>(&'a self, launch: &Launch, argv: &'a [OsString]) -> Program<'a> {
         let limits = self.session.limits.iter().filter_map(|(name, (soft, hard))| {
             LIMITS.into_iter().find(|(known, _)| known == name).map(|(_, resource)| (resource, *soft, *hard))

@@ -1,6 +1,7 @@
 //! The users of `spec.users`, on every pod: entries in the password files, a home, and a password.
 
 use flux_shared::paths::USERS_DIR;
+use flux_shared::words::Word;
 
 use super::user::{account_by, group_id, home_of};
 use super::{Mode, Owner, Planned, Scene, Step};
@@ -18,14 +19,39 @@ pub fn notice(scene: &Scene) -> Option<String> {
     let users = &scene.spec.users;
     match (users.is_empty(), scene.facts.uid) {
         (true, _) => None,
-        (false, 0) if scene.is_lead() => {
-            Some(format!("the users {} are made, and not added to Flux Accounting", users.join(", ")))
+        (false, 0) if scene.is_lead() && scene.spec.runner.interactive => {
+            Some(format!("the users {} are not added to Flux Accounting: the cluster is interactive", users.join(", ")))
+        }
+        (false, 0) if scene.is_lead() && !has_accounting(scene) => {
+            Some(format!("the users {} are not added to Flux Accounting: the image does not have it", users.join(", ")))
         }
         (false, 0) => None,
         (false, uid) => {
             Some(format!("the container runs as uid {uid}, so the users {} cannot be made", users.join(", ")))
         }
     }
+}
+
+/// Where Flux Accounting's command is, if it was installed with this `flux`.
+pub fn command_of(flux: &str) -> Option<String> {
+    Some(format!("{}/libexec/flux/cmd/flux-account.py", flux.strip_suffix("/bin/flux")?))
+}
+
+fn has_accounting(scene: &Scene) -> bool {
+    let flux = scene.flux().ok();
+    flux.and_then(|flux| command_of(&flux)).is_some_and(|command| scene.facts.is_present(&command))
+}
+
+/// The initial program of a lead: before it, the users are added to Flux Accounting where the image has it.
+pub fn with_accounting(scene: &Scene, program: Vec<Word>) -> Vec<Word> {
+    let users = &scene.spec.users;
+    if users.is_empty() || scene.facts.uid != 0 || !has_accounting(scene) {
+        return program;
+    }
+    let database = format!("--database={}/FluxAccounting.db", scene.paths.state_dir());
+    let users = users.iter().map(|user| format!("--user={user}"));
+    let own = [scene.paths.agent(), "accounting".into(), database].into_iter().chain(users).chain(["--".into()]);
+    own.map(Word::Literal).chain(program).collect()
 }
 
 pub fn steps(scene: &Scene) -> Vec<Planned> {
@@ -88,8 +114,20 @@ mod tests {
         assert_eq!(made, [("ada".to_owned(), 1004), ("bob".to_owned(), 1005)]);
         let passwords = steps(&scene).iter().filter(|it| matches!(it.step, Step::Password { .. })).count();
         assert_eq!(passwords, 3);
-        let other = Facts { uid: 1000, ..facts };
+        let program = vec![Word::literal("run")];
+        assert_eq!(with_accounting(&scene, program.clone()), program);
+        let mut other = Facts { uid: 1000, ..facts.clone() };
+        other.present.extend(command_of("/usr/bin/flux"));
         let scene = Scene::new(&spec, &other).unwrap();
         assert!(steps(&scene).is_empty() && notice(&scene).unwrap().contains("cannot be made"));
+        let mut with = Facts { flux_on_path: Some("/usr/bin/flux".into()), ..facts };
+        let spec = AgentSpec { view: flux_shared::agent_spec::View { enabled: false, ..spec.view.clone() }, ..spec };
+        assert!(notice(&Scene::new(&spec, &with).unwrap()).unwrap().contains("does not have it"));
+        with.present.extend(command_of("/usr/bin/flux"));
+        let scene = Scene::new(&spec, &with).unwrap();
+        assert_eq!(notice(&scene), None);
+        let words: Vec<String> = with_accounting(&scene, program).iter().map(|word| word.resolve(|_| None)).collect();
+        assert_eq!(words[1..3], ["accounting", "--database=/mnt/flux/config/var/lib/flux/FluxAccounting.db"]);
+        assert_eq!(words[3..], ["--user=ada", "--user=old", "--user=bob", "--", "run"]);
     }
 }

@@ -3,7 +3,7 @@
 use flux_shared::agent_spec::Program;
 use flux_shared::words::Word;
 
-use super::{Content, Mode, PlanError, Planned, Scene, Stdout, Step, batch, restful};
+use super::{Content, Mode, PlanError, Planned, Scene, Stdout, Step, accounts, batch, restful};
 
 /// What runs inside the instance.
 #[derive(Debug, Clone, PartialEq)]
@@ -31,7 +31,7 @@ pub fn initial(scene: &Scene) -> Initial {
         Program::Batch { .. } | Program::BatchRaw { .. } => (Some(run_batch(scene)), Stdout::Inherit),
         Program::Diagnostics => (Some(literals([&scene.paths.agent(), "diagnostics"])), Stdout::Inherit),
     };
-    Initial { words, stdout }
+    Initial { words: words.map(|words| accounts::with_accounting(scene, words)), stdout }
 }
 
 /// The program's files: a script on every pod (any of them may run it), a batch on the lead.

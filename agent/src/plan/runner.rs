@@ -1,7 +1,7 @@
 //! What lead and followers have in common: everything before the broker.
 
 use super::{
-    PlanError, Planned, Scene, Step, accounts, broker, curve, environment, helpers, program, resources, restful,
+    PlanError, Planned, Scene, Step, accounts, broker, curve, environment, helpers, munge, program, resources, restful,
     snippets, user,
 };
 
@@ -11,6 +11,7 @@ pub fn prepare(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     let mut steps = user::steps(scene);
     steps.extend(accounts::steps(scene));
     steps.extend(working_directory(scene));
+    steps.extend(munge::steps(scene));
     steps.extend(snippets::step(scene, "init", own.init.as_ref())?);
     steps.push(environment::step(scene)?);
     steps.extend(broker::directories(scene));

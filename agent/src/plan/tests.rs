@@ -4,6 +4,7 @@ use proptest::prelude::*;
 
 use super::*;
 
+mod design;
 mod fields;
 mod fuzz;
 
@@ -40,6 +41,7 @@ fn outline(plan: &Plan) -> Vec<String> {
         .map(|planned| match &planned.step {
             Step::User { name, .. } => format!("user {name}"),
             Step::Password { user, .. } => format!("password {user}"),
+            Step::Daemon { argv } => format!("daemon {}", argv.join(" ")),
             Step::Give { path, .. } => format!("give {path}"),
             Step::Directory { path, .. } => format!("directory {path}"),
             Step::File { path, .. } => format!("file {path}"),

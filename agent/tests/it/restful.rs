@@ -10,7 +10,8 @@ use std::process::{Child, Command, Output, Stdio};
 use crate::image::{agent, folder};
 use crate::live::eventually;
 
-/// Stands in for uvicorn: answers every request with what it was started with.
+/// Stands in for uvicorn: answers every request with what it was started with, and prints what nobody should read, as the
+/// real API does.
 const UVICORN: &str = r#"
 import http.server, json, os, sys
 class Handler(http.server.BaseHTTPRequestHandler):
@@ -24,7 +25,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *args):
         pass
 options = dict(word.lstrip("-").split("=") for word in sys.argv[2:])
-print("serving", flush=True)
+print("serving with", os.environ["FLUX_TOKEN"], flush=True)
+json.load(open(options["log-config"]))
 http.server.HTTPServer((options["host"], int(options["port"])), Handler).serve_forever()
 "#;
 const DATABASE: &str = "import sys\nopen('flux-restful.db', 'a').write(' '.join(sys.argv[1:]) + '\\n')\n";
@@ -111,7 +113,8 @@ fn it_is_fetched_installed_and_served_once_and_ends_by_a_signal() {
     let server = Server::new();
     let repository = repository(server.top.path());
     for round in 0..2 {
-        let mut child = server.command(&repository, "main").stdout(Stdio::null()).spawn().unwrap();
+        let mut child = server.command(&repository, "main").stdout(Stdio::piped()).spawn().unwrap();
+        let mut printed = child.stdout.take().unwrap();
         let answer = server.answer(&mut child);
         assert_eq!(answer["FLUX_TOKEN"], "t0ken");
         assert_eq!((&answer["FLUX_USER"], &answer["FLUX_SECRET_KEY"]), (&"flux".into(), &"key".into()));
@@ -120,6 +123,9 @@ fn it_is_fetched_installed_and_served_once_and_ends_by_a_signal() {
         assert_eq!(answer["argv"][0], "app.main:app");
         assert_eq!(answer["db"], "alembic revision\nalembic upgrade\ninit\nadd-user ada butter\n", "round {round}");
         assert_eq!(stop(child), Some(128 + 15));
+        let mut text = String::new();
+        printed.read_to_string(&mut text).unwrap();
+        assert!(!text.contains("t0ken"), "{text}");
         // Nothing is fetched again.
         fs::rename(&repository, repository.with_file_name("away")).unwrap_or(());
     }

@@ -1,10 +1,12 @@
 //! MiniClusters on a cluster with nodes, where pods really run: the one that KUBECONFIG names, with the operator
-//! installed (`.ci/e2e` does that, from the printed manifests). E2E_APP_IMAGE names an image with a shell.
+//! installed (`.ci/e2e` does that, from the printed manifests). E2E_APP_IMAGE names an image with a shell,
+//! E2E_FLUX_IMAGE one with Flux as well.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 mod bed;
 mod examples;
+mod v1alpha1;
 
 use std::time::{Duration, Instant};
 

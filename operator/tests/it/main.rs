@@ -7,6 +7,7 @@ mod canary;
 mod change;
 mod controlplane;
 mod dead_fields;
+mod design;
 mod examples;
 mod faults;
 mod fuzz;

@@ -1,0 +1,45 @@
+//! Munge, which signs jobs of several users: started where the image has it, as Design 3.3 expects of images with Flux.
+
+use super::{Mode, Owner, Planned, Scene, Step};
+
+/// Its daemon.
+pub const PROGRAM: &str = "/usr/sbin/munged";
+/// Its key, of the image or of `flux.mungeSecret`: the same in every pod.
+pub const KEY: &str = "/etc/munge/munge.key";
+/// Where its socket is.
+const RUN_DIR: &str = "/run/munge";
+
+/// Only where clusters are of that kind: Flux is the image's own, and a user is made for it.
+pub fn steps(scene: &Scene) -> Vec<Planned> {
+    let facts = scene.facts;
+    let is_wanted = !scene.spec.view.enabled && scene.spec.runner.user.is_some() && facts.uid == 0;
+    if !is_wanted || !facts.is_present(PROGRAM) || !facts.is_present(KEY) {
+        return Vec::new();
+    }
+    let root = Owner { uid: 0, gid: 0 };
+    let folder = Step::Directory { path: RUN_DIR.into(), mode: Mode(0o755), owner: root };
+    // The key, the log and their folders may be those of a user `munge`, which root need not mind.
+    let daemon = Step::Daemon { argv: [PROGRAM, "--force"].map(str::to_owned).into() };
+    [folder, daemon].into_iter().map(|step| Planned::with(&["uid", "munge"], step)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use flux_shared::agent_spec::AgentSpec;
+
+    use super::*;
+    use crate::facts::Facts;
+
+    #[test]
+    fn it_is_started_where_program_and_key_are() {
+        let spec = "name='mc'\n[view]\nenabled=false\n[runner.user]\nname='flux'\nuid=1000\n";
+        let spec = AgentSpec::from_toml(spec).unwrap();
+        let planned = |paths: &[&str], uid: u32| {
+            let mut facts = Facts { uid, ..Facts::default() };
+            facts.present.extend(paths.iter().map(|path| (*path).to_owned()));
+            steps(&Scene::new(&spec, &facts).unwrap()).len()
+        };
+        assert_eq!(planned(&[PROGRAM, KEY], 0), 2);
+        assert_eq!((planned(&[PROGRAM], 0), planned(&[KEY], 0), planned(&[PROGRAM, KEY], 1000)), (0, 0, 0));
+    }
+}

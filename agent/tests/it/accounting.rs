@@ -1,0 +1,62 @@
+//! Users in Flux Accounting, with a `flux` that writes down what it is asked.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::process::{Command, Output};
+
+use crate::image::{agent, folder};
+
+struct Instance(tempfile::TempDir);
+
+impl Instance {
+    /// Whose `flux` fails where its words contain `fails`.
+    fn new(fails: &str) -> Instance {
+        let top = folder();
+        let flux = top.path().join("flux");
+        let said = top.path().join("said");
+        let text = format!("#!/bin/sh\necho \"$@\" >>{}\ncase \"$*\" in *{fails}*) exit 5 ;; esac\n", said.display());
+        fs::write(&flux, text).unwrap();
+        fs::set_permissions(&flux, fs::Permissions::from_mode(0o755)).unwrap();
+        Instance(top)
+    }
+
+    fn run(&self) -> Output {
+        let path = format!("{}:{}", self.0.path().display(), std::env::var("PATH").unwrap());
+        let database = format!("--database={}/db", self.0.path().display());
+        let mut command = Command::new(agent());
+        command.args(["accounting", &database, "--user=ada", "--user=bob", "--", "sh", "-c", "echo job; exit 3"]);
+        command.env("PATH", path).output().unwrap()
+    }
+
+    fn said(&self) -> String {
+        let text = fs::read_to_string(self.0.path().join("said")).unwrap();
+        fs::remove_file(self.0.path().join("said")).unwrap();
+        text.replace(&format!("{}/", self.0.path().display()), "")
+    }
+}
+
+#[test]
+fn users_are_added_once_and_the_code_is_the_commands() {
+    let instance = Instance::new("nothing");
+    let output = instance.run();
+    assert_eq!((output.status.code(), output.stdout.as_slice()), (Some(3), b"job\n".as_slice()));
+    assert!(String::from_utf8_lossy(&output.stderr).contains("ada, bob are in Flux Accounting"));
+    let want = "account -p db create-db\naccount-service --test-background -p db\naccount -p db add-bank root 1\n\
+                account -p db add-bank --parent-bank=root default 1\naccount -p db add-user --username ada --bank default\n\
+                account -p db add-user --username bob --bank default\n";
+    assert_eq!(instance.said(), want);
+    // A second run of the container finds the database.
+    fs::write(instance.0.path().join("db"), "").unwrap();
+    assert_eq!(instance.run().status.code(), Some(3));
+    assert_eq!(instance.said(), "account-service --test-background -p db\n");
+}
+
+#[test]
+fn what_fails_is_told_in_one_line_and_the_command_runs() {
+    let instance = Instance::new("root");
+    let output = instance.run();
+    assert_eq!(output.status.code(), Some(3));
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(said.contains("failed to add the users to Flux Accounting") && said.contains("code 5"), "{said}");
+    assert_eq!(said.lines().count(), 1, "{said}");
+}

@@ -1,0 +1,116 @@
+//! MiniClusters of 2023, applied as v1alpha1: through the conversion webhook to their end, and read back in both versions.
+//!
+//! Flux has to be in the image: `E2E_FLUX_IMAGE` names one with a shell.
+
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
+use kube::api::{DeleteParams, DynamicObject, GroupVersionKind, ListParams, LogParams, ObjectMeta, PostParams};
+use kube::core::ApiResource;
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, test};
+
+fn older(bed: &Bed) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk("flux-framework.org", "v1alpha1", "MiniCluster");
+    Api::namespaced_with(bed.client.clone(), &bed.namespace, &ApiResource::from_gvk(&kind))
+}
+
+async fn create(bed: &Bed, name: &str, spec: &Value) {
+    let mut spec = spec.clone();
+    spec["containers"][0]["image"] =
+        json!(std::env::var("E2E_FLUX_IMAGE").expect("E2E_FLUX_IMAGE must name an image with Flux and a shell"));
+    let object = DynamicObject {
+        types: None,
+        metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
+        data: json!({ "apiVersion": "flux-framework.org/v1alpha1", "kind": "MiniCluster", "spec": spec }),
+    };
+    older(bed).create(&PostParams::default(), &object).await.unwrap();
+}
+
+/// Whether all of `wanted` is in `found`, which may have defaults besides.
+fn holds(found: &Value, wanted: &Value) -> bool {
+    match (found, wanted) {
+        (Value::Object(found), Value::Object(wanted)) => {
+            wanted.iter().all(|(key, wanted)| found.get(key).is_some_and(|found| holds(found, wanted)))
+        }
+        (Value::Array(found), Value::Array(wanted)) => {
+            found.len() == wanted.len() && found.iter().zip(wanted).all(|(found, wanted)| holds(found, wanted))
+        }
+        _ => found == wanted,
+    }
+}
+
+async fn log(bed: &Bed, name: &str) -> String {
+    let lead = bed.lead(name).await.unwrap();
+    bed.api::<Pod>().logs(&lead.name_any(), &LogParams::default()).await.unwrap()
+}
+
+#[test]
+fn a_manifest_of_2023_runs_to_its_end_and_is_read_back_as_it_was_applied() {
+    test("v1alpha1", async |bed| {
+        let spec = json!({
+            "size": 2, "tasks": 2, "cleanup": false,
+            "users": [{ "name": "peenut", "password": "butter" }, { "name": "squidward" }],
+            "containers": [{
+                "image": "", "workingDir": "/work/here",
+                "command": "sh -c 'echo job of $(id -un) in $PWD sees $FI_EFA_USE_DEVICE_RDMA'",
+                "preCommand": "asFlux=\"sudo -u flux -E PYTHONPATH=$PYTHONPATH -E FI_EFA_USE_DEVICE_RDMA=1\"\n",
+                "commands": { "pre": "cut -d: -f1 /etc/passwd; cut -d: -f2 /etc/shadow; ls /etc/flux/config/" },
+            }],
+        });
+        create(&bed, "of-2023", &spec).await;
+        let status = bed.when_condition("of-2023", "Complete").await;
+        assert_eq!(status["exitCode"], 0, "{status:#}");
+        let log = log(&bed, "of-2023").await;
+        for line in ["job of flux in /work/here sees 1", "peenut", "squidward", "broker.toml", "$6$"] {
+            assert!(log.contains(line), "{line}: {log}");
+        }
+        let secret: Secret = bed.api().get(status["usersSecret"].as_str().unwrap()).await.unwrap();
+        let passwords: Vec<String> =
+            secret.data.unwrap().into_values().map(|bytes| String::from_utf8(bytes.0).unwrap()).collect();
+        assert_eq!((passwords.len(), passwords[0].as_str(), passwords[1].len()), (2, "butter", 8));
+        assert!(passwords.iter().all(|password| !log.contains(password)), "{log}");
+
+        let found = older(&bed).get("of-2023").await.unwrap().data;
+        let mut wanted = spec;
+        wanted["containers"][0]["image"] = found["spec"]["containers"][0]["image"].clone();
+        assert!(holds(&found["spec"], &wanted), "{found:#}");
+        let newer =
+            serde_json::to_value(bed.api::<flux_shared::crd::v1alpha2::MiniCluster>().get("of-2023").await.unwrap())
+                .unwrap();
+        assert_eq!(newer["spec"]["flux"]["container"]["disable"], true, "{newer:#}");
+        assert_eq!(newer["spec"]["containers"][0]["fluxUser"]["name"], "flux", "{newer:#}");
+    });
+}
+
+#[test]
+fn a_volume_is_made_used_and_goes_with_all_else_when_the_job_has_completed() {
+    test("v1alpha1-volume", async |bed| {
+        let path = format!("/tmp/{}", bed.namespace);
+        let command = "sh -c 'echo is-there > /data/file && cat /data/file'";
+        create(
+            &bed,
+            "with-volume",
+            &json!({
+                "size": 1, "volumes": { "data": { "path": path } },
+                "containers": [{
+                    "image": "", "command": command, "volumes": { "data": { "path": "/data" } },
+                    "commands": { "pre": "chmod 0777 /data", "post": "cat /data/file; rm /data/file" },
+                }],
+            }),
+        )
+        .await;
+        let status = bed.when_condition("with-volume", "CleanedUp").await;
+        assert_eq!(status["exitCode"], 0, "{status:#}");
+        let volumes: Api<PersistentVolume> = Api::all(bed.client.clone());
+        let name = format!("{}.with-volume.data", bed.namespace);
+        bed.until("pods, claim and volume are gone", async || {
+            let pods = bed.api::<Pod>().list(&ListParams::default()).await.unwrap().items.len();
+            let claims = bed.api::<PersistentVolumeClaim>().list(&ListParams::default()).await.unwrap().items.len();
+            (pods + claims == 0 && volumes.get_opt(&name).await.unwrap().is_none()).then_some(())
+        })
+        .await;
+        assert!(older(&bed).get_opt("with-volume").await.unwrap().is_some(), "the MiniCluster itself stays");
+        older(&bed).delete("with-volume", &DeleteParams::default()).await.unwrap();
+    });
+}

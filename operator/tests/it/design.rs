@@ -1,0 +1,68 @@
+//! What Design 3.3 says of the objects, in both versions: its numbered statements 1 and 2. (3 to 5 are about the pods, and
+//! stand in the agent's tests.)
+
+use flux_shared::crd::convert::{Version, convert};
+use k8s_openapi::api::batch::v1::Job;
+use serde_json::{Value, json};
+
+use crate::bed::test;
+
+/// "A MiniCluster is a CRD that includes containers (and for each, options such as image and command) and size."
+#[test]
+fn design_3_3_statement_1_a_minicluster_has_containers_and_a_size() {
+    let crd: Vec<Value> = serde_saphyr::from_multiple(&flux_operator::install::crd().unwrap()).unwrap();
+    for name in ["v1alpha1", "v1alpha2"] {
+        let crd = &crd[0];
+        let versions = crd["spec"]["versions"].as_array().unwrap();
+        let version = versions.iter().find(|version| version["name"] == name).unwrap();
+        assert_eq!(version["served"], true, "{name}");
+        let spec = &version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"];
+        assert_eq!(spec["size"]["type"], "integer", "{name}");
+        let container = &spec["containers"]["items"]["properties"];
+        assert_eq!((&container["image"]["type"], &container["command"]["type"]), (&json!("string"), &json!("string")));
+    }
+}
+
+/// "Creating a MiniCluster first creates Config Maps, Volumes (TBA), and secrets and then an indexed job with pods that use
+/// them."
+#[test]
+fn design_3_3_statement_2_first_config_maps_volumes_and_secrets_then_an_indexed_job_that_uses_them() {
+    test("design-2", async |bed| {
+        let operator = bed.operator().await;
+        let older = json!({
+            "size": 2, "users": [{ "name": "ada" }], "volumes": { "data": { "path": "/tmp/data" } },
+            "containers": [{ "image": "app:1", "command": "work", "volumes": { "data": { "path": "/data" } } }],
+        });
+        let object = json!({
+            "apiVersion": "flux-framework.org/v1alpha1", "kind": "MiniCluster", "metadata": { "name": "x" }, "spec": older,
+        });
+        let newer = convert(object, Version::V1alpha2).unwrap()["spec"].clone();
+        let mut own = newer.clone();
+        own["flux"] = json!({});
+        for (name, spec) in [("older", newer), ("newer", own)] {
+            operator.calls.clear();
+            bed.create(name, spec).await.unwrap();
+            bed.when_condition(name, "JobRequested", "True").await;
+            let made: Vec<String> = operator
+                .calls
+                .all()
+                .into_iter()
+                .filter(|call| call.verb == "create")
+                .map(|call| call.resource)
+                .collect();
+            let first = made.iter().take_while(|resource| *resource != "jobs").cloned().collect::<Vec<_>>();
+            for resource in ["configmaps", "secrets", "persistentvolumes", "persistentvolumeclaims"] {
+                assert!(first.iter().any(|it| it == resource), "{name}: {resource} before the Job: {made:?}");
+            }
+            let job: Job = bed.job(name).await;
+            let spec = serde_json::to_value(job.spec.unwrap()).unwrap();
+            assert_eq!(spec["completionMode"], "Indexed");
+            let volumes = spec["template"]["spec"]["volumes"].as_array().unwrap();
+            let uses = |source: &str, key: &str, value: &str| volumes.iter().any(|it: &Value| it[source][key] == value);
+            assert!(uses("configMap", "name", &format!("{name}-agent")), "{volumes:#?}");
+            assert!(uses("secret", "secretName", &format!("{name}-curve")), "{volumes:#?}");
+            assert!(uses("secret", "secretName", &format!("{name}-users")), "{volumes:#?}");
+            assert!(uses("persistentVolumeClaim", "claimName", &format!("{name}.data")), "{volumes:#?}");
+        }
+    });
+}
