@@ -35,6 +35,7 @@ use crate::observe::{Key, Unlabelled};
 use crate::reconcile::{ReconcileError, reconcile};
 use crate::render::Options;
 use crate::server;
+use crate::version;
 use crate::watch::{self, KINDS, Outlets, Wake};
 use crate::webhook::Gate;
 
@@ -69,6 +70,8 @@ pub enum ControllerError {
     Health { address: SocketAddr, source: std::io::Error },
     #[error("lost the lease: somebody else may lead")]
     LostLease,
+    #[error("this is Kubernetes 1.{kubernetes}: 1.{floor} or newer is needed")]
+    TooOld { kubernetes: u32, floor: u32 },
     #[error("the watches ended")]
     Watches,
 }
@@ -132,10 +135,19 @@ async fn control(
     health: &Health,
     stop: impl Future<Output = ()>,
 ) -> Result<(), ControllerError> {
+    let mut stop = std::pin::pin!(stop);
+    let kubernetes = tokio::select! {
+        minor = version::ask(&client) => minor,
+        () = &mut stop => return Ok(()),
+    };
+    if kubernetes < version::FLOOR {
+        return Err(ControllerError::TooOld { kubernetes, floor: version::FLOOR });
+    }
     let namespace = settings.namespace.clone();
     let writer = Writer::new(client.clone());
     let reader = Reader::new(client.clone());
-    let context = Arc::new(Context::new(writer, reader, settings.options.clone(), settings.metrics.clone()));
+    let context =
+        Arc::new(Context::new(writer, reader, settings.options.clone(), settings.metrics.clone(), kubernetes));
     let (wake, woken) = mpsc::unbounded_channel();
     let (unlabelled_in, unlabelled) = mpsc::unbounded_channel();
     let (synced, is_synced) = signal::channel(0);

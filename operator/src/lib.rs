@@ -26,6 +26,7 @@ pub mod status;
 pub mod stuck;
 pub mod telemetry;
 pub mod todo;
+pub mod version;
 pub mod watch;
 pub mod webhook;
 pub mod yaml;

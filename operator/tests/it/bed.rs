@@ -144,6 +144,8 @@ pub enum Fault {
     Late(Duration, u16),
     /// The connection breaks.
     Lost,
+    /// It is answered with this.
+    Says(Value),
     /// The watch begins, and says at once that its version is too old.
     Expired,
 }
@@ -169,6 +171,7 @@ impl Fault {
         let (code, body) = match self {
             Fault::Lost => return Err("the connection broke".into()),
             Fault::Answer(code) => (code, status(code)),
+            Fault::Says(answer) => (200, answer),
             Fault::Late(time, code) => {
                 tokio::time::sleep(time).await;
                 (code, status(code))

@@ -192,3 +192,27 @@ fn what_happens_while_the_api_server_is_out_of_reach_is_seen_afterwards() {
         operator.stop().await;
     });
 }
+
+fn of_version(minor: &'static str) -> Calls {
+    let info = json!({
+        "major": "1", "minor": minor, "gitVersion": format!("v1.{minor}.0"), "gitCommit": "", "gitTreeState": "",
+        "buildDate": "", "goVersion": "", "compiler": "", "platform": "",
+    });
+    Calls::with_faults(move |call: &Call| (call.resource == "version").then(|| Fault::Says(info.clone())))
+}
+
+#[test]
+fn an_older_kubernetes_is_refused_and_what_an_old_one_lacks_is_said() {
+    test("versions", async |bed| {
+        let error = bed.operator_of(of_version("30"), |_| {}).await.end().await.unwrap_err();
+        assert_eq!(error.to_string(), "this is Kubernetes 1.30: 1.31 or newer is needed");
+        let operator = bed.operator_of(of_version("31"), |_| {}).await;
+        bed.create("mc", json!({ "size": 2, "pod": { "resources": { "cpu": 1 } } })).await.unwrap();
+        is_whole(&bed, "mc").await;
+        let status = serde_json::to_value(bed.get("mc").await).unwrap()["status"].clone();
+        let valid = condition(&status, "Valid");
+        assert_eq!((&valid["status"], &valid["reason"]), (&json!("True"), &json!("ValidWithNotes")));
+        assert!(valid["message"].as_str().unwrap().starts_with("spec.pod.resources: Kubernetes 1.31 "), "{valid:#}");
+        operator.stop().await;
+    });
+}
