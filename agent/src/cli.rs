@@ -1,9 +1,9 @@
 //! The command line. Its help is the first documentation that a person in a pod sees.
 
 use std::ffi::OsString;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use clap::{Args, Parser, Subcommand};
 use flux_shared::exit::Category;
@@ -208,19 +208,22 @@ impl Cli {
     /// Does what was asked for; the exit code.
     pub fn run(self) -> ExitCode {
         ExitCode::from(match self.command {
-            Command::Install { to, link_view } => finish(install(&to).and_then(|installed| {
-                let log = Log::new(Format::Text, false);
-                let (Installed::Now(path) | Installed::Already(path)) = &installed;
-                let verb = if matches!(installed, Installed::Now(_)) { "installed as" } else { "already at" };
-                log.info("install", &format!("{verb} {}", path.display()));
-                link_view.map_or(Ok(()), |root| view::link(&root, &to, log)).map(|()| 0)
-            })),
+            Command::Install { to, link_view } => {
+                finish(noted("install", &to, || install(&to)).and_then(|installed| {
+                    let log = Log::new(Format::Text, false);
+                    let (Installed::Now(path) | Installed::Already(path)) = &installed;
+                    let verb = if matches!(installed, Installed::Now(_)) { "installed as" } else { "already at" };
+                    log.info("install", &format!("{verb} {}", path.display()));
+                    link_view.map_or(Ok(()), |root| noted("view", &to, || view::link(&root, &to, log))).map(|()| 0)
+                }))
+            }
             Command::View { to, root, link: true, log, .. } => {
-                finish(view::link(&root, &to, Log::new(log.log_format, false)).map(|()| 0))
+                finish(noted("view", &to, || view::link(&root, &to, Log::new(log.log_format, false))).map(|()| 0))
             }
             Command::View { to, software, root, log, .. } => {
                 let options = view::Options { root, mount: to, stage: software };
-                finish(view::view(&options, Log::new(log.log_format, false)).map(|()| 0))
+                let view = || view::view(&options, Log::new(log.log_format, false));
+                finish(noted("view", &options.mount, view).map(|()| 0))
             }
             Command::Run { container, entrypoint } => {
                 entrypoint.run(container.map_or(ContainerRole::Runner, ContainerRole::Sidecar))
@@ -249,6 +252,15 @@ impl Cli {
             }
         })
     }
+}
+
+/// Does `work` and, if it went well, leaves a note for the timeline of the pod's other containers.
+#[expect(clippy::disallowed_methods, reason = "wire up: reads the clock")]
+fn noted<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+    let begin = Instant::now();
+    let done = work()?;
+    crate::timing::leave(&mount.to_string_lossy(), stage, begin);
+    Ok(done)
 }
 
 /// Prints what a command for people found; its exit code.

@@ -6,7 +6,7 @@
 //!
 //! They change nothing. `connect` and `stop` become the program that they start; nothing here is supervised.
 
-mod broker;
+pub mod broker;
 mod completions;
 mod connect;
 mod elf;

@@ -46,7 +46,8 @@ pub fn run(options: &Options, container: &ContainerRole) -> u8 {
 
 async fn entrypoint(options: &Options, container: &ContainerRole, timeline: &mut Timeline) -> Result<u8, Failure> {
     let begin = std::time::Instant::now();
-    let plan = plan(options, container)?;
+    let (plan, mount) = plan(options, container)?;
+    timeline.add_earlier(&options.root, &mount);
     timeline.record("plan", begin);
     let log = Log::new(options.format, plan.log.quiet);
     greet(log, &plan);
@@ -64,9 +65,11 @@ async fn entrypoint(options: &Options, container: &ContainerRole, timeline: &mut
     result
 }
 
-fn plan(options: &Options, container: &ContainerRole) -> Result<Plan, Failure> {
+/// The plan, and where the pod's volume is.
+fn plan(options: &Options, container: &ContainerRole) -> Result<(Plan, String), Failure> {
     let (spec, facts) = read(&options.spec, &options.root)?;
     crate::plan::plan(&spec, &facts, container)
+        .map(|plan| (plan, spec.mount_path))
         .map_err(|error| Failure::new(error.category(), chain(&error), error.hint()))
 }
 

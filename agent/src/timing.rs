@@ -1,9 +1,14 @@
 //! Where a start-up's time goes: stages with start and duration, and FLUXTIME lines.
 #![expect(clippy::disallowed_methods, reason = "act: reads the clock")]
 
+use std::path::Path;
 use std::time::{Duration, Instant};
 
+use flux_shared::paths::PodPaths;
+
+use crate::execute::files::Files;
 use crate::log::{Format, Log, since_epoch, timestamp};
+use crate::plan::{Mode, Owner};
 
 /// The stages of one container, in order.
 #[derive(Debug)]
@@ -16,13 +21,40 @@ pub struct Timeline {
 #[derive(Debug)]
 struct Stage {
     name: &'static str,
-    start: Duration,
-    seconds: Duration,
+    /// Seconds since the agent started; negative for what an init container did before.
+    start: f64,
+    seconds: f64,
+}
+
+/// Stages of the init containers, each of which leaves a note in the pod's volume.
+const EARLIER: [&str; 2] = ["install", "view"];
+
+/// Leaves a note that the stage `name` of this pod began at `begin` and ends now. It only informs: no failure if it cannot.
+pub fn leave(mount: &str, name: &str, begin: Instant) {
+    let seconds = begin.elapsed();
+    let start = since_epoch().saturating_sub(seconds);
+    let text = format!("{:.6} {:.6}\n", start.as_secs_f64(), seconds.as_secs_f64());
+    let path = PodPaths::new(mount).stage(name);
+    let us = Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
+    let _ = Files::new(Path::new("/"), "stage").file(&path, Mode(0o644), us, text.as_bytes());
 }
 
 impl Timeline {
     pub fn start() -> Timeline {
         Timeline { started: Instant::now(), started_at: since_epoch(), stages: Vec::new() }
+    }
+
+    /// Adds what the init containers left below `root`.
+    pub fn add_earlier(&mut self, root: &Path, mount: &str) {
+        let paths = PodPaths::new(mount);
+        let files = Files::new(root, "stage");
+        for name in EARLIER {
+            let text = std::fs::read_to_string(files.at(&paths.stage(name))).unwrap_or_default();
+            let mut numbers = text.split_whitespace().map(str::parse::<f64>);
+            if let (Some(Ok(start)), Some(Ok(seconds))) = (numbers.next(), numbers.next()) {
+                self.stages.push(Stage { name, start: start - self.started_at.as_secs_f64(), seconds });
+            }
+        }
     }
 
     /// What has passed since `since` was the stage `name`; adds to it if it was the last one.
@@ -32,10 +64,13 @@ impl Timeline {
 
     /// The stage `name` lasted from `since` to `until`.
     pub fn record_until(&mut self, name: &'static str, since: Instant, until: Instant) {
-        let seconds = until.saturating_duration_since(since);
+        let seconds = until.saturating_duration_since(since).as_secs_f64();
         match self.stages.last_mut() {
             Some(last) if last.name == name => last.seconds += seconds,
-            _ => self.stages.push(Stage { name, start: since.saturating_duration_since(self.started), seconds }),
+            _ => {
+                let start = since.saturating_duration_since(self.started).as_secs_f64();
+                self.stages.push(Stage { name, start, seconds });
+            }
         }
     }
 
@@ -54,26 +89,26 @@ impl Timeline {
     fn table(&self, total: Duration) -> String {
         let mut text = String::from("stage          start   seconds");
         for stage in &self.stages {
-            text +=
-                &format!("\n{:<11}{:>9.3} {:>9.3}", stage.name, stage.start.as_secs_f64(), stage.seconds.as_secs_f64());
+            text += &format!("\n{:<11}{:>9.3} {:>9.3}", stage.name, stage.start, stage.seconds);
         }
         text + &format!("\n{:<11}{:>9} {:>9.3}", "total", "", total.as_secs_f64())
     }
 
     fn json(&self, role: &str, total: Duration, exit_code: u8) -> serde_json::Value {
-        let milliseconds = |duration: Duration| duration.as_micros() as f64 / 1e6;
+        // To the microsecond.
+        let rounded = |seconds: f64| (seconds * 1e6).round() / 1e6;
         let stages: Vec<_> = self
             .stages
             .iter()
             .map(|stage| {
                 serde_json::json!({
-                    "stage": stage.name, "start": milliseconds(stage.start), "seconds": milliseconds(stage.seconds),
+                    "stage": stage.name, "start": rounded(stage.start), "seconds": rounded(stage.seconds),
                 })
             })
             .collect();
         serde_json::json!({
             "timeline": 1, "role": role, "started": timestamp(self.started_at),
-            "seconds": milliseconds(total), "exit_code": exit_code, "stages": stages,
+            "seconds": rounded(total.as_secs_f64()), "exit_code": exit_code, "stages": stages,
         })
     }
 }
@@ -102,6 +137,19 @@ mod tests {
         assert_eq!(line(0), "FLUXTIME fluxstart wall time 0:00.00");
         assert_eq!(line(754_050), "FLUXTIME fluxstart wall time 12:34.05");
         assert_eq!(line(3_723_999), "FLUXTIME fluxstart wall time 1:02:03");
+    }
+
+    #[test]
+    fn what_an_init_container_did_comes_before_the_start() {
+        let pod = tempfile::tempdir().unwrap();
+        let mount = pod.path().to_str().unwrap();
+        leave(mount, "install", Instant::now().checked_sub(Duration::from_secs(2)).unwrap());
+        std::fs::write(pod.path().join(".flux-stage.view"), "no number").unwrap();
+        let mut timeline = Timeline::start();
+        timeline.add_earlier(Path::new("/"), mount);
+        let [stage] = timeline.stages.as_slice() else { panic!("{timeline:?}") };
+        assert_eq!(stage.name, "install");
+        assert!((2.0..3.0).contains(&stage.seconds) && (-3.0..=-2.0).contains(&stage.start), "{stage:?}");
     }
 
     #[test]

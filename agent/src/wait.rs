@@ -7,6 +7,7 @@
 pub mod connection;
 pub mod resolve;
 pub mod socket;
+pub mod states;
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};

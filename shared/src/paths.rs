@@ -76,6 +76,11 @@ impl PodPaths {
         self.at(".flux-view.done")
     }
 
+    /// When a stage of an init container was, for the timeline of the others.
+    pub fn stage(&self, name: &str) -> String {
+        format!("{}/.flux-stage.{name}", self.mount)
+    }
+
     pub fn software_link(&self) -> String {
         self.at("software")
     }

@@ -15,6 +15,7 @@ use crate::supervise::program::{Output, Program, StartError};
 use crate::supervise::raw::ChildSetup;
 use crate::supervise::{End, Ended, Hold, Policy, Target};
 use crate::timing::flux_time;
+use crate::wait::states::States;
 use crate::wait::{Missing, Parent};
 
 /// Pauses between two starts of a follower's broker.
@@ -113,12 +114,17 @@ impl Executor<'_> {
         };
         let is_follower = launch.at_end != AtEnd::Exit;
         let bound = self.options.hold();
+        let states = socket_of(&argv).map(|path| States::watch(self.files.at(path), self.log));
         let hold = self.parent.as_mut().filter(|_| is_follower).map(|parent| Hold { parent, bound });
         let target = if is_flux(&argv) { Target::Process } else { Target::Group };
         let policy = Policy { target, kill_after: self.options.kill_after(), second_kills: true, hold };
         let ended = self.supervisor.run(child, policy).await;
         let ended =
             ended.map_err(|error| Failure::internal(format!("failed to supervise {}: {error}", launch.label)))?;
+        let states = states.map(States::end).unwrap_or_default();
+        for (stage, from, to) in stages(begin, &states, &ended) {
+            self.timeline.record_until(stage, from, to);
+        }
         self.note(launch, begin, &ended);
         Ok(Ok(ended))
     }
@@ -192,17 +198,6 @@ impl Executor<'_> {
     }
 
     fn note(&mut self, launch: &Launch, begin: Instant, ended: &Ended) {
-        let stop = ended.stopped.map_or(ended.at, |(_, at)| at);
-        match ended.first_output {
-            Some(first) if launch.stdout == Stdout::LineBuffered => {
-                self.timeline.record_until("broker", begin, first);
-                self.timeline.record_until("job", first, stop);
-            }
-            _ => self.timeline.record_until("broker", begin, stop),
-        }
-        if ended.stopped.is_some() {
-            self.timeline.record_until("stop", stop, ended.at);
-        }
         if self.timed && !self.log.quiet {
             self.log.plain("time", &flux_time(launch.label, ended.at.duration_since(begin)));
         }
@@ -216,6 +211,34 @@ impl Executor<'_> {
         let cause = format!("told to stop (signal {signal}) while waiting for the parent broker");
         Err(Failure::new(Category::ParentUnreachable, cause, ""))
     }
+}
+
+/// Where a broker will listen, as its own words say.
+fn socket_of(argv: &[OsString]) -> Option<&str> {
+    argv.iter().find_map(|word| word.to_str()?.strip_prefix("-Slocal-uri=local://"))
+}
+
+/// The stages of a broker's life: `broker` until it is up, `quorum` until enough others are, `submit` until the job's
+/// first output (seen on the lead only), `job` until the way down begins, `stop`. Of a broker that tells nothing, the
+/// first output and a stop are what is known.
+fn stages(begin: Instant, states: &[(String, Instant)], ended: &Ended) -> Vec<(&'static str, Instant, Instant)> {
+    let at = |names: &[&str]| states.iter().find(|(name, _)| names.contains(&name.as_str())).map(|(_, at)| *at);
+    let run = at(&["run"]);
+    let down = at(&["cleanup", "shutdown", "finalize", "goodbye"]);
+    let told = ended.stopped.map(|(_, at)| at);
+    let stop = [down, told].into_iter().flatten().min();
+    let last = stop.unwrap_or(ended.at);
+    let marks = [
+        ("broker", Some(begin)),
+        ("quorum", at(&["quorum"]).or(run)),
+        ("submit", run.filter(|_| ended.first_output.is_some())),
+        ("job", ended.first_output.or(run)),
+        ("stop", stop),
+    ];
+    let marks: Vec<(&str, Instant)> =
+        marks.into_iter().filter_map(|(name, at)| Some((name, at?))).filter(|(_, at)| *at <= last).collect();
+    let ends = marks.iter().skip(1).map(|(_, at)| *at).chain([ended.at]);
+    marks.iter().zip(ends).map(|((name, from), to)| (*name, *from, to.max(*from))).collect()
 }
 
 /// What the end of a follower's broker means.
@@ -290,6 +313,34 @@ mod tests {
         let at = Instant::now();
         let lost = lost.then(|| Missing::Port(([127, 0, 0, 1], 8050).into()));
         Ended { end, at, stopped: stopped.then_some((15, at)), passed_on, lost, first_output: None }
+    }
+
+    #[test]
+    fn a_brokers_life_has_stages_as_far_as_they_are_known() {
+        let begin = Instant::now();
+        let at = |seconds| begin + Duration::from_secs(seconds);
+        let told = |states: &[(&str, u64)], first: Option<u64>, stopped: Option<u64>| {
+            let states: Vec<_> = states.iter().map(|(name, seconds)| ((*name).to_owned(), at(*seconds))).collect();
+            let ended = Ended {
+                at: at(10),
+                first_output: first.map(at),
+                stopped: stopped.map(|seconds| (15, at(seconds))),
+                ..ended(End::Exited(0), false, false, false)
+            };
+            let seconds = |moment: Instant| moment.duration_since(begin).as_secs();
+            let stages = stages(begin, &states, &ended).into_iter();
+            stages
+                .map(|(name, from, to)| format!("{name} {}-{}", seconds(from), seconds(to)))
+                .collect::<Vec<_>>()
+                .join(" ")
+        };
+        let all = [("init", 1), ("quorum", 2), ("run", 4), ("cleanup", 8), ("shutdown", 9)];
+        assert_eq!(told(&all, Some(5), None), "broker 0-2 quorum 2-4 submit 4-5 job 5-8 stop 8-10");
+        assert_eq!(told(&all[..4], None, None), "broker 0-2 quorum 2-4 job 4-8 stop 8-10");
+        assert_eq!(told(&all, Some(5), Some(7)), "broker 0-2 quorum 2-4 submit 4-5 job 5-7 stop 7-10");
+        assert_eq!(told(&all[..1], None, Some(3)), "broker 0-3 stop 3-10");
+        assert_eq!(told(&[], Some(5), None), "broker 0-5 job 5-10");
+        assert_eq!(told(&[], None, None), "broker 0-10");
     }
 
     #[test]

@@ -21,10 +21,12 @@ const HEADER: usize = 20;
 const REQUEST: u8 = 1;
 /// The message has a topic, a payload and a route.
 const FLAGS: u8 = 0b1011;
+/// More than one answer may come.
+const STREAMING: u8 = 0x40;
 /// The broker that is asked itself; in the user's field: to be filled in by the broker.
 pub const ANY: u32 = u32::MAX;
 /// More than any answer that is asked for here.
-const LONGEST: usize = 64 << 20;
+pub const LONGEST: usize = 64 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -87,8 +89,18 @@ fn errno_text(errno: u32) -> String {
     crate::failure::plain(&io::Error::from_raw_os_error(errno.cast_signed()))
 }
 
-fn request(rank: u32, topic: &str, payload: &str) -> Vec<u8> {
-    let mut header = vec![0x8e, 1, REQUEST, FLAGS];
+/// The bytes of a question.
+pub fn request(rank: u32, topic: &str, payload: &str) -> Vec<u8> {
+    message(rank, topic, payload, FLAGS)
+}
+
+/// Of one that is answered again and again.
+pub fn stream_request(rank: u32, topic: &str, payload: &str) -> Vec<u8> {
+    message(rank, topic, payload, FLAGS | STREAMING)
+}
+
+fn message(rank: u32, topic: &str, payload: &str, flags: u8) -> Vec<u8> {
+    let mut header = vec![0x8e, 1, REQUEST, flags];
     // User, role (the broker knows both), to whom, which question.
     for word in [ANY, 0, rank, 1] {
         header.extend(word.to_be_bytes());
@@ -103,8 +115,8 @@ fn request(rank: u32, topic: &str, payload: &str) -> Vec<u8> {
     [&MAGIC, &length, message.as_slice()].concat()
 }
 
-/// None if the message is none.
-fn answer(message: &[u8]) -> Option<Result<Value, Silence>> {
+/// What a message answers; none if it is none.
+pub fn answer(message: &[u8]) -> Option<Result<Value, Silence>> {
     let mut frames = frames(message)?;
     let header = frames.pop().filter(|header| header.len() == HEADER)?;
     let errno = u32::from_be_bytes(header[12..16].try_into().ok()?);

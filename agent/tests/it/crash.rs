@@ -314,7 +314,10 @@ fn a_full_disk_is_told_in_one_line_and_nothing_half_stays() {
     for (room, fits) in [(0, false), (size / 2, false), (size.saturating_sub(8), false), (size + 64, true)] {
         // 0 would mean: as much as there is.
         let options = format!("size={}k", room.max(4));
-        let script = format!("{} install --to \"$1/flux\"; echo \"code $?\"; find \"$1\" -type f", agent().display());
+        let script = format!(
+            "{} install --to \"$1/flux\"; echo \"code $?\"; find \"$1\" -type f ! -name .flux-stage.install",
+            agent().display()
+        );
         let (stderr, stdout) = on_small_disk(&options, disk.path(), &script);
         let there = format!("{}/flux/flux-agent", disk.path().display());
         if fits {
@@ -340,7 +343,8 @@ fn a_view_that_does_not_fit_is_told_in_one_line_and_its_room_is_given_back() {
     let counts = (2..40).step_by(3).map(|count| format!("nr_inodes={count}"));
     let (mut failed, mut succeeded) = (0, 0);
     for options in sizes.chain(counts) {
-        let script = format!("{view}; echo \"code $?\"; cd \"$1\"; find . ! -type d | LC_ALL=C sort");
+        let script =
+            format!("{view}; echo \"code $?\"; cd \"$1\"; find . ! -type d ! -name '.flux-stage.*' | LC_ALL=C sort");
         let (stderr, stdout) = on_small_disk(&options, disk.path(), &script);
         let mut lines = stdout.lines();
         let (code, files) = (lines.next().unwrap(), lines.map(|path| path[1..].to_owned()).collect::<Vec<_>>());

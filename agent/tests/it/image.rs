@@ -104,7 +104,10 @@ pub fn tree(top: &Path) -> Tree {
         for entry in fs::read_dir(top.join(&folder)).unwrap() {
             let path = folder.join(entry.unwrap().file_name());
             let name = format!("/{}", path.display());
-            if [RECORD, "/usr/lib", "/lib", "/lib64", "/usr/bin"].contains(&name.as_str()) {
+            // It holds times.
+            if name.contains("flux-stage.")
+                || [RECORD, "/usr/lib", "/lib", "/lib64", "/usr/bin"].contains(&name.as_str())
+            {
                 continue;
             }
             let data = fs::symlink_metadata(top.join(&path)).unwrap();
