@@ -13,7 +13,7 @@ use std::time::Instant;
 
 use tokio::net::UnixStream;
 
-use super::socket;
+use super::{Backoff, LONGEST_PAUSE, socket};
 use crate::log::Log;
 use crate::people::broker::{ANY, LONGEST, answer, request, stream_request};
 
@@ -55,14 +55,25 @@ async fn follow(stream: UnixStream, seen: &Mutex<Vec<(String, Instant)>>) -> io:
     if verdict != [0] {
         return Ok(());
     }
-    send(&stream, &stream_request(ANY, "state-machine.monitor", "{}")).await?;
+    let monitor = stream_request(ANY, "state-machine.monitor", "{}");
+    let mut refused = Backoff::default();
+    send(&stream, &monitor).await?;
     loop {
         let mut head = [0; 8];
         fill(&stream, &mut head).await?;
         let length = u32::from_be_bytes([head[4], head[5], head[6], head[7]]) as usize;
         let mut message = vec![0; length.min(LONGEST)];
         fill(&stream, &mut message).await?;
-        let Some(Ok(value)) = answer(&message) else { return Ok(()) };
+        let value = match answer(&message) {
+            Some(Ok(value)) => value,
+            // A broker that has not joined yet answers so.
+            Some(Err(_)) => {
+                tokio::time::sleep(refused.next(LONGEST_PAUSE)).await;
+                send(&stream, &monitor).await?;
+                continue;
+            }
+            None => return Ok(()),
+        };
         match value["state"].as_str() {
             // A number, which differs between releases.
             None => send(&stream, &request(ANY, "state-machine.get", "{}")).await?,
@@ -112,8 +123,12 @@ mod tests {
     use std::os::unix::net::{UnixListener, UnixStream as Peer};
 
     fn answer_of(payload: &str) -> Vec<u8> {
+        answer_with(0, payload)
+    }
+
+    fn answer_with(errno: u32, payload: &str) -> Vec<u8> {
         let mut header = vec![0x8e, 1, 2, 0b1011];
-        [0, 5, 0, 1].iter().for_each(|word: &u32| header.extend(word.to_be_bytes()));
+        [0, 5, errno, 1].iter().for_each(|word: &u32| header.extend(word.to_be_bytes()));
         let payload = [payload.as_bytes(), b"\0"].concat();
         let mut message = Vec::new();
         for frame in [&b""[..], b"state-machine.get", &payload, &header] {
@@ -155,6 +170,8 @@ mod tests {
         let seen = watch(|mut peer| {
             peer.write_all(&[0]).unwrap();
             assert!(asked(&mut peer).contains("state-machine.monitor"));
+            peer.write_all(&answer_with(11, "Upstream Flux broker is offline. Try again later.")).unwrap();
+            assert!(asked(&mut peer).contains("state-machine.monitor"), "it asks again");
             for (number, name) in [(4, "quorum"), (5, "run"), (5, "run"), (7, "shutdown")] {
                 peer.write_all(&answer_of(&format!("{{\"state\":{number}}}"))).unwrap();
                 assert!(asked(&mut peer).contains("state-machine.get"));

@@ -50,7 +50,7 @@ fn a_line_is_seen_while_the_job_runs_and_nothing_is_lost_at_its_end() {
     let images = images(&(submit(script) + "[logging]\ntimed = true\n"), 1);
     let pod = start(&images, &Network::new(), &[]).remove(0);
     eventually("the first line", || (pod.stdout() == "first\n").then_some(()));
-    assert!(pod.stderr().contains("apart\n"));
+    eventually("the line on standard error", || pod.stderr().contains("apart\n").then_some(()));
     fs::write(gate(&images[0], "go"), "").unwrap();
     let ended = pod.end();
     assert_eq!((ended.code, ended.stdout.lines().count()), (0, 5002));
