@@ -34,8 +34,6 @@ pub struct Context {
     pub index: Index,
     pub options: Options,
     pub metrics: Arc<Metrics>,
-    /// It is Kubernetes 1.n.
-    pub kubernetes: u32,
     /// Statuses that were written and have not come back by the watch: version and status, by uid.
     written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
     /// When a status was written last, by uid.
@@ -47,14 +45,13 @@ pub struct Context {
 }
 
 impl Context {
-    pub fn new(writer: Writer, reader: Reader, options: Options, metrics: Arc<Metrics>, kubernetes: u32) -> Context {
+    pub fn new(writer: Writer, reader: Reader, options: Options, metrics: Arc<Metrics>) -> Context {
         Context {
             writer,
             reader,
             index: Index::default(),
             options,
             metrics,
-            kubernetes,
             written: Mutex::default(),
             written_at: Mutex::default(),
             looks: Mutex::default(),
@@ -160,7 +157,7 @@ mod tests {
         });
         let options = Options::default();
         let client = kube::client::ClientBuilder::new(service, "default").build();
-        let context = Context::new(Writer::new(client.clone()), Reader::new(client), options, Arc::default(), 35);
+        let context = Context::new(Writer::new(client.clone()), Reader::new(client), options, Arc::default());
         let (one, two) = (Key::new("a", "one"), Key::new("a", "two"));
         let failed = |code: u16, retry_after_seconds: u32| {
             let details = serde_json::json!({ "retryAfterSeconds": retry_after_seconds });

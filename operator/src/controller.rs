@@ -146,8 +146,7 @@ async fn control(
     let namespace = settings.namespace.clone();
     let writer = Writer::new(client.clone());
     let reader = Reader::new(client.clone());
-    let context =
-        Arc::new(Context::new(writer, reader, settings.options.clone(), settings.metrics.clone(), kubernetes));
+    let context = Arc::new(Context::new(writer, reader, settings.options.clone(), settings.metrics.clone()));
     let (wake, woken) = mpsc::unbounded_channel();
     let (unlabelled_in, unlabelled) = mpsc::unbounded_channel();
     let (synced, is_synced) = signal::channel(0);

@@ -26,7 +26,7 @@ use crate::render::{self, Facts, RenderError};
 use crate::status::{Obstacle, Picture, Verdict, patch};
 use crate::stuck::{self, Missing};
 use crate::todo::{self, Todo};
-use crate::{keys, notice, status, version};
+use crate::{keys, notice, status};
 
 /// Why a reconcile has to be repeated.
 #[derive(Debug, thiserror::Error)]
@@ -62,10 +62,7 @@ impl ReconcileError {
 /// One reconcile.
 pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     let target = context.latest(Target::of(&object));
-    let mut checked = target.validate();
-    if let Ok(cluster) = &mut checked {
-        cluster.notices.extend(version::notices(cluster, context.kubernetes));
-    }
+    let checked = target.validate();
     let done = make(&target, checked.as_ref().ok(), &context).await;
     let look = look(&target, checked.as_ref().ok(), &context).await?;
     let warning = look.as_ref().and_then(|(warning, _)| warning.as_ref());

@@ -1,15 +1,12 @@
-//! Which Kubernetes this is, and what it lacks.
+//! Which Kubernetes this is. (What one may lack above the floor: `render::needs`.)
 #![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "asks, and asks again")]
 
 use std::time::Duration;
 
-use flux_shared::validate::{Notice, ValidMiniCluster};
 use kube::Client;
 
 /// The oldest Kubernetes 1.n that the operator runs on: Jobs with a success policy, and native sidecars.
 pub const FLOOR: u32 = 31;
-/// The first one that takes resources of whole pods without being told to.
-const POD_RESOURCES: u32 = 34;
 /// Time between two questions.
 const PAUSE: Duration = Duration::from_secs(2);
 
@@ -28,21 +25,9 @@ pub async fn ask(client: &Client) -> u32 {
 }
 
 /// Some providers add a `+`. What is no number is taken for new.
-fn minor(text: &str) -> u32 {
+pub(crate) fn minor(text: &str) -> u32 {
     let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or(u32::MAX)
-}
-
-/// What a MiniCluster asks for that this Kubernetes would pass over in silence.
-pub fn notices(cluster: &ValidMiniCluster, kubernetes: u32) -> Vec<Notice> {
-    let mut notices = Vec::new();
-    if kubernetes < POD_RESOURCES && !cluster.pod.resources.is_empty() && cluster.pod.runtime_class_name.is_none() {
-        let message = format!(
-            "Kubernetes 1.{kubernetes} knows no resources of whole pods, unless it is told to, and passes over them: give them to containers"
-        );
-        notices.push(Notice::new("spec.pod.resources", message));
-    }
-    notices
 }
 
 #[cfg(test)]
@@ -50,11 +35,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_it_lacks_is_said() {
+    fn providers_add_signs() {
         assert_eq!((minor("31"), minor("35+"), minor("")), (31, 35, u32::MAX));
-        let with = crate::testing::cluster("pod: {resources: {cpu: 2}}");
-        assert!(notices(&with, 33)[0].to_string().starts_with("spec.pod.resources: Kubernetes 1.33 knows no"));
-        assert_eq!(notices(&with, 34), []);
-        assert_eq!(notices(&crate::testing::cluster("size: 1"), 31), []);
     }
 }

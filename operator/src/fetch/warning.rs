@@ -8,6 +8,7 @@ use kube::api::ListParams;
 use kube::{Api, Client};
 
 use crate::observe::pod::{Trouble, first_line};
+use crate::version;
 
 /// What is older has been got over: Kubernetes tries, and warns, again at least every two minutes.
 const FRESH_MINUTES: i64 = 3;
@@ -38,8 +39,7 @@ impl Reader {
 
     /// The minor version of the Kubernetes that answers now; providers write "31+" as well.
     pub async fn kubernetes_minor(&self) -> Result<u32, kube::Error> {
-        let minor = self.client.apiserver_version().await?.minor;
-        Ok(minor.trim_end_matches(|it: char| !it.is_ascii_digit()).parse().unwrap_or(u32::MAX))
+        Ok(version::minor(&self.client.apiserver_version().await?.minor))
     }
 }
 

@@ -202,17 +202,13 @@ fn of_version(minor: &'static str) -> Calls {
 }
 
 #[test]
-fn an_older_kubernetes_is_refused_and_what_an_old_one_lacks_is_said() {
+fn an_older_kubernetes_is_refused() {
     test("versions", async |bed| {
         let error = bed.operator_of(of_version("30"), |_| {}).await.end().await.unwrap_err();
         assert_eq!(error.to_string(), "this is Kubernetes 1.30: 1.31 or newer is needed");
-        let operator = bed.operator_of(of_version("31"), |_| {}).await;
-        bed.create("mc", json!({ "size": 2, "pod": { "resources": { "cpu": 1 } } })).await.unwrap();
+        let operator = bed.operator_of(of_version("31+"), |_| {}).await;
+        bed.create("mc", json!({ "size": 2 })).await.unwrap();
         is_whole(&bed, "mc").await;
-        let status = serde_json::to_value(bed.get("mc").await).unwrap()["status"].clone();
-        let valid = condition(&status, "Valid");
-        assert_eq!((&valid["status"], &valid["reason"]), (&json!("True"), &json!("ValidWithNotes")));
-        assert!(valid["message"].as_str().unwrap().starts_with("spec.pod.resources: Kubernetes 1.31 "), "{valid:#}");
         operator.stop().await;
     });
 }
