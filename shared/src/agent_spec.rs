@@ -245,7 +245,7 @@ pub struct Logging {
     /// FLUXTIME lines.
     #[serde(default, skip_serializing_if = "is_false")]
     pub timed: bool,
-    /// -vvv for submit and batch.
+    /// -vvv for submit, -overbose=2 for batch, unless quiet.
     #[serde(default, skip_serializing_if = "is_false")]
     pub debug: bool,
     /// `tbon.zmqdebug`.

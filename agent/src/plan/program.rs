@@ -66,7 +66,7 @@ fn submit(scene: &Scene, command: &[Word]) -> Vec<Word> {
     let mut words = timed(scene);
     words.extend(scene.spec.runner.prefix.iter().cloned());
     words.extend(literals(&scene.spec.flux.submit_command));
-    words.extend(literals(flags(scene)));
+    words.extend(literals(flags(scene, "-vvv")));
     words.extend(literals(["--quiet", "--watch"]));
     words.extend_from_slice(command);
     words
@@ -79,12 +79,13 @@ fn launcher(scene: &Scene, command: Vec<Word>) -> Vec<Word> {
     words
 }
 
-/// The batch is submitted and awaited by the agent, whose exit code is that of the first job that failed.
+/// The batch is submitted and awaited by the agent, whose exit code is that of the first job that failed. `flux batch`
+/// knows no `-v`: the shell that starts the batch is told to say more.
 fn run_batch(scene: &Scene) -> Vec<Word> {
     let mut words = timed(scene);
     words.extend(scene.spec.runner.prefix.iter().cloned());
     words.extend(literals([&scene.paths.agent(), "batch", "--", "flux", "batch"]));
-    words.extend(literals(flags(scene)));
+    words.extend(literals(flags(scene, "-overbose=2")));
     words.extend(literals(["--flags", "waitable"]));
     words.push(Word::literal(batch::path(scene)));
     words
@@ -99,8 +100,8 @@ fn timed(scene: &Scene) -> Vec<Word> {
     }
 }
 
-/// Size and tasks, the user's flags, verbosity.
-fn flags(scene: &Scene) -> Vec<String> {
+/// Size and tasks, the user's flags, and where more is to be said and shown, `verbose`.
+fn flags(scene: &Scene, verbose: &str) -> Vec<String> {
     let spec = scene.spec;
     let nodes = |count: u32| ["-N".to_owned(), count.to_string()];
     let tasks = ["-n".to_owned(), spec.tasks.to_string()];
@@ -112,8 +113,8 @@ fn flags(scene: &Scene) -> Vec<String> {
         _ => flags.extend(tasks),
     }
     flags.extend(spec.flux.option_flags.iter().cloned());
-    if spec.logging.debug {
-        flags.push("-vvv".into());
+    if spec.logging.debug && !spec.logging.quiet {
+        flags.push(verbose.into());
     }
     flags
 }
@@ -139,7 +140,7 @@ mod tests {
     fn flags_of(spec: &str) -> String {
         let spec = AgentSpec::from_toml(&format!("name='mc'\n{spec}")).unwrap();
         let facts = Facts::default();
-        flags(&Scene::new(&spec, &facts).unwrap()).join(" ")
+        flags(&Scene::new(&spec, &facts).unwrap(), "-vvv").join(" ")
     }
 
     #[test]
@@ -162,5 +163,6 @@ mod tests {
     fn own_flags_come_between_size_and_verbosity() {
         let spec = "size=2\ntasks=2\n[flux]\noption_flags=['-o','cpu-affinity=per-task']\n[logging]\ndebug=true";
         assert_eq!(flags_of(spec), "-N 2 -n 2 -o cpu-affinity=per-task -vvv");
+        assert_eq!(flags_of(&format!("{spec}\nquiet=true")), "-N 2 -n 2 -o cpu-affinity=per-task");
     }
 }
