@@ -87,6 +87,10 @@ fn run_batch(scene: &Scene) -> Vec<Word> {
     words.extend(literals([&scene.paths.agent(), "batch", "--", "flux", "batch"]));
     words.extend(literals(flags(scene, "-overbose=2")));
     words.extend(literals(["--flags", "waitable"]));
+    // Flux would write the batch's own output to the working directory, which is the image's, and so perhaps root's alone.
+    if scene.identity.run_as.is_some() && scene.spec.runner.working_dir.is_none() {
+        words.push(Word::Literal(format!("--output={}/flux-{{{{id}}}}.out", scene.logs)));
+    }
     words.push(Word::literal(batch::path(scene)));
     words
 }

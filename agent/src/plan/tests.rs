@@ -198,6 +198,18 @@ fn the_archive_is_read_if_it_is_there_and_written_beside_itself() {
 }
 
 #[test]
+fn a_batch_of_another_user_writes_where_that_user_can() {
+    let user = "[runner.user]\nname = 'flux'\nuid = 1000\n";
+    let words = argv(&run(&spec(&format!("{user}[runner.program]\nmode = 'batch-raw'\ntext = 'true'\n")), &facts(0)));
+    assert!(words.contains("--output=/tmp/fluxout/flux-{{id}}.out"), "{words}");
+    let mut own = spec("[runner.program]\nmode = 'batch-raw'\ntext = 'true'\n");
+    assert!(!argv(&run(&own, &facts(0))).contains("--output"));
+    own.runner.user = Some(User { name: "flux".into(), uid: 1000, run_flux_as_root: false });
+    own.runner.working_dir = Some("/work".into());
+    assert!(!argv(&run(&own, &facts(0))).contains("--output"), "a folder that is given to the user");
+}
+
+#[test]
 fn a_batch_goes_where_it_can_be_written() {
     let spec = spec("[runner.program]\nmode = 'batch'\nlines = [{number = 0, text = 'true'}]\n");
     let files = |cwd: &str, writable: &[&str]| {

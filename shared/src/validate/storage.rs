@@ -45,8 +45,10 @@ pub(super) fn check(
 
 fn capacity(volume: &MadeVolume) -> Result<(), String> {
     volume.capacity.check()?;
-    match volume.capacity.0.starts_with('-') || volume.capacity.0.trim_matches(['0', '.', '+']).is_empty() {
-        true => Err(format!("`{}` must be more than nothing", volume.capacity.0)),
+    let text = &volume.capacity.0;
+    let number = text.split(|c: char| c.is_ascii_alphabetic()).next().unwrap_or_default();
+    match number.starts_with('-') || !number.contains(|c: char| matches!(c, '1'..='9')) {
+        true => Err(format!("`{text}` must be more than nothing")),
         false => Ok(()),
     }
 }
