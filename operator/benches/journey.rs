@@ -82,10 +82,11 @@ async fn measure(client: Client, namespace: String) -> Report {
     let _operator = Operator::start(&bed.namespace);
     let kinds = [
         ("bare-job", bare_job(&app, json!(["sh", "-c", "echo hello"]))),
-        ("copied-view", mini_cluster(&app, json!({}))),
+        ("mounted-view", mini_cluster(&app, json!({ "flux": { "container": { "source": "imageVolume" } } }))),
+        ("copied-view", mini_cluster(&app, json!({ "flux": { "container": { "source": "copy" } } }))),
         ("own-flux", mini_cluster(&with_flux, json!({ "flux": { "container": { "disable": true } } }))),
     ];
-    let mut journeys: [Vec<[f64; 3]>; 3] = Default::default();
+    let mut journeys: [Vec<[f64; 3]>; 4] = Default::default();
     for run in 0..setting("BENCH_RUNS", 5) {
         for (number, (kind, object)) in kinds.iter().enumerate() {
             let name = format!("{kind}-{run}");
