@@ -7,7 +7,7 @@
 //! The Job decides what has ended; the pods say why. A condition's time is when its status changed, not when it was seen
 //! again; where Kubernetes knows the time, it is Kubernetes' time.
 
-use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
+use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus, Timeline};
 use flux_shared::names;
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::jiff::{Timestamp, Unit};
@@ -90,6 +90,7 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
         selector: job.map(|_| labels::selector(picture.name)).or_else(|| previous.selector.clone()),
         observed_generation: picture.generation,
         start_time: job.and_then(|job| job.start_time).map(rfc3339).or_else(|| previous.start_time.clone()),
+        timeline: timeline(picture, &facts),
         completion_time: job.filter(|_| ended).and_then(JobSeen::end_time).map(rfc3339),
         users_secret: secret(picture, |cluster| {
             (!cluster.users.is_empty()).then(|| names::users_secret(&cluster.name))
@@ -112,6 +113,23 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
         message: (!outcome.message.is_empty()).then(|| short(&outcome.message)),
         conditions,
     }
+}
+
+/// When each step was seen first. A start after a suspension begins anew.
+fn timeline(picture: &Picture, facts: &Facts) -> Option<Timeline> {
+    let job = picture.job?;
+    if job.suspended && !job.is_finished() {
+        return None;
+    }
+    let before = picture.previous.timeline.clone().unwrap_or_default();
+    let reached =
+        |before: Option<String>, is_reached: bool| before.or_else(|| is_reached.then(|| rfc3339(picture.now)));
+    let timeline = Timeline {
+        scheduled: reached(before.scheduled, facts.wanted > 0 && facts.scheduled >= facts.wanted),
+        running: reached(before.running, facts.lead_runs()),
+        ready: reached(before.ready, facts.is_ready()),
+    };
+    (timeline != Timeline::default()).then_some(timeline)
 }
 
 /// A Secret that people need to know: there once the Job is.

@@ -72,7 +72,13 @@ fn suspend_goes_both_ways_and_unset_is_left_to_others() {
         assert_eq!(status["phase"], "Suspended");
         bed.patch::<MiniCluster>("mc", json!({ "spec": { "suspend": false } })).await.unwrap();
         bed.pods("mc", 1).await;
-        bed.when_condition("mc", "Suspended", "False").await;
+        let pod = bed.pods("mc", 1).await.remove(&0).unwrap();
+        bed.run_pod(&pod).await;
+        bed.when("mc", "started", |status| status["timeline"]["ready"].is_string()).await;
+        let suspend = json!({ "spec": { "suspend": true } });
+        bed.patch::<MiniCluster>("mc", suspend).await.unwrap();
+        let status = bed.when_condition("mc", "Suspended", "True").await["status"].clone();
+        assert_eq!(status["timeline"], serde_json::Value::Null, "the next start has its own");
 
         bed.create("queued", json!({ "size": 1, "jobLabels": { "kueue.x-k8s.io/queue-name": "q" } })).await.unwrap();
         bed.pods("queued", 1).await;

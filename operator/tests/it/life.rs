@@ -50,6 +50,10 @@ fn everything_is_made_and_the_status_says_so() {
         let ready = bed.when_condition("mc", "Ready", "True").await;
         assert_eq!(ready["status"]["phase"], "Running");
         assert_eq!(ready["status"]["readySize"], 4);
+        for step in ["scheduled", "running", "ready"] {
+            let at = &ready["status"]["timeline"][step];
+            assert!(at.as_str() >= ready["status"]["startTime"].as_str(), "{step}: {at}");
+        }
         assert_eq!(condition(&ready["status"], "JobWaitingForResources")["status"], "False");
         assert_eq!(condition(&ready["status"], "JobRunning")["status"], "True");
         let requested =

@@ -774,6 +774,9 @@ block! {
         /// When it ended.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub completion_time: Option<String>,
+        /// When each step of the last start was reached.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub timeline: Option<Timeline>,
         /// Exit code of the lead, 128 + n for signal n.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub exit_code: Option<i32>,
@@ -798,6 +801,23 @@ block! {
         /// Conditions, each of its own type.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub conditions: Vec<Condition>,
+    }
+}
+
+block! {
+    /// The steps of a start, after `metadata.creationTimestamp` and `startTime`. What the agents did in between stands in their
+    /// pods' logs.
+    #[derive(Default)]
+    pub struct Timeline {
+        /// Every pod has a node.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub scheduled: Option<String>,
+        /// The lead's container runs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub running: Option<String>,
+        /// Enough brokers are ready, as the condition Ready says.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub ready: Option<String>,
     }
 }
 
