@@ -10,6 +10,7 @@
 #![expect(clippy::disallowed_methods, reason = "act: copies the view")]
 
 mod link;
+mod progress;
 mod tree;
 
 use std::fs;
@@ -24,6 +25,7 @@ use crate::execute::files::{Files, make_parents};
 use crate::failure::{Failure, plain};
 use crate::log::Log;
 pub use link::link;
+use progress::Progress;
 use tree::{Tree, TreeError};
 
 /// Below this memory limit, page cache is given back while copying.
@@ -55,7 +57,8 @@ pub fn view(options: &Options, log: Log) -> Result<(), Failure> {
     tree::remove(&marker).map_err(failed)?;
     let spare_memory = memory_limit(&options.root).is_some_and(|limit| limit < SCARCE);
     make_parents(&options.mount)?;
-    let result = bring(options, &view, software.as_ref(), &target, spare_memory);
+    let progress = Progress::new(view.bytes + software.as_ref().map_or(0, |tree| tree.bytes), log);
+    let result = bring(options, &view, software.as_ref(), &target, spare_memory, &progress);
     if result.is_err() {
         tidy(options);
     }
@@ -77,23 +80,24 @@ fn bring(
     software: Option<&Tree>,
     target: &Path,
     spare_memory: bool,
+    progress: &Progress,
 ) -> Result<(), Failure> {
     if let Some(software) = software {
-        bring_software(software, &options.stage, spare_memory)?;
+        bring_software(software, &options.stage, spare_memory, progress)?;
     }
     let beside = options.mount.join(".view.new");
     tree::remove(&beside).map_err(failed)?;
-    view.copy(&beside, spare_memory).map_err(failed)?;
+    view.copy(&beside, spare_memory, progress).map_err(failed)?;
     tree::remove(target).map_err(failed)?;
     fs::rename(&beside, target).map_err(|error| Failure::write("put in place", target, &error))
 }
 
 /// The stage is a volume's own folder, which cannot be renamed: its entries are.
-fn bring_software(software: &Tree, stage: &Path, spare_memory: bool) -> Result<(), Failure> {
+fn bring_software(software: &Tree, stage: &Path, spare_memory: bool, progress: &Progress) -> Result<(), Failure> {
     make_parents(stage)?;
     let beside = stage.join(".software.new");
     tree::remove(&beside).map_err(failed)?;
-    software.copy(&beside, spare_memory).map_err(failed)?;
+    software.copy(&beside, spare_memory, progress).map_err(failed)?;
     for name in software.top_names() {
         let target = stage.join(name);
         tree::remove(&target).map_err(failed)?;

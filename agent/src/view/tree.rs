@@ -14,6 +14,8 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::SystemTime;
 
+use super::progress::Progress;
+
 /// Files larger than this are given back to the disk at once where memory is scarce.
 const PIECE: u64 = 4 << 20;
 
@@ -109,7 +111,7 @@ impl Tree {
     }
 
     /// Copies it into the new folder `target`. `spare_memory`: what is written goes to the disk at once.
-    pub fn copy(&self, target: &Path, spare_memory: bool) -> Result<(), TreeError> {
+    pub fn copy(&self, target: &Path, spare_memory: bool, progress: &Progress) -> Result<(), TreeError> {
         fs::create_dir(target).map_err(writing(target))?;
         let mut folders = Vec::new();
         let mut others = Vec::new();
@@ -134,7 +136,13 @@ impl Tree {
                 _ => others.push(entry),
             }
         }
-        self.in_parallel(&others, |entry| copy_entry(&self.top, target, entry, spare_memory))?;
+        self.in_parallel(&others, |entry| {
+            copy_entry(&self.top, target, entry, spare_memory)?;
+            if let Kind::File { size, .. } = &entry.kind {
+                progress.add(*size);
+            }
+            Ok(())
+        })?;
         for (first, entry) in hard_links {
             let path = target.join(&entry.path);
             fs::hard_link(target.join(first), &path).map_err(writing(&path))?;
@@ -240,6 +248,7 @@ fn make_writable(folder: &Path) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::log::{Format, Log};
 
     #[test]
     fn a_copy_has_links_modes_times_and_hard_links_of_the_original() {
@@ -257,7 +266,7 @@ mod tests {
         for spare_memory in [false, true] {
             let tree = Tree::list(&from).unwrap();
             assert_eq!((tree.files, tree.entries.len()), (3, 6));
-            tree.copy(&to, spare_memory).unwrap();
+            tree.copy(&to, spare_memory, &Progress::new(0, Log::new(Format::Text, true))).unwrap();
             assert_eq!(Tree::list(&to).unwrap().digest(), tree.digest());
             let data = fs::metadata(to.join("bin/flux")).unwrap();
             assert_eq!((data.mode() & 0o7777, data.nlink(), data.modified().unwrap()), (0o555, 2, old));

@@ -1,0 +1,58 @@
+//! How far a copy is: a line in the log every five seconds, so that a slow disk does not look like a hang.
+#![expect(clippy::disallowed_methods, reason = "act: reads the clock")]
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::log::Log;
+
+const EVERY: Duration = Duration::from_secs(5);
+
+/// What has been copied, by several threads.
+#[derive(Debug)]
+pub struct Progress {
+    log: Log,
+    total: u64,
+    begin: Instant,
+    done: AtomicU64,
+    told: AtomicU64,
+}
+
+impl Progress {
+    /// Of `total` bytes.
+    pub fn new(total: u64, log: Log) -> Progress {
+        Progress { log, total, begin: Instant::now(), done: AtomicU64::new(0), told: AtomicU64::new(0) }
+    }
+
+    /// So many bytes more.
+    pub fn add(&self, bytes: u64) {
+        if let Some(line) = self.line(bytes, self.begin.elapsed()) {
+            self.log.info("view", &line);
+        }
+    }
+
+    /// The line, for the one thread that is the first to pass another five seconds.
+    fn line(&self, bytes: u64, elapsed: Duration) -> Option<String> {
+        let done = self.done.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let (seconds, now) = (elapsed.as_secs(), elapsed.as_secs() / EVERY.as_secs());
+        let is_first = self.told.fetch_max(now, Ordering::Relaxed) < now;
+        is_first
+            .then(|| format!("copying Flux: {} of {} MB after {seconds} s", done / 1_000_000, self.total / 1_000_000))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::log::Format;
+
+    #[test]
+    fn a_slow_copy_tells_how_far_it_is_every_five_seconds_and_a_quick_one_nothing() {
+        let progress = Progress::new(130_000_000, Log::new(Format::Text, true));
+        let line = |seconds| progress.line(13_000_000, Duration::from_secs(seconds));
+        assert_eq!((line(1), line(4)), (None, None));
+        assert_eq!(line(5).unwrap(), "copying Flux: 39 of 130 MB after 5 s");
+        assert_eq!((line(6), line(9)), (None, None));
+        assert_eq!(line(23).unwrap(), "copying Flux: 78 of 130 MB after 23 s");
+    }
+}
