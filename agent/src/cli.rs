@@ -125,6 +125,9 @@ enum Command {
     /// Submit a batch and wait for it (the lead's program in batch mode)
     #[command(hide = true)]
     Batch {
+        /// Print the events of its life
+        #[arg(long)]
+        events: bool,
         #[arg(last = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
@@ -238,7 +241,7 @@ impl Cli {
                 write_out(&people::script(shell, &<Cli as clap::CommandFactory>::command()))
             }
             Command::Time { label, command } => finish(wrap::time(&label, &command)),
-            Command::Batch { command } => finish(wrap::batch(&command)),
+            Command::Batch { events, command } => finish(wrap::batch(&command, events)),
             Command::Diagnostics => finish(wrap::diagnostics()),
             Command::Accounting { database, users, command } => finish(wrap::accounting(&database, &users, &command)),
             Command::Restful(args) => finish(restful::restful(&args)),

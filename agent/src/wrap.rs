@@ -29,8 +29,9 @@ pub fn time(label: &str, command: &[OsString]) -> Result<u8, Failure> {
     }))
 }
 
-/// Runs `command`, which submits a batch and prints its id; then waits for it. Its exit code is the batch's.
-pub fn batch(command: &[OsString]) -> Result<u8, Failure> {
+/// Runs `command`, which submits a batch and prints its id; then waits for it. Its exit code is the batch's. `events`:
+/// prints the events of its life.
+pub fn batch(command: &[OsString], events: bool) -> Result<u8, Failure> {
     crate::runtime::block_on(Box::pin(async {
         let mut inside = Inside::new()?;
         let failed = |error: std::io::Error| Failure::internal(format!("failed to read the job's id: {error}"));
@@ -42,7 +43,15 @@ pub fn batch(command: &[OsString]) -> Result<u8, Failure> {
         if code != 0 {
             return Ok(code);
         }
-        let wait: Vec<OsString> = match text.split_whitespace().last() {
+        let id = text.split_whitespace().last();
+        if let Some(id) = id.filter(|_| events) {
+            // Its code says nothing about the batch.
+            inside.run(&["flux", "job", "wait-event", "-v", id, "clean"].map(OsString::from), Output::Inherit).await?;
+            if let Some(signal) = inside.supervisor.stop_wanted() {
+                return Ok(of_signal(signal));
+            }
+        }
+        let wait: Vec<OsString> = match id {
             Some(id) => ["flux", "job", "status", id].map(OsString::from).into(),
             None => ["flux", "job", "wait", "--all"].map(OsString::from).into(),
         };

@@ -245,7 +245,7 @@ pub struct Logging {
     /// FLUXTIME lines.
     #[serde(default, skip_serializing_if = "is_false")]
     pub timed: bool,
-    /// -vvv for submit, -overbose=2 for batch, unless quiet.
+    /// -vvv for submit, the events of a batch; neither with quiet.
     #[serde(default, skip_serializing_if = "is_false")]
     pub debug: bool,
     /// `tbon.zmqdebug`.

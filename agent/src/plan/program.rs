@@ -66,7 +66,8 @@ fn submit(scene: &Scene, command: &[Word]) -> Vec<Word> {
     let mut words = timed(scene);
     words.extend(scene.spec.runner.prefix.iter().cloned());
     words.extend(literals(&scene.spec.flux.submit_command));
-    words.extend(literals(flags(scene, "-vvv")));
+    words.extend(literals(flags(scene)));
+    words.extend(is_debug(scene).then(|| Word::literal("-vvv")));
     words.extend(literals(["--quiet", "--watch"]));
     words.extend_from_slice(command);
     words
@@ -80,12 +81,14 @@ fn launcher(scene: &Scene, command: Vec<Word>) -> Vec<Word> {
 }
 
 /// The batch is submitted and awaited by the agent, whose exit code is that of the first job that failed. `flux batch`
-/// knows no `-v`: the shell that starts the batch is told to say more.
+/// knows no `-v` (and the shell of Flux 0.88 dies of `-o verbose` on two nodes): the agent prints the batch's events.
 fn run_batch(scene: &Scene) -> Vec<Word> {
     let mut words = timed(scene);
     words.extend(scene.spec.runner.prefix.iter().cloned());
-    words.extend(literals([&scene.paths.agent(), "batch", "--", "flux", "batch"]));
-    words.extend(literals(flags(scene, "-overbose=2")));
+    words.extend(literals([&scene.paths.agent(), "batch"]));
+    words.extend(is_debug(scene).then(|| Word::literal("--events")));
+    words.extend(literals(["--", "flux", "batch"]));
+    words.extend(literals(flags(scene)));
     words.extend(literals(["--flags", "waitable"]));
     // Flux would write the batch's own output to the working directory, which is the image's, and so perhaps root's alone.
     if scene.identity.run_as.is_some() && scene.spec.runner.working_dir.is_none() {
@@ -104,8 +107,14 @@ fn timed(scene: &Scene) -> Vec<Word> {
     }
 }
 
-/// Size and tasks, the user's flags, and where more is to be said and shown, `verbose`.
-fn flags(scene: &Scene, verbose: &str) -> Vec<String> {
+/// Whether to say more about the submission.
+fn is_debug(scene: &Scene) -> bool {
+    let logging = &scene.spec.logging;
+    logging.debug && !logging.quiet
+}
+
+/// Size and tasks, and the user's flags.
+fn flags(scene: &Scene) -> Vec<String> {
     let spec = scene.spec;
     let nodes = |count: u32| ["-N".to_owned(), count.to_string()];
     let tasks = ["-n".to_owned(), spec.tasks.to_string()];
@@ -117,9 +126,6 @@ fn flags(scene: &Scene, verbose: &str) -> Vec<String> {
         _ => flags.extend(tasks),
     }
     flags.extend(spec.flux.option_flags.iter().cloned());
-    if spec.logging.debug && !spec.logging.quiet {
-        flags.push(verbose.into());
-    }
     flags
 }
 
@@ -144,7 +150,7 @@ mod tests {
     fn flags_of(spec: &str) -> String {
         let spec = AgentSpec::from_toml(&format!("name='mc'\n{spec}")).unwrap();
         let facts = Facts::default();
-        flags(&Scene::new(&spec, &facts).unwrap(), "-vvv").join(" ")
+        flags(&Scene::new(&spec, &facts).unwrap()).join(" ")
     }
 
     #[test]
@@ -163,10 +169,21 @@ mod tests {
         assert_eq!(flags_of("size=4\nquorum=2\nelastic=true\ntasks=8"), "-n 8");
     }
 
+    fn program_of(spec: &str) -> String {
+        let spec = AgentSpec::from_toml(&format!("name='mc'\nsize=2\ntasks=2\n{spec}")).unwrap();
+        let facts = Facts::default();
+        let words = initial(&Scene::new(&spec, &facts).unwrap()).words.unwrap();
+        words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" ")
+    }
+
     #[test]
-    fn own_flags_come_between_size_and_verbosity() {
-        let spec = "size=2\ntasks=2\n[flux]\noption_flags=['-o','cpu-affinity=per-task']\n[logging]\ndebug=true";
-        assert_eq!(flags_of(spec), "-N 2 -n 2 -o cpu-affinity=per-task -vvv");
-        assert_eq!(flags_of(&format!("{spec}\nquiet=true")), "-N 2 -n 2 -o cpu-affinity=per-task");
+    fn debug_says_more_of_a_job_and_of_a_batch_unless_quiet() {
+        let job = "[runner.program]\nmode='submit'\nwords=['true']\n[flux]\noption_flags=['--x']\n";
+        let batch = "[runner.program]\nmode='batch'\nlines=[{number=0,text='true'}]\n";
+        for (program, more) in [(job, "-vvv"), (batch, "--events")] {
+            let words = |logging: &str| program_of(&format!("{program}[logging]\n{logging}"));
+            assert!(words("debug=true").contains(more), "{}", words("debug=true"));
+            assert!(!words("debug=false").contains(more) && !words("debug=true\nquiet=true").contains(more));
+        }
     }
 }

@@ -31,6 +31,7 @@ fn main() -> ExitCode {
         ["start" | "broker", rest @ ..] => broker::run(rest),
         ["submit" | "run", rest @ ..] => jobs::submit(rest, words[0] == "run"),
         ["batch", rest @ ..] => jobs::batch(rest),
+        ["job", "wait-event", "-v", _, event] => say(&format!("1.0 {event}")),
         ["job", "status", id] => jobs::code_of(id),
         ["shutdown", ..] => broker::ask("shutdown").map_or(1, |_| 0),
         ["uptime"] => broker::ask("uptime").map_or(1, |answer| say(&answer)),

@@ -425,7 +425,7 @@ block! {
         /// Report the wall time of flux start and of the job (lines that begin with FLUXTIME).
         #[serde(default, skip_serializing_if = "is_false")]
         pub timed: bool,
-        /// More about the submission of the job (-vvv; of a batch, -overbose=2). Not with quiet.
+        /// More about the submission of the job (-vvv), or the events of a batch. Not with quiet.
         #[serde(default, skip_serializing_if = "is_false")]
         pub debug: bool,
         /// Messages of ZeroMQ's connections.
