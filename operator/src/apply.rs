@@ -9,7 +9,7 @@ use flux_shared::crd::v1alpha2::{KIND, MiniCluster};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
-use kube::core::NamespaceResourceScope;
+use kube::core::{NamespaceResourceScope, PartialObjectMeta, Request};
 use kube::runtime::events::{Event, Recorder, Reporter};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
@@ -252,19 +252,28 @@ impl Writer {
     /// The documented label on one pod of ours, and on a follower the condition that the Job's failure policy knows it by:
     /// one call, since a pod's status takes labels along.
     pub async fn label(&self, pod: &Unlabelled) -> Result<(), ApplyError> {
-        let api: Api<Pod> = Api::namespaced(self.client.clone(), &pod.namespace);
         let mut change =
             json!({ "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: pod.index.to_string() } } });
         if pod.index > 0 {
             change["status"] = json!({ "conditions": [{ "type": labels::FOLLOWER, "status": "True" }] });
         }
-        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
-        match api.patch_status(&pod.name, &parameters, &Patch::Strategic(&change)).await {
+        match self.patch_status_of(pod, &change).await {
             Ok(_) => Ok(()),
             // Gone. (A conflict is none of these: the names of a Job's pods are not used again.)
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(sorted::<Pod>("label", &pod.name, error)),
         }
+    }
+
+    /// Changes a pod through its status. The answer is its metadata: the whole pod would be many times the change.
+    async fn patch_status_of(&self, pod: &Unlabelled, change: &Value) -> Result<(), kube::Error> {
+        const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let pods = Request::new(Pod::url_path(&(), Some(&pod.namespace)));
+        let request = pods.patch_subresource("status", &pod.name, &parameters, &Patch::Strategic(change));
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
+        request.headers_mut().insert(http::header::ACCEPT, http::HeaderValue::from_static(METADATA));
+        self.client.request::<PartialObjectMeta<Pod>>(request).await.map(drop)
     }
 
     /// Tells people. Best effort: an event that cannot be written is only logged.
