@@ -90,6 +90,41 @@ fn a_volume_is_made_bound_and_goes_with_its_minicluster_and_nobody_elses_does() 
     });
 }
 
+/// Of two clusters and of the same name: each has its own.
+#[test]
+fn csi_volumes_are_accepted_and_bound_and_never_shared() {
+    test("volumes-csi", async |bed| {
+        let operator = bed.operator().await;
+        let csi = json!({
+            "storageClass": "csi-gcs", "driver": "gcs.csi.ofek.dev", "volumeName": "bucket/path", "secret": "keys",
+            "secretNamespace": bed.namespace, "attributes": { "mounter": "geesefs" }, "capacity": "25Gi",
+            "claimAnnotations": { "gcs.csi.ofek.dev/bucket": "b" },
+        });
+        let mut names = BTreeSet::new();
+        for cluster in ["one", "two"] {
+            bed.create(cluster, spec(csi.clone())).await.unwrap();
+            let made = bound(&bed, cluster).await;
+            names.insert(made.name_any());
+            let source = serde_json::to_value(made.spec.unwrap()).unwrap()["csi"].clone();
+            let keys = json!({ "name": "keys", "namespace": bed.namespace });
+            let wanted = json!({
+                "driver": "gcs.csi.ofek.dev", "volumeHandle": "bucket/path", "volumeAttributes": { "mounter": "geesefs" },
+                "nodePublishSecretRef": keys, "nodeStageSecretRef": keys, "controllerPublishSecretRef": keys,
+            });
+            assert_eq!(source, wanted);
+            let claim = claim(&bed, cluster).await.unwrap();
+            assert_eq!(claim.annotations()["gcs.csi.ofek.dev/bucket"], "b");
+            assert_eq!(claim.spec.unwrap().volume_name, Some(made.metadata.name.unwrap()));
+        }
+        assert_eq!(names.len(), 2);
+        for cluster in ["one", "two"] {
+            delete(&bed, cluster).await;
+            gone(&bed, cluster).await;
+        }
+        operator.stop().await;
+    });
+}
+
 #[test]
 fn a_volume_outlives_an_operator_that_is_away_and_is_swept_by_the_next() {
     test("swept", async |bed| {
