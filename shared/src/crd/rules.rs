@@ -216,7 +216,8 @@ pub(super) const RANGES: &[(&str, i64, i64)] = &[
 /// Closed sets of values.
 pub(super) const ENUMS: &[(&str, &[&str])] = &[
     ("spec.pod.restartPolicy", &["Never", "OnFailure"]),
-    ("spec.pod.dnsPolicy", &["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"]),
+    // Not None: Kubernetes takes no pod of it without name servers.
+    ("spec.pod.dnsPolicy", &["ClusterFirst", "ClusterFirstWithHostNet", "Default"]),
     ("spec.flux.container.source", crate::validate::ViewSource::NAMES),
     ("spec.flux.scheduler.queuePolicy", &["fcfs", "easy", "conservative", "hybrid"]),
     ("spec.containers.[].imagePullPolicy", &["Always", "IfNotPresent", "Never"]),

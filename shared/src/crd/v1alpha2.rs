@@ -487,7 +487,8 @@ block! {
         /// Labels that the nodes must have, each with the values allowed.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub node_affinity: BTreeMap<String, Vec<String>>,
-        /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet, Default or None.
+        /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet or Default (None takes name servers, which
+        /// there is no field for).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub dns_policy: Option<String>,
     }

@@ -281,20 +281,11 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     }
     let mount_path = report.take(format!("{field}.mountPath"), absolute(&view.mount_path));
     let mount_path = mount_path.unwrap_or_else(|| crate::paths::DEFAULT_MOUNT_PATH.into());
-    if [
-        crate::paths::VIEW_IMAGE_MOUNT,
-        "/opt/software",
-        "/etc",
-        "/usr",
-        "/bin",
-        "/lib",
-        "/proc",
-        "/sys",
-        "/dev",
-        "/opt",
-    ]
-    .contains(&mount_path.as_str())
-    {
+    let (own, home) = (crate::paths::VIEW_IMAGE_MOUNT, crate::paths::FALLBACK_HOME);
+    let is_taken = [own, home, "/etc", "/usr", "/bin", "/lib", "/opt"].contains(&mount_path.as_str());
+    let is_within =
+        |folder: &&str| mount_path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
+    if is_taken || ["/proc", "/sys", "/dev", "/etc/flux-agent", "/opt/software"].iter().any(is_within) {
         report.problem(format!("{field}.mountPath"), "would hide what the image has there: choose a folder of its own");
     }
     if let Some(secret) = &view.image_pull_secret {

@@ -5,7 +5,8 @@ use crate::crd::v1alpha2::Pod;
 use crate::names;
 
 /// Labels that the operator sets itself, whatever the user says.
-const DNS_POLICIES: [&str; 4] = ["ClusterFirst", "ClusterFirstWithHostNet", "Default", "None"];
+/// Without `None`: it takes name servers, which a MiniCluster does not have.
+const DNS_POLICIES: [&str; 3] = ["ClusterFirst", "ClusterFirstWithHostNet", "Default"];
 
 pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
     labels("spec.pod.labels", &pod.labels, report);
