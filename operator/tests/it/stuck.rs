@@ -28,7 +28,7 @@ async fn cannot_mount(bed: &Bed, pod: &Pod, message: &str) {
 
 #[test]
 fn a_job_that_makes_no_pods_is_explained_and_goes_on_when_it_can() {
-    test("no-pods", async |bed| {
+    test("makes-no-pods", async |bed| {
         let operator = bed.operator().await;
         bed.create("mc", json!({ "size": 2, "pod": { "serviceAccountName": "later" } })).await.unwrap();
         let status = bed.when("mc", "explained", |status| status["reason"] == "FailedCreate").await["status"].clone();
@@ -56,7 +56,7 @@ fn a_job_that_makes_no_pods_is_explained_and_goes_on_when_it_can() {
 
 #[test]
 fn a_volume_that_cannot_be_mounted_is_named() {
-    test("mount", async |bed| {
+    test("cannot-mount", async |bed| {
         let operator = bed.operator().await;
         bed.create("mc", json!({ "size": 2 })).await.unwrap();
         let pods = bed.pods("mc", 2).await;
@@ -74,7 +74,7 @@ fn a_volume_that_cannot_be_mounted_is_named() {
 
 #[test]
 fn a_deleted_config_map_is_made_again_and_a_deleted_key_is_said_to_be_lost() {
-    test("deleted", async |bed| {
+    test("parts-deleted", async |bed| {
         let operator = bed.operator().await;
         bed.create("mc", json!({ "size": 2, "maxSize": 4 })).await.unwrap();
         let pods = bed.pods("mc", 2).await;
