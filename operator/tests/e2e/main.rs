@@ -10,7 +10,7 @@ mod v1alpha1;
 
 use std::time::{Duration, Instant};
 
-use bed::test;
+use bed::{Bed, test};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use futures::{AsyncBufReadExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
@@ -76,21 +76,31 @@ fn exit_code_7_goes_through_pod_job_and_minicluster() {
 #[test]
 fn delete_while_it_runs_leaves_nothing() {
     test("delete", async |bed| {
+        // Kubernetes looks every 30 s for kinds that are new to it, and collects nothing of theirs before.
+        bed.create("first", 1, json!({ "command": "sleep 3600" })).await;
+        bed.when_condition("first", "JobRequested").await;
+        delete(&bed, "first").await;
+
         bed.create("mc", 2, json!({ "command": "sleep 3600" })).await;
         bed.when_condition("mc", "Ready").await;
         let start = Instant::now();
-        bed.api::<MiniCluster>().delete("mc", &DeleteParams::default()).await.unwrap();
-        bed.until("nothing is left", async || {
-            let all = ListParams::default().labels("app.kubernetes.io/managed-by=flux-operator");
-            let left = bed.api::<Pod>().list(&all).await.unwrap().items.len()
-                + bed.api::<Job>().list(&all).await.unwrap().items.len()
-                + bed.api::<Service>().list(&all).await.unwrap().items.len()
-                + bed.api::<ConfigMap>().list(&all).await.unwrap().items.len()
-                + bed.api::<Secret>().list(&all).await.unwrap().items.len();
-            (left == 0).then_some(())
-        })
-        .await;
+        delete(&bed, "mc").await;
         let took = start.elapsed();
         assert!(took < STOP, "it took {took:?}");
     });
+}
+
+/// Deletes the only MiniCluster, and waits until nothing is left of it.
+async fn delete(bed: &Bed, name: &str) {
+    bed.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
+    bed.until("nothing is left", async || {
+        let all = ListParams::default().labels("app.kubernetes.io/managed-by=flux-operator");
+        let left = bed.api::<Pod>().list(&all).await.unwrap().items.len()
+            + bed.api::<Job>().list(&all).await.unwrap().items.len()
+            + bed.api::<Service>().list(&all).await.unwrap().items.len()
+            + bed.api::<ConfigMap>().list(&all).await.unwrap().items.len()
+            + bed.api::<Secret>().list(&all).await.unwrap().items.len();
+        (left == 0).then_some(())
+    })
+    .await;
 }
