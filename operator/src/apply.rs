@@ -109,8 +109,9 @@ impl Writer {
             self.services_pod(index, pod, &member.uid).await?;
         }
         tracing::info!(cluster = %key, uid = %member.uid, "made the Job");
-        // After the Job, so that it does not wait for a Service that many share.
-        self.headless.join(self, index, &service, member).await
+        // It joins later, with others: the Job does not wait for a Service that many share.
+        self.headless.announce(&service, member);
+        Ok(())
     }
 
     /// Makes the MiniCluster one of those whose pods the headless Service names.

@@ -13,6 +13,7 @@ use crate::fetch::warning::Reader;
 use crate::metrics::Metrics;
 use crate::observe::pod::Trouble;
 use crate::observe::{Index, Key};
+use crate::precedence::Precedence;
 use crate::reconcile::ReconcileError;
 use crate::render::Options;
 use crate::stuck::Look;
@@ -34,6 +35,7 @@ pub struct Context {
     pub index: Index,
     pub options: Options,
     pub metrics: Arc<Metrics>,
+    pub precedence: Precedence,
     /// Statuses that were written and have not come back by the watch: version and status, by uid.
     written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
     /// When a status was written last, by uid.
@@ -52,6 +54,7 @@ impl Context {
             index: Index::default(),
             options,
             metrics,
+            precedence: Precedence::default(),
             written: Mutex::default(),
             written_at: Mutex::default(),
             looks: Mutex::default(),

@@ -32,7 +32,7 @@ use crate::fetch::warning::Reader;
 use crate::lease::Candidate;
 use crate::metrics::{Metrics, Outcome};
 use crate::observe::{Key, Unlabelled};
-use crate::reconcile::{ReconcileError, reconcile};
+use crate::reconcile::{ReconcileError, is_first, reconcile};
 use crate::render::Options;
 use crate::server;
 use crate::version;
@@ -41,8 +41,8 @@ use crate::webhook::Gate;
 
 /// How long news about the same MiniCluster is collected.
 const BURST: Duration = Duration::from_millis(100);
-/// Reconciles at the same time. More would only queue up in the API server.
-const CONCURRENCY: usize = 32;
+/// Reconciles at the same time. Fewer leave the API server idle in between, more only queue up in it.
+const CONCURRENCY: usize = 64;
 /// How long a reconcile may take one of these places: what is slow (an admission webhook, say) must not delay others.
 const PLACE: Duration = Duration::from_secs(2);
 /// Labels written at the same time, and volumes deleted: less urgent than anything else.
@@ -224,16 +224,21 @@ async fn reconciles(
     let config = controller::Config::default();
     let places = Arc::new(Semaphore::new(CONCURRENCY));
     let number = AtomicU64::new(0);
-    let reconcile = |cluster, context: Arc<Context>| {
+    let reconcile = |cluster: Arc<Cluster>, context: Arc<Context>| {
         let id = number.fetch_add(1, Ordering::Relaxed);
         let places = places.clone();
         let timed = async move {
+            let first = is_first(&cluster, &context).then(|| context.precedence.first());
+            if first.is_none() {
+                context.precedence.after_first().await;
+            }
             // Nobody closes it.
             let place = places.acquire().await;
             let begin = Instant::now();
-            let mut work = std::pin::pin!(reconcile(cluster, context.clone()));
+            // Boxed now and not before: thousands may wait for a place.
+            let mut work = reconcile(cluster, context.clone()).boxed();
             let in_time = tokio::time::timeout(PLACE, &mut work).await;
-            drop(place);
+            drop((place, first));
             let result = match in_time {
                 Ok(result) => result,
                 Err(_) => work.await,
@@ -322,6 +327,9 @@ async fn sweep(context: &Context, store: &Store<Cluster>, orphans: mpsc::Unbound
 
 /// Writes the documented label on pods, one call each.
 async fn label(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unlabelled>) {
-    let write = |pod: Unlabelled| async move { context.writer.label(&pod).await };
+    let write = |pod: Unlabelled| async move {
+        context.precedence.after_first().await;
+        context.writer.label(&pod).await
+    };
     chores::work(unlabelled, CHORES, "failed to label a pod; it will be tried again", write).await;
 }

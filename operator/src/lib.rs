@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod migrate;
 pub mod notice;
 pub mod observe;
+pub mod precedence;
 pub mod reconcile;
 pub mod render;
 pub mod server;

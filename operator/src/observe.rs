@@ -7,7 +7,7 @@
 //! Labels say where an object belongs; whether it is ours is decided by its owner's uid, which nobody else can choose.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
@@ -102,7 +102,7 @@ pub struct Index {
 struct State {
     clusters: HashMap<Key, Observed>,
     /// Headless Services, by their own name.
-    headless: HashMap<Key, ServiceSeen>,
+    headless: HashMap<Key, Arc<ServiceSeen>>,
     /// PersistentVolumes that go with their MiniClusters, by name.
     volumes: HashMap<String, Orphan>,
     /// MiniClusters of this process that are named by a headless Service: whom to wake when it goes.
@@ -122,7 +122,12 @@ impl Index {
         self.state().clusters.get(cluster).cloned().unwrap_or_default()
     }
 
-    pub fn headless(&self, service: &Key) -> Option<ServiceSeen> {
+    /// Whether a Job of its name has been seen.
+    pub fn has_job(&self, cluster: &Key) -> bool {
+        self.state().clusters.get(cluster).is_some_and(|observed| observed.job.is_some())
+    }
+
+    pub fn headless(&self, service: &Key) -> Option<Arc<ServiceSeen>> {
         self.state().headless.get(service).cloned()
     }
 
@@ -245,7 +250,7 @@ impl Index {
         }
         let key = Key::of(metadata);
         let gone = seen.deleting;
-        state.headless.insert(key.clone(), seen);
+        state.headless.insert(key.clone(), Arc::new(seen));
         // Who owns it changes with every member; only its end concerns all of them.
         if gone { state.members_of(&key) } else { Vec::new() }
     }

@@ -19,14 +19,24 @@ use kube::runtime::controller::Action;
 use crate::apply::ApplyError;
 use crate::context::Context;
 use crate::fetch::{Cluster, Target};
-use crate::observe::Observed;
 use crate::observe::pod::Trouble;
+use crate::observe::{Key, Observed};
 use crate::render::services::Member;
 use crate::render::{self, Facts, RenderError};
 use crate::status::{Obstacle, Picture, Verdict, patch};
 use crate::stuck::{self, Missing};
 use crate::todo::{self, Todo};
 use crate::{keys, notice, status};
+
+/// How long after its Job was made a MiniCluster's status is written: its pods are there then, and one write tells all.
+const TO_TELL: Duration = Duration::from_millis(100);
+
+/// What [`make`] has left to do.
+enum Done {
+    All,
+    /// There is a Job now: the rest is for the next reconcile, which others may go before.
+    MadeJob,
+}
 
 /// Why a reconcile has to be repeated.
 #[derive(Debug, thiserror::Error)]
@@ -59,11 +69,24 @@ impl ReconcileError {
     }
 }
 
+/// Whether a MiniCluster waits for something to happen, and not only to be told of: it has no Job, or an edit is new.
+pub fn is_first(object: &Cluster, context: &Context) -> bool {
+    let status = object.0.as_ref().ok().and_then(|cluster| cluster.status.as_ref());
+    match status.and_then(|status| status.observed_generation) {
+        None => !context.index.has_job(&Key::of(object.meta())),
+        generation => generation != object.meta().generation,
+    }
+}
+
 /// One reconcile.
 pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     let target = context.latest(Target::of(&object));
     let checked = target.validate();
     let done = make(&target, checked.as_ref().ok(), &context).await;
+    if let Ok(Done::MadeJob) = done {
+        context.succeeded(&target.key);
+        return Ok(Action::requeue(TO_TELL));
+    }
     let look = look(&target, checked.as_ref().ok(), &context).await?;
     let warning = look.as_ref().and_then(|(warning, _)| warning.as_ref());
     let after = describe(&target, &checked, done.as_ref().err(), warning, &context);
@@ -99,13 +122,13 @@ fn became_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniCluste
 }
 
 /// Makes what is missing, and changes what may change.
-async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Context) -> Result<(), ReconcileError> {
+async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Context) -> Result<Done, ReconcileError> {
     let observed = context.index.observed(&target.key);
     let headless = cluster.and_then(|cluster| context.index.headless(&todo::headless_key(cluster)));
-    let todo = todo::todo(&target.uid, target.deleting, cluster, &target.status, &observed, headless.as_ref());
-    let Some(cluster) = cluster else { return Ok(()) };
+    let todo = todo::todo(&target.uid, target.deleting, cluster, &target.status, &observed, headless.as_deref());
+    let Some(cluster) = cluster else { return Ok(Done::All) };
     match todo {
-        Todo::Nothing => Ok(()),
+        Todo::Nothing => Ok(Done::All),
         Todo::WaitForPrevious => {
             let message = format!("Job {} of an earlier MiniCluster is still being deleted", target.key.name);
             Err(ApplyError::from(Obstacle { reason: "WaitingForPrevious", message }).into())
@@ -120,7 +143,8 @@ async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Con
             join_index(target, cluster, context);
             let objects = objects(cluster, &facts, context)?;
             check_version(&objects, context).await?;
-            Ok(context.writer.create_all(&context.index, &objects, &member(target, cluster)).await?)
+            context.writer.create_all(&context.index, &objects, &member(target, cluster)).await?;
+            Ok(Done::MadeJob)
         }
         Todo::Keep { facts, job_uid, elastic, join, services, services_pod } => {
             join_index(target, cluster, context);
@@ -146,7 +170,7 @@ async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Con
                     context.writer.services_pod(&context.index, &pod, &target.uid).await?;
                 }
             }
-            Ok(())
+            Ok(Done::All)
         }
     }
 }

@@ -10,7 +10,7 @@ use k8s_openapi::api::core::v1::Service;
 use kube::{Api, Resource};
 
 use super::{ApplyError, Writer, post, sorted, taken};
-use crate::observe::service::ServiceSeen;
+use crate::observe::service::{OWNERS_MAX, ServiceSeen};
 use crate::observe::{Index, Key};
 use crate::render::labels;
 use crate::render::services::{self, Member};
@@ -51,6 +51,11 @@ impl Queue {
         drop(turn);
         self.leave(service);
         result
+    }
+
+    /// Notes that `member` will join: whoever joins next takes it along.
+    pub(super) fn announce(&self, service: &Key, member: &Member) {
+        self.enter(service, Some(member));
     }
 
     /// Makes `member` one of its owners, and widens its selector if the member needs all names.
@@ -95,9 +100,12 @@ impl Queue {
             let known = Member { name: name.clone(), uid: uid.clone(), minimal: seen.minimal };
             members.entry(uid.clone()).or_insert(known);
         }
-        let members: Vec<Member> = members.into_values().collect();
+        let mut members: Vec<Member> = members.into_values().collect();
+        // An owner that is one too many need not be known, but whoever needs all names is.
+        members.sort_by_key(|member| (member.minimal, !seen.is_owned_by(&member.uid)));
+        members.truncate(OWNERS_MAX.max(seen.owners.len()));
         let mut wanted = services::headless(&service.namespace, &service.name, &members);
-        wanted.metadata.uid = Some(seen.uid);
+        wanted.metadata.uid = Some(seen.uid.clone());
         let made = writer.apply(&wanted).await?;
         index.service(&made.metadata, ServiceSeen::of(&made));
         Ok(())

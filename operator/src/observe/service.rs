@@ -13,7 +13,7 @@ use crate::render::labels;
 pub type ServiceObject = kube::core::Object<Selected, kube::core::object::NotUsed>;
 
 /// Owners of one Service: an owner is 250 bytes of an object that may have 1.5 MiB, and that each of them rewrites.
-const OWNERS_MAX: usize = 500;
+pub const OWNERS_MAX: usize = 500;
 
 /// Whom a Service selects.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
@@ -52,10 +52,14 @@ impl ServiceSeen {
         }
     }
 
+    pub fn is_owned_by(&self, uid: &str) -> bool {
+        self.owners.iter().any(|(_, owner)| owner == uid)
+    }
+
     /// Whether it names the pods of this MiniCluster, and goes no earlier than it, or has so many owners that one more would
     /// only make it large: should all of them go first, it is made again for those that are left.
     pub fn serves(&self, uid: &str, minimal: bool) -> bool {
-        let is_kept = self.owners.len() >= OWNERS_MAX || self.owners.iter().any(|(_, owner)| owner == uid);
+        let is_kept = self.owners.len() >= OWNERS_MAX || self.is_owned_by(uid);
         !self.deleting && is_kept && (!self.minimal || minimal)
     }
 }

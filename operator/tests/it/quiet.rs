@@ -179,6 +179,16 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
             bed.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
         })
         .await;
+        // It is gone before the operator, which alone deletes it, has its answer.
+        until("the delete is answered", async || {
+            operator
+                .calls
+                .all()
+                .iter()
+                .any(|call| call.resource == "miniclusters" && call.verb == "delete")
+                .then_some(())
+        })
+        .await;
         // What is there already has to be looked at: an operator that forgets between two calls.
         let mut seen = operator.calls.all();
         operator.stop().await;

@@ -1,0 +1,71 @@
+//! Who goes first: a MiniCluster without its Job before what only describes one (statuses, labels, owners of a shared
+//! Service). In a rush all Jobs are there sooner so, and one write tells of more.
+#![expect(clippy::disallowed_methods, reason = "a bound in time")]
+
+use std::time::Duration;
+
+use tokio::sync::watch;
+
+/// The longest that others wait, however many there are to be made.
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// Counts those that go first.
+#[derive(Debug)]
+pub struct Precedence {
+    going_first: watch::Sender<usize>,
+}
+
+/// One that goes first, until it is dropped.
+#[derive(Debug)]
+pub struct First<'a>(&'a Precedence);
+
+impl Default for Precedence {
+    fn default() -> Precedence {
+        Precedence { going_first: watch::Sender::new(0) }
+    }
+}
+
+impl Precedence {
+    pub fn first(&self) -> First<'_> {
+        self.going_first.send_modify(|count| *count += 1);
+        First(self)
+    }
+
+    /// Returns when nobody goes first any more, or after 10 s.
+    pub async fn after_first(&self) {
+        let mut going_first = self.going_first.subscribe();
+        // The sender is ours: the only error is the bound's.
+        let _ = tokio::time::timeout(LONGEST, going_first.wait_for(|count| *count == 0)).await;
+    }
+}
+
+impl Drop for First<'_> {
+    fn drop(&mut self) {
+        self.0.going_first.send_modify(|count| *count -= 1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn others_wait_for_the_last_that_goes_first_and_not_for_ever() {
+        let precedence = Precedence::default();
+        let waited = async || {
+            let begin = tokio::time::Instant::now();
+            precedence.after_first().await;
+            begin.elapsed()
+        };
+        assert_eq!(waited().await, Duration::ZERO);
+        let (one, two) = (precedence.first(), precedence.first());
+        let going = async {
+            drop(one);
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            drop(two);
+        };
+        assert_eq!(tokio::join!(waited(), going).0, Duration::from_secs(1));
+        let _endless = precedence.first();
+        assert_eq!(waited().await, LONGEST);
+    }
+}
