@@ -211,10 +211,7 @@ async fn create_by_hand(client: &Client, namespace: &str, name: &str) {
     let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
     let post = PostParams::default();
     Api::<ConfigMap>::namespaced(client.clone(), namespace).create(&post, &objects.config_map).await.unwrap();
-    Api::<Secret>::namespaced(client.clone(), namespace)
-        .create(&post, objects.secret.as_ref().unwrap().expose())
-        .await
-        .unwrap();
+    Api::<Secret>::namespaced(client.clone(), namespace).create(&post, objects.secrets[0].expose()).await.unwrap();
     Api::<Job>::namespaced(client.clone(), namespace).create(&post, &objects.job).await.unwrap();
 }
 

@@ -65,6 +65,19 @@ fn is_going(error: &kube::Error) -> bool {
     causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
+/// Of an object that was seen, and of no other that has its name now; what it owns goes after it.
+fn only(uid: Option<String>) -> DeleteParams {
+    DeleteParams { preconditions: Some(Preconditions { uid, resource_version: None }), ..DeleteParams::background() }
+}
+
+/// Gone already, or another one by now: nothing is left to do.
+fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
+    match result {
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        other => other,
+    }
+}
+
 /// The error of a call, sorted by who can help.
 fn sorted<K: Resource<DynamicType = ()>>(verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
     let kind = K::kind(&()).into_owned();
@@ -86,16 +99,16 @@ impl Writer {
 
     /// Makes everything of a MiniCluster that is not there yet; the Job last, when it can run.
     pub async fn create_all(&self, index: &Index, objects: &Objects, member: &Member) -> Result<(), ApplyError> {
-        let Objects { config_map, secret, secrets, volumes, headless, services, job, services_pod } = objects;
+        let Objects { config_map, secrets, volumes, headless, services, job, services_pod } = objects;
         let key = Key::of(&job.metadata);
         let service = Key::of(&headless.metadata);
-        let (config_map, secret, headless) = tokio::join!(
+        let (config_map, secrets, headless) = tokio::join!(
             self.config_map(config_map, &member.uid),
-            self.secrets(secret.iter().chain(secrets), &member.uid),
+            self.secrets(secrets, &member.uid),
             self.headless.ensure(self, index, &service, member),
         );
         config_map?;
-        secret?;
+        secrets?;
         headless?;
         for service in services {
             self.service(index, service, &member.uid).await?;
@@ -133,7 +146,7 @@ impl Writer {
         }
     }
 
-    async fn secrets(&self, secrets: impl Iterator<Item = &HiddenSecret>, owner: &str) -> Result<(), ApplyError> {
+    async fn secrets(&self, secrets: &[HiddenSecret], owner: &str) -> Result<(), ApplyError> {
         for secret in secrets {
             self.create::<Secret>(secret.expose(), owner).await?;
         }
@@ -223,31 +236,17 @@ impl Writer {
     /// Deletes a MiniCluster that has lived its time, and no other of its name.
     pub async fn delete(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
         let api: Api<MiniCluster> = Api::namespaced(self.client.clone(), &cluster.namespace);
-        let parameters = DeleteParams {
-            propagation_policy: Some(PropagationPolicy::Background),
-            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
-            ..DeleteParams::default()
-        };
-        match api.delete(&cluster.name, &parameters).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-            Err(error) => Err(sorted::<MiniCluster>("delete", &cluster.name, error)),
-        }
+        let deleted = api.delete(&cluster.name, &only(Some(uid.to_owned()))).await.map(drop);
+        unless_gone(deleted).map_err(|error| sorted::<MiniCluster>("delete", &cluster.name, error))
     }
 
     /// Deletes a Job, its pods first, so that it can be made anew.
     pub async fn delete_job(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
-        let parameters = DeleteParams {
-            propagation_policy: Some(PropagationPolicy::Foreground),
-            preconditions: Some(Preconditions { uid: Some(uid.to_owned()), resource_version: None }),
-            ..DeleteParams::default()
-        };
-        match api.delete(&cluster.name, &parameters).await {
-            Ok(_) => Ok(()),
-            Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-            Err(error) => Err(sorted::<Job>("delete", &cluster.name, error)),
-        }
+        let pods_first = Some(PropagationPolicy::Foreground);
+        let parameters = DeleteParams { propagation_policy: pods_first, ..only(Some(uid.to_owned())) };
+        let deleted = api.delete(&cluster.name, &parameters).await.map(drop);
+        unless_gone(deleted).map_err(|error| sorted::<Job>("delete", &cluster.name, error))
     }
 
     /// The documented label on one pod of ours, and on a follower the condition that the Job's failure policy knows it by:
@@ -311,18 +310,15 @@ type Metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// Whether an object that has the name we need is ours. `wanted`: as we would make it.
 fn belongs<K: Resource<DynamicType = ()>>(there: &Metadata, wanted: &Metadata, owner: &str) -> Result<(), Obstacle> {
-    let going = there.deletion_timestamp.is_some();
-    if controller_uid(there) == Some(owner) && !going {
+    let is_going = there.deletion_timestamp.is_some();
+    if controller_uid(there) == Some(owner) && !is_going {
         return Ok(());
     }
     let (kind, name) = (K::kind(&()), there.name.as_deref().unwrap_or_default());
     // Of an earlier MiniCluster of the same name: the garbage collector is on its way.
-    let managed = there.labels.as_ref().and_then(|all| all.get(labels::MANAGED_BY)).map(String::as_str);
-    let previous =
-        managed == Some(labels::MANAGER) && owner_name(there).is_some_and(|it| Some(it) == owner_name(wanted));
-    if going || previous {
-        let message = format!("{kind} {name} of an earlier MiniCluster is still being deleted");
-        return Err(Obstacle { reason: "WaitingForPrevious", message });
+    let previous = is_managed(there) && owner_name(there).is_some_and(|it| Some(it) == owner_name(wanted));
+    if is_going || previous {
+        return Err(going(&kind, name));
     }
     Err(taken(&kind, name))
 }
@@ -331,6 +327,15 @@ fn belongs<K: Resource<DynamicType = ()>>(there: &Metadata, wanted: &Metadata, o
 fn owner_name(metadata: &Metadata) -> Option<&str> {
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
     owners.iter().find(|owner| owner.kind == KIND).map(|owner| owner.name.as_str())
+}
+
+fn is_managed(metadata: &Metadata) -> bool {
+    metadata.labels.as_ref().and_then(|all| all.get(labels::MANAGED_BY)).is_some_and(|by| by == labels::MANAGER)
+}
+
+fn going(kind: &str, name: &str) -> Obstacle {
+    let message = format!("{kind} {name} of an earlier MiniCluster is still being deleted");
+    Obstacle { reason: "WaitingForPrevious", message }
 }
 
 fn taken(kind: &str, name: &str) -> Obstacle {

@@ -194,9 +194,9 @@ fn cluster(file: &Path) -> Result<ValidMiniCluster, CliError> {
 
 /// Every object, in the order in which they are made.
 fn to_yaml(objects: &Objects) -> Result<String, YamlError> {
-    let Objects { config_map, secret, secrets, volumes, headless, services, job, services_pod } = objects;
+    let Objects { config_map, secrets, volumes, headless, services, job, services_pod } = objects;
     let mut documents = vec![yaml::document(config_map)?];
-    for secret in secret.iter().chain(secrets) {
+    for secret in secrets {
         documents.push(yaml::document(&secret.redacted())?);
     }
     documents.push(yaml::document(headless)?);

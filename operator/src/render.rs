@@ -82,9 +82,7 @@ pub struct Facts {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Objects {
     pub config_map: ConfigMap,
-    /// The curve certificate; none: the user has a Secret with one.
-    pub secret: Option<curve::CurveSecret>,
-    /// Passwords, keys and tokens.
+    /// The curve certificate, unless the user has a Secret with one; passwords, keys and tokens.
     pub secrets: Vec<hidden::HiddenSecret>,
     /// Volumes that are made for it, with their claims.
     pub volumes: Vec<storage::MadeVolume>,
@@ -146,9 +144,11 @@ pub fn objects(
     let chance = chance.into();
     Ok(Objects {
         config_map: config::config_map(cluster, options, facts)?,
-        secrets: secrets::secrets(cluster, facts, &chance),
+        secrets: curve::secret(cluster, facts, &chance.certificate)
+            .into_iter()
+            .chain(secrets::secrets(cluster, facts, &chance))
+            .collect(),
         volumes: storage::volumes(cluster, facts),
-        secret: curve::secret(cluster, facts, chance.certificate),
         headless: services::headless(
             &cluster.namespace,
             &cluster.headless_name,

@@ -4,7 +4,9 @@
 #![expect(clippy::disallowed_types, reason = "watches are clients")]
 
 use std::collections::{HashMap, HashSet};
+use std::fmt::Debug;
 use std::sync::Arc;
+use std::task::Poll;
 
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::batch::v1::Job;
@@ -15,6 +17,7 @@ use kube::runtime::reflector::Store;
 use kube::runtime::watcher::{self, Event, watcher};
 use kube::runtime::{WatchStreamExt, reflector};
 use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
 use tokio::sync::{mpsc, watch};
 
 use crate::apply::storage::Orphan;
@@ -73,6 +76,26 @@ fn ours() -> watcher::Config {
     watcher::Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGER))
 }
 
+/// Follows objects for ever. A watch that cannot begin, since its version is too old, begins with a new list: the library
+/// does that only where the watch itself says so.
+fn watched<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let begin = move || watcher(api.clone(), config.clone()).boxed();
+    let mut events = begin();
+    let events = futures::stream::poll_fn(move |task| {
+        let event = events.poll_next_unpin(task);
+        if let Poll::Ready(Some(Err(watcher::Error::WatchStartFailed(kube::Error::Api(status))))) = &event
+            && status.code == 410
+        {
+            events = begin();
+        }
+        event
+    });
+    events.default_backoff()
+}
+
 /// The MiniClusters: kept whole in the store that is returned. Endless.
 pub fn clusters(
     client: &Client,
@@ -81,8 +104,7 @@ pub fn clusters(
     outlets: Outlets,
 ) -> (Store<Cluster>, impl Future<Output = ()> + use<>) {
     let (store, writer) = reflector::store();
-    let events = watcher(api::<Cluster>(client, namespace), watcher::Config::default())
-        .default_backoff()
+    let events = watched(api::<Cluster>(client, namespace), watcher::Config::default())
         .modify(|cluster| {
             cluster.managed_fields_mut().clear();
             cluster.annotations_mut().clear();
@@ -162,7 +184,7 @@ where
 
 /// The Jobs, without their templates. Endless.
 pub async fn jobs(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
-    let events = watcher(partial::<Job, JobObject>(client, namespace.as_deref()), ours()).default_backoff();
+    let events = watched(partial::<Job, JobObject>(client, namespace.as_deref()), ours());
     let index = context.clone();
     let pods = outlets.clone();
     follow(Kind::Job, events, context, outlets, move |job: &JobObject| {
@@ -178,7 +200,7 @@ pub async fn jobs(client: Client, namespace: Option<String>, context: Arc<Contex
 
 /// The pods, without their specifications. Endless.
 pub async fn pods(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
-    let events = watcher(partial::<Pod, PodStatusObject>(client, namespace.as_deref()), ours()).default_backoff();
+    let events = watched(partial::<Pod, PodStatusObject>(client, namespace.as_deref()), ours());
     let index = context.clone();
     let send = outlets.unlabelled.clone();
     follow(Kind::Pod, events, context, outlets, move |pod: &PodStatusObject| {
@@ -193,7 +215,7 @@ pub async fn pods(client: Client, namespace: Option<String>, context: Arc<Contex
 
 /// The Services. Endless.
 pub async fn services(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
-    let events = watcher(partial::<Service, ServiceObject>(client, namespace.as_deref()), ours()).default_backoff();
+    let events = watched(partial::<Service, ServiceObject>(client, namespace.as_deref()), ours());
     let index = context.clone();
     follow(Kind::Service, events, context, outlets, move |service: &ServiceObject| {
         let seen = ServiceSeen::new(&service.metadata, service.spec.selector.as_ref());
@@ -206,7 +228,7 @@ pub async fn services(client: Client, namespace: Option<String>, context: Arc<Co
 /// namespace. Nobody is woken: it matters when a Job is made.
 pub async fn nodes(client: Client, context: Arc<Context>, outlets: Outlets) {
     let resource = ApiResource::erase::<Node>(&());
-    let events = watcher(Api::<NodeObject>::all_with(client, &resource), watcher::Config::default()).default_backoff();
+    let events = watched(Api::<NodeObject>::all_with(client, &resource), watcher::Config::default());
     let mut events = std::pin::pin!(events);
     let mut is_first = true;
     let mut listed = move || {
@@ -242,7 +264,7 @@ pub async fn volumes(client: Client, namespace: Option<String>, context: Arc<Con
         selector.push_str(&format!(",{}={namespace}", labels::NAMESPACE));
     }
     let api: Api<PartialObjectMeta<PersistentVolume>> = Api::all(client);
-    let events = watcher(api, watcher::Config::default().labels(&selector)).default_backoff();
+    let events = watched(api, watcher::Config::default().labels(&selector));
     let mut events = std::pin::pin!(events);
     while let Some(event) = events.next().await {
         match event {

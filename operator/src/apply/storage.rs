@@ -6,12 +6,12 @@
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::names;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
-use kube::api::{DeleteParams, ListParams, Patch, PatchParams, Preconditions};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::{ApplyError, Metadata, Outcome, Writer, post, sorted, taken};
+use super::{ApplyError, Metadata, Outcome, Writer, going, is_managed, only, post, sorted, taken, unless_gone};
 use crate::observe::{Key, controller_uid};
 use crate::render::labels;
 use crate::render::storage::MadeVolume;
@@ -38,10 +38,6 @@ fn annotation<'a>(metadata: &'a Metadata, key: &str) -> Option<&'a str> {
     metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
-fn is_managed(metadata: &Metadata) -> bool {
-    metadata.labels.as_ref().and_then(|all| all.get(labels::MANAGED_BY)).is_some_and(|by| by == labels::MANAGER)
-}
-
 fn there(found: &Metadata, wanted: &Metadata, owner: &str) -> There {
     let is_same = annotation(found, labels::RENDERED_HASH) == annotation(wanted, labels::RENDERED_HASH);
     let is_kept = annotation(found, labels::KEEP).is_some();
@@ -53,24 +49,6 @@ fn there(found: &Metadata, wanted: &Metadata, owner: &str) -> There {
         () if is_kept && is_same => There::Kept,
         () if is_kept => There::KeptOther,
         () => There::Going,
-    }
-}
-
-fn going(kind: &str, name: &str) -> Obstacle {
-    let message = format!("{kind} {name} of an earlier MiniCluster is still being deleted");
-    Obstacle { reason: "WaitingForPrevious", message }
-}
-
-/// Of an object that was seen, and of no other that has its name now.
-fn only(uid: Option<String>) -> DeleteParams {
-    DeleteParams { preconditions: Some(Preconditions { uid, resource_version: None }), ..DeleteParams::background() }
-}
-
-/// Gone already, or another one by now: nothing is left to do.
-fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
-    match result {
-        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
-        other => other,
     }
 }
 

@@ -8,15 +8,12 @@ use k8s_openapi::ByteString;
 use super::hidden::HiddenSecret;
 use super::{Facts, metadata};
 
-/// The Secret with the certificate.
-pub type CurveSecret = HiddenSecret;
-
 /// None where the user names a Secret of their own.
-pub(super) fn secret(cluster: &ValidMiniCluster, facts: &Facts, made: Certificate) -> Option<CurveSecret> {
+pub(super) fn secret(cluster: &ValidMiniCluster, facts: &Facts, made: &Certificate) -> Option<HiddenSecret> {
     if cluster.flux.curve_cert_secret.is_some() {
         return None;
     }
-    let certificate = cluster.flux.curve_cert.clone().unwrap_or(made);
+    let certificate = cluster.flux.curve_cert.as_ref().unwrap_or(made);
     let data = [(paths::CURVE_KEY.to_owned(), ByteString(certificate.to_text().into_bytes()))];
     Some(HiddenSecret::new(metadata(names::curve_secret(&cluster.name), cluster, facts), data.into()))
 }
@@ -30,7 +27,7 @@ mod tests {
         let cluster = crate::testing::cluster("size: 2");
         let certificate = Certificate::from_keys("mc-0", &[1; 32], &[2; 32]);
         let text = certificate.to_text();
-        let secret = secret(&cluster, &Facts::default(), certificate).unwrap();
+        let secret = secret(&cluster, &Facts::default(), &certificate).unwrap();
         assert_eq!(secret.expose().data.as_ref().unwrap()["curve.cert"].0, text.as_bytes());
         assert_eq!(format!("{secret:?}"), "HiddenSecret(mc-curve, redacted)");
         let shown = serde_json::to_string(&secret.redacted()).unwrap();

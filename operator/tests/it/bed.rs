@@ -244,7 +244,9 @@ pub struct Bed {
 /// Runs a test in a namespace of its own.
 pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Bed) -> F) {
     let plane = plane();
-    let namespace = format!("{name}-{}", std::process::id());
+    // The API server outlives no process, and two tests may choose one name.
+    static NUMBER: AtomicUsize = AtomicUsize::new(0);
+    let namespace = format!("{name}-{}", NUMBER.fetch_add(1, Ordering::Relaxed));
     plane.runtime.block_on(async {
         let object = Namespace {
             metadata: ObjectMeta { name: Some(namespace.clone()), ..ObjectMeta::default() },

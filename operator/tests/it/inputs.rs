@@ -70,7 +70,7 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
                 offer(&bed, "api/v1", "services", &objects.headless).await,
                 offer(&bed, "apis/batch/v1", "jobs", &objects.job).await,
             ]);
-            for secret in objects.secret.iter().chain(&objects.secrets) {
+            for secret in &objects.secrets {
                 told.push(offer(&bed, "api/v1", "secrets", secret.expose()).await);
             }
             for made in &objects.volumes {
