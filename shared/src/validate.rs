@@ -26,6 +26,11 @@ mod program;
 mod storage;
 mod volumes;
 
+#[cfg(feature = "crd")]
+pub(crate) use flux::QUEUE_POLICIES;
+#[cfg(feature = "crd")]
+pub(crate) use pod::DNS_POLICIES;
+
 /// The image of a container that names none, as upstream's schema has it.
 pub const DEFAULT_IMAGE: &str = "ghcr.io/rse-ops/accounting:app-latest";
 /// `backoffLimit` where none is given.
@@ -227,7 +232,8 @@ pub enum ViewSource {
 }
 
 impl ViewSource {
-    pub const NAMES: &'static [&'static str] = &["auto", "imageVolume", "copy"];
+    const ALL: [ViewSource; 3] = [ViewSource::Auto, ViewSource::ImageVolume, ViewSource::Copy];
+    pub const NAMES: &'static [&'static str] = &[Self::ALL[0].name(), Self::ALL[1].name(), Self::ALL[2].name()];
 
     pub const fn name(self) -> &'static str {
         match self {
@@ -242,8 +248,7 @@ impl std::str::FromStr for ViewSource {
     type Err = String;
 
     fn from_str(name: &str) -> Result<ViewSource, String> {
-        let all = [ViewSource::Auto, ViewSource::ImageVolume, ViewSource::Copy];
-        let found = all.into_iter().find(|source| source.name() == name);
+        let found = ViewSource::ALL.into_iter().find(|source| source.name() == name);
         found.ok_or_else(|| format!("must be one of {}", ViewSource::NAMES.join(", ")))
     }
 }

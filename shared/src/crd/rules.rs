@@ -216,10 +216,9 @@ pub(super) const RANGES: &[(&str, i64, i64)] = &[
 /// Closed sets of values.
 pub(super) const ENUMS: &[(&str, &[&str])] = &[
     ("spec.pod.restartPolicy", &["Never", "OnFailure"]),
-    // Not None: Kubernetes takes no pod of it without name servers.
-    ("spec.pod.dnsPolicy", &["ClusterFirst", "ClusterFirstWithHostNet", "Default"]),
+    ("spec.pod.dnsPolicy", crate::validate::DNS_POLICIES),
     ("spec.flux.container.source", crate::validate::ViewSource::NAMES),
-    ("spec.flux.scheduler.queuePolicy", &["fcfs", "easy", "conservative", "hybrid"]),
+    ("spec.flux.scheduler.queuePolicy", crate::validate::QUEUE_POLICIES),
     ("spec.containers.[].imagePullPolicy", &["Always", "IfNotPresent", "Never"]),
     ("spec.services.[].imagePullPolicy", &["Always", "IfNotPresent", "Never"]),
 ];

@@ -11,7 +11,7 @@ use crate::{fsd, hostlist, names, words};
 /// The level where none is given.
 pub(super) const DEFAULT_LOG_LEVEL: u8 = 6;
 /// What Fluxion knows.
-const QUEUE_POLICIES: [&str; 4] = ["fcfs", "easy", "conservative", "hybrid"];
+pub(crate) const QUEUE_POLICIES: &[&str] = &["fcfs", "easy", "conservative", "hybrid"];
 /// Volumes of the pod that are the operator's own.
 pub(super) const OWN_VOLUMES: [&str; 8] = [
     "flux-view-image",

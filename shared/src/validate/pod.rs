@@ -4,9 +4,8 @@ use super::{Report, labels, object_name, quantities};
 use crate::crd::v1alpha2::Pod;
 use crate::names;
 
-/// Labels that the operator sets itself, whatever the user says.
-/// Without `None`: it takes name servers, which a MiniCluster does not have.
-const DNS_POLICIES: [&str; 3] = ["ClusterFirst", "ClusterFirstWithHostNet", "Default"];
+/// Without `None`: Kubernetes takes no pod of it without name servers, which a MiniCluster does not have.
+pub(crate) const DNS_POLICIES: &[&str] = &["ClusterFirst", "ClusterFirstWithHostNet", "Default"];
 
 pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
     labels("spec.pod.labels", &pod.labels, report);
@@ -23,7 +22,7 @@ pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
         }
     };
     one_of("spec.pod.restartPolicy", &pod.restart_policy, &["Never", "OnFailure"], report);
-    one_of("spec.pod.dnsPolicy", &pod.dns_policy, &DNS_POLICIES, report);
+    one_of("spec.pod.dnsPolicy", &pod.dns_policy, DNS_POLICIES, report);
     for (field, name) in [
         ("spec.pod.schedulerName", &pod.scheduler_name),
         ("spec.pod.serviceAccountName", &pod.service_account_name),
