@@ -40,7 +40,7 @@ enum Command {
     /// Print everything that an installation needs, as one YAML stream
     Install(install::Settings),
     /// Write every stored MiniCluster once more, as v1alpha2, after the CustomResourceDefinition stored v1alpha1
-    Migrate,
+    Migrate(install::Migration),
     /// Print the objects that a MiniCluster becomes, as YAML (keys redacted)
     Render {
         /// A file with a MiniCluster, or - for standard input
@@ -161,7 +161,8 @@ fn answer(command: Command) -> Result<(), CliError> {
     let text = match command {
         Command::Run(run) => return serve(*run),
         Command::Crd(definition) => install::crd_of(&definition)?,
-        Command::Migrate => block_on(async { Ok(migrate::migrate(connect(Arc::default()).await?).await?) })?,
+        Command::Migrate(how) if how.manifests => install::migration(&how)?,
+        Command::Migrate(_) => block_on(async { Ok(migrate::migrate(connect(Arc::default()).await?).await?) })?,
         Command::Install(settings) => install::manifests(&settings)?,
         Command::Render { file, choices } => {
             let cluster = cluster(&file)?;

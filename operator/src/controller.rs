@@ -158,12 +158,14 @@ async fn control(
     let pods = watch::pods(client.clone(), namespace.clone(), context.clone(), outlets.clone());
     let services = watch::services(client.clone(), namespace.clone(), context.clone(), outlets.clone());
     let nodes = watch::nodes(client.clone(), context.clone(), outlets.clone());
+    let classes = watch::storage_classes(client.clone(), context.clone(), outlets.clone());
     let volumes = watch::volumes(client, namespace, context.clone(), outlets);
     health.serves(store.clone(), is_synced.clone());
     let (queue_in, queue) = mpsc::channel(1024);
     // Boxed, since what the client makes of a watch is large, and would be moved over the stack.
     let watches = async { tokio::join!(clusters.boxed(), jobs.boxed(), pods.boxed(), services.boxed()) };
-    let sweeps = async { tokio::join!(nodes.boxed(), volumes.boxed(), sweep(&context, &store, orphans)) };
+    let storage = async { tokio::join!(classes.boxed(), volumes.boxed()) };
+    let sweeps = async { tokio::join!(nodes.boxed(), storage, sweep(&context, &store, orphans)) };
     let work = async { tokio::join!(dispatch(woken, is_synced, queue_in), label(&context, unlabelled)) };
     let background = async { tokio::join!(watches, work, sweeps) };
     let reconciles = std::pin::pin!(reconciles(store.clone(), context.clone(), queue, stop));

@@ -9,8 +9,17 @@ use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
 use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::{Value, json};
 
+use crate::webhook;
 use crate::yaml::{self, YamlError};
-use crate::{migrate, webhook};
+
+mod migration;
+mod permissions;
+
+pub use migration::{MIGRATION, MIGRATION_PERMISSIONS, Migration, migration};
+pub use permissions::{
+    NODE_PERMISSIONS, OWN_PERMISSIONS, PERMISSIONS, Permission, STORAGE_PERMISSIONS, VOLUME_PERMISSIONS,
+    WEBHOOK_OWN_PERMISSIONS, WEBHOOK_PERMISSIONS,
+};
 
 /// The name of the operator's own objects.
 pub const NAME: &str = "flux-operator";
@@ -47,6 +56,9 @@ pub struct Settings {
     /// Serve the MiniClusters of the operator's own namespace only, with no permission beyond it
     #[arg(long)]
     pub namespaced: bool,
+    /// Leave out the CustomResourceDefinition and the Namespace, which an administrator has made
+    #[arg(long)]
+    pub without_crd: bool,
 }
 
 /// Which CustomResourceDefinition.
@@ -70,104 +82,6 @@ pub enum InstallError {
     #[error("failed to make the {0}")]
     Object(&'static str, #[source] serde_json::Error),
 }
-
-/// A permission, and what it is for.
-#[derive(Debug, Clone, Copy)]
-pub struct Permission {
-    pub group: &'static str,
-    pub resource: &'static str,
-    /// Objects; none: all.
-    pub names: &'static [&'static str],
-    pub verbs: &'static [&'static str],
-    pub reason: &'static str,
-}
-
-const fn allow(
-    group: &'static str,
-    resource: &'static str,
-    verbs: &'static [&'static str],
-    reason: &'static str,
-) -> Permission {
-    Permission { group, resource, names: &[], verbs, reason }
-}
-
-impl Permission {
-    const fn only(self, names: &'static [&'static str]) -> Permission {
-        Permission { names, ..self }
-    }
-}
-
-/// All that the operator may do where MiniClusters are. A test fails when it needs more, or less.
-pub const PERMISSIONS: &[Permission] = &[
-    allow("flux-framework.org", "miniclusters", &["list", "watch"], "the objects it serves"),
-    allow("flux-framework.org", "miniclusters", &["delete"], "cleanup and ttlSecondsAfterFinished"),
-    allow("flux-framework.org", "miniclusters/status", &["patch"], "to say what they are doing"),
-    allow(
-        "flux-framework.org",
-        "miniclusters/finalizers",
-        &["update"],
-        "to be the owner that a foreground deletion waits for, where OwnerReferencesPermissionEnforcement is on",
-    ),
-    allow("batch", "jobs", &["list", "watch", "create", "patch"], "one a MiniCluster; patch: size and suspend"),
-    allow("", "services", &["list", "watch", "create", "patch"], "the pods' names; patch: who shares one"),
-    allow("", "pods", &["list", "watch"], "the state of the brokers"),
-    allow("", "pods/status", &["patch"], "the label job-index, and which pods are followers, in one call"),
-    allow("", "pods", &["create"], "the pod of spec.services"),
-    allow("", "configmaps", &["create", "patch"], "what the agents need to know"),
-    allow("", "secrets", &["create"], "the curve certificate, made once"),
-    allow("", "configmaps", &["get"], "whose it is, if one of that name exists (only then, and only its metadata)"),
-    allow("", "secrets", &["get"], "whose it is, if one of that name exists (only then, and only its metadata)"),
-    allow("", "services", &["get"], "whose it is, if one of that name exists"),
-    allow("batch", "jobs", &["get"], "whose it is, if one of that name exists"),
-    allow("batch", "jobs", &["delete"], "one whose pods cannot mount the view's image: it is made anew, with a copy"),
-    allow("", "pods", &["get"], "whose it is, if a services pod of that name exists"),
-    allow("", "events", &["list"], "why a Job makes no pods, or a pod does not start, where nothing else says"),
-    allow(
-        "events.k8s.io",
-        "events",
-        &["create", "patch"],
-        "what a person would want to know; patch: counts repetitions",
-    ),
-];
-
-/// What it may do besides where MiniClusters are, for `spec.volumes` and for cleaning up.
-pub const STORAGE_PERMISSIONS: &[Permission] = &[
-    allow("", "persistentvolumeclaims", &["create"], "the claims on spec.volumes"),
-    allow("", "persistentvolumeclaims", &["get", "delete"], "cleaning up: whose it is, then its end"),
-    allow("", "pods", &["delete", "deletecollection"], "cleaning up: the services pod, and those of the completed Job"),
-    allow("flux-framework.org", "miniclusters", &["get"], "whether that of a PersistentVolume is gone"),
-];
-
-/// What it may do with PersistentVolumes, which are in no namespace.
-pub const VOLUME_PERMISSIONS: &[Permission] = &[
-    allow("", "persistentvolumes", &["create"], "those of spec.volumes"),
-    allow("", "persistentvolumes", &["get"], "whose it is, if one of that name exists"),
-    allow("", "persistentvolumes", &["patch"], "to use one again that was kept (delete: false)"),
-    allow("", "persistentvolumes", &["list", "watch", "delete"], "to delete those whose MiniClusters are gone"),
-];
-
-/// What it may do with nodes, which are in no namespace.
-pub const NODE_PERMISSIONS: &[Permission] =
-    &[allow("", "nodes", &["list", "watch"], "whether they can mount images: then no view is copied")];
-
-/// What it may do in its own namespace besides.
-pub const OWN_PERMISSIONS: &[Permission] =
-    &[allow("coordination.k8s.io", "leases", &["get", "create", "patch"], "which of several operators leads")];
-
-/// What the webhook may do in its own namespace.
-pub const WEBHOOK_OWN_PERMISSIONS: &[Permission] = &[
-    allow("", "secrets", &["create"], "the webhook's certificate, which all replicas share"),
-    allow("", "secrets", &["get", "list", "watch", "update"], "its renewal").only(&[webhook::NAME]),
-];
-
-/// What the webhook may do in the whole cluster.
-pub const WEBHOOK_PERMISSIONS: &[Permission] = &[allow(
-    "apiextensions.k8s.io",
-    "customresourcedefinitions",
-    &["get", "list", "watch", "patch"],
-    "who may sign the webhook's certificate: the caBundle of the one definition",
-)
-.only(&[migrate::CRD])];
 
 /// The CustomResourceDefinition that is shipped, as YAML.
 pub fn crd() -> Result<String, InstallError> {
@@ -206,28 +120,31 @@ pub fn manifests(settings: &Settings) -> Result<String, InstallError> {
             .map_err(|e| InstallError::Object("ServiceAccount", e))?;
     let scope = settings.namespaced.then_some(settings.namespace.as_str());
     let own = Some(settings.namespace.as_str());
+    let operator = Who { account: NAME, namespace: &settings.namespace };
     // The webhook's authorities stand in an object of the whole cluster, and PersistentVolumes are in no namespace.
     let converts = !settings.namespaced;
     let definition = Definition { namespace: settings.namespace.clone(), without_conversion: !converts };
-    let mut documents = vec![
-        yaml::document(&namespace)?,
-        crd_of(&definition)?,
+    let mut documents = match settings.without_crd {
+        true => Vec::new(),
+        false => vec![yaml::document(&namespace)?, crd_of(&definition)?],
+    };
+    documents.extend([
         yaml::document(&account)?,
         role(NAME, scope, &[PERMISSIONS, STORAGE_PERMISSIONS].concat()),
-        binding(NAME, scope, &settings.namespace),
+        binding(NAME, scope, operator),
         role("flux-operator-leader", own, OWN_PERMISSIONS),
-        binding("flux-operator-leader", own, &settings.namespace),
-    ];
+        binding("flux-operator-leader", own, operator),
+    ]);
     if converts {
         documents.extend([
             role("flux-operator-volumes", None, VOLUME_PERMISSIONS),
-            binding("flux-operator-volumes", None, &settings.namespace),
+            binding("flux-operator-volumes", None, operator),
             role("flux-operator-nodes", None, NODE_PERMISSIONS),
-            binding("flux-operator-nodes", None, &settings.namespace),
+            binding("flux-operator-nodes", None, operator),
             role(webhook::NAME, None, WEBHOOK_PERMISSIONS),
-            binding(webhook::NAME, None, &settings.namespace),
+            binding(webhook::NAME, None, operator),
             role(webhook::NAME, own, WEBHOOK_OWN_PERMISSIONS),
-            binding(webhook::NAME, own, &settings.namespace),
+            binding(webhook::NAME, own, operator),
             yaml::document(&volumes_policy()?)?,
             yaml::document(&volumes_policy_binding()?)?,
             yaml::document(&webhook_service(settings)?)?,
@@ -320,14 +237,32 @@ fn role(name: &str, namespace: Option<&str>, permissions: &[Permission]) -> Stri
     text
 }
 
-fn binding(name: &str, namespace: Option<&str>, account_namespace: &str) -> String {
+/// Who gets a role.
+#[derive(Debug, Clone, Copy)]
+struct Who<'a> {
+    account: &'a str,
+    namespace: &'a str,
+}
+
+fn binding(name: &str, namespace: Option<&str>, who: Who) -> String {
+    let Who { account, namespace: account_namespace } = who;
     let prefix = if namespace.is_some() { "" } else { "Cluster" };
     let place = namespace.map(|namespace| format!("  namespace: {namespace}\n")).unwrap_or_default();
     format!(
         "apiVersion: rbac.authorization.k8s.io/v1\nkind: {prefix}RoleBinding\nmetadata:\n  name: {name}\n{place}\
          roleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: {prefix}Role\n  name: {name}\n\
-         subjects:\n- kind: ServiceAccount\n  name: {NAME}\n  namespace: {account_namespace}\n"
+         subjects:\n- kind: ServiceAccount\n  name: {account}\n  namespace: {account_namespace}\n"
     )
+}
+
+/// A pod that the "restricted" Pod Security Standard takes.
+fn nobody() -> Value {
+    json!({ "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": { "type": "RuntimeDefault" } })
+}
+
+/// A container that it takes.
+fn without_privilege() -> Value {
+    json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] }, "readOnlyRootFilesystem": true })
 }
 
 /// Pods of the scratch image, under the "restricted" Pod Security Standard. One leads; all convert, so there are two, on
@@ -349,11 +284,7 @@ fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
                 "metadata": { "labels": labels },
                 "spec": {
                     "serviceAccountName": NAME,
-                    "securityContext": {
-                        "runAsNonRoot": true,
-                        "runAsUser": 65532,
-                        "seccompProfile": { "type": "RuntimeDefault" },
-                    },
+                    "securityContext": nobody(),
                     "enableServiceLinks": false,
                     "containers": [{
                         "name": "operator",
@@ -380,11 +311,7 @@ fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
                             "requests": { "cpu": "50m", "memory": "32Mi" },
                             "limits": { "memory": "256Mi" },
                         },
-                        "securityContext": {
-                            "allowPrivilegeEscalation": false,
-                            "capabilities": { "drop": ["ALL"] },
-                            "readOnlyRootFilesystem": true,
-                        },
+                        "securityContext": without_privilege(),
                         "terminationMessagePolicy": "FallbackToLogsOnError",
                     }],
                 },

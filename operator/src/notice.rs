@@ -4,7 +4,7 @@
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use kube::runtime::events::{Event, EventType};
 
-use crate::status::{VIEW_MOUNTED, condition};
+use crate::status::{VIEW_MOUNTED, VOLUMES_VALID, condition};
 
 /// The API server's limit is 1 KiB.
 const NOTE_MAX: usize = 1000;
@@ -33,6 +33,9 @@ pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Even
     }
     if let Some(mounted) = turned(VIEW_MOUNTED, "False") {
         say(EventType::Warning, &mounted.reason, &mounted.message, "Start");
+    }
+    if let Some(volumes) = turned(VOLUMES_VALID, "False") {
+        say(EventType::Warning, &volumes.reason, &volumes.message, "Start");
     }
     if let Some(failed) = turned("Failed", "True") {
         say(EventType::Warning, &failed.reason, &failed.message, "Run");

@@ -6,9 +6,10 @@
 //!
 //! Labels say where an object belongs; whether it is ours is decided by its owner's uid, which nobody else can choose.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use crate::apply::storage::Orphan;
@@ -18,10 +19,12 @@ pub mod job;
 pub mod node;
 pub mod pod;
 pub mod service;
+pub mod storage;
 
 use job::JobSeen;
 use pod::PodSeen;
 use service::ServiceSeen;
+use storage::{Disk, DiskSeen, Storage};
 
 /// Namespace and name of a MiniCluster, or of a Service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -109,6 +112,7 @@ struct State {
     members: HashMap<Key, BTreeMap<String, bool>>,
     /// Nodes that pods may be put on, by name: whether they mount images.
     nodes: HashMap<String, bool>,
+    storage: Storage,
 }
 
 impl Index {
@@ -154,6 +158,26 @@ impl Index {
             Some(volume) => drop(volumes.insert(name.to_owned(), volume.clone())),
             None => drop(volumes.remove(name)),
         }
+    }
+
+    /// The disk of a PersistentVolume as it is now. The MiniClusters to wake if this is news.
+    pub fn disk(&self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
+        self.state().storage.disk(volume, disk)
+    }
+
+    /// A list of PersistentVolumes is complete. The MiniClusters to wake.
+    pub fn keep_disks(&self, listed: &HashSet<String>) -> Vec<Key> {
+        self.state().storage.keep_disks(listed)
+    }
+
+    /// The storage classes as they are now; none: they are not for us to see. The MiniClusters to wake.
+    pub fn storage_classes(&self, names: Option<BTreeSet<String>>) -> Vec<Key> {
+        self.state().storage.classes(names)
+    }
+
+    /// The CSI volumes of a MiniCluster. None: not everything has been listed.
+    pub fn disks_of(&self, cluster: &ValidMiniCluster) -> Option<Vec<DiskSeen>> {
+        self.state().storage.seen(cluster)
     }
 
     /// A node as it is now; none: no pod will be put there.

@@ -259,6 +259,7 @@ fn describe(
         pods: job.map(|job| observed.pods_of(job).collect()).unwrap_or_default(),
         obstacle: error.and_then(ReconcileError::obstacle),
         nodes_mount_images: context.index.nodes_mount_images(),
+        disks: checked.as_ref().ok().and_then(|cluster| context.index.disks_of(cluster)),
         warning,
         now: Timestamp::now(),
     })

@@ -14,6 +14,7 @@ use k8s_openapi::jiff::{Timestamp, Unit};
 
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{PodSeen, Trouble};
+use crate::observe::storage::DiskSeen;
 use crate::render::labels;
 
 mod conditions;
@@ -24,6 +25,8 @@ pub mod patch;
 const CLEANED_UP: &str = "CleanedUp";
 /// The condition that tells of the view's image volume.
 pub(crate) const VIEW_MOUNTED: &str = "ViewMounted";
+/// The condition that tells of volumes that Kubernetes takes, though their author may not mean them.
+pub(crate) const VOLUMES_VALID: &str = "VolumesValid";
 /// Longest message in a status or an event.
 const MESSAGE_MAX: usize = 1024;
 
@@ -57,6 +60,8 @@ pub struct Picture<'a> {
     pub obstacle: Option<&'a Obstacle>,
     /// Every node is known to mount images.
     pub nodes_mount_images: bool,
+    /// The volumes of CSI drivers. None: it is not known what there is beside them.
+    pub disks: Option<Vec<DiskSeen>>,
     /// The last warning about what waits without a word.
     pub warning: Option<&'a Trouble>,
     pub now: Timestamp,

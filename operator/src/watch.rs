@@ -3,7 +3,7 @@
 //! Only objects with our label are watched. ConfigMaps and Secrets are not: once made they never change.
 #![expect(clippy::disallowed_types, reason = "watches are clients")]
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Debug;
 use std::sync::Arc;
 use std::task::Poll;
@@ -11,6 +11,7 @@ use std::task::Poll;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Service};
+use k8s_openapi::api::storage::v1::StorageClass;
 use kube::api::ApiResource;
 use kube::core::PartialObjectMeta;
 use kube::runtime::reflector::Store;
@@ -27,6 +28,7 @@ use crate::observe::job::{JobObject, JobSeen};
 use crate::observe::node::{NodeInfo, NodeObject};
 use crate::observe::pod::{PodSeen, PodStatusObject};
 use crate::observe::service::{ServiceObject, ServiceSeen};
+use crate::observe::storage::Disk;
 use crate::observe::{Key, Kind, Unlabelled};
 use crate::render::labels;
 use crate::telemetry;
@@ -266,22 +268,65 @@ pub async fn volumes(client: Client, namespace: Option<String>, context: Arc<Con
     let api: Api<PartialObjectMeta<PersistentVolume>> = Api::all(client);
     let events = watched(api, watcher::Config::default().labels(&selector));
     let mut events = std::pin::pin!(events);
+    let mut listed: HashSet<String> = HashSet::new();
     while let Some(event) = events.next().await {
         match event {
             Ok(Event::Apply(volume) | Event::InitApply(volume)) => {
-                let orphan = Orphan::of(volume.meta());
-                context.index.volume(&volume.name_any(), orphan.as_ref());
+                let (name, orphan) = (volume.name_any(), Orphan::of(volume.meta()));
+                context.index.volume(&name, orphan.as_ref());
+                outlets.wake(context.index.disk(&name, Disk::of(volume.meta())), false);
+                listed.insert(name);
                 if let Some(orphan) = orphan {
                     let _ = outlets.orphans.send(orphan);
                 }
             }
-            Ok(Event::Delete(volume)) => context.index.volume(&volume.name_any(), None),
-            Ok(Event::Init | Event::InitDone) => {}
+            Ok(Event::Delete(volume)) => {
+                context.index.volume(&volume.name_any(), None);
+                outlets.wake(context.index.disk(&volume.name_any(), None), false);
+            }
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitDone) => outlets.wake(context.index.keep_disks(&std::mem::take(&mut listed)), false),
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
                 tracing::info!("PersistentVolumes are none of this operator's: spec.volumes cannot be served");
                 return;
             }
             Err(error) => telemetry::warn("the watch of PersistentVolumes failed", &error),
         }
+    }
+}
+
+/// The names of the storage classes, to say which one of a volume is not there. Ends where the operator may not look at them.
+pub async fn storage_classes(client: Client, context: Arc<Context>, outlets: Outlets) {
+    let api: Api<PartialObjectMeta<StorageClass>> = Api::all(client);
+    let events = watched(api, watcher::Config::default());
+    let mut events = std::pin::pin!(events);
+    let mut names: BTreeSet<String> = BTreeSet::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => {
+                names.clear();
+                continue;
+            }
+            Ok(Event::InitApply(class)) => {
+                names.insert(class.name_any());
+                continue;
+            }
+            Ok(Event::InitDone) => {}
+            Ok(Event::Apply(class)) => {
+                names.insert(class.name_any());
+            }
+            Ok(Event::Delete(class)) => {
+                names.remove(&class.name_any());
+            }
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
+                outlets.wake(context.index.storage_classes(None), false);
+                return;
+            }
+            Err(error) => {
+                telemetry::warn("the watch of storage classes failed", &error);
+                continue;
+            }
+        }
+        outlets.wake(context.index.storage_classes(Some(names.clone())), false);
     }
 }

@@ -200,6 +200,16 @@ pub enum PersistentSource {
     },
 }
 
+impl PersistentSource {
+    /// What must be one volume's alone: a CSI driver and its handle.
+    pub fn disk(&self) -> Option<(&str, &str)> {
+        match self {
+            PersistentSource::HostPath(_) => None,
+            PersistentSource::Csi { driver, handle, .. } => Some((driver, handle)),
+        }
+    }
+}
+
 /// The container that brings Flux.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ViewContainer {

@@ -52,6 +52,13 @@ fn there(found: &Metadata, wanted: &Metadata, owner: &str) -> There {
     }
 }
 
+fn forbidden(why: &str) -> Obstacle {
+    let message = format!(
+        "spec.volumes: this operator may not make PersistentVolumes, as when it is installed for one namespace: mount a claim by containers[].volumes and claimName ({why})"
+    );
+    Obstacle { reason: "Forbidden", message }
+}
+
 fn unless_missing<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
     match result {
         Ok(found) => Ok(Some(found)),
@@ -84,6 +91,7 @@ impl Writer {
         match api.create(&post(), wanted).await {
             Ok(_) => return Ok(()),
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {}
+            Err(kube::Error::Api(status)) if status.code == 403 => return Err(forbidden(&status.message).into()),
             Err(error) => return Err(sorted::<PersistentVolume>("create", &name, error)),
         }
         let found = api.get_metadata(&name).await;

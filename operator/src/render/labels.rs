@@ -28,6 +28,8 @@ pub const NAMESPACE: &str = "flux-framework.org/namespace";
 pub const OWNER: &str = "flux-framework.org/owner-uid";
 /// On a PersistentVolume that stays when its MiniCluster goes.
 pub const KEEP: &str = "flux-framework.org/keep";
+/// On a PersistentVolume of a CSI driver: driver and handle, which no two should share.
+pub const DISK: &str = "flux-framework.org/disk";
 /// Kubernetes' own label on the pods of an Indexed Job.
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Kubernetes' own label on the pods of a Job: its uid.

@@ -31,6 +31,11 @@ pub fn volumes(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<MadeVolume> {
     cluster.volumes.iter().map(made).collect()
 }
 
+/// How a CSI volume is known by the PersistentVolume's metadata.
+pub fn disk(driver: &str, handle: &str) -> String {
+    format!("{driver} {handle}")
+}
+
 type Wanted = flux_shared::validate::PersistentVolume;
 
 fn storage(wanted: &Wanted) -> BTreeMap<String, Quantity> {
@@ -78,6 +83,9 @@ fn persistent(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &Facts) -> Per
     annotations.insert(labels::RENDERED_HASH.into(), hash(&spec));
     if let Some(uid) = &facts.uid {
         annotations.insert(labels::OWNER.into(), uid.clone());
+    }
+    if let Some((driver, handle)) = wanted.source.disk() {
+        annotations.insert(labels::DISK.into(), disk(driver, handle));
     }
     if !wanted.delete {
         annotations.insert(labels::KEEP.into(), "true".into());
@@ -133,7 +141,7 @@ mod tests {
         assert_eq!(metadata.labels.unwrap()["type"], "local");
         let annotations = metadata.annotations.unwrap();
         assert_eq!((annotations["a"].as_str(), annotations[labels::OWNER].as_str()), ("b", "u-1"));
-        assert!(!annotations.contains_key(labels::KEEP));
+        assert!(!annotations.contains_key(labels::KEEP) && !annotations.contains_key(labels::DISK));
         let claim = made.claim;
         assert_eq!(claim.metadata.name.as_deref(), Some("mc.data"));
         assert_eq!(claim.metadata.annotations.unwrap()["c"], "d");
@@ -155,6 +163,10 @@ mod tests {
             let secret = secret.unwrap();
             assert_eq!((secret.name.as_deref(), secret.namespace.as_deref()), (Some("s"), Some("default")));
         }
-        assert_eq!(made.volume.metadata.annotations.unwrap()[labels::KEEP], "true");
+        let annotations = made.volume.metadata.annotations.unwrap();
+        assert_eq!(
+            (annotations[labels::KEEP].as_str(), annotations[labels::DISK].as_str()),
+            ("true", "gcs.csi.ofek.dev csi-gcs")
+        );
     }
 }

@@ -4,8 +4,9 @@ use flux_shared::crd::v1alpha2::Condition;
 use k8s_openapi::jiff::Timestamp;
 
 use super::outcome::Outcome;
-use super::{Facts, Picture, VIEW_MOUNTED, Verdict, rfc3339, short};
+use super::{Facts, Picture, VIEW_MOUNTED, VOLUMES_VALID, Verdict, rfc3339, short};
 use crate::observe::job::JobSeen;
+use crate::observe::storage::DiskSeen;
 
 /// What a condition is about to say.
 struct Statement {
@@ -63,7 +64,8 @@ pub(super) fn conditions(picture: &Picture, facts: &Facts, outcome: &Outcome) ->
         Statement { since: end, ..say("Failed", failed, &outcome.reason, &outcome.message) },
         say("Suspended", suspended, "Suspended", "the Job is suspended: it has no pods"),
     ];
-    statements.into_iter().chain(view(picture, facts)).map(|statement| stamped(picture, statement)).collect()
+    let optional = view(picture, facts).into_iter().chain(volumes(picture));
+    statements.into_iter().chain(optional).map(|statement| stamped(picture, statement)).collect()
 }
 
 /// Whether the view's image could be mounted, where it was tried. Once it could not, that is remembered.
@@ -100,6 +102,43 @@ fn view(picture: &Picture, facts: &Facts) -> Option<Statement> {
             "the view's image is mounted as flux.container.source says, though not every node is known to be able to (Kubernetes 1.35, containerd 2.1 or CRI-O 1.33): if pods stay in ContainerCreating, say copy".to_owned(),
         ),
     })
+}
+
+/// Whether the volumes of CSI drivers are what their author means, where there are any. Nothing waits for it: shared disks
+/// may work, and a volume is bound to its claim without its class.
+fn volumes(picture: &Picture) -> Option<Statement> {
+    let say = |is_true: bool, reason: &str, message: String| {
+        let (type_, reason) = (VOLUMES_VALID, reason.to_owned());
+        Some(Statement { type_, is_true, reason, message, since: None })
+    };
+    let Some(disks) = &picture.disks else {
+        let before = super::condition(picture.previous, VOLUMES_VALID)?;
+        return say(before.status == "True", &before.reason, before.message.clone());
+    };
+    let shared: Vec<String> = disks.iter().filter_map(shared).collect();
+    let unknown = disks.iter().filter(|disk| disk.is_class_missing).map(|disk| {
+        format!(
+            "spec.volumes[{}].storageClass: there is no StorageClass {}: `kubectl get storageclasses` lists them; if the name is right, make one",
+            disk.key, disk.class
+        )
+    });
+    let reason = if shared.is_empty() { "UnknownStorageClass" } else { "SharedHandle" };
+    let problems: Vec<String> = shared.into_iter().chain(unknown).collect();
+    match (disks.is_empty(), problems.is_empty()) {
+        (true, _) => None,
+        (false, true) => {
+            say(true, "Valid", "each has a handle of its own and a storage class that is there".to_owned())
+        }
+        (false, false) => say(false, reason, problems.join("; ")),
+    }
+}
+
+fn shared(disk: &DiskSeen) -> Option<String> {
+    let DiskSeen { key, driver, handle, shared_with, .. } = disk;
+    let other = shared_with.as_ref()?;
+    Some(format!(
+        "spec.volumes[{key}].volumeHandle: PersistentVolume {other} has the handle `{handle}` of driver {driver}, too, so a node may mount one with the attributes and the Secret of the other: give each a volumeHandle of its own, or let both mount one claim by existingVolumes"
+    ))
 }
 
 fn progress(facts: &Facts) -> String {

@@ -6,6 +6,7 @@ use super::{Obstacle, Picture, Verdict, condition, image_volume_failed, is_finis
 use crate::notice;
 use crate::observe::job::{self, JobSeen};
 use crate::observe::pod::{Exit, PodSeen, Trouble};
+use crate::observe::storage::DiskSeen;
 
 const NOW: &str = "2026-01-01T00:10:00Z";
 
@@ -53,6 +54,7 @@ struct Scene {
     pods: Vec<PodSeen>,
     obstacle: Option<Obstacle>,
     problems: Vec<Problem>,
+    disks: Option<Vec<DiskSeen>>,
     now: &'static str,
 }
 
@@ -64,6 +66,7 @@ fn scene(spec: &str) -> Scene {
         pods: Vec::new(),
         obstacle: None,
         problems: Vec::new(),
+        disks: None,
         now: NOW,
     }
 }
@@ -83,6 +86,7 @@ impl Scene {
             pods: self.pods.iter().collect(),
             nodes_mount_images: false,
             obstacle: self.obstacle.as_ref(),
+            disks: self.disks.clone(),
             warning: None,
             now: at(self.now),
         })
@@ -327,4 +331,41 @@ fn a_view_that_cannot_be_mounted_is_told_remembered_and_never_takes_a_job_away()
 
     (scene.previous, scene.job, scene.pods) = (status, Some(copied), vec![pod(0), pod(1)]);
     assert_eq!(mounted(&scene.status()).unwrap().message, told.message, "it stays, and so does the copy");
+}
+
+#[test]
+fn a_disk_that_is_shared_and_a_class_that_is_not_there_are_told_and_stop_nothing() {
+    let mut scene = scene("size: 1");
+    (scene.job, scene.pods) = (Some(job(1)), vec![ready(0)]);
+    assert_eq!(condition(&scene.status(), "VolumesValid"), None, "nothing is known");
+    scene.disks = Some(Vec::new());
+    assert_eq!(condition(&scene.status(), "VolumesValid"), None, "there are none");
+    let disk = |shared: Option<&str>, missing: bool| DiskSeen {
+        key: "data".into(),
+        driver: "d.csi.io".into(),
+        handle: "h".into(),
+        class: "fast".into(),
+        shared_with: shared.map(str::to_owned),
+        is_class_missing: missing,
+    };
+    scene.disks = Some(vec![disk(Some("ns.other.data"), true)]);
+    let told = scene.status();
+    let volumes = condition(&told, "VolumesValid").unwrap();
+    assert_eq!((volumes.status.as_str(), volumes.reason.as_str()), ("False", "SharedHandle"));
+    for words in
+        ["spec.volumes[data].volumeHandle: ", "ns.other.data", "spec.volumes[data].storageClass: ", "StorageClass fast"]
+    {
+        assert!(volumes.message.contains(words), "{words}: {}", volumes.message);
+    }
+    assert!(is(&told, "Ready") && told.reason.is_none());
+    let warned = notice::events(&MiniClusterStatus::default(), &told);
+    assert!(warned.iter().any(|event| event.reason == "SharedHandle"));
+
+    scene.previous = told;
+    scene.disks = None;
+    assert_eq!(condition(&scene.status(), "VolumesValid").unwrap().reason, "SharedHandle", "a new operator keeps it");
+    scene.disks = Some(vec![disk(None, true)]);
+    assert_eq!(condition(&scene.status(), "VolumesValid").unwrap().reason, "UnknownStorageClass");
+    scene.disks = Some(vec![disk(None, false)]);
+    assert!(is(&scene.status(), "VolumesValid"));
 }

@@ -2,7 +2,7 @@
 //! permissions that are shipped and whose calls are counted.
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tower::BoxError;
 
+pub use crate::call::Call;
 use crate::controlplane::ControlPlane;
 
 /// Far more than anything takes on a quiet machine.
@@ -57,6 +58,7 @@ fn plane() -> &'static Plane {
             namespace: "flux-operator".into(),
             view_source: Default::default(),
             namespaced: false,
+            without_crd: false,
         };
         plane.apply(&install::manifests(&settings).unwrap()).unwrap();
         let token = plane.kubectl(&["-n", "flux-operator", "create", "token", "flux-operator"]).unwrap();
@@ -67,58 +69,9 @@ fn plane() -> &'static Plane {
     })
 }
 
-async fn config(kubeconfig: &std::path::Path) -> Config {
+async fn config(kubeconfig: &Path) -> Config {
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()
-}
-
-/// A call that the operator made.
-#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Call {
-    pub verb: String,
-    pub group: String,
-    pub resource: String,
-    pub name: String,
-    pub status: u16,
-}
-
-impl Call {
-    fn of(method: &str, uri: &http::Uri) -> Call {
-        let parts: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
-        let (group, rest) = match parts.as_slice() {
-            ["api", _, rest @ ..] => ("", rest),
-            ["apis", group, _, rest @ ..] => (*group, rest),
-            other => ("?", other),
-        };
-        let rest = if rest.first() == Some(&"namespaces") && rest.len() > 2 { &rest[2..] } else { rest };
-        let name = rest.get(1).copied().unwrap_or_default();
-        let resource = match rest {
-            [resource, _, subresource] => format!("{resource}/{subresource}"),
-            [resource, ..] => (*resource).to_owned(),
-            [] => String::new(),
-        };
-        let is_watch = uri.query().is_some_and(|query| query.contains("watch=true") || query.contains("watch=1"));
-        let verb = match (method, name) {
-            ("GET", "") if is_watch => "watch",
-            ("GET", "") => "list",
-            ("GET", _) => "get",
-            ("POST", _) => "create",
-            ("PATCH", _) => "patch",
-            ("PUT", _) => "update",
-            ("DELETE", _) => "delete",
-            _ => "?",
-        };
-        Call { verb: verb.into(), group: group.into(), resource, name: name.into(), status: 0 }
-    }
-
-    pub fn is_read(&self) -> bool {
-        matches!(self.verb.as_str(), "get" | "list" | "watch")
-    }
-
-    /// The documented label on pods, which is not counted.
-    pub fn is_label(&self) -> bool {
-        self.verb == "patch" && self.resource == "pods/status"
-    }
 }
 
 #[derive(Clone, Default)]
@@ -273,10 +226,10 @@ impl Bed {
         self.operator_with(Calls { is_flaky: true, ..Calls::default() }).await
     }
 
-    async fn client_of_operator(&self, calls: &Calls) -> Client {
+    async fn client_of_operator(&self, kubeconfig: &Path, calls: &Calls) -> Client {
         let log = calls.clone();
         let layer = tower::layer::layer_fn(move |inner| Counting { inner, log: log.clone() });
-        let config = client::settings(config(&plane().operator_kubeconfig).await);
+        let config = client::settings(config(kubeconfig).await);
         client::client(ClientBuilder::try_from(config).unwrap().with_layer(&layer), Default::default())
     }
 
@@ -286,7 +239,17 @@ impl Bed {
 
     /// One with other settings.
     pub async fn operator_of(&self, calls: Calls, change: impl FnOnce(&mut controller::Settings)) -> Operator {
-        let client = self.client_of_operator(&calls).await;
+        self.operator_as(&plane().operator_kubeconfig, calls, change).await
+    }
+
+    /// One under another account.
+    pub async fn operator_as(
+        &self,
+        kubeconfig: &Path,
+        calls: Calls,
+        change: impl FnOnce(&mut controller::Settings),
+    ) -> Operator {
+        let client = self.client_of_operator(kubeconfig, &calls).await;
         let mut settings = controller::Settings {
             namespace: Some(self.namespace.clone()),
             options: options(),
@@ -301,13 +264,20 @@ impl Bed {
         Operator { calls, stop: Some(stop), task }
     }
 
+    /// The kubeconfig of a ServiceAccount of this namespace.
+    pub fn kubeconfig_of(&self, account: &str) -> PathBuf {
+        let token = self.kubectl(&["create", "token", account]).unwrap();
+        plane()._plane.kubeconfig_for_token(&format!("{}-{account}", self.namespace), &token).unwrap()
+    }
+
+    /// The administrator's kubectl, in this namespace.
+    pub fn kubectl(&self, arguments: &[&str]) -> Result<String, String> {
+        plane()._plane.kubectl(&[&["-n", self.namespace.as_str()][..], arguments].concat())
+    }
+
     /// A ServiceAccount of this namespace that may do everything with MiniClusters, and nothing else; to be asked as it.
     pub async fn tenant(&self) -> Client {
-        let kubectl = |arguments: &[&str]| {
-            let mut all = vec!["-n", &self.namespace, "create"];
-            all.extend(arguments);
-            plane()._plane.kubectl(&all).unwrap();
-        };
+        let kubectl = |arguments: &[&str]| self.kubectl(&[&["create"][..], arguments].concat()).unwrap();
         kubectl(&["serviceaccount", "tenant"]);
         kubectl(&["role", "tenant", "--verb=*", "--resource=miniclusters.flux-framework.org"]);
         kubectl(&["rolebinding", "tenant", "--role=tenant", &format!("--serviceaccount={}:tenant", self.namespace)]);
@@ -319,7 +289,7 @@ impl Bed {
     /// Calls of a writer that has seen nothing, about a cluster whose objects are all there but the Job's size.
     pub async fn calls_about_what_exists(&self) -> Vec<Call> {
         let calls = Calls::default();
-        let writer = Writer::new(self.client_of_operator(&calls).await);
+        let writer = Writer::new(self.client_of_operator(&plane().operator_kubeconfig, &calls).await);
         let mut spec = json!({ "size": 1, "services": [{ "image": "cache:1", "name": "cache" }] });
         spec["containers"] = json!([{ "image": "app:1" }]);
         let uid = self.create("exists", spec.clone()).await.unwrap().uid().unwrap();
@@ -485,6 +455,11 @@ impl Bed {
             }
         }
     }
+}
+
+/// Applies YAML text as the administrator.
+pub fn apply(manifests: &str) {
+    plane()._plane.apply(manifests).unwrap();
 }
 
 /// That of the operator's account.

@@ -53,6 +53,11 @@ fn the_installation_is_as_committed() {
 }
 
 #[test]
+fn the_migration_is_as_committed() {
+    same(&folder("manifests/migrate.yaml"), &operator(&["migrate", "--manifests"]));
+}
+
+#[test]
 fn an_installation_of_one_namespace_reaches_no_further() {
     #[derive(Debug, Parser)]
     struct Arguments {

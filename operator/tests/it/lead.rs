@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use flux_operator::controller::ControllerError;
+use flux_operator::install::OWN_PERMISSIONS;
 use flux_operator::lease::Candidate;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
@@ -11,6 +12,7 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
 use crate::bed::{Calls, test, until};
+use crate::call::assert_exactly;
 
 /// Where the shipped Role allows a Lease.
 const NAMESPACE: &str = "flux-operator";
@@ -38,7 +40,8 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
         let holder = async || leases.get_opt("flux-operator").await.unwrap()?.spec?.holder_identity;
         let port = free_port();
 
-        let one = bed.operator_of(Calls::default(), |it| it.candidate = candidate("one")).await;
+        let first = Calls::default();
+        let one = bed.operator_of(first.clone(), |it| it.candidate = candidate("one")).await;
         until("one leads", async || (holder().await? == "one").then_some(())).await;
         let calls = Calls::default();
         let two = bed
@@ -76,6 +79,7 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
         let change = json!({ "spec": { "holderIdentity": "three" } });
         leases.patch("flux-operator", &PatchParams::default(), &Patch::Merge(change)).await.unwrap();
         assert!(matches!(two.end().await, Err(ControllerError::LostLease)));
-        assert!(calls.all().iter().all(|call| call.status != 403), "the shipped Role is enough");
+        let asked = [first.all(), calls.all()].concat();
+        assert_exactly(&asked, &[OWN_PERMISSIONS]);
     });
 }

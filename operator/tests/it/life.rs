@@ -3,8 +3,9 @@
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::curve::Certificate;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::ResourceExt;
+use kube::api::EvictParams;
 use serde_json::json;
 
 use crate::bed::{condition, index, test, until};
@@ -267,5 +268,35 @@ fn a_follower_that_is_killed_is_made_again_and_a_killed_lead_is_the_commands_fai
         })
         .await;
         assert_eq!((&status["exitCode"], &status["failedIndex"]), (&json!(137), &json!(0)), "{status:#}");
+    });
+}
+
+#[test]
+fn an_evicted_pod_is_made_again_and_nobody_has_failed() {
+    test("evicted", async |bed| {
+        let operator = bed.operator().await;
+        bed.create("mc", json!({ "size": 2 })).await.unwrap();
+        for pod in bed.pods("mc", 2).await.values() {
+            bed.run_pod(pod).await;
+        }
+        bed.when_condition("mc", "Ready", "True").await;
+        for evicted in [1, 0] {
+            let pod = bed.pods("mc", 2).await[&evicted].clone();
+            bed.api::<Pod>().evict(&pod.name_any(), &EvictParams::default()).await.unwrap();
+            // The kubelet's part: it was told to end.
+            bed.end_pod(&pod, 143, "Error", "").await;
+            let again = until(&format!("pod {evicted} is made again"), async || {
+                let there = bed.all_pods("mc").await;
+                there.into_iter().find(|it| index(it) == evicted && it.uid() != pod.uid())
+            })
+            .await;
+            let status = serde_json::to_value(bed.get("mc").await).unwrap()["status"].clone();
+            assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
+            bed.run_pod(&again).await;
+            let is_whole = |status: &serde_json::Value| status["readySize"] == 2 && status["exitCode"].is_null();
+            bed.when("mc", "whole", is_whole).await;
+        }
+        assert_eq!(bed.job("mc").await.status.unwrap().failed.unwrap_or(0), 0, "backoffLimit is not used up");
+        operator.stop().await;
     });
 }

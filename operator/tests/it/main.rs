@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 mod bed;
+mod call;
 mod canary;
 mod change;
 mod controlplane;
@@ -13,6 +14,7 @@ mod faults;
 mod fuzz;
 mod golden;
 mod inputs;
+mod install;
 mod killed;
 mod lead;
 mod life;

@@ -1,15 +1,15 @@
 //! What the operator costs, what it is allowed, and what survives its end.
 
-use std::collections::BTreeSet;
 use std::time::Duration;
 
-use flux_operator::install::{NODE_PERMISSIONS, PERMISSIONS, Permission};
+use flux_operator::install::{NODE_PERMISSIONS, PERMISSIONS};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::Secret;
 use kube::api::DeleteParams;
 use serde_json::json;
 
-use crate::bed::{Bed, Call, test, until};
+use crate::bed::{Bed, test, until};
+use crate::call::assert_exactly;
 
 /// Long enough for everything that is on its way; a burst is collected for a tenth of it.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -194,17 +194,6 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
         operator.stop().await;
         seen.extend(bed.calls_about_what_exists().await);
 
-        let forbidden: Vec<&Call> = seen.iter().filter(|call| call.status == 403).collect();
-        assert!(forbidden.is_empty(), "permissions are missing: {forbidden:#?}");
-        let used: BTreeSet<(&str, &str, &str)> =
-            seen.iter().map(|call| (call.group.as_str(), call.resource.as_str(), call.verb.as_str())).collect();
-        let granted =
-            PERMISSIONS.iter().chain(NODE_PERMISSIONS).flat_map(|Permission { group, resource, verbs, .. }| {
-                verbs.iter().map(move |verb| (*group, *resource, *verb))
-            });
-        // Checked by an admission plugin, never by a call.
-        let by_admission = [("flux-framework.org", "miniclusters/finalizers", "update")];
-        let unused: Vec<_> = granted.filter(|it| !used.contains(it) && !by_admission.contains(it)).collect();
-        assert!(unused.is_empty(), "permissions that nothing uses: {unused:#?}");
+        assert_exactly(&seen, &[PERMISSIONS, NODE_PERMISSIONS]);
     });
 }

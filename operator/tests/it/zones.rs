@@ -3,18 +3,8 @@
 use std::path::Path;
 
 /// Files and folders of `src` that decide: from their arguments only, without a word.
-const SILENT: &[&str] = &[
-    "fetch.rs",
-    "keys.rs",
-    "metrics.rs",
-    "notice.rs",
-    "observe",
-    "render",
-    "status",
-    "todo.rs",
-    "yaml.rs",
-    "install.rs",
-];
+const SILENT: &[&str] =
+    &["fetch.rs", "keys.rs", "metrics.rs", "notice.rs", "observe", "render", "status", "todo.rs", "yaml.rs", "install"];
 
 #[test]
 fn what_decides_does_not_log() {

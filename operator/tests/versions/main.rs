@@ -3,6 +3,7 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
 
 use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use futures::StreamExt;
@@ -11,6 +12,7 @@ use flux_operator::{install, migrate, webhook, yaml};
 use flux_shared::crd::convert::{Version, convert_spec};
 use flux_shared::crd::definition::{Conversion, WebhookClient, definition};
 use kube::api::{Patch, PatchParams};
+use kube::client::{Body, ClientBuilder};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::core::DynamicObject;
 use kube::discovery::ApiResource;
@@ -18,9 +20,13 @@ use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
 use tokio::task::JoinHandle;
 
+#[allow(dead_code, reason = "the other suite asks for more")]
+#[path = "../it/call.rs"]
+mod call;
 #[path = "../it/controlplane.rs"]
 mod controlplane;
 
+use call::{Call, assert_exactly};
 use controlplane::ControlPlane;
 
 const NAMESPACE: &str = "flux-operator";
@@ -32,8 +38,12 @@ struct Bed {
     client: Client,
     /// With the permissions that are shipped.
     operator: Client,
+    /// What that one asked for.
+    calls: Calls,
     port: u16,
 }
+
+type Calls = Arc<Mutex<Vec<Call>>>;
 
 /// The definition of both versions, with a webhook at this port.
 fn crd(port: u16) -> Value {
@@ -58,15 +68,22 @@ fn test<F: Future<Output = ()>>(crd: impl FnOnce(u16) -> Value, body: impl FnOnc
     let operator = plane.kubeconfig_for_token("operator", &token).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
-        let (client, operator) = (client(plane.kubeconfig_path()).await, client(&operator).await);
-        body(Bed { plane, client, operator, port }).await;
+        let calls = Calls::default();
+        let client = client(plane.kubeconfig_path(), &Calls::default()).await;
+        let operator = self::client(&operator, &calls).await;
+        body(Bed { plane, client, operator, calls, port }).await;
     });
 }
 
-async fn client(kubeconfig: &Path) -> Client {
+async fn client(kubeconfig: &Path, calls: &Calls) -> Client {
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
     let config = Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap();
-    Client::try_from(config).unwrap()
+    let calls = calls.clone();
+    let log = tower::util::MapRequestLayer::new(move |request: http::Request<Body>| {
+        calls.lock().unwrap().push(Call::of(request.method().as_str(), request.uri()));
+        request
+    });
+    ClientBuilder::try_from(config).unwrap().with_layer(&log).build()
 }
 
 /// What is shipped, but for the definition and the operator itself.
@@ -79,6 +96,7 @@ fn installation() -> String {
         namespace: NAMESPACE.into(),
         view_source: Default::default(),
         namespaced: false,
+        without_crd: false,
     };
     let text = install::manifests(&settings).unwrap();
     let is_other = |document: &&str| {
@@ -340,6 +358,8 @@ fn a_certificate_that_ends_soon_is_renewed_while_everything_is_answered() {
         })
         .await;
         bed.answers().await;
+        let calls = bed.calls.lock().unwrap().clone();
+        assert_exactly(&calls, &[install::WEBHOOK_OWN_PERMISSIONS, install::WEBHOOK_PERMISSIONS]);
     });
 }
 
@@ -359,6 +379,11 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
         for i in 0..3 {
             bed.apply(Version::V1alpha1, &format!("mc-{i}"), spec.clone()).await.unwrap();
         }
+        // Written by somebody who may not make PersistentVolumes, which the policy is about.
+        let mut volumes = spec.clone();
+        volumes["volumes"] = json!({ "data": { "path": "/tmp/data" } });
+        volumes["containers"][0]["volumes"] = json!({ "data": { "path": "/data" } });
+        bed.apply(Version::V1alpha1, "with-volume", volumes).await.unwrap();
         bed.plane.apply(&yaml::document(&crd(bed.port)).unwrap()).unwrap();
         let webhook = bed.webhook().await;
         let stored = || {
@@ -371,8 +396,16 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
             ])
         };
         assert_eq!(stored().unwrap(), r#"["v1alpha1","v1alpha2"]"#);
-        let said = migrate::migrate(bed.client.clone()).await.unwrap();
-        assert!(said.starts_with("4 MiniClusters are stored as v1alpha2 now"), "{said}");
+        // As the Job does it that is shipped.
+        let job = install::Migration { manifests: true, image: "operator:test".into(), namespace: NAMESPACE.into() };
+        bed.plane.apply(&install::migration(&job).unwrap()).unwrap();
+        let token = bed.plane.kubectl(&["-n", NAMESPACE, "create", "token", install::MIGRATION]).unwrap();
+        let calls = Calls::default();
+        let migrator = client(&bed.plane.kubeconfig_for_token("migrate", &token).unwrap(), &calls).await;
+        let said = migrate::migrate(migrator).await.unwrap();
+        assert!(said.starts_with("5 MiniClusters are stored as v1alpha2 now"), "{said}");
+        let asked = std::mem::take(&mut *calls.lock().unwrap());
+        assert_exactly(&asked, &[install::MIGRATION_PERMISSIONS]);
         assert_eq!(stored().unwrap(), r#"["v1alpha2"]"#);
         assert!(migrate::migrate(bed.client.clone()).await.unwrap().contains("nothing to do"));
 

@@ -40,7 +40,24 @@ pub(super) fn check(
             source,
         });
     }
+    own_disks(&made, report);
     made
+}
+
+/// Two volumes of one handle would be mounted once, with the attributes of one of them, or never (kubelet 1.31).
+fn own_disks(made: &[PersistentVolume], report: &mut Report) {
+    for (i, volume) in made.iter().enumerate() {
+        let Some((driver, handle)) = volume.source.disk() else { continue };
+        if let Some(other) = made[..i].iter().find(|other| other.source.disk() == Some((driver, handle))) {
+            report.problem(
+                format!("spec.volumes[{}].volumeHandle", volume.key),
+                format!(
+                    "is `{handle}`, as that of spec.volumes[{}] of the same driver: each needs its own (the default is the storage class)",
+                    other.key
+                ),
+            );
+        }
+    }
 }
 
 fn capacity(volume: &MadeVolume) -> Result<(), String> {

@@ -1,0 +1,170 @@
+//! What there is of storage beside MiniClusters: the CSI volumes that were made for them, and the storage classes.
+
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+use flux_shared::validate::ValidMiniCluster;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::Key;
+use crate::render::labels;
+use crate::render::storage::disk;
+
+/// The disk behind a PersistentVolume that was made for a MiniCluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Disk {
+    /// Driver and handle, which no two volumes should share.
+    pub text: String,
+    pub cluster: Key,
+}
+
+impl Disk {
+    /// None: it is of no CSI driver, on its way out, or not ours.
+    pub fn of(metadata: &ObjectMeta) -> Option<Disk> {
+        let label = |key: &str| metadata.labels.as_ref()?.get(key).cloned();
+        if metadata.deletion_timestamp.is_some() {
+            return None;
+        }
+        Some(Disk {
+            text: metadata.annotations.as_ref()?.get(labels::DISK)?.clone(),
+            cluster: Key::new(label(labels::NAMESPACE)?, label(labels::CLUSTER)?),
+        })
+    }
+}
+
+/// The storage classes, as far as the operator may see them.
+#[derive(Debug, Default, PartialEq, Eq)]
+enum Classes {
+    #[default]
+    NotListed,
+    /// It may not look.
+    Forbidden,
+    Listed(BTreeSet<String>),
+}
+
+/// All that has been seen.
+#[derive(Debug, Default)]
+pub(super) struct Storage {
+    /// By the name of the PersistentVolume.
+    disks: BTreeMap<String, Disk>,
+    has_listed_disks: bool,
+    classes: Classes,
+}
+
+/// What is known about a CSI volume of a MiniCluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskSeen {
+    /// Its key in `spec.volumes`.
+    pub key: String,
+    pub driver: String,
+    pub handle: String,
+    pub class: String,
+    /// Another PersistentVolume of the same driver and handle.
+    pub shared_with: Option<String>,
+    /// There is no storage class of this name.
+    pub is_class_missing: bool,
+}
+
+impl Storage {
+    /// A PersistentVolume as it is now. The MiniClusters that this is news for: those of the same disk.
+    pub(super) fn disk(&mut self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
+        let before = match &disk {
+            Some(disk) => self.disks.insert(volume.to_owned(), disk.clone()),
+            None => self.disks.remove(volume),
+        };
+        if before == disk {
+            return Vec::new();
+        }
+        let is_same = |other: &&Disk| [&before, &disk].into_iter().flatten().any(|it| it.text == other.text);
+        self.disks.values().filter(is_same).map(|disk| disk.cluster.clone()).collect()
+    }
+
+    /// A list of PersistentVolumes is complete: what it has not is gone. The MiniClusters that have a disk.
+    pub(super) fn keep_disks(&mut self, listed: &HashSet<String>) -> Vec<Key> {
+        self.disks.retain(|volume, _| listed.contains(volume));
+        self.has_listed_disks = true;
+        self.clusters()
+    }
+
+    /// The storage classes as they are now; none: they are not for us to see. The MiniClusters that this may be news for.
+    pub(super) fn classes(&mut self, names: Option<BTreeSet<String>>) -> Vec<Key> {
+        let classes = names.map_or(Classes::Forbidden, Classes::Listed);
+        if self.classes == classes {
+            return Vec::new();
+        }
+        self.classes = classes;
+        self.clusters()
+    }
+
+    fn clusters(&self) -> Vec<Key> {
+        self.disks.values().map(|disk| disk.cluster.clone()).collect()
+    }
+
+    /// The CSI volumes of a MiniCluster. None: not everything has been listed.
+    pub(super) fn seen(&self, cluster: &ValidMiniCluster) -> Option<Vec<DiskSeen>> {
+        if !self.has_listed_disks || self.classes == Classes::NotListed {
+            return None;
+        }
+        let seen = cluster.volumes.iter().filter_map(|volume| {
+            let (driver, handle) = volume.source.disk()?;
+            let text = disk(driver, handle);
+            let other = self.disks.iter().find(|(name, other)| **name != volume.name && other.text == text);
+            Some(DiskSeen {
+                key: volume.key.clone(),
+                driver: driver.to_owned(),
+                handle: handle.to_owned(),
+                class: volume.storage_class.clone(),
+                shared_with: other.map(|(name, _)| name.clone()),
+                is_class_missing: matches!(&self.classes, Classes::Listed(all) if !all.contains(&volume.storage_class)),
+            })
+        });
+        Some(seen.collect())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn disk_of(cluster: &str, text: &str) -> Option<Disk> {
+        Some(Disk { text: text.into(), cluster: Key::new("ns", cluster) })
+    }
+
+    fn names(keys: &[Key]) -> Vec<&str> {
+        keys.iter().map(|key| key.name.as_str()).collect()
+    }
+
+    #[test]
+    fn those_of_one_disk_are_told_when_one_comes_or_goes() {
+        let mut storage = Storage::default();
+        assert_eq!(names(&storage.disk("pv-a", disk_of("a", "d 1"))), ["a"]);
+        assert_eq!(names(&storage.disk("pv-b", disk_of("b", "d 2"))), ["b"]);
+        assert_eq!(names(&storage.disk("pv-c", disk_of("c", "d 1"))), ["a", "c"]);
+        assert!(storage.disk("pv-c", disk_of("c", "d 1")).is_empty(), "no news");
+        assert_eq!(names(&storage.disk("pv-c", None)), ["a"]);
+        assert!(storage.disk("unknown", None).is_empty());
+        assert_eq!(names(&storage.keep_disks(&HashSet::from(["pv-a".to_owned()]))), ["a"]);
+    }
+
+    #[test]
+    fn nothing_is_said_before_everything_has_been_listed() {
+        let spec = "volumes: {data: {storageClass: fast, driver: d, volumeHandle: h, secret: s}, here: {path: /d}}\n\
+                    containers: [{image: a, command: b, volumes: {data: {path: /d}, here: {path: /e}}}]";
+        let cluster = crate::testing::cluster(spec);
+        let mut storage = Storage::default();
+        storage.disk("ns.mc.data", disk_of("mc", "d h"));
+        storage.disk("other", disk_of("other", "d h"));
+        assert_eq!(storage.seen(&cluster), None);
+        storage.keep_disks(&HashSet::from(["ns.mc.data".to_owned(), "other".to_owned()]));
+        assert_eq!(storage.seen(&cluster), None);
+        assert_eq!(names(&storage.classes(Some(BTreeSet::new()))), ["mc", "other"]);
+        let seen = storage.seen(&cluster).unwrap();
+        assert_eq!((seen.len(), seen[0].shared_with.as_deref(), seen[0].is_class_missing), (1, Some("other"), true));
+        storage.classes(Some(BTreeSet::from(["fast".to_owned()])));
+        storage.disk("other", None);
+        let seen = storage.seen(&cluster).unwrap();
+        assert_eq!((seen[0].shared_with.as_deref(), seen[0].is_class_missing), (None, false), "its own is none other");
+        assert!(storage.classes(Some(BTreeSet::from(["fast".to_owned()]))).is_empty(), "no news");
+        storage.classes(None);
+        assert!(!storage.seen(&cluster).unwrap()[0].is_class_missing, "what may not be seen is not missing");
+    }
+}

@@ -1,0 +1,79 @@
+//! What an operator asked the API server for, and what it may ask for.
+
+use std::collections::BTreeSet;
+
+use flux_operator::install::Permission;
+
+/// A call that the operator made.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Call {
+    pub verb: String,
+    pub group: String,
+    pub resource: String,
+    pub name: String,
+    pub status: u16,
+}
+
+impl Call {
+    pub fn of(method: &str, uri: &http::Uri) -> Call {
+        let parts: Vec<&str> = uri.path().trim_matches('/').split('/').collect();
+        let (group, rest) = match parts.as_slice() {
+            ["api", _, rest @ ..] => ("", rest),
+            ["apis", group, _, rest @ ..] => (*group, rest),
+            other => ("?", other),
+        };
+        let rest = if rest.first() == Some(&"namespaces") && rest.len() > 2 { &rest[2..] } else { rest };
+        let name = rest.get(1).copied().unwrap_or_default();
+        let resource = match rest {
+            [resource, _, subresource] => format!("{resource}/{subresource}"),
+            [resource, ..] => (*resource).to_owned(),
+            [] => String::new(),
+        };
+        let is_watch = uri.query().is_some_and(|query| query.contains("watch=true") || query.contains("watch=1"));
+        let verb = match (method, name) {
+            ("GET", "") if is_watch => "watch",
+            ("GET", "") => "list",
+            ("GET", _) => "get",
+            ("POST", _) => "create",
+            ("PATCH", _) => "patch",
+            ("PUT", _) => "update",
+            ("DELETE", "") => "deletecollection",
+            ("DELETE", _) => "delete",
+            _ => "?",
+        };
+        Call { verb: verb.into(), group: group.into(), resource, name: name.into(), status: 0 }
+    }
+
+    /// What a role has to allow.
+    pub fn permission(&self) -> (&str, &str, &str) {
+        (&self.group, &self.resource, &self.verb)
+    }
+
+    pub fn is_read(&self) -> bool {
+        matches!(self.verb.as_str(), "get" | "list" | "watch")
+    }
+
+    /// The documented label on pods, which is not counted.
+    pub fn is_label(&self) -> bool {
+        self.verb == "patch" && self.resource == "pods/status"
+    }
+}
+
+/// All that some permissions allow, but what no call shows.
+pub fn granted<'a>(permissions: &[&'a [Permission]]) -> BTreeSet<(&'a str, &'a str, &'a str)> {
+    // Checked by an admission plugin, never by a call.
+    let by_admission = ("flux-framework.org", "miniclusters/finalizers", "update");
+    let all = permissions.iter().copied().flatten();
+    let all = all
+        .flat_map(|Permission { group, resource, verbs, .. }| verbs.iter().map(move |verb| (*group, *resource, *verb)));
+    all.filter(|it| *it != by_admission).collect()
+}
+
+/// Whether calls and permissions are the same.
+pub fn assert_exactly(calls: &[Call], permissions: &[&[Permission]]) {
+    let forbidden: Vec<&Call> = calls.iter().filter(|call| call.status == 403).collect();
+    assert!(forbidden.is_empty(), "permissions are missing: {forbidden:#?}");
+    let used: BTreeSet<_> = calls.iter().map(Call::permission).collect();
+    let unused: Vec<_> = granted(permissions).into_iter().filter(|it| !used.contains(it)).collect();
+    assert!(unused.is_empty(), "permissions that nothing uses: {unused:#?}");
+}

@@ -1,0 +1,169 @@
+//! The installation on a real API server: what is admitted, and that one namespace is enough where one is served.
+
+use std::collections::BTreeSet;
+use std::time::Duration;
+
+use clap::Parser;
+use flux_operator::install;
+use flux_operator::lease::Candidate;
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::core::v1::{Namespace, Pod};
+use kube::Api;
+use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, Call, Calls, apply, test, until};
+
+const DIGEST: &str = "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+
+fn settings(arguments: &[&str]) -> install::Settings {
+    #[derive(Debug, Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        settings: install::Settings,
+    }
+    Arguments::parse_from([&["install"][..], arguments].concat()).settings
+}
+
+fn without_deployment(manifests: &str) -> String {
+    let others = manifests.split("\n---\n").filter(|document| !document.contains("kind: Deployment\n"));
+    others.collect::<Vec<_>>().join("\n---\n")
+}
+
+async fn pods(api: &Api<Pod>, selector: &str) -> Vec<Pod> {
+    api.list(&ListParams::default().labels(selector)).await.unwrap().items
+}
+
+#[test]
+fn an_installation_for_one_namespace_serves_it_with_nothing_beyond() {
+    test("one-namespace", async |bed| {
+        let arguments = ["--namespaced", "--without-crd", "--namespace", &bed.namespace];
+        let manifests = install::manifests(&settings(&arguments)).unwrap();
+        assert!(!manifests.contains("kind: CustomResourceDefinition") && !manifests.contains("kind: Namespace\n"));
+        // The operator runs in this process.
+        apply(&without_deployment(&manifests));
+        let kubeconfig = bed.kubeconfig_of(install::NAME);
+        let calls = Calls::default();
+        let (namespace, identity) = (bed.namespace.clone(), "one".to_owned());
+        let candidate = Candidate { namespace, identity, duration: Duration::from_secs(3) };
+        let operator = bed.operator_as(&kubeconfig, calls.clone(), |it| it.candidate = Some(candidate)).await;
+
+        let spec = json!({
+            "size": 1, "maxSize": 2, "cleanupPods": true, "ttlSecondsAfterFinished": 0,
+            "containers": [
+                { "image": "app:1", "command": "hostname", "runFlux": true },
+                { "image": "db:1", "name": "db", "ports": [5432] },
+            ],
+            "services": [{ "image": "cache:1", "name": "cache" }],
+        });
+        bed.create("mc", spec).await.unwrap();
+        bed.pods("mc", 1).await;
+        bed.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
+        bed.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
+        let pods = bed.pods("mc", 2).await;
+        for pod in pods.values() {
+            bed.run_pod(pod).await;
+        }
+        bed.when_condition("mc", "Ready", "True").await;
+        bed.end_pod(&pods[&0], 0, "Completed", "").await;
+        until("it has lived its time", async || {
+            bed.reap("mc").await;
+            bed.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
+        })
+        .await;
+
+        let volumes = json!({
+            "size": 1, "volumes": { "data": { "path": "/tmp/data" } },
+            "containers": [{ "image": "app:1", "command": "ls", "volumes": { "data": { "path": "/data" } } }],
+        });
+        bed.create("volumes", volumes).await.unwrap();
+        let status = bed.when("volumes", "refused", |status| status["reason"] == "Forbidden").await["status"].clone();
+        let message = status["message"].as_str().unwrap();
+        assert!(message.starts_with("spec.volumes: ") && message.contains("claimName"), "{message}");
+        operator.stop().await;
+
+        let refused: BTreeSet<Call> = calls.all().into_iter().filter(|call| call.status == 403).collect();
+        let refused: BTreeSet<_> = refused.iter().map(Call::permission).collect();
+        // It looks whether it may, once, and goes on without.
+        let wanted = [
+            ("", "nodes", "list"),
+            ("", "persistentvolumes", "create"),
+            ("", "persistentvolumes", "list"),
+            ("storage.k8s.io", "storageclasses", "list"),
+        ];
+        assert_eq!(refused, BTreeSet::from(wanted));
+        let account = format!("--as=system:serviceaccount:{}:{}", bed.namespace, install::NAME);
+        for (verb, resource, is_allowed) in
+            [("list", "pods", true), ("create", "secrets", true), ("list", "secrets", false)]
+        {
+            let can =
+                |namespace: &str| bed.kubectl(&["auth", "can-i", &account, verb, resource, "--namespace", namespace]);
+            assert_eq!(can(&bed.namespace).is_ok(), is_allowed, "{verb} {resource}");
+            assert!(can("default").is_err(), "{verb} {resource} elsewhere");
+        }
+    });
+}
+
+#[test]
+fn the_operators_pods_are_admitted_where_pods_are_restricted() {
+    test("restricted", async |bed| {
+        // As it is installed for all: the label is the installation's own.
+        let all: Api<Pod> = Api::namespaced(bed.client.clone(), install::NAME);
+        let operators = "app.kubernetes.io/component=operator";
+        until("both replicas are there", async || (pods(&all, operators).await.len() == 2).then_some(())).await;
+
+        let label = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "restricted" } } });
+        let namespaces: Api<Namespace> = Api::all(bed.client.clone());
+        namespaces.patch(&bed.namespace, &PatchParams::default(), &Patch::Merge(label)).await.unwrap();
+        let arguments = ["--namespaced", "--without-crd", "--namespace", &bed.namespace];
+        apply(&install::manifests(&settings(&arguments)).unwrap());
+        let namespace = bed.namespace.clone();
+        let job = install::Migration { manifests: true, image: "operator:test".into(), namespace };
+        apply(&install::migration(&job).unwrap());
+        for selector in [operators, "batch.kubernetes.io/job-name=flux-operator-migrate"] {
+            let what = format!("{selector} has a pod");
+            until(&what, async || (pods(&bed.api(), selector).await.len() == 1).then_some(())).await;
+        }
+
+        let plain =
+            json!({ "metadata": { "name": "plain" }, "spec": { "containers": [{ "name": "a", "image": "a" }] } });
+        let plain: Pod = serde_json::from_value(plain).unwrap();
+        for api in [all, bed.api()] {
+            let error = api.create(&PostParams::default(), &plain).await.unwrap_err().to_string();
+            assert!(error.contains("violates PodSecurity \"restricted"), "{error}");
+        }
+    });
+}
+
+async fn images(bed: &Bed, cluster: &str) -> BTreeSet<String> {
+    let pod = serde_json::to_value(&bed.pods(cluster, 1).await[&0]).unwrap();
+    let lists = [&pod["spec"]["initContainers"], &pod["spec"]["containers"]];
+    let all = lists.into_iter().filter_map(Value::as_array).flatten();
+    all.filter_map(|container| container["image"].as_str().map(str::to_owned)).collect()
+}
+
+#[test]
+fn every_image_can_be_given_by_its_digest() {
+    test("digest", async |bed| {
+        let [operator, agent, view, app] =
+            ["operator", "agent", "view", "app"].map(|name| format!("r.example/{name}{DIGEST}"));
+        let arguments = ["--image", &operator, "--agent-image", &agent, "--view-image", &view];
+        let manifests: Vec<Value> =
+            serde_saphyr::from_multiple(&install::manifests(&settings(&arguments)).unwrap()).unwrap();
+        let deployment = manifests.iter().find(|document| document["kind"] == "Deployment").unwrap();
+        let container = &deployment["spec"]["template"]["spec"]["containers"][0];
+        assert_eq!(container["image"], operator.as_str());
+        for (name, image) in [("FLUX_AGENT_IMAGE", &agent), ("FLUX_VIEW_IMAGE", &view)] {
+            let variables = container["env"].as_array().unwrap();
+            assert!(variables.contains(&json!({ "name": name, "value": image })), "{variables:#?}");
+        }
+
+        let running = bed.operator_of(Calls::default(), |it| {
+            (it.options.agent_image, it.options.view_image) = (agent.clone(), view.clone());
+        });
+        let running = running.await;
+        bed.create("mc", json!({ "size": 1, "containers": [{ "image": app, "command": "hostname" }] })).await.unwrap();
+        assert_eq!(images(&bed, "mc").await, BTreeSet::from([agent, view, app]));
+        running.stop().await;
+    });
+}
