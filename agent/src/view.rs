@@ -63,7 +63,7 @@ pub fn view(options: &Options, log: Log) -> Result<(), Failure> {
         tidy(options);
     }
     result?;
-    links(options)?;
+    links(&options.mount)?;
     let files = Files::new(Path::new("/"), "view");
     let us = crate::plan::Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
     files.file(&marker.to_string_lossy(), crate::plan::Mode(0o644), us, mark.as_bytes())?;
@@ -113,8 +113,8 @@ fn tidy(options: &Options) {
 }
 
 /// The documented paths below the view lead to the configuration root; a view's real folders stay.
-fn links(options: &Options) -> Result<(), Failure> {
-    let files = Files::new(&options.mount, "view");
+fn links(mount: &Path) -> Result<(), Failure> {
+    let files = Files::new(mount, "view");
     for (path, target) in [
         ("/view/run", "../config/run"),
         ("/view/curve", "../config/curve"),
@@ -123,9 +123,9 @@ fn links(options: &Options) -> Result<(), Failure> {
         ("/view/etc/flux/system", "../../../config/etc/flux/system"),
         ("/software", SOFTWARE_DIR),
     ] {
-        let folder = options.mount.join(path.trim_start_matches('/'));
+        let folder = mount.join(path.trim_start_matches('/'));
         // Through a link the path would lead out of the view.
-        let through_link = folder.ancestors().skip(1).take_while(|up| *up != options.mount).any(Path::is_symlink);
+        let through_link = folder.ancestors().skip(1).take_while(|up| *up != mount).any(Path::is_symlink);
         if !through_link {
             files.link(path, target)?;
         }

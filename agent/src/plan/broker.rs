@@ -80,10 +80,9 @@ pub fn documented_links(scene: &Scene) -> Vec<Planned> {
 }
 
 /// Where Design 3.3 has the broker's configuration, if that can be written: the folder, or the file in one that is there.
-/// Only where clusters are of that kind: Flux is the image's own, and a user is made for it.
 fn system_link(scene: &Scene) -> Option<Planned> {
     let facts = scene.facts;
-    if scene.spec.view.enabled || scene.spec.runner.user.is_none() {
+    if !scene.is_system_like() {
         return None;
     }
     let config = scene.paths.broker_config_dir();

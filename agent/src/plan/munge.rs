@@ -9,10 +9,9 @@ pub const KEY: &str = "/etc/munge/munge.key";
 /// Where its socket is.
 const RUN_DIR: &str = "/run/munge";
 
-/// Only where clusters are of that kind: Flux is the image's own, and a user is made for it.
 pub fn steps(scene: &Scene) -> Vec<Planned> {
     let facts = scene.facts;
-    let is_wanted = !scene.spec.view.enabled && scene.spec.runner.user.is_some() && facts.uid == 0;
+    let is_wanted = scene.is_system_like() && facts.uid == 0;
     if !is_wanted || !facts.is_present(PROGRAM) || !facts.is_present(KEY) {
         return Vec::new();
     }

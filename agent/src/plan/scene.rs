@@ -56,6 +56,11 @@ impl<'a> Scene<'a> {
         self.identity = Identity::of(None, self.facts);
     }
 
+    /// Design 3.3's kind of cluster: Flux is the image's own, and a user is made for it.
+    pub fn is_system_like(&self) -> bool {
+        !self.spec.view.enabled && self.spec.runner.user.is_some()
+    }
+
     /// What a person should know about the plan.
     pub fn notices(&self) -> Vec<String> {
         let spec = self.spec;

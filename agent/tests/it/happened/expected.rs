@@ -1,0 +1,165 @@
+//! Environment and files as a plan's steps leave them, worked out from the plan's JSON alone.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use crate::image::{Node, Tree, What};
+
+/// What is expected of a pod.
+pub struct Expected {
+    pub us: (u32, u32),
+    pub tree: Tree,
+    pub environment: BTreeMap<String, String>,
+    pub directory: String,
+    /// What is launched: argv, environment, working directory, ids.
+    pub launched: Vec<Launched>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub struct Launched {
+    pub argv: Vec<String>,
+    pub environment: BTreeMap<String, String>,
+    pub directory: String,
+    pub ids: (u64, u64),
+}
+
+/// What a snippet of the test does: the test says it, since a plan has only its source.
+pub type Effect = fn(&str, &mut Expected);
+
+pub fn nothing(name: &str, _: &mut Expected) {
+    panic!("there is no snippet {name} in this spec")
+}
+
+pub fn text<'a>(value: &'a Value, name: &str) -> &'a str {
+    value[name].as_str().unwrap_or_else(|| panic!("no {name} in {value}"))
+}
+
+fn owner(value: &Value) -> (u32, u32) {
+    let id = |name: &str| u32::try_from(value[name].as_u64().unwrap()).unwrap();
+    (id("uid"), id("gid"))
+}
+
+fn parent(path: &str) -> &str {
+    path.rsplit_once('/').map_or("", |(parent, _)| parent)
+}
+
+impl Expected {
+    fn word(&self, word: &Value) -> String {
+        let Some(parts) = word.as_array() else { return word.as_str().unwrap().to_owned() };
+        let part = |part: &Value| match part.get("env") {
+            Some(name) => self.environment.get(name.as_str().unwrap()).cloned().unwrap_or_default(),
+            None => text(part, "text").to_owned(),
+        };
+        parts.iter().map(part).collect()
+    }
+
+    fn change(&mut self, change: &Value) {
+        let name = text(change, "name").to_owned();
+        match text(change, "change") {
+            "set" => {
+                let value = self.word(&change["value"]);
+                self.environment.insert(name, value);
+            }
+            "default" => {
+                self.environment.entry(name).or_insert_with(|| text(change, "value").to_owned());
+            }
+            "append" => {
+                let (value, separator) = (text(change, "value"), text(change, "separator"));
+                let old = self.environment.get(&name).filter(|old| !old.is_empty());
+                let new = match old {
+                    None => value.to_owned(),
+                    Some(old) if old.split(separator).any(|part| part == value) => old.clone(),
+                    Some(old) => format!("{old}{separator}{value}"),
+                };
+                self.environment.insert(name, new);
+            }
+            "remove" => {
+                self.environment.remove(&name);
+            }
+            other => panic!("unknown change {other}"),
+        }
+    }
+
+    fn folders(&mut self, path: &str) {
+        if path.is_empty() || self.tree.get(path).is_some_and(|node| node.what == What::Folder) {
+            return;
+        }
+        self.folders(parent(path));
+        self.put(path, 0o755, self.us, What::Folder);
+    }
+
+    pub fn put(&mut self, path: &str, mode: u32, owner: (u32, u32), what: What) {
+        self.tree.insert(path.to_owned(), Node { mode, owner, what });
+    }
+
+    fn account(&mut self, path: &str, name: &str, line: String) {
+        let us = self.us;
+        let node =
+            self.tree.entry(path.into()).or_insert(Node { mode: 0o644, owner: us, what: What::File(Vec::new()) });
+        let What::File(bytes) = &mut node.what else { panic!("{path} is no file") };
+        let known = String::from_utf8(bytes.clone()).unwrap();
+        if !known.lines().any(|line| line.starts_with(&format!("{name}:"))) {
+            bytes.extend_from_slice(line.as_bytes());
+        }
+    }
+
+    fn content(&self, content: &Value) -> Vec<u8> {
+        if let Some(text) = content["text"].as_str() {
+            return text.into();
+        }
+        if let Some(source) = content["curve"]["source"].as_str().or(content["secret"]["source"].as_str()) {
+            let What::File(bytes) = &self.tree[source].what else { panic!("{source} is no file") };
+            return bytes.clone();
+        }
+        let exports = content["exports"].as_object().unwrap_or_else(|| panic!("unknown content {content}"));
+        let line =
+            |(name, word): (&String, &Value)| format!("export {name}='{}'\n", self.word(word).replace('\'', r"'\''"));
+        exports.iter().map(line).collect::<String>().into()
+    }
+
+    pub fn step(&mut self, step: &Value, effect: Effect) {
+        match text(step, "step") {
+            "environment" => step["changes"].as_array().unwrap().iter().for_each(|change| self.change(change)),
+            "directory" | "file" => {
+                let path = text(step, "path");
+                self.folders(parent(path));
+                let what = match step.get("content") {
+                    Some(content) => What::File(self.content(content)),
+                    None => What::Folder,
+                };
+                let mode = u32::from_str_radix(text(step, "mode"), 8).unwrap();
+                self.put(path, mode, owner(&step["owner"]), what);
+            }
+            "link" => {
+                let path = text(step, "path");
+                self.folders(parent(path));
+                if self.tree.get(path).is_none_or(|node| matches!(node.what, What::Link(_))) {
+                    self.put(path, 0, self.us, What::Link(text(step, "target").into()));
+                }
+            }
+            "user" => {
+                let (name, home, (uid, gid)) = (text(step, "name"), text(step, "home"), owner(step));
+                self.account("/etc/passwd", name, format!("{name}:x:{uid}:{gid}::{home}:/bin/sh\n"));
+                self.account("/etc/group", name, format!("{name}:x:{gid}:\n"));
+            }
+            "give" => {
+                if let Some(node) = self.tree.get_mut(text(step, "path")).filter(|node| node.mode & 0o002 == 0) {
+                    node.owner = owner(&step["owner"]);
+                }
+            }
+            "snippet" => effect(text(step, "name"), self),
+            "launch" => {
+                let ids = step.get("run_as").map_or(self.us, owner);
+                self.launched.push(Launched {
+                    argv: step["argv"].as_array().unwrap().iter().map(|word| self.word(word)).collect(),
+                    environment: self.environment.clone(),
+                    directory: self.directory.clone(),
+                    ids: (ids.0.into(), ids.1.into()),
+                });
+            }
+            "wait-parent" | "wait-socket" | "publish-archive" | "stay" => {}
+            other => panic!("unknown step {other}"),
+        }
+    }
+}

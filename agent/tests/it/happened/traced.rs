@@ -1,0 +1,121 @@
+//! What the agent writes and starts, seen by strace: what its plan names, and nothing else.
+
+use std::collections::BTreeMap;
+
+use super::{facts, mini_cluster, planned, pod_image, spec_of};
+use crate::image::{self, AGENT, Container, RECORD, need_strace};
+
+/// One system call of a trace that went well: `pid name(words) = result`.
+struct Call {
+    pid: String,
+    name: String,
+    words: String,
+    result: String,
+}
+
+/// The calls of a trace, in the order in which they ended.
+fn calls(trace: &str) -> Vec<Call> {
+    let mut unfinished = BTreeMap::new();
+    let mut calls = Vec::new();
+    for line in trace.lines() {
+        let Some((pid, rest)) = line.split_once(' ') else { continue };
+        let rest = rest.trim_start();
+        if let Some(begin) = rest.strip_suffix("<unfinished ...>") {
+            unfinished.insert(pid, begin.to_owned());
+            continue;
+        }
+        let whole = match rest.strip_prefix("<... ").and_then(|rest| rest.split_once("resumed>")) {
+            Some((_, end)) => unfinished.remove(pid).unwrap_or_default() + end,
+            None => rest.to_owned(),
+        };
+        let Some((name, words)) = whole.split_once('(') else { continue };
+        let Some((words, result)) = words.rsplit_once(" = ").filter(|(_, result)| !result.starts_with('-')) else {
+            continue;
+        };
+        let [pid, name, words, result] = [pid, name, words, result].map(|text| text.trim().to_owned());
+        calls.push(Call { pid, name, words, result });
+    }
+    calls
+}
+
+/// The text in quotes of a call's words.
+fn quoted(words: &str) -> Vec<&str> {
+    words.split('"').skip(1).step_by(2).collect()
+}
+
+#[test]
+fn nothing_else_is_written_and_nothing_else_is_started() {
+    need_strace();
+    let case = mini_cluster(
+        "
+size: 1
+containers:
+- image: debian:12
+  fluxUser: {name: flux, uid: 1002}
+  command: /usr/bin/true
+  commands:
+    init: export A=1
+    post: export B=2",
+    );
+    let spec = spec_of(&case.input);
+    let image = pod_image(&case, &spec, 1);
+    let mut container = Container::new(&image, "mc-0", &[AGENT, "run"]);
+    let log = image.at(RECORD).join("trace").display().to_string();
+    let strace = ["strace", "-f", "-s", "4096", "-o", &log, "-e", "trace=file,process", "-e", "signal=none"];
+    container.outside = strace.map(str::to_owned).into();
+    let plan = planned(&case.input, 0, &facts(&image, &spec, 0, &container));
+    let ended = image::run(&[container]);
+    assert_eq!(ended[0].code, 0, "{ended:?}");
+
+    let steps = plan[0]["steps"].as_array().unwrap();
+    let planned_paths: Vec<&str> = steps.iter().filter_map(|step| step["path"].as_str()).collect();
+    let calls = calls(&std::fs::read_to_string(log).unwrap());
+    let is_agent = |call: &Call| call.name == "execve" && call.words.starts_with(&format!("\"{AGENT}\""));
+    // strace's own child, env and chroot come before the agent.
+    let begin = calls.iter().position(is_agent).unwrap();
+    let mut threads = vec![calls[begin].pid.as_str()];
+    let mut written = std::collections::BTreeSet::new();
+    for call in &calls[begin..] {
+        if !threads.contains(&call.pid.as_str()) {
+            continue; // a child: it runs another program, or is about to
+        }
+        if call.name.starts_with("clone") && call.words.contains("CLONE_THREAD") {
+            threads.push(&call.result);
+        }
+        let writes = match call.name.as_str() {
+            "open" | "openat" => {
+                ["O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC"].iter().any(|flag| call.words.contains(flag))
+            }
+            name => {
+                ["mkdir", "rename", "unlink", "rmdir", "link", "chmod", "chown", "mknod", "truncate", "utime"]
+                    .iter()
+                    .any(|part| name.contains(part))
+                    && name != "readlink"
+                    && name != "readlinkat"
+            }
+        };
+        if writes {
+            written.extend(quoted(&call.words).into_iter().map(str::to_owned));
+        }
+    }
+    let is_planned = |path: &str| {
+        let whole = path.replace("/.", "/").replace(".runner.new", "");
+        let is_above = |planned: &&str| planned.starts_with(&format!("{path}/"));
+        planned_paths.contains(&path)
+            || (path.ends_with(".runner.new") && planned_paths.contains(&whole.as_str()))
+            || planned_paths.iter().any(is_above)
+            || ["/etc/passwd", "/etc/group", "/dev/null", "/dev/ptmx"].contains(&path)
+            || path.starts_with("/dev/pts/")
+            || path.starts_with("/proc/self/fd/")
+    };
+    let unplanned: Vec<&String> = written.iter().filter(|path| !is_planned(path)).collect();
+    assert!(unplanned.is_empty(), "{unplanned:?}");
+    let missed: Vec<&&str> = planned_paths.iter().filter(|path| !image.at(path).exists()).collect();
+    assert!(missed.is_empty() && written.len() > 10, "{missed:?} {written:?}");
+
+    let started = calls[begin..].iter().filter(|call| call.name == "execve");
+    let programs: Vec<&str> = started.map(|call| quoted(&call.words)[0]).collect();
+    let flux = "/mnt/flux/view/bin/flux";
+    let want = [AGENT, "/usr/bin/bash", AGENT, flux, flux, "/usr/bin/true", AGENT];
+    assert_eq!(programs, want, "the agent, one shell, its report after each snippet, Flux with what Flux runs");
+}
