@@ -1,13 +1,17 @@
 //! `AgentSpec`: all that a pod needs to know, as TOML in a ConfigMap. Written by the operator, read by the agent.
 //!
 //! Versioned; unknown fields are refused. Everything but `name` has a default, so that a person can write one by hand
-//! for a plain Indexed Job. The curve certificate is not in it: it is a Secret, mounted beside it.
+//! for a plain Indexed Job (`AGENTSPEC.md` beside `src` is made from these types). The curve certificate is not in it: it
+//! is a Secret, mounted beside it.
 
 use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
 use crate::words::Word;
+
+#[cfg(all(test, feature = "crd"))]
+mod reference;
 
 /// The version of the contract. Raised when an older agent would misread a newer spec.
 pub const VERSION: u32 = 1;
@@ -48,6 +52,7 @@ fn submit_command() -> Vec<String> {
 
 /// The spec of one MiniCluster's pods.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct AgentSpec {
     /// Version of this format: 1.
@@ -104,6 +109,7 @@ pub struct AgentSpec {
 
 /// The view that brings Flux.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct View {
     /// Flux comes from a view; false: from the runner's own image.
@@ -125,6 +131,7 @@ impl Default for View {
 
 /// How the brokers find each other.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Network {
     /// Name of the headless Service, the pods' subdomain.
@@ -152,6 +159,7 @@ impl Default for Network {
 
 /// A lead broker in another cluster.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct RemoteLead {
     /// Host name or address; the first host of the list.
@@ -163,6 +171,7 @@ pub struct RemoteLead {
 
 /// Which scheduler to load.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum SchedulerKind {
     /// Flux's own.
@@ -173,6 +182,7 @@ pub enum SchedulerKind {
 
 /// Options of Flux.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Flux {
     /// Level of the broker's messages on standard error, 0 to 7.
@@ -234,6 +244,7 @@ impl Default for Flux {
 
 /// What is logged.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Logging {
     /// Nothing but the job's output and errors.
@@ -261,6 +272,7 @@ impl Default for Logging {
 
 /// What the lead does once the instance is up.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "kebab-case", tag = "mode", deny_unknown_fields)]
 pub enum Program {
     /// Nothing: the broker stays up until it is shut down.
@@ -285,14 +297,18 @@ pub enum Program {
 
 /// A line of a batch: its text as the user wrote it, and its number (blank lines count).
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct BatchLine {
+    /// Names the files of its output.
     pub number: u32,
+    /// What follows `flux submit` and its flags.
     pub text: String,
 }
 
 /// The container that runs Flux.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Runner {
     /// No initial program even if one is given (`broker.rc2_none`).
@@ -326,6 +342,7 @@ pub struct Runner {
 
 /// The Flux RESTful API. Its key, user and token are files of the mounted Secret.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Restful {
     /// Address of its repository.
@@ -380,8 +397,10 @@ impl Default for Runner {
 
 /// The user to run Flux as, made if missing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct User {
+    /// Its name.
     pub name: String,
     /// Used only if the user must be made.
     pub uid: u32,
@@ -392,35 +411,47 @@ pub struct User {
 
 /// The user's shell source, in the order of running.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Snippets {
+    /// First of all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<String>,
+    /// Once Flux's files are there.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_command: Option<String>,
+    /// Then this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre: Option<String>,
+    /// Then this one, on the lead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker_pre: Option<String>,
+    /// Then this one, on the followers, before they wait for their parent.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_pre: Option<String>,
+    /// After Flux has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub post: Option<String>,
 }
 
 /// A container beside the runner whose entrypoint is the agent.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Sidecar {
     /// Wait for the broker's socket before the command.
     #[serde(default = "yes")]
     pub wait_socket: bool,
+    /// First of all.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<String>,
+    /// Then this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_command: Option<String>,
+    /// Then this one.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre: Option<String>,
+    /// Then this one, before the socket is waited for.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_pre: Option<String>,
     /// Shell source.
@@ -429,6 +460,7 @@ pub struct Sidecar {
     /// A script to run in place of the command, byte for byte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<String>,
+    /// After the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub post: Option<String>,
 }

@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 /// One part of a word.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]
 pub enum Part {
     /// Text as it is.
@@ -17,6 +18,7 @@ pub enum Part {
 
 /// One word of a command. Serialized as a plain string where it refers to no variable, else as its parts.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(untagged)]
 pub enum Word {
     Literal(String),

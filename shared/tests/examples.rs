@@ -79,6 +79,24 @@ fn every_minicluster_becomes_the_spec_of_its_pods() {
 }
 
 #[test]
+fn a_spec_that_is_written_by_hand_fits_its_job() {
+    let mut found = 0;
+    for (file, _, documents) in manifests() {
+        let spec = documents.iter().find_map(|document| document.pointer("/data/agent.toml")?.as_str());
+        let Some(spec) = spec else { continue };
+        let spec = AgentSpec::from_toml(spec).unwrap_or_else(|error| panic!("{}: {error}", file.display()));
+        let job = documents.iter().find(|document| document["kind"] == "Job").unwrap();
+        assert_eq!(
+            (job["metadata"]["name"].as_str(), &job["spec"]["completions"]),
+            (Some(&*spec.name), &spec.size.into())
+        );
+        assert_eq!(job["spec"]["template"]["spec"]["subdomain"], spec.network.service);
+        found += 1;
+    }
+    assert!(found > 0);
+}
+
+#[test]
 fn every_file_has_one_minicluster_or_complete_objects_of_other_kinds() {
     for (file, _, documents) in manifests() {
         let miniclusters = documents.iter().filter(|document| is_minicluster(document)).count();
@@ -119,7 +137,8 @@ fn every_folder_has_its_manifest_and_explains_every_file_and_the_index_names_it(
         assert!(index.contains(&format!("]({})", name(&folder))), "{} is not in the index", folder.display());
         let readme = std::fs::read_to_string(folder.join("README.md")).unwrap();
         assert!(readme.starts_with(&format!("# {}\n", name(&folder))), "{}: its title", folder.display());
-        assert!(folder.join("minicluster.yaml").is_file(), "{} has no minicluster.yaml", folder.display());
+        let has = |file: &str| folder.join(file).is_file();
+        assert!(has("minicluster.yaml") || has("job.yaml"), "{} has no manifest", folder.display());
         for file in entries(&folder).iter().filter(|file| name(file) != "README.md") {
             assert!(readme.contains(name(file)), "{} is not explained", file.display());
         }
@@ -140,4 +159,43 @@ fn links_between_the_explanations_lead_somewhere() {
             assert!(target.exists(), "{}: {link}", page.display());
         }
     }
+}
+
+/// What the pages name in backticks as a field, such as `flux.container.source`, is one, in some version.
+#[test]
+fn fields_that_the_pages_name_are_there() {
+    let shapes = ["v1alpha1", "v1alpha2"].map(|version| {
+        let file = format!("{}/src/crd/shape/{version}.json", env!("CARGO_MANIFEST_DIR"));
+        serde_json::from_str::<Value>(&std::fs::read_to_string(file).unwrap()).unwrap()
+    });
+    // One of them is about the agent's own fields, which AGENTSPEC.md takes from the types.
+    let pages =
+        folders().into_iter().filter(|folder| name(folder) != "plain-job").map(|folder| folder.join("README.md"));
+    let others =
+        ["README.md", "../README.md", "../ARCHITECTURE.md", "../images/README.md", "../shared/COMPATIBILITY.md"];
+    let pages = pages.chain(others.map(|page| root().join(page)));
+    let (mut wrong, mut right) = (Vec::new(), 0);
+    for page in pages {
+        let text = std::fs::read_to_string(&page).unwrap();
+        let quoted =
+            text.lines().filter(|line| !line.starts_with("```")).flat_map(|line| line.split('`').skip(1).step_by(2));
+        for name in quoted.filter(|name| name.chars().all(|letter| letter.is_ascii_alphanumeric() || letter == '.')) {
+            let path: Vec<&str> = name.strip_prefix("spec.").unwrap_or(name).split('.').collect();
+            let is_file = matches!(path.last(), Some(&("yaml" | "conf" | "toml")));
+            if path.len() < 2 || is_file || !shapes.iter().any(|shape| field(shape, path[0]).is_some()) {
+                continue;
+            }
+            match shapes.iter().any(|shape| path.iter().try_fold(shape, |shape, name| field(shape, name)).is_some()) {
+                true => right += 1,
+                false => wrong.push(format!("{}: {name}", page.display())),
+            }
+        }
+    }
+    assert!(wrong.is_empty() && right > 5, "{right} are right; {}", wrong.join("\n"));
+}
+
+/// A field of a shape (`src/crd/shape.rs` says how they look), whether it is needed or not; that of each of a list.
+fn field<'a>(shape: &'a Value, name: &str) -> Option<&'a Value> {
+    let shape = shape.get(0).unwrap_or(shape);
+    shape.get(name).or_else(|| shape.get(format!("{name}!")))
 }

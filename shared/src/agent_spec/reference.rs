@@ -1,0 +1,134 @@
+//! The reference for people who write a spec by hand, made from the types: `shared/AGENTSPEC.md`.
+#![allow(clippy::disallowed_methods, reason = "the test renews a file")]
+
+use serde_json::Value;
+
+use super::AgentSpec;
+
+const HEAD: &str = "\
+# AgentSpec
+
+What `flux-agent run` reads in a pod: TOML, version 1, at `/etc/flux-agent/spec/agent.toml` or after `--spec`. The operator
+writes one for each MiniCluster; a person can for [any other Job](../examples/plain-job/README.md). Only `name` is needed,
+and an unknown field is an error. `flux-agent dry-run FILE` shows what it makes of a spec.
+
+A *word* is a string, or where it refers to variables of the container's environment a list of its parts:
+`[{ text = \"hello \" }, { env = \"USER\" }]`.
+
+<!-- made from shared/src/agent_spec.rs by `make generate` -->
+";
+
+struct Page {
+    types: Value,
+    text: String,
+}
+
+impl Page {
+    /// The name of the type that `schema` refers to, be it optional or not.
+    fn name<'a>(&self, schema: &'a Value) -> Option<&'a str> {
+        let one_of = schema["anyOf"].as_array().into_iter().flatten();
+        [schema].into_iter().chain(one_of).find_map(|one| one["$ref"].as_str()?.strip_prefix("#/$defs/"))
+    }
+
+    fn resolve(&self, schema: &Value) -> Value {
+        self.name(schema).map_or(schema.clone(), |name| self.types[name].clone())
+    }
+
+    /// How a value is written; none: it is a table of its own.
+    fn kind(&self, schema: &Value) -> Option<String> {
+        if self.name(schema) == Some("Word") {
+            return Some("word".into());
+        }
+        let schema = self.resolve(schema);
+        let name = schema["type"].as_str().or_else(|| schema["type"][0].as_str());
+        match name {
+            Some("array") => {
+                let each = self.kind(&schema["items"]).unwrap_or_else(|| self.fields(&schema["items"]));
+                Some(format!("list of {each}"))
+            }
+            Some("object") if schema["additionalProperties"]["type"] == "string" => Some("map of string".into()),
+            Some(name @ ("string" | "integer" | "boolean")) if schema["oneOf"].is_null() => Some(name.into()),
+            _ => {
+                let names: Option<Vec<&str>> =
+                    schema["oneOf"].as_array()?.iter().map(|one| one["const"].as_str()).collect();
+                Some(format!("`\"{}\"`", names?.join("\"` or `\"")))
+            }
+        }
+    }
+
+    /// Of a small table in one line.
+    fn fields(&self, schema: &Value) -> String {
+        let schema = self.resolve(schema);
+        let fields = schema["properties"].as_object().unwrap().iter();
+        let fields: Vec<String> =
+            fields.map(|(name, field)| format!("{name}: {}", self.kind(field).unwrap())).collect();
+        format!("{{{}}}", fields.join(", "))
+    }
+
+    /// A table, then the tables in it.
+    fn table(&mut self, path: &str, schema: &Value) {
+        let title = if path.is_empty() { "At the top".to_owned() } else { format!("`[{path}]`") };
+        self.text += &format!("\n## {title}\n\n{}\n\n", meaning(schema, path));
+        if schema["oneOf"].is_array() {
+            return self.modes(schema);
+        }
+        self.text += "| field | value | default | meaning |\n| --- | --- | --- | --- |\n";
+        let mut inner = Vec::new();
+        for (name, field) in schema["properties"].as_object().unwrap() {
+            let below = if path.is_empty() { name.clone() } else { format!("{path}.{name}") };
+            match self.kind(field) {
+                Some(kind) => {
+                    let needed = schema["required"].as_array().is_some_and(|all| all.contains(&name.as_str().into()));
+                    let default = match kind.as_str() {
+                        _ if needed => "needed".into(),
+                        "boolean" if field["default"].is_null() => "`false`".into(),
+                        _ => default(&field["default"]),
+                    };
+                    self.text += &format!("| `{name}` | {kind} | {default} | {} |\n", meaning(field, &below));
+                }
+                None if field["additionalProperties"].is_object() => {
+                    inner.push((format!("{below}.NAME"), self.resolve(&field["additionalProperties"])));
+                }
+                None => inner.push((below, self.resolve(field))),
+            }
+        }
+        inner.iter().for_each(|(path, schema)| self.table(path, schema));
+    }
+
+    /// A table of which `mode` says what else is in it.
+    fn modes(&mut self, schema: &Value) {
+        self.text += "| `mode` | other fields | meaning |\n| --- | --- | --- |\n";
+        for mode in schema["oneOf"].as_array().unwrap() {
+            let properties = mode["properties"].as_object().unwrap();
+            let name = properties["mode"]["const"].as_str().unwrap();
+            let others = properties.iter().filter(|(name, _)| *name != "mode");
+            let others: Vec<String> =
+                others.map(|(name, field)| format!("`{name}`: {}", self.kind(field).unwrap())).collect();
+            self.text += &format!("| `\"{name}\"` | {} | {} |\n", others.join(", "), meaning(mode, name));
+        }
+    }
+}
+
+fn default(value: &Value) -> String {
+    let is_empty =
+        value.as_array().is_some_and(Vec::is_empty) || value.as_object().is_some_and(serde_json::Map::is_empty);
+    if value.is_null() || is_empty { String::new() } else { format!("`{value}`") }
+}
+
+fn meaning(schema: &Value, what: &str) -> String {
+    let text = schema["description"].as_str().unwrap_or_else(|| panic!("{what} is not described"));
+    text.replace('\n', " ").replace('|', "\\|")
+}
+
+#[test]
+fn the_reference_is_that_of_the_types() {
+    let schema = schemars::schema_for!(AgentSpec).to_value();
+    let mut page = Page { types: schema["$defs"].clone(), text: HEAD.to_owned() };
+    page.table("", &schema);
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/AGENTSPEC.md");
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(file, &page.text).unwrap();
+    }
+    let current = std::fs::read_to_string(file).unwrap_or_default();
+    assert!(current == page.text, "{file} is stale: renew it with `make generate`");
+}
