@@ -39,6 +39,8 @@ use shell::{Outcome, Shell};
 const LAST_SNIPPET: &str = "post";
 /// How long a follower holds a stop back if the grace period of the pod is not known.
 const USUAL_HOLD: Duration = Duration::from_secs(20);
+/// A snippet that takes longer is named: whoever looks why nothing happens sees it in the log.
+const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
 
 /// How to execute, apart from what the plan says.
 #[derive(Debug, Clone)]
@@ -243,7 +245,8 @@ impl Executor<'_> {
             None => Shell::start(&self.supervisor, &self.session, strict)?,
         };
         let silent = self.log.quiet && name != LAST_SNIPPET && name != COMMAND;
-        let outcome = shell.run(&mut self.supervisor, &mut self.session, source, silent).await?;
+        let work = shell.run(&mut self.supervisor, &mut self.session, source, silent);
+        let outcome = if name == COMMAND { work.await } else { impatiently(self.log, name, work).await }?;
         self.timeline.record(name, begin);
         let said = || match shell.last_errors() {
             text if silent && !text.is_empty() => format!(": {}", text.lines().last().unwrap_or_default()),
@@ -306,6 +309,19 @@ impl Executor<'_> {
             Ok(()) => Ok(Flow::Next),
             Err(signal) => Ok(Flow::Exit(of_signal(signal))),
         }
+    }
+}
+
+/// Lets `work` go on, and says ever more rarely that it does.
+async fn impatiently<T>(log: Log, name: &'static str, work: impl Future<Output = T>) -> T {
+    let (begin, mut pause) = (Instant::now(), SNIPPET_IS_SLOW);
+    tokio::pin!(work);
+    loop {
+        if let Ok(done) = tokio::time::timeout(pause, &mut work).await {
+            return done;
+        }
+        log.info(name, &format!("the snippet {name} is still running after {} s", begin.elapsed().as_secs()));
+        pause *= 2;
     }
 }
 

@@ -143,7 +143,10 @@ fn broker(seen: &Seen) -> String {
         Ok(state) => {
             format!("{hostname} (rank {rank}) is in state {} for {} s{}", state.name, state.seconds, meaning(state))
         }
-        Err(silence) => format!("{hostname} (rank {rank}) does not answer: {silence}"),
+        Err(silence) => {
+            let remedy = if matches!(silence, Silence::NoSocket(_)) { ". The pod's log says what it does" } else { "" };
+            format!("{hostname} (rank {rank}) does not answer: {silence}{remedy}")
+        }
     }
 }
 

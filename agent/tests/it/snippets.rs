@@ -86,6 +86,13 @@ fn quiet_shows_the_job_and_post_and_the_reason_of_a_failure() {
 }
 
 #[test]
+fn a_snippet_that_takes_long_is_named_while_it_runs() {
+    let (code, stdout, stderr, _) = run_in("sh", "", "pre = 'sleep 6'", "echo job");
+    assert_eq!((code, stdout.as_str()), (0, "job\n"), "{stderr}");
+    assert_eq!(stderr.matches("the snippet pre is still running after 5 s").count(), 1, "{stderr}");
+}
+
+#[test]
 fn as_flux_keeps_its_variables_and_an_exit_trap_runs_at_the_end() {
     let side = r#"
         init = '''HOME=/elsewhere; asFlux="sudo -u flux -E HOME=$HOME -E FI_PROVIDER=efa"; trap "echo trapped" EXIT'''

@@ -60,6 +60,8 @@ fn a_follower_says_what_its_parent_lacks() {
         (state("join", 1), Ok(Link::Broken), "not connected yet"),
         (state("join", 60), Ok(Link::Steady), "has not let this broker in"),
     ];
+    let text = text_of(&Seen::new(&follower, Err(Silence::NoSocket("/x".into()))));
+    assert!(text.contains("has not started, or has ended. The pod's log says"), "{text}");
     for (state, link, want) in cases {
         let mut seen = Seen::new(&follower, state);
         seen.parent = Some(("mc-0.flux.".into(), link));
