@@ -182,7 +182,7 @@ fn objects(cluster: &ValidMiniCluster, facts: &Facts, context: &Context) -> Resu
 
 /// Refuses what this Kubernetes would drop.
 async fn check_version(objects: &render::Objects, context: &Context) -> Result<(), ReconcileError> {
-    if !render::needs::beyond_floor(objects) {
+    if !render::needs::beyond_floor(objects, context.index.nodes_mount_images()) {
         return Ok(());
     }
     let minor = context.reader.kubernetes_minor().await.map_err(ReconcileError::Version)?;

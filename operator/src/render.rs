@@ -33,6 +33,8 @@ pub mod storage;
 pub mod view;
 mod volumes;
 
+pub use volumes::IMAGE as VIEW_IMAGE_VOLUME;
+
 /// The view of clusters that name none: the oldest libc of the published ones, so it suits most images.
 pub const DEFAULT_VIEW_IMAGE: &str = "ghcr.io/converged-computing/flux-view-rocky:tag-9";
 /// The agent that belongs to this operator.

@@ -15,7 +15,8 @@ use super::view::ViewFrom;
 use super::{Options, some};
 
 const SOFTWARE: &str = "flux-software";
-const IMAGE: &str = "flux-view-image";
+/// The view's image, mounted.
+pub const IMAGE: &str = "flux-view-image";
 const SPEC: &str = "flux-agent-spec";
 const CURVE: &str = "flux-agent-curve";
 const USERS: &str = "flux-agent-users";

@@ -6,7 +6,9 @@ use k8s_openapi::jiff::Timestamp;
 use super::outcome::Outcome;
 use super::{Facts, Picture, VIEW_MOUNTED, VOLUMES_VALID, Verdict, rfc3339, short};
 use crate::observe::job::JobSeen;
+use crate::observe::pod::{PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
+use crate::render::VIEW_IMAGE_VOLUME;
 
 /// What a condition is about to say.
 struct Statement {
@@ -84,13 +86,12 @@ fn view(picture: &Picture, facts: &Facts) -> Option<Statement> {
     picture.job.filter(|job| job.mounts_view)?;
     // Where the job may have begun, nothing is taken away from it.
     let begun = facts.lead.is_some_and(|lead| lead.ready) || picture.pods.iter().any(|pod| pod.exit.is_some());
-    let failed = picture.pods.iter().filter(|_| !begun).find_map(|pod| Some((pod.index, pod.not_made.as_ref()?)));
-    Some(match failed {
-        Some((index, error)) => say(
+    Some(match not_mounted(picture).filter(|_| !begun) {
+        Some((who, error)) => say(
             false,
             "ImageVolumeFailed",
             format!(
-                "pod {index} could not mount the view's image, so the view is copied: flux.container.source: copy does that at once; the runtime said: {error}"
+                "{who} could not mount the view's image, so the view is copied: flux.container.source: copy does that at once; its node said: {error}"
             ),
         ),
         None if picture.nodes_mount_images => {
@@ -99,7 +100,7 @@ fn view(picture: &Picture, facts: &Facts) -> Option<Statement> {
         None => say(
             true,
             "ImageVolumeUnsure",
-            "the view's image is mounted as flux.container.source says, though not every node is known to be able to (Kubernetes 1.35, containerd 2.1 or CRI-O 1.33): if pods stay in ContainerCreating, say copy".to_owned(),
+            "the view's image is mounted as flux.container.source says, though not every node is known to be able to (Kubernetes 1.35, containerd 2.1 or CRI-O 1.33): if they can't, it will be copied".to_owned(),
         ),
     })
 }
@@ -139,6 +140,20 @@ fn shared(disk: &DiskSeen) -> Option<String> {
     Some(format!(
         "spec.volumes[{key}].volumeHandle: PersistentVolume {other} has the handle `{handle}` of driver {driver}, too, so a node may mount one with the attributes and the Secret of the other: give each a volumeHandle of its own, or let both mount one claim by existingVolumes"
     ))
+}
+
+/// Who could not mount the view's image, and what was said: by the runtime, which could not make the first container, or
+/// by a kubelet that does not know such volumes and would leave the pod in ContainerCreating for ever. (An image that
+/// cannot be pulled is no reason to copy: the copy would need it as well.)
+fn not_mounted<'a>(picture: &'a Picture) -> Option<(String, &'a str)> {
+    let by_runtime = |pod: &&'a PodSeen| Some((format!("pod {}", pod.index), pod.not_made.as_deref()?));
+    let is_unknown = |warning: &&Trouble| {
+        warning.reason == "FailedMount"
+            && warning.message.contains(&format!("{VIEW_IMAGE_VOLUME:?}"))
+            && warning.message.contains("no volume plugin matched")
+    };
+    let by_kubelet = picture.warning.filter(is_unknown).map(|warning| ("a pod".to_owned(), warning.message.as_str()));
+    picture.pods.iter().find_map(by_runtime).or(by_kubelet)
 }
 
 fn progress(facts: &Facts) -> String {

@@ -55,6 +55,7 @@ struct Scene {
     obstacle: Option<Obstacle>,
     problems: Vec<Problem>,
     disks: Option<Vec<DiskSeen>>,
+    warning: Option<Trouble>,
     now: &'static str,
 }
 
@@ -67,6 +68,7 @@ fn scene(spec: &str) -> Scene {
         obstacle: None,
         problems: Vec::new(),
         disks: None,
+        warning: None,
         now: NOW,
     }
 }
@@ -87,7 +89,7 @@ impl Scene {
             nodes_mount_images: false,
             obstacle: self.obstacle.as_ref(),
             disks: self.disks.clone(),
-            warning: None,
+            warning: self.warning.as_ref(),
             now: at(self.now),
         })
     }
@@ -368,4 +370,29 @@ fn a_disk_that_is_shared_and_a_class_that_is_not_there_are_told_and_stop_nothing
     assert_eq!(condition(&scene.status(), "VolumesValid").unwrap().reason, "UnknownStorageClass");
     scene.disks = Some(vec![disk(None, false)]);
     assert!(is(&scene.status(), "VolumesValid"));
+}
+
+#[test]
+fn a_kubelet_that_knows_no_volumes_of_images_is_believed_and_nobody_else() {
+    let mut scene = scene("size: 1");
+    scene.job = Some(JobSeen { mounts_view: true, ..job(1) });
+    scene.pods = vec![pod(0)];
+    let mut says = |reason: &str, message: &str| {
+        let (reason, message) = (reason.into(), message.into());
+        scene.warning = Some(Trouble { reason, message, disruption: false, init: None });
+        let status = scene.status();
+        (image_volume_failed(&status), condition(&status, "ViewMounted").unwrap().message.clone())
+    };
+    // As kubelets of Kubernetes 1.31 to 1.35 say it without the feature.
+    let plugin = |volume: &str| {
+        format!(
+            "Unable to attach or mount volumes: unmounted volumes=[{volume}], unattached volumes=[], failed to process \
+             volumes=[{volume}]: failed to get Plugin from volumeSpec for volume \"{volume}\" err=no volume plugin matched"
+        )
+    };
+    let (failed, message) = says("FailedMount", &plugin("flux-view-image"));
+    assert!(failed && message.starts_with("a pod could not") && message.contains("no volume plugin matched"));
+    assert!(!says("FailedMount", &plugin("data")).0, "a volume of the user's");
+    assert!(!says("FailedMount", "MountVolume.SetUp failed for volume \"flux-view-image\" : busy").0);
+    assert!(!says("Failed", "Failed to pull image \"view:1\"").0, "the copy would need it as well");
 }

@@ -309,6 +309,22 @@ fn what_cleans_up_goes_when_it_has_finished() {
 }
 
 #[test]
+fn a_view_is_mounted_and_nothing_is_copied() {
+    test("view", async |bed| {
+        let name = apply(&bed, "view-source/minicluster");
+        let status = bed.when_finished(&name).await;
+        assert_eq!(status["exitCode"], 0, "{status:#}");
+        let mounted = status["conditions"].as_array().unwrap().iter().find(|it| it["type"] == "ViewMounted").unwrap();
+        assert_eq!(mounted["status"], "True", "{status:#}");
+        let lead = bed.lead(&name).await.unwrap();
+        let log = log(&bed, &lead, None).await;
+        assert!(log.contains("/mnt/flux-image/opt/views/._view/"), "{log}");
+        let init = lead.spec.unwrap().init_containers.unwrap();
+        assert_eq!(init.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["flux-agent"]);
+    });
+}
+
+#[test]
 fn a_deadline_ends_it() {
     test("deadline", async |bed| {
         let name = apply(&bed, "deadline/minicluster");

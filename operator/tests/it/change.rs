@@ -233,6 +233,29 @@ fn what_belongs_to_others_is_never_touched() {
 }
 
 #[test]
+fn a_cluster_named_as_anothers_pod_is_not_taken_for_it() {
+    test("alike", async |bed| {
+        let _operator = bed.operator().await;
+        for name in ["mc", "mc-0"] {
+            bed.create(name, json!({ "size": 1 })).await.unwrap();
+        }
+        let (one, other) = (bed.pods("mc", 1).await, bed.pods("mc-0", 1).await);
+        bed.run_pod(&one[&0]).await;
+        bed.when_condition("mc", "Ready", "True").await;
+        bed.run_pod(&other[&0]).await;
+        bed.when_condition("mc-0", "Ready", "True").await;
+        bed.end_pod(&other[&0], 7, "Error", "").await;
+        bed.when_condition("mc-0", "Failed", "True").await;
+        bed.api::<MiniCluster>().delete("mc-0", &DeleteParams::default()).await.unwrap();
+        gone(&bed, "mc-0").await;
+        let left = bed.api::<Pod>().get(&one[&0].name_any()).await.unwrap();
+        assert_eq!(left.labels()["flux-framework.org/minicluster"], "mc");
+        let status = serde_json::to_value(bed.get("mc").await).unwrap()["status"].clone();
+        assert_eq!((&status["phase"], &status["readySize"]), (&json!("Running"), &json!(1)), "{status:#}");
+    });
+}
+
+#[test]
 fn clusters_share_a_headless_service_and_the_last_one_takes_it_along() {
     test("shared", async |bed| {
         let operator = bed.operator().await;
