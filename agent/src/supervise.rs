@@ -17,10 +17,12 @@ pub mod terminal;
 
 use std::collections::VecDeque;
 use std::io;
+use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::log::Log;
 use crate::wait::connection::Watch;
+use crate::wait::staying::{Staying, lead_stays};
 use crate::wait::{Missing, Parent};
 use program::Child;
 use raw::Status;
@@ -32,6 +34,8 @@ const SAME_WISH: Duration = Duration::from_millis(200);
 const LOST_GRACE: Duration = Duration::from_secs(5);
 /// Distance of looks at the parent while a stop is held back.
 const HOLD_LOOK: Duration = Duration::from_millis(500);
+/// Pods that are to stop together are told within this time.
+const ALONE_AFTER: Duration = Duration::from_secs(5);
 
 /// Something that happened.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -71,6 +75,8 @@ pub enum Target {
 pub struct Hold<'a> {
     pub parent: &'a mut Parent,
     pub bound: Duration,
+    /// The broker's socket, by which the lead says whether it stays.
+    pub socket: Option<&'a Path>,
 }
 
 /// What signals do to a child.
@@ -82,6 +88,8 @@ pub struct Policy<'a> {
     /// A second stop signal is SIGKILL to the group.
     pub second_kills: bool,
     pub hold: Option<Hold<'a>>,
+    /// What the lead says to the others until it is told to stop.
+    pub staying: Option<&'a Staying>,
 }
 
 /// A child's end, and what led to it.
@@ -187,7 +195,7 @@ impl Supervisor {
         let mut stopping = Stopping::default();
         let mut watch = Watch::new();
         let end = loop {
-            let parent = policy.hold.as_mut().map(|hold| &mut *hold.parent);
+            let hold = policy.hold.as_mut();
             tokio::select! {
                 biased;
                 event = self.event() => match event? {
@@ -203,7 +211,10 @@ impl Supervisor {
                     Event::Signal(received) => self.pass_on(received, &child, &policy, &mut stopping),
                 },
                 () = until(stopping.deadline) => self.bound_reached(&child, &policy, &mut stopping),
-                missing = parent_gone(&mut watch, parent, &stopping) => self.parent_lost(missing, &child, &policy, &mut stopping),
+                reason = reason_to_go(&mut watch, hold, &stopping) => match reason {
+                    Reason::Lost(missing) => self.parent_lost(missing, &child, &policy, &mut stopping),
+                    Reason::Alone => self.alone(&child, &policy, &mut stopping),
+                },
             }
         };
         let at = Instant::now();
@@ -233,6 +244,9 @@ impl Supervisor {
         match stopping.since {
             None => {
                 stopping.since = Some((signal, Instant::now()));
+                if let Some(staying) = policy.staying {
+                    staying.end();
+                }
                 match &policy.hold {
                     Some(hold) => {
                         let bound = hold.bound;
@@ -271,6 +285,11 @@ impl Supervisor {
             return send(child, Target::Group, libc::SIGKILL);
         }
         self.log.info("stop", "the lead did not end the instance in time: stopping this broker");
+        self.stop(libc::SIGTERM, child, policy, stopping);
+    }
+
+    fn alone(&mut self, child: &Child, policy: &Policy<'_>, stopping: &mut Stopping) {
+        self.log.info("stop", "the lead stays, only this pod is to go: stopping this broker");
         self.stop(libc::SIGTERM, child, policy, stopping);
     }
 
@@ -325,19 +344,31 @@ async fn until(deadline: Option<Instant>) {
     }
 }
 
-/// Until a follower's parent is gone: found out slowly while all is well, quickly while a stop is held back.
-async fn parent_gone(watch: &mut Watch, parent: Option<&mut Parent>, stopping: &Stopping) -> Missing {
-    match parent {
-        Some(parent) if !stopping.passed_on && stopping.since.is_some() => loop {
-            // The name goes with the first objects that a delete takes: while the brokers are connected it says nothing.
-            if !watch.is_connected(parent)
-                && let Err(missing) = parent.probe().await
-            {
-                return missing;
-            }
-            tokio::time::sleep(HOLD_LOOK).await;
-        },
-        Some(parent) if !stopping.passed_on => watch.lost(parent).await,
-        _ => std::future::pending().await,
+/// Why a follower's broker has to go before its time.
+enum Reason {
+    /// Its parent is gone.
+    Lost(Missing),
+    /// The lead stays: there is nothing to wait for.
+    Alone,
+}
+
+/// Until there is one: found out slowly while all is well, quickly while a stop is held back.
+async fn reason_to_go(watch: &mut Watch, hold: Option<&mut Hold<'_>>, stopping: &Stopping) -> Reason {
+    let Some(hold) = hold.filter(|_| !stopping.passed_on) else { return std::future::pending().await };
+    let Some((_, told)) = stopping.since else { return Reason::Lost(watch.lost(hold.parent).await) };
+    loop {
+        // The name goes with the first objects that a delete takes: while the brokers are connected it says nothing.
+        if !watch.is_connected(hold.parent)
+            && let Err(missing) = hold.parent.probe().await
+        {
+            return Reason::Lost(missing);
+        }
+        if told.elapsed() >= ALONE_AFTER
+            && let Some(socket) = hold.socket
+            && lead_stays(socket).await
+        {
+            return Reason::Alone;
+        }
+        tokio::time::sleep(HOLD_LOOK).await;
     }
 }

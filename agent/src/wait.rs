@@ -8,6 +8,8 @@ pub mod connection;
 pub mod resolve;
 pub mod socket;
 pub mod states;
+pub mod staying;
+pub mod talk;
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};

@@ -146,7 +146,7 @@ impl Inside {
                 return Ok(error.code);
             }
         };
-        let policy = Policy { target: Target::Group, kill_after: None, second_kills: false, hold: None };
+        let policy = Policy { target: Target::Group, kill_after: None, second_kills: false, hold: None, staying: None };
         let ended = self.supervisor.run(child, policy).await;
         ended.map(|ended| ended.end.code()).map_err(|error| Failure::internal(format!("failed to supervise: {error}")))
     }

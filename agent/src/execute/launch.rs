@@ -16,6 +16,7 @@ use crate::supervise::raw::ChildSetup;
 use crate::supervise::{End, Ended, Hold, Policy, Target};
 use crate::timing::flux_time;
 use crate::wait::states::States;
+use crate::wait::staying::Staying;
 use crate::wait::{Missing, Parent};
 
 /// Pauses between two starts of a follower's broker.
@@ -114,10 +115,19 @@ impl Executor<'_> {
         };
         let is_follower = launch.at_end != AtEnd::Exit;
         let bound = self.options.hold();
-        let states = socket_of(&argv).map(|path| States::watch(self.files.at(path), self.log));
-        let hold = self.parent.as_mut().filter(|_| is_follower).map(|parent| Hold { parent, bound });
+        let socket = socket_of(&argv).map(|path| self.files.at(path));
+        let staying = (!is_follower).then(Staying::default);
+        let states = socket.clone().map(|path| States::watch(path, staying.clone(), self.log));
+        let socket = socket.as_deref();
+        let hold = self.parent.as_mut().filter(|_| is_follower).map(|parent| Hold { parent, bound, socket });
         let target = if is_flux(&argv) { Target::Process } else { Target::Group };
-        let policy = Policy { target, kill_after: self.options.kill_after(), second_kills: true, hold };
+        let policy = Policy {
+            target,
+            kill_after: self.options.kill_after(),
+            second_kills: true,
+            hold,
+            staying: staying.as_ref(),
+        };
         let ended = self.supervisor.run(child, policy).await;
         let ended =
             ended.map_err(|error| Failure::internal(format!("failed to supervise {}: {error}", launch.label)))?;
@@ -147,7 +157,7 @@ impl Executor<'_> {
                 return Ok(());
             }
         };
-        let policy = Policy { target: Target::Group, kill_after: None, second_kills: true, hold: None };
+        let policy = Policy { target: Target::Group, kill_after: None, second_kills: true, hold: None, staying: None };
         let ended = self.supervisor.run(child, policy).await;
         let ended = ended.map_err(|error| Failure::internal(format!("failed to supervise {name}: {error}")))?;
         match ended.end.code() {

@@ -25,8 +25,10 @@ const FLAGS: u8 = 0b1011;
 const STREAMING: u8 = 0x40;
 /// The broker that is asked itself; in the user's field: to be filled in by the broker.
 pub const ANY: u32 = u32::MAX;
+/// Bytes before a message.
+pub const HEAD: usize = 8;
 /// More than any answer that is asked for here.
-pub const LONGEST: usize = 64 << 20;
+const LONGEST: usize = 64 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -49,12 +51,9 @@ pub enum Silence {
 pub fn ask(path: &str, rank: u32, topic: &str, payload: &str) -> Result<Value, Silence> {
     let mut stream = connect(path)?;
     stream.write_all(&request(rank, topic, payload)).map_err(odd)?;
-    let mut head = [0; 8];
+    let mut head = [0; HEAD];
     stream.read_exact(&mut head).map_err(odd)?;
-    let length = u32::from_be_bytes([head[4], head[5], head[6], head[7]]) as usize;
-    if head[..4] != MAGIC || length > LONGEST {
-        return Err(Silence::Odd("it speaks otherwise".into()));
-    }
+    let length = length(head).ok_or_else(|| Silence::Odd("it speaks otherwise".into()))?;
     let mut message = vec![0; length];
     stream.read_exact(&mut message).map_err(odd)?;
     answer(&message).unwrap_or_else(|| Err(Silence::Odd("its answer cannot be read".into())))
@@ -113,6 +112,13 @@ fn message(rank: u32, topic: &str, payload: &str, flags: u8) -> Vec<u8> {
     }
     let length = (message.len() as u32).to_be_bytes();
     [&MAGIC, &length, message.as_slice()].concat()
+}
+
+/// Length of the message that follows; none if none does.
+pub fn length(head: [u8; HEAD]) -> Option<usize> {
+    let (magic, length) = head.split_at(4);
+    let length = u32::from_be_bytes(length.try_into().ok()?) as usize;
+    (magic == MAGIC && length <= LONGEST).then_some(length)
 }
 
 /// What a message answers; none if it is none.

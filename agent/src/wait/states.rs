@@ -11,11 +11,11 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use tokio::net::UnixStream;
-
+use super::staying::Staying;
+use super::talk::Talk;
 use super::{Backoff, LONGEST_PAUSE, socket};
 use crate::log::Log;
-use crate::people::broker::{ANY, LONGEST, answer, request, stream_request};
+use crate::people::broker::{ANY, request, stream_request};
 
 /// From here on the broker waits for its clients to go.
 const LAST: [&str; 5] = ["shutdown", "finalize", "goodbye", "unload-builtins", "exit"];
@@ -28,16 +28,27 @@ pub struct States {
 }
 
 impl States {
-    /// Watches the broker whose socket will be at `path`.
-    pub fn watch(path: PathBuf, log: Log) -> States {
+    /// Watches the broker whose socket will be at `path`. As long as it is up, `staying` says so to the others.
+    pub fn watch(path: PathBuf, staying: Option<Staying>, log: Log) -> States {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&seen);
         let task = tokio::spawn(async move {
             socket::wait(&path, Log { quiet: true, ..log }).await;
-            if let Ok(stream) = UnixStream::connect(&path).await {
+            let stay = async {
+                if let Some(staying) = &staying {
+                    staying.begin(&path).await;
+                }
+            };
+            let follow = async {
                 // It ends, it refuses, or it speaks otherwise: then no more is known.
-                let _ = follow(stream, &noted).await;
-            }
+                if let Ok(talk) = Talk::open(&path).await
+                    && follow(talk, &noted).await.is_ok()
+                    && let Some(staying) = &staying
+                {
+                    staying.end();
+                }
+            };
+            tokio::join!(follow, stay);
         });
         States { seen, task }
     }
@@ -49,34 +60,21 @@ impl States {
     }
 }
 
-async fn follow(stream: UnixStream, seen: &Mutex<Vec<(String, Instant)>>) -> io::Result<()> {
-    let mut verdict = [0];
-    fill(&stream, &mut verdict).await?;
-    if verdict != [0] {
-        return Ok(());
-    }
+/// Until the broker goes down.
+async fn follow(mut talk: Talk, seen: &Mutex<Vec<(String, Instant)>>) -> io::Result<()> {
     let monitor = stream_request(ANY, "state-machine.monitor", "{}");
     let mut refused = Backoff::default();
-    send(&stream, &monitor).await?;
+    talk.say(&monitor).await?;
     loop {
-        let mut head = [0; 8];
-        fill(&stream, &mut head).await?;
-        let length = u32::from_be_bytes([head[4], head[5], head[6], head[7]]) as usize;
-        let mut message = vec![0; length.min(LONGEST)];
-        fill(&stream, &mut message).await?;
-        let value = match answer(&message) {
-            Some(Ok(value)) => value,
+        let Ok(value) = talk.hear().await? else {
             // A broker that has not joined yet answers so.
-            Some(Err(_)) => {
-                tokio::time::sleep(refused.next(LONGEST_PAUSE)).await;
-                send(&stream, &monitor).await?;
-                continue;
-            }
-            None => return Ok(()),
+            tokio::time::sleep(refused.next(LONGEST_PAUSE)).await;
+            talk.say(&monitor).await?;
+            continue;
         };
         match value["state"].as_str() {
             // A number, which differs between releases.
-            None => send(&stream, &request(ANY, "state-machine.get", "{}")).await?,
+            None => talk.say(&request(ANY, "state-machine.get", "{}")).await?,
             Some(name) => {
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 if seen.last().is_none_or(|(last, _)| last != name) {
@@ -90,61 +88,13 @@ async fn follow(stream: UnixStream, seen: &Mutex<Vec<(String, Instant)>>) -> io:
     }
 }
 
-async fn fill(stream: &UnixStream, mut buffer: &mut [u8]) -> io::Result<()> {
-    while !buffer.is_empty() {
-        stream.readable().await?;
-        match stream.try_read(buffer) {
-            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-            Ok(count) => buffer = &mut buffer[count..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
-async fn send(stream: &UnixStream, mut bytes: &[u8]) -> io::Result<()> {
-    while !bytes.is_empty() {
-        stream.writable().await?;
-        match stream.try_write(bytes) {
-            Ok(count) => bytes = &bytes[count..],
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            Err(error) => return Err(error),
-        }
-    }
-    Ok(())
-}
-
 #[cfg(test)]
 mod tests {
+    use super::super::talk::peer::{Peer, answer_of, answer_with, asked};
     use super::*;
     use crate::log::Format;
-    use std::io::{Read, Write};
-    use std::os::unix::net::{UnixListener, UnixStream as Peer};
-
-    fn answer_of(payload: &str) -> Vec<u8> {
-        answer_with(0, payload)
-    }
-
-    fn answer_with(errno: u32, payload: &str) -> Vec<u8> {
-        let mut header = vec![0x8e, 1, 2, 0b1011];
-        [0, 5, errno, 1].iter().for_each(|word: &u32| header.extend(word.to_be_bytes()));
-        let payload = [payload.as_bytes(), b"\0"].concat();
-        let mut message = Vec::new();
-        for frame in [&b""[..], b"state-machine.get", &payload, &header] {
-            message.push(frame.len() as u8);
-            message.extend_from_slice(frame);
-        }
-        [&[0x12, 0, 0xee, 0xff][..], &(message.len() as u32).to_be_bytes(), &message].concat()
-    }
-
-    fn asked(peer: &mut Peer) -> String {
-        let mut head = [0; 8];
-        peer.read_exact(&mut head).unwrap();
-        let mut message = vec![0; u32::from_be_bytes(head[4..].try_into().unwrap()) as usize];
-        peer.read_exact(&mut message).unwrap();
-        String::from_utf8_lossy(&message).into_owned()
-    }
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
 
     /// What a broker says, and what is then known of it.
     fn watch(broker: impl FnOnce(Peer) + Send + 'static) -> Vec<String> {
@@ -153,7 +103,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let states = runtime.block_on(async {
-            let mut states = States::watch(path, Log::new(Format::Text, true));
+            let mut states = States::watch(path, None, Log::new(Format::Text, true));
             let peer = std::thread::spawn(move || {
                 drop(listener.accept().unwrap()); // the look whether it answers
                 broker(listener.accept().unwrap().0);

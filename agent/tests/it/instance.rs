@@ -88,16 +88,61 @@ fn a_stop_of_all_pods_at_once_ends_all_in_order_and_soon() {
 }
 
 #[test]
-fn a_follower_that_alone_is_told_to_stop_waits_for_its_bound_and_is_no_success() {
+fn a_follower_that_alone_is_told_to_stop_leaves_soon_and_is_no_success() {
     let images = images(&submit(HANGING), 2);
-    let mut pods = start(&images, &Network::new(), &["--grace-period", "1"]);
+    let mut pods = start(&images, &Network::new(), &["--grace-period", "60"]);
+    pods[0].says("up\n");
+    let begin = Instant::now();
+    pods[1].signal(15);
+    let ended = pods.remove(1).end();
+    assert_eq!(ended.code, 248, "{}", ended.stderr);
+    assert!(ended.stderr.contains("the lead stays, only this pod is to go"), "{}", ended.stderr);
+    assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
+}
+
+#[test]
+fn a_follower_of_a_lead_that_says_nothing_waits_for_its_bound() {
+    // Nobody knows where its socket is.
+    let images = images(&(submit(HANGING) + "[flux]\ndisable_socket = true\n"), 2);
+    let mut pods = start(&images, &Network::new(), &["--grace-period", "10"]);
     pods[0].says("up\n");
     let begin = Instant::now();
     pods[1].signal(15);
     let ended = pods.remove(1).end();
     assert_eq!(ended.code, 248, "{}", ended.stderr);
     let held = begin.elapsed();
-    assert!(held > Duration::from_millis(700) && held < Duration::from_secs(5), "{held:?}");
+    assert!(held >= Duration::from_secs(8) && held < Duration::from_secs(12), "{held:?}");
+}
+
+/// A program that ends `seconds` after it has been told to.
+fn tidy(seconds: u32) -> String {
+    let script = format!("trap 'sleep {seconds}; echo tidied up; exit 3' HUP; echo up; while :; do sleep 0.05; done");
+    submit(&script).replace("'submit'", "'launcher'")
+}
+
+#[test]
+fn followers_wait_for_a_lead_that_was_told_to_stop_and_takes_its_time() {
+    let images = images(&tidy(7), 2);
+    let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
+    pods[0].says("up\n");
+    pods.iter().rev().for_each(|pod| pod.signal(15));
+    let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
+    assert!(ended[0].stdout.ends_with("tidied up\n"), "{}", ended[0].stderr);
+    assert_eq!((ended[0].code, ended[1].code), (129, 0), "{}", ended[1].stderr);
+}
+
+#[test]
+fn a_lead_whose_name_is_gone_is_waited_for_as_long_as_the_brokers_are_connected() {
+    let images = images(&tidy(3), 2);
+    let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
+    pods[0].says("up\n");
+    // A delete takes the Service along, and with it the names.
+    images[1].file("/etc/hosts", 0o644, "127.0.0.1 localhost\n");
+    pods.iter().rev().for_each(|pod| pod.signal(15));
+    let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
+    assert!(ended[0].stdout.ends_with("tidied up\n"), "{}", ended[0].stderr);
+    assert_eq!((ended[0].code, ended[1].code), (129, 0), "{}", ended[1].stderr);
+    assert!(!ended[1].stderr.contains("the parent broker is gone"), "{}", ended[1].stderr);
 }
 
 #[test]

@@ -17,10 +17,13 @@ use nix::unistd::Pid;
 use super::message;
 
 const GOODBYE: &str = "goodbye\n";
+/// A follower asks for the group that the lead's agent is in, or has left.
+const WHO_STAYS: &str = "who stays\n";
 
 enum Event {
     Signal(Signal),
     Joined(u32, TcpStream),
+    WhoStays(TcpStream),
     Dismissed,
     Shutdown,
     Ask(String, UnixStream),
@@ -124,6 +127,7 @@ impl Broker {
         }
         let (mut followers, mut program, mut told): (BTreeMap<u32, TcpStream>, Option<Child>, bool) =
             Default::default();
+        let mut staying = None;
         let code = loop {
             if program.is_none() && followers.len() + 1 >= self.quorum && !self.program.is_empty() {
                 match self.command().spawn() {
@@ -153,6 +157,15 @@ impl Broker {
                     }
                     None => break 0,
                 },
+                Event::Ask(what, mut stream) if what.starts_with("message groups.join\n") => {
+                    let _ = stream.write_all(&message::answer("groups.join", Some("{}")));
+                    staying = Some(stream);
+                }
+                Event::WhoStays(mut stream) => {
+                    // A member whose connection has ended is none.
+                    let is_there = staying.as_mut().is_some_and(|member| !has_ended(member));
+                    let _ = stream.write_all(if is_there { "0" } else { "" }.as_bytes());
+                }
                 Event::Ask(what, stream) => self.answer(&what, stream, &followers),
                 Event::Dismissed => {}
             }
@@ -172,6 +185,7 @@ impl Broker {
             .trim_start_matches("tcp://")
             .replace("%h", &self.hosts[0])
             .replace("%p", &self.port.to_string());
+        let lead = target.clone();
         std::thread::spawn(move || {
             loop {
                 if let Ok(mut stream) = TcpStream::connect(&target) {
@@ -194,8 +208,12 @@ impl Broker {
                 // Unlike a real one, it runs as soon as it has joined, whatever the quorum.
                 Event::Ask(what, mut stream) if what.starts_with(message::MESSAGE) => {
                     let state = if joined.load(Relaxed) { "run" } else { "join" };
-                    let topic = &what[message::MESSAGE.len()..];
-                    let payload = (topic == "state-machine.get").then(|| state_of(state));
+                    let topic = message::topic(&what).unwrap_or_default();
+                    let payload = match topic {
+                        "state-machine.get" => Some(state_of(state)),
+                        "groups.get" if what.contains("flux-agent.staying") => who_stays(&lead).map(members),
+                        _ => None,
+                    };
                     let _ = stream.write_all(&message::answer(topic, payload.as_deref()));
                 }
                 Event::Ask(what, stream) => self.answer(&what, stream, &BTreeMap::new()),
@@ -222,11 +240,11 @@ impl Broker {
         let size = self.hosts.len();
         let online = followers.len() + 1;
         let state = if online >= self.quorum { "run" } else { "quorum" };
-        if let Some(topic) = what.strip_prefix(message::MESSAGE) {
+        if let Some(topic) = message::topic(what) {
             let ranks: Vec<String> = [0].iter().chain(followers.keys()).map(u32::to_string).collect();
             let payload = match topic {
                 "state-machine.get" => Some(state_of(state)),
-                "groups.get" => Some(format!("{{\"members\":\"{}\"}}", ranks.join(","))),
+                "groups.get" => Some(members(ranks.join(","))),
                 "resource.status" => Some("{\"drain\":{}}".to_owned()),
                 "job-list.job-stats" => Some("{\"job_states\":{\"run\":1}}".to_owned()),
                 "job-list.list" => Some("{\"jobs\":[]}".to_owned()),
@@ -259,13 +277,33 @@ fn state_of(state: &str) -> String {
     format!("{{\"state\":\"{state}\",\"duration\":1.0}}")
 }
 
+fn members(ranks: String) -> String {
+    format!("{{\"members\":\"{ranks}\"}}")
+}
+
+/// As the lead says it; none: it does not answer.
+fn who_stays(lead: &str) -> Option<String> {
+    let mut stream = TcpStream::connect(lead).ok()?;
+    stream.write_all(WHO_STAYS.as_bytes()).ok()?;
+    let mut members = String::new();
+    stream.read_to_string(&mut members).ok()?;
+    Some(members)
+}
+
+fn has_ended(client: &mut UnixStream) -> bool {
+    let _ = client.set_nonblocking(true);
+    client.read(&mut [0]).is_ok_and(|count| count == 0)
+}
+
 fn welcome(listener: &TcpListener, to: &Sender<Event>) {
     for stream in listener.incoming().flatten() {
         let to = to.clone();
         std::thread::spawn(move || {
             let mut line = String::new();
             let _ = BufReader::new(&stream).read_line(&mut line);
-            if let Some(rank) = line.strip_prefix("rank ").and_then(|rank| rank.trim().parse().ok()) {
+            if line == WHO_STAYS {
+                let _ = to.send(Event::WhoStays(stream));
+            } else if let Some(rank) = line.strip_prefix("rank ").and_then(|rank| rank.trim().parse().ok()) {
                 let _ = to.send(Event::Joined(rank, stream));
             }
         });

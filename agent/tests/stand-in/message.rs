@@ -9,7 +9,7 @@ const MAGIC: [u8; 4] = 0xffee_0012_u32.to_ne_bytes();
 pub const MESSAGE: &str = "message ";
 const NO_SERVICE: u32 = 38;
 
-/// What a client wants: a line, or `message TOPIC`.
+/// What a client wants: a line, or `message TOPIC`, a line break and the payload.
 pub fn question(stream: &UnixStream) -> Option<String> {
     let mut reader = BufReader::new(stream);
     if reader.fill_buf().ok()?.first() != Some(&MAGIC[0]) {
@@ -23,7 +23,14 @@ pub fn question(stream: &UnixStream) -> Option<String> {
     reader.read_exact(&mut message).ok()?;
     // The end of an empty route, then the topic.
     let length = usize::from(*message.get(1)?);
-    Some(format!("{MESSAGE}{}", String::from_utf8_lossy(message.get(2..2 + length)?)))
+    let (topic, rest) = message.get(2..)?.split_at_checked(length)?;
+    let payload = rest.get(1..usize::from(*rest.first()?))?;
+    Some(format!("{MESSAGE}{}\n{}", String::from_utf8_lossy(topic), String::from_utf8_lossy(payload)))
+}
+
+/// The topic, if it is a message.
+pub fn topic(question: &str) -> Option<&str> {
+    question.strip_prefix(MESSAGE)?.lines().next()
 }
 
 /// The answer's bytes; without a payload: there is no such service.

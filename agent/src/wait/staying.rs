@@ -1,0 +1,147 @@
+//! Whether the lead stays: a follower that is told to stop can so tell an end of all from its own.
+//!
+//! ```text
+//! the lead's agent ─ `groups.join` ─► its broker, until it is told to stop (or the broker goes down)
+//! a follower's agent that is told to stop ─ `groups.get` ─► the lead's broker: is it still a member?
+//! ```
+//!
+//! Flux takes a client out of its groups when its connection ends. What is not known counts as an end of all.
+
+use std::path::Path;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+use super::talk::Talk;
+use super::{Backoff, LONGEST_PAUSE};
+use crate::people::broker::{ANY, request};
+
+/// The group of those who stay.
+const GROUP: &str = r#"{"name":"flux-agent.staying"}"#;
+/// How long the lead may take to answer.
+const PATIENCE: Duration = Duration::from_secs(2);
+
+/// The lead's membership.
+#[derive(Debug, Clone, Default)]
+pub struct Staying(Arc<Mutex<Membership>>);
+
+#[derive(Debug, Default)]
+struct Membership {
+    over: bool,
+    connection: Option<Talk>,
+}
+
+impl Staying {
+    /// Becomes a member, unless the broker at `path` refuses this user. A broker that has just begun knows no groups yet.
+    pub async fn begin(&self, path: &Path) {
+        let mut pause = Backoff::default();
+        let Ok(mut talk) = Talk::open(path).await else { return };
+        loop {
+            if talk.say(&request(ANY, "groups.join", GROUP)).await.is_err() {
+                return;
+            }
+            match talk.hear().await {
+                Ok(Ok(_)) => break,
+                Ok(Err(_)) => tokio::time::sleep(pause.next(LONGEST_PAUSE)).await,
+                Err(_) => return,
+            }
+        }
+        let mut membership = self.lock();
+        membership.connection = Some(talk).filter(|_| !membership.over);
+    }
+
+    /// For good.
+    pub fn end(&self) {
+        *self.lock() = Membership { over: true, connection: None };
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Membership> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Whether the lead is known to stay. Asked by way of this pod's broker, whose socket is at `path`.
+pub async fn lead_stays(path: &Path) -> bool {
+    let asked = async {
+        let mut talk = Talk::open(path).await.ok()?;
+        talk.say(&request(0, "groups.get", GROUP)).await.ok()?;
+        let members = talk.hear().await.ok()?.ok()?;
+        // An idset: the lead, rank 0, stands first.
+        Some(members["members"].as_str()?.split([',', '-']).next() == Some("0"))
+    };
+    tokio::time::timeout(PATIENCE, asked).await.ok().flatten().unwrap_or(false)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::talk::peer::{Peer, answer_of, answer_with, asked};
+    use super::*;
+    use std::io::{Read, Write};
+    use std::os::unix::net::UnixListener;
+
+    /// What `work` finds out from a broker that does what `broker` says.
+    fn with<T, F: Future<Output = T>>(
+        broker: impl FnOnce(Peer) + Send + 'static,
+        work: impl FnOnce(std::path::PathBuf) -> F,
+    ) -> T {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("local");
+        let listener = UnixListener::bind(&path).unwrap();
+        let peer = std::thread::spawn(move || broker(listener.accept().unwrap().0));
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        let found = runtime.block_on(work(path));
+        peer.join().unwrap();
+        found
+    }
+
+    #[test]
+    fn only_a_lead_that_is_known_to_stay_stays() {
+        let stays = |answer: Vec<u8>| {
+            let broker = move |mut peer: Peer| {
+                peer.write_all(&[0]).unwrap();
+                assert!(asked(&mut peer).contains("groups.get"));
+                peer.write_all(&answer).unwrap();
+            };
+            with(broker, async |path| lead_stays(&path).await)
+        };
+        for (members, expected) in [("0", true), ("0-3", true), ("0,7", true), ("", false), ("1", false), ("10", false)]
+        {
+            assert_eq!(stays(answer_of(&format!("{{\"members\":\"{members}\"}}"))), expected, "{members}");
+        }
+        assert!(!stays(answer_with(113, "the lead cannot be reached")));
+        assert!(!stays(b"no answer at all".to_vec()));
+        assert!(!with(|mut peer| peer.write_all(&[1]).unwrap(), async |path| lead_stays(&path).await), "refused");
+    }
+
+    #[test]
+    fn a_membership_lasts_until_it_is_ended_and_does_not_come_again() {
+        let (left, is_left) = std::sync::mpsc::channel();
+        let broker = move |mut peer: Peer| {
+            peer.write_all(&[0]).unwrap();
+            assert!(asked(&mut peer).contains("groups.join"));
+            peer.write_all(&answer_with(38, "no such service")).unwrap();
+            assert!(asked(&mut peer).contains("groups.join"), "it asks again");
+            peer.write_all(&answer_of("{}")).unwrap();
+            assert_eq!(peer.read(&mut [0]).unwrap(), 0, "the connection has ended");
+            left.send(()).unwrap();
+        };
+        with(broker, async |path| {
+            let staying = Staying::default();
+            staying.begin(&path).await;
+            assert!(staying.lock().connection.is_some() && is_left.try_recv().is_err());
+            staying.end();
+            is_left.recv().unwrap();
+        });
+        let again = |mut peer: Peer| {
+            peer.write_all(&[0]).unwrap();
+            asked(&mut peer);
+            peer.write_all(&answer_of("{}")).unwrap();
+            assert_eq!(peer.read(&mut [0]).unwrap(), 0);
+        };
+        with(again, async |path| {
+            let staying = Staying::default();
+            staying.end();
+            staying.begin(&path).await;
+            assert!(staying.lock().connection.is_none());
+        });
+    }
+}

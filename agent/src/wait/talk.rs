@@ -1,0 +1,72 @@
+//! A conversation with the broker on its socket, in its own messages (`people/broker.rs` says how they look).
+
+use std::io;
+use std::path::Path;
+
+use serde_json::Value;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+
+use crate::people::broker::{HEAD, Silence, answer, length};
+
+/// A connection to a broker that has taken us for a client.
+#[derive(Debug)]
+pub struct Talk {
+    stream: UnixStream,
+}
+
+impl Talk {
+    /// Connects. A broker that refuses this user is an error as well.
+    pub async fn open(path: &Path) -> io::Result<Talk> {
+        let mut stream = UnixStream::connect(path).await?;
+        match stream.read_u8().await? {
+            0 => Ok(Talk { stream }),
+            errno => Err(io::Error::from_raw_os_error(errno.into())),
+        }
+    }
+
+    /// Sends a question.
+    pub async fn say(&mut self, question: &[u8]) -> io::Result<()> {
+        self.stream.write_all(question).await
+    }
+
+    /// The next answer. An error is the end: what comes is no answer, or nothing comes any more.
+    pub async fn hear(&mut self) -> io::Result<Result<Value, Silence>> {
+        let mut head = [0; HEAD];
+        self.stream.read_exact(&mut head).await?;
+        let mut message = vec![0; length(head).ok_or(io::ErrorKind::InvalidData)?];
+        self.stream.read_exact(&mut message).await?;
+        answer(&message).ok_or_else(|| io::ErrorKind::InvalidData.into())
+    }
+}
+
+/// The other side, for tests.
+#[cfg(test)]
+pub mod peer {
+    use std::io::Read;
+    pub use std::os::unix::net::UnixStream as Peer;
+
+    pub fn answer_of(payload: &str) -> Vec<u8> {
+        answer_with(0, payload)
+    }
+
+    pub fn answer_with(errno: u32, payload: &str) -> Vec<u8> {
+        let mut header = vec![0x8e, 1, 2, 0b1011];
+        [0, 5, errno, 1].iter().for_each(|word: &u32| header.extend(word.to_be_bytes()));
+        let payload = [payload.as_bytes(), b"\0"].concat();
+        let mut message = Vec::new();
+        for frame in [&b""[..], b"state-machine.get", &payload, &header] {
+            message.push(frame.len() as u8);
+            message.extend_from_slice(frame);
+        }
+        [&[0x12, 0, 0xee, 0xff][..], &(message.len() as u32).to_be_bytes(), &message].concat()
+    }
+
+    pub fn asked(peer: &mut Peer) -> String {
+        let mut head = [0; 8];
+        peer.read_exact(&mut head).unwrap();
+        let mut message = vec![0; u32::from_be_bytes(head[4..].try_into().unwrap()) as usize];
+        peer.read_exact(&mut message).unwrap();
+        String::from_utf8_lossy(&message).into_owned()
+    }
+}
