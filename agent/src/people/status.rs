@@ -165,6 +165,10 @@ fn parent(seen: &Seen, host: &str, link: &Result<Link, Missing>) -> String {
     let stuck = seen.state.as_ref().is_ok_and(|state| state.seconds >= STUCK);
     match link {
         Err(missing) => format!("{host}: {missing}. {}", remedy(missing)),
+        Ok(Link::Broken) if matches!(seen.state, Err(Silence::NoSocket(_))) => format!(
+            "{host} answers, but no connection to it stands: this broker has not started, or its certificate is another \
+             one (`flux-agent preflight` on both shows them)"
+        ),
         Ok(Link::Broken) if stuck || seen.state.is_err() => format!(
             "{host} answers, but no connection to it stands: is its certificate another one? (`flux-agent preflight` \
              on both shows them)"

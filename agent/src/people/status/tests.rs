@@ -56,7 +56,7 @@ fn a_follower_says_what_its_parent_lacks() {
     type Case = (Result<State, Silence>, Result<Link, Missing>, &'static str);
     let cases: [Case; 4] = [
         (state("join", 60), Ok(Link::Broken), "certificate"),
-        (Err(Silence::NoSocket("/x".into())), Ok(Link::Broken), "certificate"),
+        (Err(Silence::NoSocket("/x".into())), Ok(Link::Broken), "has not started, or its certificate"),
         (state("join", 1), Ok(Link::Broken), "not connected yet"),
         (state("join", 60), Ok(Link::Steady), "has not let this broker in"),
     ];
