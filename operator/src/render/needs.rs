@@ -1,12 +1,78 @@
 //! What objects need of Kubernetes beyond the floor, 1.31. An older API server drops such a field without a word.
 
+use k8s_openapi::api::core::v1::{Container, PodSpec};
+
 use crate::render::Objects;
 
-/// The first minor version of Kubernetes 1 that has `resources` of a pod switched on.
-const POD_RESOURCES: u32 = 34;
-
-/// The first that has volumes of images switched on.
+/// The first minor version of Kubernetes 1 that has volumes of images switched on.
 const IMAGE_VOLUMES: u32 = 35;
+
+/// A field that an older Kubernetes would drop.
+struct Need {
+    /// The first minor version of Kubernetes 1 that has it switched on.
+    minor: u32,
+    field: &'static str,
+    /// What is so since that version, and what to do before.
+    since: &'static str,
+    remedy: &'static str,
+}
+
+fn needs(pod: &PodSpec) -> impl Iterator<Item = Need> {
+    let containers = || pod.containers.iter().chain(pod.init_containers.iter().flatten());
+    let masks =
+        |container: &Container| container.security_context.as_ref().and_then(|context| context.proc_mount.clone());
+    let context = pod.security_context.as_ref();
+    let table = [
+        (
+            pod.resources.is_some(),
+            Need {
+                minor: 34,
+                field: "spec.pod.resources",
+                since: "a pod has resources of its own",
+                remedy: "set the resources of its containers, or a runtimeClassName, whose overhead they then are",
+            },
+        ),
+        (
+            pod.volumes.iter().flatten().any(|volume| volume.image.is_some()),
+            Need {
+                minor: IMAGE_VOLUMES,
+                field: "spec.flux.container.source",
+                since: "images are mounted",
+                remedy: "say copy, or auto, which copies here",
+            },
+        ),
+        (
+            containers().filter_map(masks).any(|mount| mount != "Default"),
+            Need {
+                minor: 33,
+                field: "securityContext.procMount of a container",
+                since: "a container chooses its /proc",
+                remedy: "leave it out",
+            },
+        ),
+        (
+            context
+                .is_some_and(|context| context.supplemental_groups_policy.as_deref().is_some_and(|it| it != "Merge")),
+            Need {
+                minor: 33,
+                field: "spec.pod.securityContext.supplementalGroupsPolicy",
+                since: "an image's own groups can be left out",
+                remedy: "leave it out, or say Merge",
+            },
+        ),
+        (
+            context
+                .is_some_and(|context| context.se_linux_change_policy.as_deref().is_some_and(|it| it != "MountOption")),
+            Need {
+                minor: 33,
+                field: "spec.pod.securityContext.seLinuxChangePolicy",
+                since: "volumes can be relabelled file by file on demand",
+                remedy: "leave it out",
+            },
+        ),
+    ];
+    table.into_iter().filter_map(|(is_used, need)| is_used.then_some(need))
+}
 
 /// Whether the objects need more than the floor, so that the version has to be asked for. `nodes_mount_images`: every
 /// node is new enough for that, and no API server is older than its nodes.
@@ -17,19 +83,8 @@ pub fn beyond_floor(objects: &Objects, nodes_mount_images: bool) -> bool {
 /// Why Kubernetes 1.`minor` can't run the objects: the field, and the remedy.
 pub fn unsupported(objects: &Objects, minor: u32) -> Option<String> {
     let pod = objects.job.spec.as_ref()?.template.spec.as_ref()?;
-    if pod.resources.is_some() && minor < POD_RESOURCES {
-        return Some(format!(
-            "spec.pod.resources: a pod has no resources of its own before Kubernetes 1.{POD_RESOURCES}, and this is 1.{minor}: \
-             set the resources of its containers, or a runtimeClassName, whose overhead they then are"
-        ));
-    }
-    let mounts_image = pod.volumes.iter().flatten().any(|volume| volume.image.is_some());
-    (mounts_image && minor < IMAGE_VOLUMES).then(|| {
-        format!(
-            "spec.flux.container.source: images are mounted since Kubernetes 1.{IMAGE_VOLUMES}, and this is 1.{minor}: \
-             say copy, or auto, which copies here"
-        )
-    })
+    let Need { minor: first, field, since, remedy } = needs(pod).find(|need| minor < need.minor)?;
+    Some(format!("{field}: {since} since Kubernetes 1.{first}, and this is 1.{minor}: {remedy}"))
 }
 
 #[cfg(test)]
@@ -51,6 +106,14 @@ mod tests {
         let resources = objects("pod: {resources: {cpu: 1}}", false);
         assert!(beyond_floor(&resources, false) && unsupported(&resources, 34).is_none());
         assert!(unsupported(&resources, 33).unwrap().starts_with("spec.pod.resources: "));
+
+        let masked = objects("containers: [{image: a, securityContext: {procMount: Unmasked}}]", false);
+        assert!(beyond_floor(&masked, false) && unsupported(&masked, 33).is_none());
+        assert!(unsupported(&masked, 32).unwrap().starts_with("securityContext.procMount of a container: "));
+        assert!(!beyond_floor(
+            &objects("containers: [{image: a, securityContext: {procMount: Default}}]", false),
+            false
+        ));
 
         let insisting = objects("flux: {container: {source: imageVolume}}", false);
         assert!(beyond_floor(&insisting, false) && unsupported(&insisting, 35).is_none());

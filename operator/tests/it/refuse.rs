@@ -89,10 +89,10 @@ fn what_the_api_server_refuses_of_our_objects_is_told() {
     test("refused-by-kubernetes", async |bed| {
         let _operator = bed.operator().await;
         // Nothing but the API server knows which of the pod's parts it takes.
-        let container = json!({ "image": "app:1", "securityContext": { "procMount": "Sideways" } });
+        let container = json!({ "image": "app:1", "securityContext": { "seccompProfile": { "type": "Sideways" } } });
         bed.create("mc", json!({ "size": 1, "containers": [container] })).await.unwrap();
         let status = bed.when("mc", "refused", |status| status["reason"] == "Refused").await["status"].clone();
-        assert!(status["message"].as_str().unwrap().contains("procMount"), "{status:#}");
+        assert!(status["message"].as_str().unwrap().contains("seccompProfile"), "{status:#}");
         assert_eq!(status["phase"], "Pending");
         until("an event says so", async || events(&bed, "Refused").await.pop()).await;
     });
@@ -111,6 +111,12 @@ fn a_field_that_this_kubernetes_would_drop_is_refused() {
             let status = bed.when("mc", "refused", |status| status["reason"] == "Unsupported").await["status"].clone();
             assert!(status["message"].as_str().unwrap().contains("spec.pod.resources"), "{status:#}");
         }
+        // A newer one refuses it in its own words: it wants the pod to have users of its own.
+        let reason = if minor >= 33 { "Refused" } else { "Unsupported" };
+        let container = json!({ "image": "app:1", "securityContext": { "procMount": "Unmasked" } });
+        bed.create("unmasked", json!({ "size": 1, "containers": [container] })).await.unwrap();
+        let status = bed.when("unmasked", "refused", |status| status["reason"] == reason).await["status"].clone();
+        assert!(status["message"].as_str().unwrap().contains("procMount"), "{status:#}");
     });
 }
 
