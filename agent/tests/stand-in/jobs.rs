@@ -90,7 +90,8 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
 pub fn batch(words: &[&str]) -> u8 {
     let request = parse(words);
     let [script, ..] = request.command else { return 1 };
-    let output = std::fs::File::create("flux-f1.out").expect("a writable working directory");
+    let path = request.output.unwrap_or("flux-{{id}}.out").replace("{{id}}", "f1");
+    let output = std::fs::File::create(path).expect("a folder that can be written");
     let status = Command::new(script).env("FLUX_JOB_ID", "f1").stdout(output).status();
     match status {
         Ok(status) => {
