@@ -39,7 +39,7 @@ pub enum Silence {
     Dead,
     #[error("it refuses this user ({0}): only the user that runs Flux may ask")]
     Refused(String),
-    #[error("it does not answer within {} s", PATIENCE.as_secs())]
+    #[error("no answer within {} s: it is stopped, or very busy", PATIENCE.as_secs())]
     Slow,
     #[error("it refuses to answer: {0}")]
     Answer(String),

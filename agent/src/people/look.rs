@@ -46,7 +46,9 @@ pub fn all<'a>(pod: &'a Pod, state: Result<State, Silence>) -> Result<Seen<'a>, 
     let joined = pod.instance.is_lead || seen.state.as_ref().is_ok_and(|state| state.has_joined());
     if joined && seen.state.is_ok() {
         let ask = |topic: &str, payload: &str| ask(&socket(pod), 0, topic, payload).unwrap_or_default();
-        seen.online = ranks(&ask("groups.get", "{\"name\":\"broker.online\"}")["members"]);
+        let group = |payload| ranks(&ask("groups.get", payload)["members"]);
+        seen.online = group("{\"name\":\"broker.online\"}");
+        seen.torpid = group("{\"name\":\"broker.torpid\"}").unwrap_or_default();
         if seen.state.as_ref().is_ok_and(|state| state.has_resources()) {
             seen.drained = ask("resource.status", "{}")["drain"].take();
             seen.jobs = ask("job-list.job-stats", "{}")["job_states"].take();

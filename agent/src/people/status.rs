@@ -55,6 +55,8 @@ pub struct Seen<'a> {
     pub instance: &'a Instance,
     pub state: Result<State, Silence>,
     pub online: Option<Vec<u32>>,
+    /// Online, and silent for a while.
+    pub torpid: Vec<u32>,
     /// As `resource.status` has it: ranks, and why.
     pub drained: Value,
     /// As `job-list.job-stats` has it: how many are in each state.
@@ -68,7 +70,17 @@ pub struct Seen<'a> {
 impl<'a> Seen<'a> {
     pub fn new(instance: &'a Instance, state: Result<State, Silence>) -> Seen<'a> {
         let (drained, jobs, recent) = (Value::Null, Value::Null, Value::Null);
-        Seen { instance, state, online: None, drained, jobs, recent, parent: None, absent: Vec::new() }
+        Seen {
+            instance,
+            state,
+            online: None,
+            torpid: Vec::new(),
+            drained,
+            jobs,
+            recent,
+            parent: None,
+            absent: Vec::new(),
+        }
     }
 
     /// Ranks that are not online, if that is known.
@@ -106,6 +118,8 @@ pub fn report<'a>(seen: &'a Seen<'a>) -> Report<'a> {
     if missing.len() > seen.absent.len() {
         lines.push(("missing", format!("and {} more", missing.len() - seen.absent.len())));
     }
+    let host = |rank: u32| seen.instance.hosts.get(rank as usize).map_or("", String::as_str);
+    lines.extend(seen.torpid.iter().map(|rank| ("silent", format!("{} (rank {rank}): {TORPID}", host(*rank)))));
     lines.extend(members(&seen.drained).map(|(ranks, why)| ("drained", drained(seen.instance, ranks, why))));
     let count = |name: &str| seen.jobs[name].as_u64().unwrap_or_default();
     if seen.jobs.is_object() {
@@ -174,6 +188,7 @@ fn parent(seen: &Seen, host: &str, link: &Result<Link, Missing>) -> String {
              on both shows them)"
         ),
         Ok(Link::Broken) => format!("{host} answers; not connected yet"),
+        Ok(Link::Steady) if matches!(seen.state, Err(Silence::Slow)) => format!("{host} is connected"),
         Ok(Link::Steady) => {
             format!("{host} is connected, and has not let this broker in yet: `flux-agent status` there says why")
         }
@@ -191,6 +206,8 @@ fn absence(absent: &Absent) -> String {
 }
 
 const JOINING: &str = "its pod is there, its broker has not joined: `flux-agent status` there says why";
+
+const TORPID: &str = "its broker is stopped, very busy or cut off, and gets no work: delete its pod, or ask there";
 
 /// What a person can do.
 pub fn remedy(missing: &Missing) -> &'static str {

@@ -34,21 +34,16 @@ impl States {
         let noted = Arc::clone(&seen);
         let task = tokio::spawn(async move {
             socket::wait(&path, Log { quiet: true, ..log }).await;
-            let stay = async {
-                if let Some(staying) = &staying {
-                    staying.begin(&path).await;
-                }
-            };
-            let follow = async {
-                // It ends, it refuses, or it speaks otherwise: then no more is known.
-                if let Ok(talk) = Talk::open(&path).await
-                    && follow(talk, &noted).await.is_ok()
-                    && let Some(staying) = &staying
-                {
-                    staying.end();
-                }
-            };
-            tokio::join!(follow, stay);
+            if let Some(staying) = &staying {
+                staying.begin(&path).await;
+            }
+            // It ends, it refuses, or it speaks otherwise: then no more is known.
+            if let Ok(talk) = Talk::open(&path).await
+                && follow(talk, &noted).await.is_ok()
+                && let Some(staying) = &staying
+            {
+                staying.end();
+            }
         });
         States { seen, task }
     }

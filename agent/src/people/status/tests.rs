@@ -60,6 +60,10 @@ fn a_follower_says_what_its_parent_lacks() {
         (state("join", 1), Ok(Link::Broken), "not connected yet"),
         (state("join", 60), Ok(Link::Steady), "has not let this broker in"),
     ];
+    let mut stopped = Seen::new(&follower, Err(Silence::Slow));
+    stopped.parent = Some(("mc-0.flux.".into(), Ok(Link::Steady)));
+    let text = text_of(&stopped);
+    assert!(text.contains("it is stopped, or very busy\nparent   mc-0.flux is connected\n"), "{text}");
     let text = text_of(&Seen::new(&follower, Err(Silence::NoSocket("/x".into()))));
     assert!(text.contains("has not started, or has ended. The pod's log says"), "{text}");
     for (state, link, want) in cases {
@@ -74,6 +78,7 @@ fn a_follower_says_what_its_parent_lacks() {
 fn drained_nodes_and_jobs_that_wait_or_could_not_start_are_explained() {
     let lead = instance(0);
     let mut seen = Seen::new(&lead, state("run", 5));
+    seen.torpid = vec![3];
     seen.drained = json!({"1": {"timestamp": 1.0, "reason": "bad memory"}, "2-3": {"reason": ""}});
     seen.jobs = json!({"depend": 0, "priority": 1, "sched": 1, "run": 3, "cleanup": 0, "inactive": 7});
     seen.recent = json!([
@@ -84,6 +89,7 @@ fn drained_nodes_and_jobs_that_wait_or_could_not_start_are_explained() {
     ]);
     let text = text_of(&seen);
     for want in [
+        "silent   mc-3 (rank 3): its broker is stopped",
         "mc-1 (rank 1): bad memory. `flux resource undrain 1`",
         "(rank 2-3): no reason given",
         "3 running, 2 waiting, 7 ended",
