@@ -7,7 +7,7 @@
 use std::collections::HashMap;
 use std::fs::{self, File, OpenOptions, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io;
+use std::io::{self, Read, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -16,6 +16,8 @@ use std::time::SystemTime;
 
 use super::progress::Progress;
 
+/// Files up to this are read and written at once: two system calls where copy_file_range needs four.
+const SMALL: u64 = 64 << 10;
 /// Files larger than this are given back to the disk at once where memory is scarce.
 const PIECE: u64 = 4 << 20;
 
@@ -31,6 +33,16 @@ enum Kind {
     Directory { mode: u32 },
     File { mode: u32, size: u64, modified: Option<SystemTime>, inode: (u64, u64, u64) },
     Link { target: PathBuf },
+}
+
+impl Entry {
+    /// Bytes that have to be copied.
+    fn size(&self) -> u64 {
+        match self.kind {
+            Kind::File { size, .. } => size,
+            _ => 0,
+        }
+    }
 }
 
 /// A listed tree.
@@ -136,10 +148,13 @@ impl Tree {
                 _ => others.push(entry),
             }
         }
-        self.in_parallel(&others, |entry| {
-            copy_entry(&self.top, target, entry, spare_memory)?;
-            if let Kind::File { size, .. } = &entry.kind {
-                progress.add(*size);
+        // By folders, since a folder is locked while something is made in it; the largest first.
+        let mut shares: Vec<&[&Entry]> = others.chunk_by(|one, next| one.path.parent() == next.path.parent()).collect();
+        shares.sort_by_key(|share| std::cmp::Reverse(share.iter().map(|entry| entry.size()).sum::<u64>()));
+        in_parallel(&shares, |share| {
+            for entry in *share {
+                copy_entry(&self.top, target, entry, spare_memory)?;
+                progress.add(entry.size());
             }
             Ok(())
         })?;
@@ -153,35 +168,31 @@ impl Tree {
         Ok(())
     }
 
-    fn in_parallel(
-        &self,
-        entries: &[&Entry],
-        work: impl Fn(&Entry) -> Result<(), TreeError> + Sync,
-    ) -> Result<(), TreeError> {
-        let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 4);
-        let (next, failed, first_error) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(None));
-        std::thread::scope(|scope| {
-            for _ in 0..threads {
-                scope.spawn(|| {
-                    while !failed.load(Ordering::Relaxed) {
-                        let Some(entry) = entries.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
-                        if let Err(error) = work(entry) {
-                            failed.store(true, Ordering::Relaxed);
-                            if let Ok(mut first) = first_error.lock() {
-                                first.get_or_insert(error);
-                            }
-                        }
-                    }
-                });
-            }
-        });
-        first_error.into_inner().ok().flatten().map_or(Ok(()), Err)
-    }
-
     /// Names at the top.
     pub fn top_names(&self) -> impl Iterator<Item = &Path> {
         self.entries.iter().map(|entry| entry.path.as_path()).filter(|path| path.components().count() == 1)
     }
+}
+
+fn in_parallel<T: Sync>(shares: &[T], work: impl Fn(&T) -> Result<(), TreeError> + Sync) -> Result<(), TreeError> {
+    let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 4);
+    let (next, failed, first_error) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(None));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                while !failed.load(Ordering::Relaxed) {
+                    let Some(share) = shares.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                    if let Err(error) = work(share) {
+                        failed.store(true, Ordering::Relaxed);
+                        if let Ok(mut first) = first_error.lock() {
+                            first.get_or_insert(error);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    first_error.into_inner().ok().flatten().map_or(Ok(()), Err)
 }
 
 fn copy_entry(top: &Path, target: &Path, entry: &Entry, spare_memory: bool) -> Result<(), TreeError> {
@@ -193,10 +204,11 @@ fn copy_entry(top: &Path, target: &Path, entry: &Entry, spare_memory: bool) -> R
             let mut source = File::open(&from).map_err(reading(&from))?;
             let mut copy =
                 OpenOptions::new().write(true).create_new(true).mode(0o600).open(&to).map_err(writing(&to))?;
-            let copied = match spare_memory && *size > PIECE {
-                true => copy_in_pieces(&mut source, &mut copy),
+            let copied = match *size {
+                ..=SMALL => copy_whole(&mut source, &mut copy, *size as usize),
+                _ if spare_memory && *size > PIECE => copy_in_pieces(&mut source, &mut copy),
                 // copy_file_range where the kernel can (and so a reflink where the file system can), else sendfile.
-                false => io::copy(&mut source, &mut copy).map(|_| ()),
+                _ => io::copy(&mut source, &mut copy).map(|_| ()),
             };
             copied
                 .and_then(|()| if spare_memory { forget(&copy) } else { Ok(()) })
@@ -207,8 +219,13 @@ fn copy_entry(top: &Path, target: &Path, entry: &Entry, spare_memory: bool) -> R
     }
 }
 
+fn copy_whole(source: &mut File, copy: &mut File, size: usize) -> io::Result<()> {
+    let mut content = vec![0; size];
+    source.read_exact(&mut content)?;
+    copy.write_all(&content)
+}
+
 fn copy_in_pieces(source: &mut File, copy: &mut File) -> io::Result<()> {
-    use std::io::Read;
     while io::copy(&mut Read::by_ref(source).take(PIECE), copy)? > 0 {
         forget(copy)?;
     }
