@@ -47,6 +47,8 @@ fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Con
         image: Some(options.agent_image.clone()),
         image_pull_policy: Some(PullPolicy::IfNotPresent.name().into()),
         command: Some(command),
+        // Of every init container of ours: a pod is of class Guaranteed only if all of its containers have some.
+        resources: resources(&cluster.view.resources),
         volume_mounts: Some(volumes::for_install(cluster, view)),
         // It writes into an empty directory that everybody may write to, and needs nothing else.
         security_context: Some(SecurityContext {

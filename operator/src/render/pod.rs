@@ -109,3 +109,27 @@ pub(super) fn pull_secrets<'a>(secrets: impl Iterator<Item = Option<&'a String>>
 pub(super) fn pull_secrets_of(containers: &[ValidContainer]) -> Option<Vec<LocalObjectReference>> {
     pull_secrets(containers.iter().map(|container| container.image_pull_secret.as_ref()))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Kubernetes' class Guaranteed takes equal requests and limits of cpu and memory, of every container.
+    #[test]
+    fn a_pod_can_be_of_class_guaranteed_however_the_view_comes() {
+        let same = "resources: {requests: {cpu: 2, memory: 1Gi}, limits: {cpu: 2, memory: 1Gi}}";
+        for disable in [false, true] {
+            let spec = format!(
+                "flux: {{container: {{disable: {disable}, {same}}}}}\ncontainers: [{{image: a, runFlux: true, {same}}}, {{image: b, name: b, {same}}}]"
+            );
+            let cluster = crate::testing::cluster(&spec);
+            for view in [ViewFrom::Copy, ViewFrom::ImageVolume, ViewFrom::OwnImage, ViewFrom::Nowhere] {
+                let pod = template(&cluster, &Options::default(), view).unwrap().spec.unwrap();
+                for container in pod.containers.iter().chain(pod.init_containers.iter().flatten()) {
+                    let of = container.resources.clone().unwrap_or_default();
+                    assert!(of.limits.is_some() && of.limits == of.requests, "{view:?}: {}", container.name);
+                }
+            }
+        }
+    }
+}
