@@ -190,7 +190,7 @@ fn cluster(file: &Path) -> Result<ValidMiniCluster, CliError> {
     };
     let text = text.map_err(|source| CliError::Read { path: file.display().to_string(), source })?;
     let manifest = flux_shared::manifest::parse(&text).map_err(CliError::Problems)?;
-    flux_shared::validate::validate(&manifest).map_err(CliError::Problems)
+    flux_shared::validate::validate_and_note(&manifest).map_err(CliError::Problems)
 }
 
 /// Every object, in the order in which they are made.

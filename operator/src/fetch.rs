@@ -2,7 +2,7 @@
 
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterSpec, MiniClusterStatus};
 use flux_shared::manifest::Manifest;
-use flux_shared::validate::{Problem, ValidMiniCluster, validate};
+use flux_shared::validate::{Problem, ValidMiniCluster, validate_and_note};
 use kube::core::DeserializeGuard;
 use kube::{Resource, ResourceExt};
 
@@ -46,7 +46,7 @@ impl Target {
     /// The checked spec, or every problem.
     pub fn validate(&self) -> Result<ValidMiniCluster, Vec<Problem>> {
         let spec = self.spec.clone()?;
-        validate(&Manifest { name: self.key.name.clone(), namespace: self.key.namespace.clone(), spec })
+        validate_and_note(&Manifest { name: self.key.name.clone(), namespace: self.key.namespace.clone(), spec })
     }
 }
 

@@ -142,7 +142,7 @@ async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Con
         Todo::Create { facts } => {
             join_index(target, cluster, context);
             let objects = objects(cluster, &facts, context)?;
-            check_version(&objects, context).await?;
+            check(&objects, context).await?;
             context.writer.create_all(&context.index, &objects, &member(target, cluster)).await?;
             Ok(Done::MadeJob)
         }
@@ -180,8 +180,11 @@ fn objects(cluster: &ValidMiniCluster, facts: &Facts, context: &Context) -> Resu
     Ok(render::objects(cluster, &context.options, &facts, keys::chance(cluster)?)?)
 }
 
-/// Refuses what this Kubernetes would drop.
-async fn check_version(objects: &render::Objects, context: &Context) -> Result<(), ReconcileError> {
+/// Refuses what this Kubernetes would drop, or has no room for.
+async fn check(objects: &render::Objects, context: &Context) -> Result<(), ReconcileError> {
+    if let Some(message) = render::needs::too_large(objects) {
+        return Err(ApplyError::from(Obstacle { reason: "TooLarge", message }).into());
+    }
     if !render::needs::beyond_floor(objects, context.index.nodes_mount_images()) {
         return Ok(());
     }

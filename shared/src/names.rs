@@ -1,5 +1,19 @@
 //! Names of objects and hosts, and their limits.
 
+/// Labels of every object that the operator makes: nobody else's value stays.
+pub const OWN_LABELS: [&str; 3] =
+    ["app.kubernetes.io/managed-by", "app.kubernetes.io/name", "flux-framework.org/minicluster"];
+/// The same, of pods.
+pub const OWN_POD_LABELS: [&str; 8] = [
+    "app",
+    "app.kubernetes.io/managed-by",
+    "app.kubernetes.io/name",
+    "flux-framework.org/headless",
+    "flux-framework.org/minicluster",
+    "hpa-selector",
+    "job-index",
+    "namespace",
+];
 /// Length limit of a DNS label (RFC 1123), so of a pod's hostname.
 pub const LABEL_MAX: usize = 63;
 

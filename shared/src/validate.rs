@@ -1,7 +1,7 @@
 //! A MiniCluster is checked once, into a type that later steps read; all problems are reported, each with its field.
 //!
 //! ```text
-//! Manifest ─► sizes, flux, pod, storage, containers (volumes), access ─► ValidMiniCluster, or every Problem
+//! Manifest ─► sizes, flux, pod, storage, containers (volumes), access ─► ValidMiniCluster (─► notes), or every Problem
 //! ```
 //!
 //! What CEL rules of the CRD can say is said there too (`crd::definition`), so that the API server refuses it first.
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::agent_spec::{Program, RemoteLead, SchedulerKind};
-use crate::crd::v1alpha2::{Logging, Pod, Resources, SecretKey};
+use crate::crd::v1alpha2::{Logging, Network, Pod, Resources, SecretKey};
 use crate::curve::Certificate;
 use crate::manifest::Manifest;
 use crate::names;
@@ -21,6 +21,7 @@ use crate::words::Word;
 mod access;
 mod containers;
 mod flux;
+mod notes;
 mod pod;
 mod program;
 mod storage;
@@ -369,12 +370,25 @@ pub struct Sidecar {
     pub wrapped: Option<crate::agent_spec::Sidecar>,
 }
 
+/// The same as [`validate`], with notices of what has no effect as it stands. For the operator: the agent's dry-run shows
+/// what is done instead.
+pub fn validate_and_note(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
+    let mut cluster = validate(manifest)?;
+    let mut report = Report::default();
+    notes::tell(&manifest.spec, &cluster, &mut report);
+    cluster.notices.extend(report.notices);
+    Ok(cluster)
+}
+
 /// The checked MiniCluster, or every problem.
 pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let spec = &manifest.spec;
     let mut report = Report::default();
     let sizes = sizes(manifest, &mut report);
-    let network = spec.network.clone().unwrap_or_default();
+    let mut network = spec.network.clone().unwrap_or_default();
+    if network.headless_name.is_empty() {
+        network.headless_name = Network::default().headless_name;
+    }
     if !names::is_service_name(&network.headless_name) {
         report.problem(
             "spec.network.headlessName",
@@ -391,7 +405,8 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     if spec.ttl_seconds_after_finished.is_some_and(|seconds| seconds < 0) {
         report.problem("spec.ttlSecondsAfterFinished", "must be 0 or more");
     }
-    if spec.archive.as_ref().is_some_and(|archive| !archive.path.starts_with('/') || archive.path.ends_with('/')) {
+    let archive = spec.archive.as_ref().map(|archive| archive.path.clone()).filter(|path| !path.is_empty());
+    if archive.as_ref().is_some_and(|path| !path.starts_with('/') || path.ends_with('/')) {
         report.problem("spec.archive.path", "must be the absolute path of a file, such as /state/archive.tgz");
     }
     let flux = flux::check(spec, &manifest.name, sizes, &mut report);
@@ -406,15 +421,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     {
         runner.container.ports.push(restful.port);
     }
-    let arch = spec.flux.as_ref().and_then(|flux| flux.arch.clone()).map(|arch| match arch.as_str() {
-        "arm" => "arm64".to_owned(),
-        "x86_64" => "amd64".to_owned(),
-        "aarch64" => "arm64".to_owned(),
-        _ => arch,
-    });
-    if arch.as_deref().is_some_and(|arch| arch.is_empty() || !names::is_label_value(arch)) {
-        report.problem("spec.flux.arch", "must be an architecture as nodes are labelled: amd64, arm64 (or arm)");
-    }
+    let arch = pod::arch(spec, &pod, &mut report);
     let Some(runner) = parts.runner.filter(|_| report.problems.is_empty()) else {
         return Err(report.problems);
     };
@@ -434,7 +441,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         ttl_seconds_after_finished: spec.ttl_seconds_after_finished,
         suspend: spec.suspend,
         share_process_namespace: spec.share_process_namespace,
-        archive: spec.archive.as_ref().map(|archive| archive.path.clone()),
+        archive,
         headless_name: network.headless_name,
         disable_affinity: network.disable_affinity,
         arch,
@@ -493,6 +500,18 @@ fn sizes(manifest: &Manifest, report: &mut Report) -> Sizes {
         );
     }
     Sizes { size: usable(spec.size), max_size: usable(max_size.max(spec.size)), min_size: min_size.map(usable) }
+}
+
+/// What was given: an empty text is as one that is left out.
+fn given(text: &Option<String>) -> Option<String> {
+    text.clone().filter(|text| !text.is_empty())
+}
+
+/// The same of several texts, in place.
+fn drop_empty(texts: &mut [&mut Option<String>]) {
+    for text in texts.iter_mut().filter(|text| text.as_deref() == Some("")) {
+        **text = None;
+    }
 }
 
 fn labels(field: &str, labels: &BTreeMap<String, String>, report: &mut Report) {

@@ -62,7 +62,7 @@ fn every_minicluster_becomes_the_spec_of_its_pods() {
         if !documents.iter().any(is_minicluster) {
             continue;
         }
-        let cluster = match manifest::parse(&text).and_then(|manifest| validate::validate(&manifest)) {
+        let cluster = match manifest::parse(&text).and_then(|manifest| validate::validate_and_note(&manifest)) {
             Ok(cluster) => cluster,
             Err(problems) => {
                 wrong.extend(problems.iter().map(|problem| format!("{}: {problem}", file.display())));

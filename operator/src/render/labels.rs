@@ -68,3 +68,19 @@ pub fn of_pod(
 pub fn selector(cluster: &str) -> String {
     format!("{AUTOSCALER}={cluster}")
 }
+
+#[cfg(test)]
+mod tests {
+    use flux_shared::names::{OWN_LABELS, OWN_POD_LABELS};
+
+    use super::*;
+
+    /// Users are told by those lists that their own values do not count.
+    #[test]
+    fn the_labels_that_win_are_those_that_users_are_told_of() {
+        assert!(of_object("mc").keys().eq(OWN_LABELS.iter()), "{:?}", of_object("mc"));
+        let mut pod = of_pod(&BTreeMap::new(), "mc", "ns", "flux-service");
+        pod.insert(JOB_INDEX.into(), "0".into());
+        assert!(pod.keys().eq(OWN_POD_LABELS.iter()), "{pod:?}");
+    }
+}

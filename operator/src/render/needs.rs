@@ -1,4 +1,5 @@
-//! What objects need of Kubernetes beyond the floor, 1.31. An older API server drops such a field without a word.
+//! What objects need of Kubernetes: its version, where that is beyond the floor, 1.31 (an older API server drops such a field
+//! without a word), and room.
 
 use k8s_openapi::api::core::v1::{Container, PodSpec};
 
@@ -6,6 +7,19 @@ use crate::render::Objects;
 
 /// The first minor version of Kubernetes 1 that has volumes of images switched on.
 const IMAGE_VOLUMES: u32 = 35;
+/// Most bytes of a ConfigMap's values.
+const CONFIG_MAP_MAX: usize = 1 << 20;
+
+/// Why the agent's spec does not fit into its ConfigMap, and the remedy. What a user wrote is longer there by its quoting.
+pub fn too_large(objects: &Objects) -> Option<String> {
+    let bytes: usize = objects.config_map.data.iter().flat_map(|data| data.values()).map(String::len).sum();
+    (bytes > CONFIG_MAP_MAX).then(|| {
+        format!(
+            "spec: what the pods need to know has {bytes} bytes with its quoting, and a ConfigMap holds {CONFIG_MAP_MAX}: \
+             put scripts and other large texts on a volume"
+        )
+    })
+}
 
 /// A field that an older Kubernetes would drop.
 struct Need {

@@ -139,7 +139,7 @@ fn delete_leaves_nothing_behind_however_it_is_done() {
 }
 
 /// Waits until nothing of a MiniCluster is left, while a kubelet ends its pods.
-async fn gone(bed: &Bed, name: &str) {
+pub async fn gone(bed: &Bed, name: &str) {
     until(&format!("nothing is left of {name}"), async || {
         bed.reap(name).await;
         let selector = format!("app.kubernetes.io/name={name}");

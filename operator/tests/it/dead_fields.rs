@@ -14,7 +14,7 @@ use flux_shared::{crd, manifest};
 use serde_json::{Map, Value, json};
 
 /// Where every leaf is tried: each kind of container is there.
-fn base() -> Value {
+pub fn base() -> Value {
     json!({
         "size": 4,
         "containers": [
@@ -50,6 +50,10 @@ const COMPANIONS: &[(&str, &str)] = &[
     ("volumes.vol|items.key", r#"{"path": "/p", "configMapName": "c"}"#),
     ("volumes.vol|emptyDirMedium", r#"{"emptyDir": true}"#),
     ("volumes.vol|emptyDirSizeLimit", r#"{"emptyDir": true}"#),
+    ("appArmorProfile|localhostProfile", r#"{"type": "Localhost"}"#),
+    ("seccompProfile|localhostProfile", r#"{"type": "Localhost"}"#),
+    ("sysctls.0|name", r#"{"value": "v"}"#),
+    ("sysctls.0|value", r#"{"name": "n"}"#),
     ("users.0|password", r#"{"name": "u"}"#),
     ("secrets.key|name", r#"{"key": "k"}"#),
     ("secrets.key|key", r#"{"name": "n"}"#),
@@ -108,12 +112,12 @@ fn named_values(path: &str) -> Option<[Value; 2]> {
 }
 
 /// Values of a leaf, each of which must make a difference.
-fn values(path: &str, schema: &Value) -> Vec<Value> {
+pub fn values(path: &str, schema: &Value) -> Vec<Value> {
     if let Some(values) = named_values(path) {
         return values.into();
     }
     if let Some(values) = schema["enum"].as_array() {
-        return values.iter().filter(|value| !value.is_null()).cloned().collect();
+        return values.iter().filter(|value| !value.is_null() && **value != "").cloned().collect();
     }
     match schema["type"].as_str() {
         Some("boolean") => vec![json!(false), json!(true)],
@@ -143,7 +147,7 @@ fn leaves(path: &str, schema: &Value, out: &mut Vec<(String, Value)>) {
     }
 }
 
-fn merge(into: &mut Value, patch: &Value) {
+pub fn merge(into: &mut Value, patch: &Value) {
     match (into, patch) {
         (Value::Object(into), Value::Object(patch)) => {
             for (key, value) in patch {
@@ -163,7 +167,7 @@ fn merge(into: &mut Value, patch: &Value) {
 }
 
 /// A patch that holds `value` at `path`.
-fn patch(path: &str, value: Value) -> Value {
+pub fn patch(path: &str, value: Value) -> Value {
     path.rsplit('.').fold(value, |inner, part| match part.parse::<usize>() {
         Ok(index) => Value::Array(std::iter::repeat_n(json!({}), index).chain([inner]).collect()),
         Err(_) => Value::Object(Map::from_iter([(part.to_owned(), inner)])),
@@ -184,7 +188,7 @@ fn ended() -> MiniClusterStatus {
 }
 
 /// What becomes of `spec`: its objects, and how long it lives after its end.
-fn outcome(spec: &Value) -> Result<String, Vec<Problem>> {
+pub fn outcome(spec: &Value) -> Result<String, Vec<Problem>> {
     let document = json!({
         "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": spec,
     });
@@ -218,8 +222,16 @@ fn names(problems: &[Problem], path: &str) -> bool {
     })
 }
 
-/// Why the leaf is dead; none if it lives.
-fn dead(path: &str, schema: &Value) -> Option<String> {
+/// Every leaf of the spec of v1alpha2, with its schema.
+pub fn all_leaves() -> Vec<(String, Value)> {
+    let crd = serde_json::to_value(crd::definition::crd().unwrap()).unwrap();
+    let mut all = Vec::new();
+    leaves("", &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"], &mut all);
+    all
+}
+
+/// A spec in which the leaf can have an effect, and whether it must.
+pub fn around(path: &str) -> (Value, bool) {
     let surroundings = SURROUNDINGS.iter().find(|(start, _)| path.starts_with(start));
     let companions = COMPANIONS.iter().find(|(suffix, _)| path.ends_with(&suffix.replace('|', ".")));
     let companions = companions.filter(|_| surroundings.is_none());
@@ -231,7 +243,12 @@ fn dead(path: &str, schema: &Value) -> Option<String> {
         let inner = suffix.split_once('|').unwrap().1.len();
         merge(&mut around, &patch(&path[..path.len() - inner - 1], serde_json::from_str(text).unwrap()));
     }
-    let must_differ = companions.or(surroundings).is_some();
+    (around, companions.or(surroundings).is_some())
+}
+
+/// Why the leaf is dead; none if it lives.
+fn dead(path: &str, schema: &Value) -> Option<String> {
+    let (around, must_differ) = around(path);
     let values = values(path, schema);
     let mut seen = BTreeSet::new();
     for value in &values {
@@ -249,12 +266,7 @@ fn dead(path: &str, schema: &Value) -> Option<String> {
 
 #[test]
 fn every_field_makes_a_difference_or_is_refused() {
-    let crd = serde_json::to_value(crd::definition::crd().unwrap()).unwrap();
-    let versions = crd["spec"]["versions"].as_array().unwrap();
-    let version = versions.iter().find(|version| version["name"] == "v1alpha2").unwrap();
-    let schema = &version["schema"]["openAPIV3Schema"]["properties"]["spec"];
-    let mut all = Vec::new();
-    leaves("", schema, &mut all);
+    let all = all_leaves();
     let dead: Vec<String> =
         all.iter().filter_map(|(path, schema)| dead(path, schema).map(|why| format!("{path}: {why}"))).collect();
     assert!(dead.is_empty(), "{} of {} are dead:\n{}", dead.len(), all.len(), dead.join("\n"));
@@ -263,9 +275,7 @@ fn every_field_makes_a_difference_or_is_refused() {
 #[test]
 fn the_base_is_valid_and_every_context_belongs_to_a_leaf() {
     outcome(&base()).unwrap();
-    let crd = serde_json::to_value(crd::definition::crd().unwrap()).unwrap();
-    let mut all = Vec::new();
-    leaves("", &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"], &mut all);
+    let all = all_leaves();
     for (suffix, _) in COMPANIONS {
         assert!(all.iter().any(|(path, _)| path.ends_with(&suffix.replace('|', "."))), "{suffix}");
     }

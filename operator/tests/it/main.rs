@@ -17,6 +17,7 @@ mod inputs;
 mod install;
 mod killed;
 mod lead;
+mod leaves;
 mod life;
 mod quiet;
 mod refuse;

@@ -99,6 +99,24 @@ fn what_the_api_server_refuses_of_our_objects_is_told() {
 }
 
 #[test]
+fn a_text_is_counted_with_its_quoting() {
+    test("large", async |bed| {
+        let _operator = bed.operator().await;
+        let script =
+            |text: String| json!({ "size": 1, "containers": [{ "image": "app:1", "commands": { "script": text } }] });
+        let error = bed.create("mc", script("\"".repeat(950_000))).await.unwrap_err().to_string();
+        assert!(error.contains("commands.script: ") && error.contains("1400000 bytes with its quoting"), "{error}");
+        assert!(error.len() < 2000, "it does not repeat the text");
+        // TOML has a way without escapes for most texts, but not for this one.
+        bed.create("mc", script(format!("'''{}", "\\".repeat(600_000)))).await.unwrap();
+        let status = bed.when("mc", "refused", |status| status["reason"] == "TooLarge").await["status"].clone();
+        assert!(status["message"].as_str().unwrap().contains("a ConfigMap holds 1048576"), "{status:#}");
+        bed.create("fits", script("\"\\\n".repeat(200_000))).await.unwrap();
+        bed.pods("fits", 1).await;
+    });
+}
+
+#[test]
 fn a_field_that_this_kubernetes_would_drop_is_refused() {
     test("dropped", async |bed| {
         let _operator = bed.operator().await;

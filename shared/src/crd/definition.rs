@@ -97,6 +97,7 @@ fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
         schema.insert("maximum".into(), json!(high));
     }
     for (path, values) in ENUMS {
+        let values: Vec<&str> = [""].into_iter().chain(values.iter().copied()).collect();
         at(root, path)?.insert("enum".into(), json!(values));
     }
     for (path, pattern) in PATTERNS {
@@ -186,7 +187,7 @@ fn bound(schema: &mut Value, name: &str) {
             map.insert("maxLength".into(), json!(longest(name)));
         }
         Some("array") => {
-            map.entry("maxItems").or_insert(json!(if matches!(name, "containers" | "services") { 32 } else { 256 }));
+            map.entry("maxItems").or_insert(json!(if matches!(name, "containers" | "services") { 24 } else { 256 }));
         }
         Some("object") if map.contains_key("additionalProperties") => {
             map.entry("maxProperties").or_insert(json!(if matches!(name, "volumes" | "existingVolumes") {

@@ -18,7 +18,9 @@ const fn rule(at: &'static str, field: &'static str, rule: &'static str, message
     Rule { at, rule, message, field }
 }
 
-/// Every rule that compares fields.
+const TOO_LARGE: &str = "has more than 1400000 bytes with its quoting (quotes, backslashes and ends of line count double), which is more than the API server can keep: put larger files on a volume";
+
+/// Every rule that compares fields, or measures one.
 pub(super) const RULES: &[Rule] = &[
     rule(
         "spec",
@@ -74,6 +76,20 @@ pub(super) const RULES: &[Rule] = &[
         ".commands",
         "!(has(self.commands) && has(self.commands.script) && self.commands.script != '' && has(self.command) && self.command != '')",
         "commands.script takes the place of command: give one of them",
+    ),
+    // As the API server writes them down: etcd takes 1.5 MiB at once, for the whole object. (Not at the text itself, which the
+    // API server would repeat.)
+    rule(
+        "spec.containers.[]",
+        ".command",
+        "!has(self.command) || strings.quote(self.command).size() <= 1400000",
+        TOO_LARGE,
+    ),
+    rule(
+        "spec.containers.[].commands",
+        ".script",
+        "!has(self.script) || strings.quote(self.script).size() <= 1400000",
+        TOO_LARGE,
     ),
     rule(
         "spec",
@@ -213,7 +229,7 @@ pub(super) const RANGES: &[(&str, i64, i64)] = &[
     ("spec.containers.[].fluxuser.uid", 0, 4_294_967_293),
 ];
 
-/// Closed sets of values.
+/// Closed sets of values; empty, as every text, is as left out.
 pub(super) const ENUMS: &[(&str, &[&str])] = &[
     ("spec.pod.restartPolicy", &["Never", "OnFailure"]),
     ("spec.pod.dnsPolicy", crate::validate::DNS_POLICIES),
@@ -225,12 +241,12 @@ pub(super) const ENUMS: &[(&str, &[&str])] = &[
 
 /// Patterns of strings.
 pub(super) const PATTERNS: &[(&str, &str)] = &[
-    ("spec.network.headlessName", "^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$"),
-    ("spec.flux.topology", "^(kary:[0-9]{1,5}|mincrit(:[0-9]{1,5})?|binomial|custom)$"),
+    ("spec.network.headlessName", "^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$"),
+    ("spec.flux.topology", "^(kary:[0-9]{1,5}|mincrit(:[0-9]{1,5})?|binomial|custom)?$"),
     ("spec.flux.connectTimeout", "^([0-9]+([.][0-9]+)?(ms|s|m|h|d)?)?$"),
-    ("spec.flux.container.mountPath", "^/[^:]+$"),
+    ("spec.flux.container.mountPath", "^(/[^:]+)?$"),
     ("spec.flux.installRoot", "^(/[^:]*)?$"),
     ("spec.fluxRestful.branch", "^([A-Za-z0-9_.+][-A-Za-z0-9_.+/]*)?$"),
     ("spec.users.[].name", "^[a-z_][-a-z0-9_.]{0,31}$"),
-    ("spec.archive.path", "^/.*[^/]$"),
+    ("spec.archive.path", "^(/.*[^/])?$"),
 ];

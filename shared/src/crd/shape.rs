@@ -50,7 +50,7 @@ fn walk(value: &Value, shape: &Value, path: &str, problems: &mut Vec<Problem>) {
         }
         (value, Value::String(wanted)) if is_a(value, wanted) => {}
         (value, shape) => {
-            let hint = if shape == "string" { " (quote it)" } else { "" };
+            let hint = if shape == "string" || shape == "quantity" { " (quote it)" } else { "" };
             let message = format!("is {}, must be {}{hint}", describe(value), describe_shape(shape));
             problems.push(Problem::new(path, message));
         }
@@ -63,7 +63,8 @@ fn is_a(value: &Value, wanted: &str) -> bool {
         "integer" => value.is_i64() || value.is_u64(),
         "number" => value.is_number(),
         "boolean" => value.is_boolean(),
-        "quantity" => value.is_string() || value.is_number(),
+        // Kubernetes takes no fractions here but as text.
+        "quantity" => value.is_string() || value.is_i64() || value.is_u64(),
         _ => true,
     }
 }

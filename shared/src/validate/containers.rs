@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::flux::DEFAULT_LOG_LEVEL;
 use super::{
-    DEFAULT_IMAGE, MAX_TEXT, PullPolicy, Report, Runner, Sidecar, ValidContainer, ViewContainer, object_name, program,
-    resources, security_context, volumes,
+    DEFAULT_IMAGE, MAX_TEXT, PullPolicy, Report, Runner, Sidecar, ValidContainer, ViewContainer, given, object_name,
+    program, resources, security_context, volumes,
 };
 use crate::agent_spec;
 use crate::crd::v1alpha2::{Commands, Container, FluxUser, MadeVolume, MiniClusterSpec};
@@ -120,7 +120,7 @@ fn runner(
             "is for sidecars: the container that runs Flux needs the agent",
         );
     }
-    if commands.service_pre.is_some() {
+    if given(&commands.service_pre).is_some() {
         report.problem(format!("{field}.commands.servicePre"), "is for sidecars: use pre, brokerPre or workerPre here");
     }
     if container.cores.is_some_and(|cores| !(1..=65_536).contains(&cores)) {
@@ -129,7 +129,7 @@ fn runner(
             "must be 1 or more; leave it out for the cores that the container may use",
         );
     }
-    let logs = container.logs.clone().filter(|logs| !logs.is_empty());
+    let logs = given(&container.logs);
     if logs.as_deref().is_some_and(|logs| !logs.starts_with('/')) {
         report.problem(format!("{field}.logs"), "must be an absolute path");
     }
@@ -233,17 +233,17 @@ fn sidecar(
         ("batch", container.batch),
         ("batchRaw", container.batch_raw),
         ("diagnostics", container.diagnostics),
-        ("logs", container.logs.is_some()),
+        ("logs", given(&container.logs).is_some()),
         ("cores", container.cores.is_some()),
         ("fluxUser", names_a_user(&container.flux_user)),
         ("fluxuser", names_a_user(&container.fluxuser)),
         ("fluxOptionFlags", container.flux_option_flags.as_deref().is_some_and(|flags| !flags.trim().is_empty())),
         ("fluxLogLevel", container.flux_log_level.is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL))),
-        ("commands.brokerPre", commands.broker_pre.is_some()),
-        ("commands.preBroker", commands.pre_broker.is_some()),
-        ("commands.workerPre", commands.worker_pre.is_some()),
-        ("commands.preWorker", commands.pre_worker.is_some()),
-        ("commands.prefix", commands.prefix.is_some()),
+        ("commands.brokerPre", given(&commands.broker_pre).is_some()),
+        ("commands.preBroker", given(&commands.pre_broker).is_some()),
+        ("commands.workerPre", given(&commands.worker_pre).is_some()),
+        ("commands.preWorker", given(&commands.pre_worker).is_some()),
+        ("commands.prefix", given(&commands.prefix).is_some()),
         ("commands.runFluxAsRoot", commands.run_flux_as_root),
     ] {
         if is_set {
@@ -299,15 +299,15 @@ fn service(field: &str, container: &Container, around: &Surroundings<'_>, report
         ("batch", container.batch),
         ("batchRaw", container.batch_raw),
         ("diagnostics", container.diagnostics),
-        ("logs", container.logs.is_some()),
+        ("logs", given(&container.logs).is_some()),
         ("cores", container.cores.is_some()),
         ("fluxUser", names_a_user(&container.flux_user)),
         ("fluxuser", names_a_user(&container.fluxuser)),
         ("fluxOptionFlags", container.flux_option_flags.as_deref().is_some_and(|flags| !flags.trim().is_empty())),
         ("fluxLogLevel", container.flux_log_level.is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL))),
-        ("preCommand", container.pre_command.is_some()),
+        ("preCommand", given(&container.pre_command).is_some()),
         ("commands", commands != Commands::default()),
-        ("noWrapEntrypoint", container.no_wrap_entrypoint && container.command.is_some()),
+        ("noWrapEntrypoint", container.no_wrap_entrypoint && given(&container.command).is_some()),
     ] {
         if is_set {
             report.problem(
@@ -334,7 +334,8 @@ fn common(field: &str, container: &Container, around: &Surroundings<'_>, report:
             report.problem(format!("{field}.secrets[{name}]"), "is set in environment as well: give one");
         }
     }
-    if let Some(secret) = &container.image_pull_secret {
+    let image_pull_secret = given(&container.image_pull_secret);
+    if let Some(secret) = &image_pull_secret {
         report.take(format!("{field}.imagePullSecret"), object_name(secret));
     }
     let mut ports = Vec::new();
@@ -354,10 +355,10 @@ fn common(field: &str, container: &Container, around: &Surroundings<'_>, report:
     };
     ValidContainer {
         name: container.name.clone().unwrap_or_default(),
-        image: container.image.clone().filter(|image| !image.is_empty()).unwrap_or_else(|| DEFAULT_IMAGE.into()),
+        image: given(&container.image).unwrap_or_else(|| DEFAULT_IMAGE.into()),
         resources: resources(&format!("{field}.resources"), &container.resources, report),
-        image_pull_secret: container.image_pull_secret.clone(),
-        working_dir: container.working_dir.clone(),
+        image_pull_secret,
+        working_dir: given(&container.working_dir),
         pull_policy: pull_policy(field, container, report),
         environment: container.environment.clone(),
         secrets: container.secrets.clone(),

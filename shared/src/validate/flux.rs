@@ -1,10 +1,11 @@
 //! Options of Flux, the other clusters of its instance, and the container that brings it.
 
 use super::{
-    FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, object_name, resources, security_context,
+    FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, drop_empty, given, object_name, resources,
+    security_context,
 };
 use crate::agent_spec::{RemoteLead, SchedulerKind};
-use crate::crd::v1alpha2::{Bursting, Container, Flux, LeadBroker, MiniClusterSpec};
+use crate::crd::v1alpha2::{Bursting, Container, Flux, FluxContainer, LeadBroker, MiniClusterSpec};
 use crate::curve::Certificate;
 use crate::{fsd, hostlist, names, words};
 
@@ -25,7 +26,8 @@ pub(super) const OWN_VOLUMES: [&str; 8] = [
 ];
 
 pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &mut Report) -> FluxOptions {
-    let flux = spec.flux.clone().unwrap_or_default();
+    let mut flux = spec.flux.clone().unwrap_or_default();
+    drop_empty(&mut [&mut flux.topology, &mut flux.wrap, &mut flux.munge_secret, &mut flux.curve_cert_secret]);
     let connect_timeout = match flux.connect_timeout.as_str() {
         "" => None,
         text => report.take("spec.flux.connectTimeout", fsd::seconds(text)).map(|_| text.to_owned()),
@@ -54,15 +56,15 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     if let Some(secret) = &flux.munge_secret {
         report.take("spec.flux.mungeSecret", object_name(secret));
     }
-    if let Some(secret) = flux.curve_cert_secret.as_deref().filter(|secret| !secret.is_empty()) {
+    if let Some(secret) = &flux.curve_cert_secret {
         report.take("spec.flux.curveCertSecret", object_name(secret));
         if flux.curve_cert.as_deref().is_some_and(|text| !text.trim().is_empty()) {
             report.problem("spec.flux.curveCertSecret", "takes the place of curveCert: give one of them");
         }
     }
-    let submit_command = words_of("spec.flux.submitCommand", &flux.submit_command, report);
+    let mut submit_command = words_of("spec.flux.submitCommand", &flux.submit_command, report);
     if submit_command.is_empty() {
-        report.problem("spec.flux.submitCommand", "must have at least one word");
+        submit_command = words_of("spec.flux.submitCommand", &Flux::default().submit_command, report);
     }
     let option_flags = option_flags(spec, &flux, report);
     let log_level = log_level(spec, &flux, report);
@@ -80,7 +82,7 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
         minimal_service: flux.minimal_service,
         broker_config: flux.broker_config.filter(|config| !config.trim().is_empty()),
         curve_cert,
-        curve_cert_secret: flux.curve_cert_secret.filter(|secret| !secret.is_empty()),
+        curve_cert_secret: flux.curve_cert_secret,
         connect_timeout,
         disable_socket: flux.disable_socket,
         wait_socket: !flux.no_wait_socket,
@@ -92,7 +94,7 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
 }
 
 /// The container that runs Flux, and its field.
-fn runner(spec: &MiniClusterSpec) -> Option<(String, &Container)> {
+pub(super) fn runner(spec: &MiniClusterSpec) -> Option<(String, &Container)> {
     let only = spec.containers.len() == 1;
     let (i, runner) = spec.containers.iter().enumerate().find(|(_, c)| c.run_flux.unwrap_or(only))?;
     Some((format!("spec.containers[{i}]"), runner))
@@ -156,7 +158,7 @@ fn check_topology(text: &str) -> Result<(), String> {
 
 fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option<String>) {
     let scheduler = flux.scheduler.clone().unwrap_or_default();
-    let policy = scheduler.queue_policy.filter(|policy| !policy.is_empty());
+    let policy = given(&scheduler.queue_policy);
     if let Some(policy) = &policy {
         if !QUEUE_POLICIES.contains(&policy.as_str()) {
             report.problem(
@@ -247,14 +249,14 @@ fn generated_hosts(
             report.problem(format!("{field}.size"), "must be 1 or more");
             continue;
         }
-        let prefix = cluster.name.clone().unwrap_or_else(|| format!("burst-{i}"));
+        let prefix = given(&cluster.name).unwrap_or_else(|| format!("burst-{i}"));
         lists.push(hostlist::range(&prefix, 0, size.unsigned_abs() - 1));
     }
     lists.join(",")
 }
 
 fn remote(field: &str, lead: &LeadBroker, has_list: bool, report: &mut Report) -> Option<RemoteLead> {
-    let address = lead.address.clone().filter(|address| !address.is_empty());
+    let address = given(&lead.address);
     if address.is_none() {
         report.problem(
             format!("{field}.address"),
@@ -274,8 +276,16 @@ fn remote(field: &str, lead: &LeadBroker, has_list: bool, report: &mut Report) -
 }
 
 pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer {
-    let view = spec.flux.as_ref().and_then(|flux| flux.container.clone()).unwrap_or_default();
+    let mut view = spec.flux.as_ref().and_then(|flux| flux.container.clone()).unwrap_or_default();
     let field = "spec.flux.container";
+    for (text, default) in
+        [(&mut view.name, FluxContainer::default().name), (&mut view.mount_path, FluxContainer::default().mount_path)]
+    {
+        if text.is_empty() {
+            *text = default;
+        }
+    }
+    drop_empty(&mut [&mut view.source, &mut view.python_path, &mut view.working_dir, &mut view.image_pull_secret]);
     if !names::is_dns_label(&view.name) || OWN_VOLUMES.contains(&view.name.as_str()) || view.name == "flux-agent" {
         report.problem(format!("{field}.name"), "must be a DNS label, and none of the operator's own names");
     }
@@ -291,7 +301,7 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     if let Some(secret) = &view.image_pull_secret {
         report.take(format!("{field}.imagePullSecret"), object_name(secret));
     }
-    let root = spec.flux.as_ref().and_then(|flux| flux.install_root.clone()).filter(|root| !root.is_empty());
+    let root = spec.flux.as_ref().and_then(|flux| given(&flux.install_root));
     if root.is_some() && !view.disable {
         report.problem("spec.flux.installRoot", "is where the image's own Flux is: it needs container.disable: true");
     }
@@ -299,7 +309,7 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     ViewContainer {
         enabled: !view.disable,
         install_root: root.filter(|root| root != "/usr"),
-        image: view.image.filter(|image| !image.is_empty()),
+        image: given(&view.image),
         source: view.source.and_then(|source| report.take(format!("{field}.source"), source.parse())),
         name: view.name,
         python_path: view.python_path,

@@ -1,13 +1,24 @@
 //! Attributes of the pods.
 
-use super::{Report, labels, object_name, quantities};
-use crate::crd::v1alpha2::Pod;
+use super::{Report, drop_empty, given, labels, object_name, quantities};
+use crate::crd::v1alpha2::{MiniClusterSpec, Pod};
 use crate::names;
 
 /// Without `None`: Kubernetes takes no pod of it without name servers, which a MiniCluster does not have.
 pub(crate) const DNS_POLICIES: &[&str] = &["ClusterFirst", "ClusterFirstWithHostNet", "Default"];
 
 pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
+    let mut pod = pod;
+    drop_empty(&mut [
+        &mut pod.scheduler_name,
+        &mut pod.service_account_name,
+        &mut pod.restart_policy,
+        &mut pod.runtime_class_name,
+        &mut pod.dns_policy,
+    ]);
+    for it in &mut pod.tolerations {
+        drop_empty(&mut [&mut it.key, &mut it.operator, &mut it.value, &mut it.effect]);
+    }
     labels("spec.pod.labels", &pod.labels, report);
     labels("spec.pod.nodeSelector", &pod.node_selector, report);
     for key in pod.annotations.keys().filter(|key| !names::is_label_key(key)) {
@@ -42,10 +53,10 @@ pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
             report,
         );
         let exists = toleration.operator.as_deref() == Some("Exists");
-        if toleration.key.as_deref().unwrap_or_default().is_empty() && !exists {
+        if toleration.key.is_none() && !exists {
             report.problem(format!("{field}.key"), "is needed, or operator: Exists for every taint");
         }
-        if exists && toleration.value.as_deref().is_some_and(|value| !value.is_empty()) {
+        if exists && toleration.value.is_some() {
             report.problem(format!("{field}.value"), "must be left out with operator: Exists");
         }
         if toleration.toleration_seconds.is_some() && toleration.effect.as_deref() != Some("NoExecute") {
@@ -58,7 +69,6 @@ pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
             report.problem(field, "must be a label's key with a list of at least one value");
         }
     }
-    let mut pod = pod;
     if let Some(context) = &pod.security_context {
         if context.is_null() {
             pod.security_context = None;
@@ -74,4 +84,25 @@ pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
         }
     }
     pod
+}
+
+/// The architecture as nodes are labelled.
+pub(super) fn arch(spec: &MiniClusterSpec, pod: &Pod, report: &mut Report) -> Option<String> {
+    const LABEL: &str = "kubernetes.io/arch";
+    let arch = given(&spec.flux.as_ref()?.arch)?;
+    let arch = match arch.as_str() {
+        "arm" | "aarch64" => "arm64".to_owned(),
+        "x86_64" => "amd64".to_owned(),
+        _ => arch,
+    };
+    if !names::is_label_value(&arch) {
+        report.problem("spec.flux.arch", "must be an architecture as nodes are labelled: amd64, arm64 (or arm)");
+    }
+    if pod.node_selector.get(LABEL).is_some_and(|other| *other != arch) {
+        report.problem(
+            format!("spec.pod.nodeSelector[{LABEL}]"),
+            format!("says otherwise than spec.flux.arch, which means {arch}: give one of them"),
+        );
+    }
+    Some(arch)
 }

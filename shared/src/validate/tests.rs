@@ -8,7 +8,7 @@ fn read(spec: &str) -> Result<ValidMiniCluster, Vec<Problem>> {
     let text = format!(
         "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n  {indented}{containers}\n"
     );
-    manifest::parse(&text).and_then(|manifest| validate(&manifest))
+    manifest::parse(&text).and_then(|manifest| validate_and_note(&manifest))
 }
 
 /// The valid cluster `mc` of a spec (YAML lines; one container unless it has some).
@@ -150,6 +150,53 @@ fn a_command_is_words_and_a_notice_tells_of_shell_syntax() {
         "{notice}"
     );
     assert!(runner("command: 'ls *.txt $HOME'").notices.is_empty());
+}
+
+#[test]
+fn what_has_no_effect_as_it_stands_is_told() {
+    let told = |spec: &str| -> Vec<String> { cluster(spec).notices.iter().map(ToString::to_string).collect() };
+    let launcher = "containers: [{launcher: true, command: run}]";
+    for (spec, field) in [
+        ("interactive: true", "spec.containers[0].command: is not run: the cluster is interactive"),
+        (
+            "flux: {leadBroker: {name: a, address: b}, bursting: {clusters: [{name: mc}]}}",
+            "spec.containers[0].command: is",
+        ),
+        (format!("tasks: 4\n{launcher}").as_str(), "spec.tasks"),
+        ("tasks: 4\ncontainers: [{image: app}]", "spec.tasks"),
+        (format!("flux: {{optionFlags: -ompi=none}}\n{launcher}").as_str(), "spec.flux.optionFlags"),
+        (format!("flux: {{submitCommand: flux run}}\n{launcher}").as_str(), "spec.flux.submitCommand"),
+        (
+            "flux: {submitCommand: flux run}\ncontainers: [{batch: true, batchRaw: true, command: run}]",
+            "spec.flux.submitCommand",
+        ),
+        (format!("logging: {{debug: true}}\n{launcher}").as_str(), "spec.logging.debug"),
+        ("flux: {container: {disable: true, source: copy}}", "spec.flux.container.source"),
+        ("flux: {container: {disable: true, pythonPath: /p}}", "spec.flux.container.pythonPath"),
+        ("flux: {brokerConfig: a = 1, scheduler: {queuePolicy: easy}}", "spec.flux.scheduler.queuePolicy"),
+        ("pod: {labels: {app: mine, tier: hpc}}", "spec.pod.labels[app]"),
+        ("jobLabels: {app.kubernetes.io/name: mine, app: mine}", "spec.jobLabels[app.kubernetes.io/name]"),
+        (
+            "containers: [{command: run, volumes: {m: {emptyDir: true, emptyDirMedium: memory, path: /s}}}]",
+            "spec.containers[0].volumes[m].path: is not used: memory is mounted at /dev/shm",
+        ),
+    ] {
+        let told = told(spec);
+        assert!(told.len() == 1 && told[0].starts_with(field), "{spec}: {told:?}");
+    }
+    let nothing =
+        "tasks: 4\nflux: {container: {disable: true, image: a, name: b}, submitCommand: flux run, optionFlags: -o a}";
+    assert_eq!(told(nothing), Vec::<String>::new());
+}
+
+#[test]
+fn an_empty_text_is_as_one_that_is_left_out() {
+    let empty = "network: {headlessName: ''}\narchive: {path: ''}\nflux: {topology: '', wrap: '', arch: '', submitCommand: '', mungeSecret: '', container: {name: '', mountPath: '', pythonPath: '', imagePullSecret: ''}, scheduler: {queuePolicy: ''}}\npod: {restartPolicy: '', dnsPolicy: '', runtimeClassName: '', schedulerName: '', serviceAccountName: ''}";
+    assert_eq!(cluster(empty), cluster("size: 1"));
+    assert_eq!(
+        runner("imagePullSecret: '', workingDir: '', commands: {servicePre: '', prefix: ''}"),
+        runner("image: app")
+    );
 }
 
 #[test]

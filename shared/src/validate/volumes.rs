@@ -178,7 +178,12 @@ fn empty_dir(field: &str, volume: &Volume, report: &mut Report) -> Option<Volume
 fn mount_path(field: &str, volume: &Volume, source: &VolumeSource, report: &mut Report) -> Option<String> {
     let path = volume.path.as_deref().unwrap_or_default();
     match source {
-        VolumeSource::EmptyDir { memory: true, .. } => Some(SHARED_MEMORY.to_owned()),
+        VolumeSource::EmptyDir { memory: true, .. } => {
+            if !path.is_empty() && path != SHARED_MEMORY {
+                report.notice(format!("{field}.path"), format!("is not used: memory is mounted at {SHARED_MEMORY}"));
+            }
+            Some(SHARED_MEMORY.to_owned())
+        }
         VolumeSource::EmptyDir { memory: false, .. } if path.is_empty() => Some(SHARED_MEMORY.to_owned()),
         _ if path.is_empty() => {
             report.problem(format!("{field}.path"), "is needed: where the volume is mounted in the container");

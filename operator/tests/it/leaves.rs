@@ -1,0 +1,140 @@
+//! Every leaf of the schema before the real API server: what a cluster that was made cannot follow is refused, and an empty
+//! text is as one that is left out.
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::batch::v1::Job;
+use kube::api::{DeleteParams, PropagationPolicy};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, test, until};
+use crate::change::gone;
+use crate::dead_fields::{all_leaves, around, base, merge, outcome, patch, values};
+
+/// What a cluster follows while it lives, each with a value that it can follow.
+const FOLLOWED: &[(&str, &str)] = &[
+    ("size", "3"),
+    ("suspend", "true"),
+    ("cleanup", "true"),
+    ("cleanupPods", "true"),
+    ("ttlSecondsAfterFinished", "60"),
+];
+
+/// What the API server says to a request with `object`, of which nothing is kept.
+async fn offer(bed: &Bed, verb: &str, name: &str, kind: &str, object: &Value) -> Result<Value, String> {
+    let miniclusters = format!("/apis/flux-framework.org/v1alpha2/namespaces/{}/miniclusters", bed.namespace);
+    let request =
+        http::Request::builder().method(verb).uri(format!("{miniclusters}{name}?dryRun=All&fieldValidation=Strict"));
+    let request = request.header("content-type", kind).body(serde_json::to_vec(object).unwrap()).unwrap();
+    bed.client.request(request).await.map_err(|error| error.to_string())
+}
+
+#[test]
+fn every_field_of_a_cluster_that_was_made_is_followed_or_refused_with_the_remedy() {
+    test("fixed-leaves", async |bed| {
+        let operator = bed.operator().await;
+        bed.create("mc", base()).await.unwrap();
+        bed.when("mc", "its maximum", |status| status["maximumSize"] == 4).await;
+        let all = all_leaves();
+        let mut wrong = Vec::new();
+        for (leaf, schema) in &all {
+            let top = leaf.split('.').next().unwrap();
+            let followed = FOLLOWED.iter().find(|(field, _)| field == leaf);
+            let with = |value: Value| {
+                let mut spec = around(leaf).0;
+                merge(&mut spec, &patch(leaf, value));
+                spec
+            };
+            let spec = match followed {
+                Some((_, value)) => with(serde_json::from_str(value).unwrap()),
+                None => values(leaf, schema).into_iter().rev().map(with).find(|spec| *spec != base()).unwrap(),
+            };
+            let change = json!({ "spec": spec });
+            let said = offer(&bed, "PATCH", "/mc", "application/merge-patch+json", &change).await;
+            let is_right = match (&said, followed) {
+                (Ok(object), Some(_)) => object["metadata"]["generation"] == 2,
+                (Err(why), None) => {
+                    why.contains(&format!("spec.{top}: "))
+                        && why.contains(&format!("{top} cannot change once the cluster has been made: delete"))
+                }
+                _ => false,
+            };
+            if !is_right {
+                wrong.push(format!("{leaf}: {:?}", said.map(|_| "accepted")));
+            }
+        }
+        assert!(all.len() > 300, "only {} leaves", all.len());
+        assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), all.len(), wrong.join("\n"));
+        operator.stop().await;
+    });
+}
+
+/// Of size and suspend, see `change`.
+#[test]
+fn what_is_said_later_of_a_clusters_end_counts() {
+    test("said-later", async |bed| {
+        let _operator = bed.operator().await;
+        for (name, change) in [
+            ("cleanup", json!({ "cleanup": true })),
+            ("ttl", json!({ "ttlSecondsAfterFinished": 1 })),
+            ("pods", json!({ "cleanupPods": true })),
+        ] {
+            bed.create(name, json!({ "size": 1 })).await.unwrap();
+            let pods = bed.pods(name, 1).await;
+            bed.end_pod(&pods[&0], 0, "Completed", "").await;
+            bed.when_condition(name, "Complete", "True").await;
+            bed.patch::<MiniCluster>(name, json!({ "spec": change })).await.unwrap();
+            if name == "pods" {
+                bed.when_condition(name, "CleanedUp", "True").await;
+                until("its pods go", async || bed.all_pods(name).await.is_empty().then_some(())).await;
+                let all =
+                    DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..Default::default() };
+                bed.api::<MiniCluster>().delete(name, &all).await.unwrap();
+            }
+            gone(&bed, name).await;
+            assert!(bed.api::<Job>().get_opt(name).await.unwrap().is_none());
+        }
+    });
+}
+
+#[test]
+fn an_empty_text_is_as_one_that_is_left_out() {
+    test("empty-texts", async |bed| {
+        // An empty connectTimeout is documented to mean none, a volume's source says what it is, a map's value is as it is.
+        let says_something =
+            |leaf: &str| leaf == "flux.connectTimeout" || leaf.contains("olumes.") || leaf.contains(".key");
+        let is_needed = |leaf: &str| {
+            ["users.0.name", "containers.1.name", "services.0.name"].contains(&leaf)
+                || leaf.starts_with("services.0.commands")
+        };
+        let all: Vec<String> = all_leaves()
+            .into_iter()
+            .filter(|(leaf, schema)| schema["type"] == "string" && !leaf.contains("ecurityContext"))
+            .map(|(leaf, _)| leaf)
+            .filter(|leaf| !says_something(leaf) && !is_needed(leaf))
+            .collect();
+        let mut wrong = Vec::new();
+        for leaf in &all {
+            let mut without = around(leaf).0;
+            // The block that the text stands in may mean something by itself.
+            let (block, name) = leaf.rsplit_once('.').unwrap();
+            merge(&mut without, &patch(block, json!({})));
+            let block = without.pointer_mut(&format!("/{}", block.replace('.', "/"))).unwrap();
+            block.as_object_mut().unwrap().remove(name);
+            let mut with = without.clone();
+            merge(&mut with, &patch(leaf, json!("")));
+            let object = json!({
+                "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": with,
+            });
+            if let Err(why) = offer(&bed, "POST", "", "application/json", &object).await {
+                wrong.push(format!("{leaf}: refused: {why}"));
+            }
+            match (outcome(&with), outcome(&without)) {
+                (Err(problems), Ok(_)) => wrong.push(format!("{leaf}: {problems:?}")),
+                (Ok(with), Ok(without)) if with != without => wrong.push(format!("{leaf}: it makes a difference")),
+                _ => {}
+            }
+        }
+        assert!(all.len() > 60, "only {}: {all:?}", all.len());
+        assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), all.len(), wrong.join("\n"));
+    });
+}

@@ -1,0 +1,64 @@
+//! What is valid and yet has no effect as it stands: told, so that nobody waits for one.
+
+use super::{Report, ValidMiniCluster, flux};
+use crate::agent_spec::Program;
+use crate::crd::v1alpha2::{Flux, FluxContainer, MiniClusterSpec};
+use crate::names;
+
+pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &mut Report) {
+    let (program, lead_is_elsewhere) = (&cluster.runner.program, cluster.flux.lead.is_some());
+    let is_idle = lead_is_elsewhere || spec.interactive;
+    let has_program = !matches!(program, Program::Persistent | Program::Diagnostics);
+    if let Some((field, container)) = flux::runner(spec).filter(|_| is_idle && has_program) {
+        let name = if container.command.iter().any(|it| !it.trim().is_empty()) { "command" } else { "commands.script" };
+        let why =
+            if lead_is_elsewhere { "the lead broker is in another cluster" } else { "the cluster is interactive" };
+        report.notice(format!("{field}.{name}"), format!("is not run: {why}"));
+    }
+    let submits = match program {
+        Program::Submit { .. } | Program::Batch { .. } | Program::BatchRaw { .. } => !is_idle,
+        Program::Script { launch, .. } => !launch && !is_idle,
+        Program::Launcher { .. } | Program::Persistent | Program::Diagnostics => false,
+    };
+    options(spec, submits, matches!(program, Program::BatchRaw { .. }), report);
+    let labels =
+        spec.pod.iter().flat_map(|pod| pod.labels.keys()).map(|key| ("pod.labels", key, &names::OWN_POD_LABELS[..]));
+    for (field, key, own) in labels.chain(spec.job_labels.keys().map(|key| ("jobLabels", key, &names::OWN_LABELS[..])))
+    {
+        if own.contains(&key.as_str()) {
+            report.notice(format!("spec.{field}[{key}]"), "is the operator's own label, which wins");
+        }
+    }
+}
+
+/// Options of submissions where nothing is submitted, of the view without one, and beside a broker.toml of the user's own.
+fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Report) {
+    const SUBMITTED: &str = "is for what the operator submits, and here it submits nothing";
+    const DISABLED: &str = "has no effect with disable: no container brings Flux";
+    let (usual, usual_view) = (Flux::default(), FluxContainer::default());
+    let flux = spec.flux.as_ref().unwrap_or(&usual);
+    let view = flux.container.as_ref().unwrap_or(&usual_view);
+    let own_words = flux.submit_command != usual.submit_command;
+    // The RESTful API takes them as its defaults.
+    let own_flags = !flux.option_flags.is_empty() && spec.flux_restful.is_none();
+    let has_config = flux.broker_config.iter().any(|config| !config.trim().is_empty());
+    let has_policy = flux.scheduler.iter().any(|scheduler| scheduler.queue_policy.is_some());
+    let idle = !submits;
+    for (is_so, field, why) in [
+        (idle && spec.tasks != 1, "spec.tasks", SUBMITTED),
+        (idle && own_flags, "spec.flux.optionFlags", SUBMITTED),
+        ((idle || is_raw) && own_words, "spec.flux.submitCommand", SUBMITTED),
+        (idle && spec.logging.iter().any(|logging| logging.debug), "spec.logging.debug", SUBMITTED),
+        (view.disable && view.source.is_some(), "spec.flux.container.source", DISABLED),
+        (view.disable && view.python_path.is_some(), "spec.flux.container.pythonPath", DISABLED),
+        (view.disable && view.working_dir.is_some(), "spec.flux.container.workingDir", DISABLED),
+        (view.disable && view.pull_always, "spec.flux.container.pullAlways", DISABLED),
+        (view.disable && view.image_pull_secret.is_some(), "spec.flux.container.imagePullSecret", DISABLED),
+        (view.disable && view.security_context.is_some(), "spec.flux.container.securityContext", DISABLED),
+        (has_config && has_policy, "spec.flux.scheduler.queuePolicy", "is not written: brokerConfig is taken as it is"),
+    ] {
+        if is_so {
+            report.notice(field, why);
+        }
+    }
+}
