@@ -290,7 +290,8 @@ async fn await_return(parent: &mut Parent, options: &super::Options) -> Result<(
 /// The failure of a parent that never answered.
 pub(super) fn unreachable_parent(host: &str, missing: &Missing) -> Failure {
     let remedy = match missing {
-        Missing::Name(_) => "does the lead's pod run, and does the headless Service exist?",
+        Missing::Name(_) if missing.is_name_gone() => "does the lead's pod run, and does the headless Service exist?",
+        Missing::Name(_) => "does the cluster's DNS run, and does /etc/resolv.conf name it?",
         Missing::Route { .. } => "look for a network policy or a firewall between the pods",
         Missing::Port(_) => "look at the lead's own log",
     };

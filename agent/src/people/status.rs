@@ -212,7 +212,10 @@ const TORPID: &str = "its broker is stopped, very busy or cut off, and gets no w
 /// What a person can do.
 pub fn remedy(missing: &Missing) -> &'static str {
     match missing {
-        Missing::Name(_) => "Does its pod run (kubectl get pod), and does the headless Service exist?",
+        Missing::Name(_) if missing.is_name_gone() => {
+            "Does its pod run (kubectl get pod), and does the headless Service exist?"
+        }
+        Missing::Name(_) => "Does the cluster's DNS run, and does /etc/resolv.conf name it?",
         Missing::Route { .. } => "Is there a network policy or a firewall between the pods?",
         Missing::Port(_) => "Its pod is there: look at its log, or ask `flux-agent status` there",
     }

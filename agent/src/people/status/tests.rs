@@ -31,8 +31,9 @@ fn ready_is_running_and_nothing_else() {
 fn each_absent_host_is_named_with_its_reason() {
     let lead = instance(0);
     let dns = "10.96.0.10".parse().unwrap();
-    let cases: [(Option<Missing>, &str); 4] = [
-        (Some(Missing::Name(NameError::NoSuchName(dns))), "does not exist yet"),
+    let cases: [(Option<Missing>, &str); 5] = [
+        (Some(Missing::Name(NameError::NoSuchName(dns))), "does the headless Service exist?"),
+        (Some(Missing::Name(NameError::Silent(dns))), "Does the cluster's DNS run"),
         (Some(Missing::Route { address: dns, why: "no answer".into() }), "network policy"),
         (Some(Missing::Port("10.0.0.7:8050".parse().unwrap())), "has not joined"),
         (None, "has not joined"),
