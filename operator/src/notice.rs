@@ -9,6 +9,20 @@ use crate::status::{VIEW_MOUNTED, VOLUMES_VALID, condition};
 /// The API server's limit is 1 KiB.
 const NOTE_MAX: usize = 1000;
 
+/// The event of a Job that is made anew.
+pub fn started_anew() -> Event {
+    Event {
+        type_: EventType::Warning,
+        reason: "StartedAnew".into(),
+        note: Some(
+            "the lead was lost and its followers had left with it, so the Job is made anew and its command runs again"
+                .into(),
+        ),
+        action: "Start".into(),
+        secondary: None,
+    }
+}
+
 /// The events that a change is worth.
 pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Event> {
     let mut events = Vec::new();

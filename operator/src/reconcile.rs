@@ -106,6 +106,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     if later.is_none() {
         clean_up(&target, checked.as_ref().ok(), &after, &context).await?;
         copy_instead(&target, &after, &context).await?;
+        start_anew(&object, &target, checked.as_ref().ok(), &context).await?;
     }
     let action = look_again(&target, &after, &context).await?;
     context.succeeded(&target.key);
@@ -304,6 +305,25 @@ async fn copy_instead(target: &Target, after: &MiniClusterStatus, context: &Cont
     {
         context.writer.delete_job(&target.key, &job.uid).await?;
         tracing::info!("deleted the Job, whose pods cannot mount the view's image, to make it with a copy");
+    }
+    Ok(())
+}
+
+/// Deletes a Job whose lead waits for followers that will never come: the next one has them.
+async fn start_anew(
+    object: &Cluster,
+    target: &Target,
+    cluster: Option<&ValidMiniCluster>,
+    context: &Context,
+) -> Result<(), ReconcileError> {
+    let observed = context.index.observed(&target.key);
+    let Some((cluster, job)) = cluster.zip(observed.job_of(&target.uid)).filter(|_| !target.deleting) else {
+        return Ok(());
+    };
+    if todo::lacks_followers(cluster, job, &observed.pods_of(job).collect::<Vec<_>>()) {
+        context.writer.delete_job(&target.key, &job.uid).await?;
+        context.writer.tell(object, &[notice::started_anew()]).await;
+        tracing::info!("deleted the Job, whose lead was lost, to make it anew with its followers");
     }
     Ok(())
 }

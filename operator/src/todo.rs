@@ -5,6 +5,7 @@ use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::observe::job::JobSeen;
+use crate::observe::pod::PodSeen;
 use crate::observe::service::ServiceSeen;
 use crate::observe::{Key, Observed};
 use crate::render::Facts;
@@ -105,6 +106,18 @@ pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
 /// status says so, which the next operator will read.
 pub fn is_to_be_made_anew(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     job.mounts_view && !job.deleting && !job.is_finished() && status::image_volume_failed(status)
+}
+
+/// Whether a Job has to be made anew for its followers' sake: the lead was lost, with its node say, and made again; but
+/// followers had left with the earlier one, and an index that has completed is not made again.
+pub fn lacks_followers(cluster: &ValidMiniCluster, job: &JobSeen, pods: &[&PodSeen]) -> bool {
+    if cluster.flux.complete_workers || job.deleting || job.suspended || job.is_finished() {
+        return false;
+    }
+    let lead = pods.iter().filter(|pod| pod.index == 0 && !pod.ended && !pod.deleting).find_map(|pod| pod.created);
+    let left = |pod: &&PodSeen| pod.index > 0 && pod.index < job.completions && pod.has_succeeded();
+    let ends = pods.iter().copied().filter(left).filter_map(|pod| pod.exit.as_ref()?.at);
+    lead.is_some_and(|lead| ends.into_iter().any(|end| end <= lead))
 }
 
 /// Whether pods and volumes have to be deleted: the job has completed, what its pods said has been seen, and it has not been
@@ -220,6 +233,31 @@ mod tests {
         let Todo::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
         assert!(facts.image_volume_failed);
         assert!(!is_to_be_made_anew(&told, &job(2)), "a copy stays");
+    }
+
+    #[test]
+    fn a_lead_that_is_made_again_gets_followers_that_had_left_with_the_earlier_one() {
+        let at = |text: &str| -> Option<Timestamp> { text.parse().ok() };
+        let lead = |created: &str| PodSeen { created: at(created), running: true, ..PodSeen::default() };
+        let exit = |code: i32| crate::observe::pod::Exit {
+            code,
+            signal: None,
+            reason: String::new(),
+            message: String::new(),
+            at: at("2026-01-01T00:05:00Z"),
+        };
+        let follower = |code: i32| PodSeen { index: 1, ended: true, exit: Some(exit(code)), ..PodSeen::default() };
+        let cluster = crate::testing::cluster("size: 2");
+        let lacks = |lead: &PodSeen, code: i32| lacks_followers(&cluster, &job(2), &[lead, &follower(code)]);
+        assert!(lacks(&lead("2026-01-01T00:05:00Z"), 0));
+        assert!(!lacks(&lead("2026-01-01T00:00:00Z"), 0), "it is the lead that they left with");
+        assert!(!lacks(&lead("2026-01-01T00:06:00Z"), 1), "one that failed is made again");
+        assert!(!lacks(&PodSeen { deleting: true, ..lead("2026-01-01T00:06:00Z") }, 0));
+        let again = lead("2026-01-01T00:06:00Z");
+        assert!(!lacks_followers(&cluster, &JobSeen { deleting: true, ..job(2) }, &[&again, &follower(0)]));
+        assert!(!lacks_followers(&cluster, &job(1), &[&again, &follower(0)]), "it has been scaled down");
+        let leave = crate::testing::cluster("size: 2\nflux: {completeWorkers: true}");
+        assert!(!lacks_followers(&leave, &job(2), &[&again, &follower(0)]));
     }
 
     #[test]

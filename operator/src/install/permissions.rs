@@ -50,7 +50,12 @@ pub const PERMISSIONS: &[Permission] = &[
     allow("", "secrets", &["get"], "whose it is, if one of that name exists (only then, and only its metadata)"),
     allow("", "services", &["get"], "whose it is, if one of that name exists"),
     allow("batch", "jobs", &["get"], "whose it is, if one of that name exists"),
-    allow("batch", "jobs", &["delete"], "one whose pods cannot mount the view's image: it is made anew, with a copy"),
+    allow(
+        "batch",
+        "jobs",
+        &["delete"],
+        "one to be made anew: its pods cannot mount the view's image, or its lead was lost",
+    ),
     allow("", "pods", &["get"], "whose it is, if a services pod of that name exists"),
     allow("", "events", &["list"], "why a Job makes no pods, or a pod does not start, where nothing else says"),
     allow(

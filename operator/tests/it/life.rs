@@ -306,3 +306,40 @@ fn an_evicted_pod_is_made_again_and_nobody_has_failed() {
         operator.stop().await;
     });
 }
+
+#[test]
+fn a_lead_that_is_evicted_after_its_followers_have_left_with_it_starts_anew_with_all_of_them() {
+    test("evicted-lead", async |bed| {
+        let operator = bed.operator().await;
+        bed.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = bed.pods("mc", 2).await;
+        for pod in pods.values() {
+            bed.run_pod(pod).await;
+        }
+        bed.when_condition("mc", "Ready", "True").await;
+        let (job, key) = (bed.job("mc").await.uid(), bed.api::<Secret>().get("mc-curve").await.unwrap().data);
+        bed.api::<Pod>().evict(&pods[&0].name_any(), &EvictParams::default()).await.unwrap();
+        bed.end_pod(&pods[&1], 0, "Completed", "").await;
+        bed.end_pod(&pods[&0], 143, "Error", "").await;
+        until("there is another Job", async || {
+            bed.reap("mc").await;
+            bed.api::<Job>().get_opt("mc").await.unwrap().filter(|it| it.uid() != job)
+        })
+        .await;
+        let pods = bed.pods("mc", 2).await;
+        for pod in pods.values() {
+            bed.run_pod(pod).await;
+        }
+        bed.when_condition("mc", "Ready", "True").await;
+        assert_eq!(bed.api::<Secret>().get("mc-curve").await.unwrap().data, key);
+        bed.end_pod(&pods[&0], 0, "Completed", "").await;
+        let status = until("it has completed", async || {
+            bed.reap("mc").await;
+            let status = serde_json::to_value(bed.get("mc").await).unwrap()["status"].clone();
+            (condition(&status, "Complete")["status"] == "True").then_some(status)
+        })
+        .await;
+        assert_eq!(status["exitCode"], 0, "{status:#}");
+        operator.stop().await;
+    });
+}
