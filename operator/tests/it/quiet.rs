@@ -9,7 +9,7 @@ use kube::api::DeleteParams;
 use serde_json::json;
 
 use crate::bed::{Bed, test, until};
-use crate::call::assert_exactly;
+use crate::call::{Call, assert_exactly};
 
 /// Long enough for everything that is on its way; a burst is collected for a tenth of it.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -164,10 +164,13 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
         bed.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
         let pods = bed.pods("mc", 2).await;
         // A third one, which cannot mount its view.
-        let mounts = json!({ "size": 1, "flux": { "container": { "source": "imageVolume" } } });
-        bed.create("mounts", mounts).await.unwrap();
-        bed.cannot_mount(&bed.pods("mounts", 1).await[&0]).await;
-        bed.when_condition("mounts", "ViewMounted", "False").await;
+        let mounts_images = bed.client.apiserver_version().await.unwrap().minor.parse::<u32>().unwrap() >= 35;
+        if mounts_images {
+            let mounts = json!({ "size": 1, "flux": { "container": { "source": "imageVolume" } } });
+            bed.create("mounts", mounts).await.unwrap();
+            bed.cannot_mount(&bed.pods("mounts", 1).await[&0]).await;
+            bed.when_condition("mounts", "ViewMounted", "False").await;
+        }
         bed.create("wrong", json!({ "size": 1, "containers": [{ "image": "a", "command": "'" }] })).await.unwrap();
         bed.when("wrong", "invalid", |status| status["phase"] == "Invalid").await;
         let account = json!({ "size": 1, "pod": { "serviceAccountName": "nobody" } });
@@ -193,6 +196,11 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
         let mut seen = operator.calls.all();
         operator.stop().await;
         seen.extend(bed.calls_about_what_exists().await);
+        if !mounts_images {
+            // Only a Job whose pods cannot mount images is deleted, and this Kubernetes has none such.
+            let (verb, group, resource) = ("delete".into(), "batch".into(), "jobs".into());
+            seen.push(Call { verb, group, resource, name: String::new(), status: 200 });
+        }
 
         assert_exactly(&seen, &[PERMISSIONS, NODE_PERMISSIONS]);
     });
