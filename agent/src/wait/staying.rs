@@ -17,6 +17,8 @@ use crate::people::broker::{ANY, request};
 
 /// The group of those who stay.
 const GROUP: &str = r#"{"name":"flux-agent.staying"}"#;
+/// How often it asks to become a member.
+const TRIES: u32 = 10;
 /// How long the lead may take to answer.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -31,22 +33,24 @@ struct Membership {
 }
 
 impl Staying {
-    /// Becomes a member, unless the broker at `path` refuses this user. A broker that has just begun knows no groups yet.
+    /// Becomes a member, unless the broker at `path` refuses this user. One that has just begun knows no groups yet.
     pub async fn begin(&self, path: &Path) {
         let mut pause = Backoff::default();
         let Ok(mut talk) = Talk::open(path).await else { return };
-        loop {
+        for _ in 0..TRIES {
             if talk.say(&request(ANY, "groups.join", GROUP)).await.is_err() {
                 return;
             }
             match talk.hear().await {
-                Ok(Ok(_)) => break,
+                Ok(Ok(_)) => {
+                    let mut membership = self.lock();
+                    membership.connection = Some(talk).filter(|_| !membership.over);
+                    return;
+                }
                 Ok(Err(_)) => tokio::time::sleep(pause.next(LONGEST_PAUSE)).await,
                 Err(_) => return,
             }
         }
-        let mut membership = self.lock();
-        membership.connection = Some(talk).filter(|_| !membership.over);
     }
 
     /// For good.
@@ -131,6 +135,15 @@ mod tests {
             staying.end();
             is_left.recv().unwrap();
         });
+        let refusing = |mut peer: Peer| {
+            peer.write_all(&[0]).unwrap();
+            (0..TRIES).for_each(|_| {
+                asked(&mut peer);
+                peer.write_all(&answer_with(1, "only the owner may")).unwrap();
+            });
+            assert_eq!(peer.read(&mut [0]).unwrap(), 0, "it does not ask for ever");
+        };
+        with(refusing, async |path| Staying::default().begin(&path).await);
         let again = |mut peer: Peer| {
             peer.write_all(&[0]).unwrap();
             asked(&mut peer);
