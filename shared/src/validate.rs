@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::agent_spec::{Program, RemoteLead, SchedulerKind};
-use crate::crd::v1alpha2::{Logging, Network, Pod, Resources, SecretKey};
+use crate::crd::v1alpha2::{Logging, Pod, Resources, SecretKey, headless_name};
 use crate::curve::Certificate;
 use crate::manifest::Manifest;
 use crate::names;
@@ -387,7 +387,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let sizes = sizes(manifest, &mut report);
     let mut network = spec.network.clone().unwrap_or_default();
     if network.headless_name.is_empty() {
-        network.headless_name = Network::default().headless_name;
+        network.headless_name = headless_name();
     }
     if !names::is_service_name(&network.headless_name) {
         report.problem(
@@ -505,6 +505,11 @@ fn sizes(manifest: &Manifest, report: &mut Report) -> Sizes {
 /// What was given: an empty text is as one that is left out.
 fn given(text: &Option<String>) -> Option<String> {
     text.clone().filter(|text| !text.is_empty())
+}
+
+/// Whether it was.
+fn is_given(text: &Option<String>) -> bool {
+    text.as_deref().is_some_and(|text| !text.is_empty())
 }
 
 /// The same of several texts, in place.

@@ -33,16 +33,16 @@ fn one() -> i32 {
 fn is_false(value: &bool) -> bool {
     !*value
 }
-fn headless_name() -> String {
+pub(crate) fn headless_name() -> String {
     "flux-service".into()
 }
 fn connect_timeout() -> String {
     "5s".into()
 }
-fn mount_path() -> String {
+pub(crate) fn mount_path() -> String {
     crate::paths::DEFAULT_MOUNT_PATH.into()
 }
-fn view_name() -> String {
+pub(crate) fn view_name() -> String {
     "flux-view".into()
 }
 fn log_level() -> i32 {
@@ -51,7 +51,7 @@ fn log_level() -> i32 {
 fn broker_port() -> i32 {
     8050
 }
-fn submit_command() -> String {
+pub(crate) fn submit_command() -> String {
     "flux submit".into()
 }
 

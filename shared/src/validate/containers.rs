@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 
 use super::flux::DEFAULT_LOG_LEVEL;
 use super::{
-    DEFAULT_IMAGE, MAX_TEXT, PullPolicy, Report, Runner, Sidecar, ValidContainer, ViewContainer, given, object_name,
-    program, resources, security_context, volumes,
+    DEFAULT_IMAGE, MAX_TEXT, PullPolicy, Report, Runner, Sidecar, ValidContainer, ViewContainer, given, is_given,
+    object_name, program, resources, security_context, volumes,
 };
 use crate::agent_spec;
 use crate::crd::v1alpha2::{Commands, Container, FluxUser, MadeVolume, MiniClusterSpec};
@@ -120,7 +120,7 @@ fn runner(
             "is for sidecars: the container that runs Flux needs the agent",
         );
     }
-    if given(&commands.service_pre).is_some() {
+    if is_given(&commands.service_pre) {
         report.problem(format!("{field}.commands.servicePre"), "is for sidecars: use pre, brokerPre or workerPre here");
     }
     if container.cores.is_some_and(|cores| !(1..=65_536).contains(&cores)) {
@@ -233,17 +233,17 @@ fn sidecar(
         ("batch", container.batch),
         ("batchRaw", container.batch_raw),
         ("diagnostics", container.diagnostics),
-        ("logs", given(&container.logs).is_some()),
+        ("logs", is_given(&container.logs)),
         ("cores", container.cores.is_some()),
         ("fluxUser", names_a_user(&container.flux_user)),
         ("fluxuser", names_a_user(&container.fluxuser)),
         ("fluxOptionFlags", container.flux_option_flags.as_deref().is_some_and(|flags| !flags.trim().is_empty())),
         ("fluxLogLevel", container.flux_log_level.is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL))),
-        ("commands.brokerPre", given(&commands.broker_pre).is_some()),
-        ("commands.preBroker", given(&commands.pre_broker).is_some()),
-        ("commands.workerPre", given(&commands.worker_pre).is_some()),
-        ("commands.preWorker", given(&commands.pre_worker).is_some()),
-        ("commands.prefix", given(&commands.prefix).is_some()),
+        ("commands.brokerPre", is_given(&commands.broker_pre)),
+        ("commands.preBroker", is_given(&commands.pre_broker)),
+        ("commands.workerPre", is_given(&commands.worker_pre)),
+        ("commands.preWorker", is_given(&commands.pre_worker)),
+        ("commands.prefix", is_given(&commands.prefix)),
         ("commands.runFluxAsRoot", commands.run_flux_as_root),
     ] {
         if is_set {
@@ -299,15 +299,15 @@ fn service(field: &str, container: &Container, around: &Surroundings<'_>, report
         ("batch", container.batch),
         ("batchRaw", container.batch_raw),
         ("diagnostics", container.diagnostics),
-        ("logs", given(&container.logs).is_some()),
+        ("logs", is_given(&container.logs)),
         ("cores", container.cores.is_some()),
         ("fluxUser", names_a_user(&container.flux_user)),
         ("fluxuser", names_a_user(&container.fluxuser)),
         ("fluxOptionFlags", container.flux_option_flags.as_deref().is_some_and(|flags| !flags.trim().is_empty())),
         ("fluxLogLevel", container.flux_log_level.is_some_and(|level| level != i32::from(DEFAULT_LOG_LEVEL))),
-        ("preCommand", given(&container.pre_command).is_some()),
+        ("preCommand", is_given(&container.pre_command)),
         ("commands", commands != Commands::default()),
-        ("noWrapEntrypoint", container.no_wrap_entrypoint && given(&container.command).is_some()),
+        ("noWrapEntrypoint", container.no_wrap_entrypoint && is_given(&container.command)),
     ] {
         if is_set {
             report.problem(

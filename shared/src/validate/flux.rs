@@ -5,7 +5,7 @@ use super::{
     security_context,
 };
 use crate::agent_spec::{RemoteLead, SchedulerKind};
-use crate::crd::v1alpha2::{Bursting, Container, Flux, FluxContainer, LeadBroker, MiniClusterSpec};
+use crate::crd::v1alpha2::{self, Bursting, Container, Flux, LeadBroker, MiniClusterSpec};
 use crate::curve::Certificate;
 use crate::{fsd, hostlist, names, words};
 
@@ -64,7 +64,7 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     }
     let mut submit_command = words_of("spec.flux.submitCommand", &flux.submit_command, report);
     if submit_command.is_empty() {
-        submit_command = words_of("spec.flux.submitCommand", &Flux::default().submit_command, report);
+        submit_command = words_of("spec.flux.submitCommand", &v1alpha2::submit_command(), report);
     }
     let option_flags = option_flags(spec, &flux, report);
     let log_level = log_level(spec, &flux, report);
@@ -278,12 +278,11 @@ fn remote(field: &str, lead: &LeadBroker, has_list: bool, report: &mut Report) -
 pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer {
     let mut view = spec.flux.as_ref().and_then(|flux| flux.container.clone()).unwrap_or_default();
     let field = "spec.flux.container";
-    for (text, default) in
-        [(&mut view.name, FluxContainer::default().name), (&mut view.mount_path, FluxContainer::default().mount_path)]
-    {
-        if text.is_empty() {
-            *text = default;
-        }
+    if view.name.is_empty() {
+        view.name = v1alpha2::view_name();
+    }
+    if view.mount_path.is_empty() {
+        view.mount_path = v1alpha2::mount_path();
     }
     drop_empty(&mut [&mut view.source, &mut view.python_path, &mut view.working_dir, &mut view.image_pull_secret]);
     if !names::is_dns_label(&view.name) || OWN_VOLUMES.contains(&view.name.as_str()) || view.name == "flux-agent" {
