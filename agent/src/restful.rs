@@ -26,8 +26,8 @@ const INSTALLED: &str = ".flux-agent-installed";
 /// Python modules that the server needs, apart from the image's own.
 const PACKAGES: &str = ".packages";
 /// Where a newer release of what it needs would break it: passlib, without a release since 2020, reads a name that bcrypt
-/// has no longer since 4.1, and fails with 5.
-const CONSTRAINTS: (&str, &str) = (".flux-agent-constraints", "bcrypt<4.1\n");
+/// has no longer since 4.1, and fails with 5; its pages call starlette as it was called before 1, and are errors with 1.10.
+const CONSTRAINTS: (&str, &str) = (".flux-agent-constraints", "bcrypt<4.1\nstarlette<1\n");
 /// How uvicorn logs: all on standard error. Standard output is the API's own prints, with tokens and passwords in clear.
 const LOGGING: (&str, &str) = (
     ".flux-agent-logging.json",
