@@ -216,6 +216,8 @@ pub enum Stdout {
 pub enum AtEnd {
     /// Its exit code is the container's.
     Exit,
+    /// The same, but 0 after a stop is 128 and the signal: people worked in it, and nothing was completed.
+    ExitUnlessStopped,
     /// 0 ends the container; otherwise again with backoff, unless the lead has ended (then 0 as well).
     RestartFollower { limit: u32 },
     /// The container ends with 0, whatever the code.

@@ -14,7 +14,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand};
 use flux_shared::agent_spec;
 use flux_shared::curve::Certificate;
-use flux_shared::validate::{Problem, ValidMiniCluster, ViewSource};
+use flux_shared::validate::{Problem, ValidMiniCluster, ViewSource, validate_and_note};
 use kube::client::ClientBuilder;
 use tokio::signal::unix::{SignalKind, signal};
 
@@ -50,7 +50,7 @@ enum Command {
     },
     /// Check a MiniCluster: 0, or 1 and every problem with its field
     Validate {
-        /// A file with a MiniCluster, or - for standard input
+        /// A file with MiniClusters, or - for standard input
         file: PathBuf,
     },
 }
@@ -170,9 +170,21 @@ fn answer(command: Command) -> Result<(), CliError> {
             to_yaml(&objects)?
         }
         Command::Validate { file } => {
-            let cluster = cluster(&file)?;
-            let notices = cluster.notices.iter().map(|notice| format!("note: {notice}\n")).collect::<String>();
-            format!("{notices}MiniCluster {} is valid\n", cluster.name)
+            let documents = flux_shared::manifest::documents(&read(&file)?).map_err(CliError::Problems)?;
+            let (mut told, mut problems) = (String::new(), Vec::new());
+            for document in &documents {
+                match flux_shared::manifest::from_value(document).and_then(|it| validate_and_note(&it)) {
+                    Ok(cluster) => {
+                        told.extend(cluster.notices.iter().map(|notice| format!("note: {notice}\n")));
+                        told.push_str(&format!("MiniCluster {} is valid\n", cluster.name));
+                    }
+                    Err(found) => problems.extend(found),
+                }
+            }
+            if !problems.is_empty() {
+                return Err(CliError::Problems(problems));
+            }
+            told
         }
     };
     Ok(std::io::stdout().write_all(text.as_bytes())?)
@@ -183,14 +195,17 @@ fn placeholder(cluster: &ValidMiniCluster) -> Certificate {
     Certificate::from_keys(&cluster.name, &[0; 32], &[0; 32])
 }
 
-fn cluster(file: &Path) -> Result<ValidMiniCluster, CliError> {
+fn read(file: &Path) -> Result<String, CliError> {
     let text = match file == Path::new("-") {
         true => std::io::read_to_string(std::io::stdin()),
         false => std::fs::read_to_string(file),
     };
-    let text = text.map_err(|source| CliError::Read { path: file.display().to_string(), source })?;
-    let manifest = flux_shared::manifest::parse(&text).map_err(CliError::Problems)?;
-    flux_shared::validate::validate_and_note(&manifest).map_err(CliError::Problems)
+    text.map_err(|source| CliError::Read { path: file.display().to_string(), source })
+}
+
+fn cluster(file: &Path) -> Result<ValidMiniCluster, CliError> {
+    let manifest = flux_shared::manifest::parse(&read(file)?).map_err(CliError::Problems)?;
+    validate_and_note(&manifest).map_err(CliError::Problems)
 }
 
 /// Every object, in the order in which they are made.

@@ -44,17 +44,23 @@ struct Metadata {
 
 /// The first MiniCluster of `text` (other documents are passed over), or every problem with its shape.
 pub fn parse(text: &str) -> Result<Manifest, Vec<Problem>> {
+    from_value(&documents(text)?[0])
+}
+
+/// Every MiniCluster of `text`, at least one, as it stands there; other documents are passed over.
+pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
     // Of a key that stands there twice the last counts, as kubectl has it.
     let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
     let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         let first_line = error.to_string().lines().next().unwrap_or_default().to_owned();
         vec![Problem::new("", format!("this is not YAML: {first_line}"))]
     })?;
-    let document = documents
-        .iter()
-        .find(|document| document.get("kind").and_then(Value::as_str) == Some(KIND))
-        .ok_or_else(|| vec![Problem::new("kind", format!("there is no document of kind {KIND}"))])?;
-    from_value(document)
+    let is_ours = |document: &Value| document.get("kind").and_then(Value::as_str) == Some(KIND);
+    let ours: Vec<Value> = documents.into_iter().filter(is_ours).collect();
+    match ours.is_empty() {
+        true => Err(vec![Problem::new("kind", format!("there is no document of kind {KIND}"))]),
+        false => Ok(ours),
+    }
 }
 
 /// The MiniCluster of one parsed document.

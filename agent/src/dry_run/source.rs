@@ -38,10 +38,11 @@ fn lines(problems: &[Problem]) -> String {
 }
 
 impl Source {
-    /// A MiniCluster names its kind; all else is an AgentSpec.
+    /// A MiniCluster names its kind, or is JSON; all else is an AgentSpec.
     pub fn parse(text: &str) -> Result<Source, Problems> {
         let names_kind = |line: &str| line.trim_start_matches(['{', ' ', '"']).starts_with("kind");
-        match text.lines().any(|line| names_kind(line) && line.contains(':')) {
+        let is_json = text.trim_start().starts_with('{');
+        match is_json || text.lines().any(|line| names_kind(line) && line.contains(':')) {
             true => mini_cluster(text).map_err(Problems),
             false => agent_spec(text),
         }

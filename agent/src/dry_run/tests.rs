@@ -61,6 +61,12 @@ fn the_json_form_is_that_of_the_schema() {
 }
 
 #[test]
+fn json_on_one_line_is_a_minicluster_too() {
+    let text = r#"{"apiVersion":"flux-framework.org/v1alpha2","kind":"MiniCluster","metadata":{"name":"a"},"spec":{"containers":[{"image":"b"}]}}"#;
+    assert!(super::source::Source::parse(text).is_ok());
+}
+
+#[test]
 fn one_pod_is_told_alone_and_others_do_not_exist() {
     let text = run(&Args { index: Some(3), ..args(&input("hello.yaml")) }).unwrap();
     assert!(text.contains("Follower: index 3, host hello-world-3, rank 3") && !text.contains("Lead:"), "{text}");

@@ -251,6 +251,9 @@ fn launch_notes(launch: &Launch) -> String {
     }
     notes.push(match launch.at_end {
         AtEnd::Exit => "its exit code is the container's".into(),
+        AtEnd::ExitUnlessStopped => {
+            "its exit code is the container's; 0 after a stop (SIGTERM) is 143, since nothing was completed".into()
+        }
         AtEnd::Complete => "then the container ends with 0".into(),
         AtEnd::RestartFollower { limit } => {
             format!("a failure is tried again, {limit} times at most; 0, or the lead's end, ends the container with 0")

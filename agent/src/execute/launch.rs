@@ -40,6 +40,13 @@ impl Executor<'_> {
                 Err(code) => Ok(code),
                 Ok(ended) => Ok(self.tell_end(ended.end.code())),
             },
+            AtEnd::ExitUnlessStopped => match self.launch_once(launch).await? {
+                Err(code) => Ok(code),
+                Ok(Ended { end: End::Exited(0), stopped: Some((signal, _)), .. }) => {
+                    Ok(flux_shared::exit::of_signal(signal))
+                }
+                Ok(ended) => Ok(self.tell_end(ended.end.code())),
+            },
             AtEnd::Complete => self.launch_once(launch).await.map(|_| 0),
             AtEnd::RestartFollower { limit } => self.launch_follower(launch, limit).await,
         }
@@ -113,7 +120,7 @@ impl Executor<'_> {
             Ok(child) => child,
             Err(error) => return Ok(Err(self.did_not_start(&error))),
         };
-        let is_follower = launch.at_end != AtEnd::Exit;
+        let is_follower = !matches!(launch.at_end, AtEnd::Exit | AtEnd::ExitUnlessStopped);
         let bound = self.options.hold();
         let socket = socket_of(&argv).map(|path| self.files.at(path));
         let staying = (!is_follower).then(Staying::default);

@@ -23,6 +23,7 @@ pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
 fn launch(scene: &Scene, Initial { words, stdout }: Initial) -> Result<Planned, PlanError> {
     let mut facts = vec![scene.flux_fact()];
     let mut argv: Vec<Word> = Vec::new();
+    let at_end = if words.is_some() { AtEnd::Exit } else { AtEnd::ExitUnlessStopped };
     match words {
         Some(program) => {
             argv.extend(runner::flux_start(scene)?.into_iter().map(Word::Literal));
@@ -39,7 +40,7 @@ fn launch(scene: &Scene, Initial { words, stdout }: Initial) -> Result<Planned, 
         }
     }
     let run_as = scene.identity.run_as;
-    let launch = Launch { label: "fluxstart", argv, run_as, stdout, at_end: AtEnd::Exit };
+    let launch = Launch { label: "fluxstart", argv, run_as, stdout, at_end };
     Ok(Planned::with(&facts, Step::Launch(launch)))
 }
 

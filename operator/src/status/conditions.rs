@@ -95,7 +95,7 @@ fn view(picture: &Picture, facts: &Facts) -> Option<Statement> {
             ),
         ),
         None if picture.nodes_mount_images => {
-            say(true, "ImageVolume", "the view's image is mounted: nothing is copied".to_owned())
+            say(true, "ImageVolume", "the view's image is mounted, once it is there: nothing is copied".to_owned())
         }
         None => say(
             true,

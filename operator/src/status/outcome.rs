@@ -70,7 +70,11 @@ fn failure(picture: &Picture, reason: &str, message: &str) -> Outcome {
         _ => failed.iter().find(|pod| !is_retried(pod)).or(failed.first()),
     };
     let Some(pod) = culprit else {
-        let message = if message.is_empty() { "the Job failed".to_owned() } else { message.to_owned() };
+        let mut message = if message.is_empty() { "the Job failed".to_owned() } else { message.to_owned() };
+        if reason == "PodFailurePolicy" {
+            message
+                .push_str(" (that pod is gone: somebody has deleted it. A drained node would have had it made again)");
+        }
         return Outcome::new(if reason.is_empty() { "JobFailed" } else { reason }, message);
     };
     let mut outcome = of_pod(pod);

@@ -248,7 +248,13 @@ fn the_pod_that_failed_the_job_is_named_and_no_other() {
             "the agent in the lead (index 0) gave up (tried again as often as backoffLimit allows)",
         ),
         ("DeadlineExceeded", vec![ended(0, 143, 3)], None, "DeadlineExceeded", "the Job's own words"),
-        ("PodFailurePolicy", vec![], None, "PodFailurePolicy", "the Job's own words"),
+        (
+            "PodFailurePolicy",
+            vec![],
+            None,
+            "PodFailurePolicy",
+            "the Job's own words (that pod is gone: somebody has deleted it. A drained node would have had it made again)",
+        ),
     ] {
         assert_eq!(cause(reason, pods), (index, word.to_owned(), message.to_owned()));
     }

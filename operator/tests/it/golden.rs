@@ -93,6 +93,12 @@ fn validate_says_every_problem_and_ends_with_1() {
     let (code, _, err) = check(&format!("{head}  size: 0\n  tasks: -1\n  containers: [{{image: a}}]\n"));
     assert_eq!(code, Some(1));
     assert!(err.contains("spec.size: ") && err.contains("spec.tasks: "), "{err}");
+    let good = format!("{head}  containers: [{{image: a}}]\n");
+    let (code, _, err) = check(&format!("{good}---\n{head}  size: 0\n  containers: [{{image: a}}]\n"));
+    assert_eq!(code, Some(1), "each of a file counts");
+    assert!(err.contains("spec.size: "), "{err}");
+    let (code, out, _) = check(&format!("{good}---\n{good}"));
+    assert_eq!((code, out.matches(" is valid").count()), (Some(0), 2));
     let (code, _, err) = check("kind: Pod\n");
     assert_eq!((code, err.lines().count()), (Some(1), 1));
     std::fs::remove_dir_all(&folder).unwrap();
