@@ -132,7 +132,8 @@ fn of_exit(exit: &Exit, place: &str) -> Outcome {
         return Outcome::new("OOMKilled", said(format!("{place} used more memory than its limit allows")));
     }
     if let Some(signal) = exit.signal.or(signal_of(code)) {
-        return Outcome::new("Signalled", said(format!("{place} ended by signal {signal}")));
+        let how = if signal == 1 { ", as a program does whose Flux instance is shut down" } else { "" };
+        return Outcome::new("Signalled", said(format!("{place} ended by signal {signal}{how}")));
     }
     if !matches!(exit.reason.as_str(), "" | "Error" | "Completed") {
         return Outcome::new(exit.reason.clone(), said(format!("{place} ended with exit code {code}")));

@@ -225,6 +225,13 @@ fn the_pod_that_failed_the_job_is_named_and_no_other() {
             "Signalled",
             "the lead (index 0) ended by signal 11",
         ),
+        (
+            "PodFailurePolicy",
+            vec![ended(0, 129, 4)],
+            Some(0),
+            "Signalled",
+            "the lead (index 0) ended by signal 1, as a program does whose Flux instance is shut down",
+        ),
         // What was made again did not fail the Job.
         (
             "PodFailurePolicy",
