@@ -105,8 +105,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     done?;
     if later.is_none() {
         clean_up(&target, checked.as_ref().ok(), &after, &context).await?;
-        copy_instead(&target, &after, &context).await?;
-        start_anew(&object, &target, checked.as_ref().ok(), &context).await?;
+        make_anew(&object, &target, checked.as_ref().ok(), &after, &context).await?;
     }
     let action = look_again(&target, &after, &context).await?;
     context.succeeded(&target.key);
@@ -297,30 +296,22 @@ async fn clean_up(
     Ok(())
 }
 
-/// Deletes a Job whose pods cannot mount the view's image, once the status says so: the next one copies it.
-async fn copy_instead(target: &Target, after: &MiniClusterStatus, context: &Context) -> Result<(), ReconcileError> {
-    let observed = context.index.observed(&target.key);
-    if let Some(job) = observed.job_of(&target.uid)
-        && todo::is_to_be_made_anew(after, job)
-    {
-        context.writer.delete_job(&target.key, &job.uid).await?;
-        tracing::info!("deleted the Job, whose pods cannot mount the view's image, to make it with a copy");
-    }
-    Ok(())
-}
-
-/// Deletes a Job whose lead waits for followers that will never come: the next one has them.
-async fn start_anew(
+/// Deletes a Job that cannot go on: its pods cannot mount the view's image, as the status says now, or its lead waits for
+/// followers that will never come. The next one copies, or has them.
+async fn make_anew(
     object: &Cluster,
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
+    after: &MiniClusterStatus,
     context: &Context,
 ) -> Result<(), ReconcileError> {
     let observed = context.index.observed(&target.key);
-    let Some((cluster, job)) = cluster.zip(observed.job_of(&target.uid)).filter(|_| !target.deleting) else {
-        return Ok(());
-    };
-    if todo::lacks_followers(cluster, job, &observed.pods_of(job).collect::<Vec<_>>()) {
+    let Some(job) = observed.job_of(&target.uid) else { return Ok(()) };
+    let lacks_followers = |cluster| todo::lacks_followers(cluster, job, &observed.pods_of(job).collect::<Vec<_>>());
+    if todo::is_to_be_made_anew(after, job) {
+        context.writer.delete_job(&target.key, &job.uid).await?;
+        tracing::info!("deleted the Job, whose pods cannot mount the view's image, to make it with a copy");
+    } else if cluster.filter(|_| !target.deleting).is_some_and(lacks_followers) {
         context.writer.delete_job(&target.key, &job.uid).await?;
         context.writer.tell(object, &[notice::started_anew()]).await;
         tracing::info!("deleted the Job, whose lead was lost, to make it anew with its followers");

@@ -36,13 +36,11 @@ impl Executor<'_> {
     /// The program to its end, with all restarts; the container's exit code.
     pub(super) async fn launch(&mut self, launch: &Launch) -> Result<u8, Failure> {
         match launch.at_end {
-            AtEnd::Exit => match self.launch_once(launch).await? {
+            AtEnd::Exit | AtEnd::ExitUnlessStopped => match self.launch_once(launch).await? {
                 Err(code) => Ok(code),
-                Ok(ended) => Ok(self.tell_end(ended.end.code())),
-            },
-            AtEnd::ExitUnlessStopped => match self.launch_once(launch).await? {
-                Err(code) => Ok(code),
-                Ok(Ended { end: End::Exited(0), stopped: Some((signal, _)), .. }) => {
+                Ok(Ended { end: End::Exited(0), stopped: Some((signal, _)), .. })
+                    if launch.at_end == AtEnd::ExitUnlessStopped =>
+                {
                     Ok(flux_shared::exit::of_signal(signal))
                 }
                 Ok(ended) => Ok(self.tell_end(ended.end.code())),

@@ -1,7 +1,7 @@
 //! What objects need of Kubernetes: its version, where that is beyond the floor, 1.31 (an older API server drops such a field
 //! without a word), and room.
 
-use k8s_openapi::api::core::v1::{Container, PodSpec};
+use k8s_openapi::api::core::v1::PodSpec;
 
 use crate::render::Objects;
 
@@ -32,9 +32,8 @@ struct Need {
 }
 
 fn needs(pod: &PodSpec) -> impl Iterator<Item = Need> {
-    let containers = || pod.containers.iter().chain(pod.init_containers.iter().flatten());
-    let masks =
-        |container: &Container| container.security_context.as_ref().and_then(|context| context.proc_mount.clone());
+    let differs = |value: Option<&str>, usual: &str| value.is_some_and(|value| value != usual);
+    let mut containers = pod.containers.iter().chain(pod.init_containers.iter().flatten());
     let context = pod.security_context.as_ref();
     let table = [
         (
@@ -56,7 +55,8 @@ fn needs(pod: &PodSpec) -> impl Iterator<Item = Need> {
             },
         ),
         (
-            containers().filter_map(masks).any(|mount| mount != "Default"),
+            containers
+                .any(|it| differs(it.security_context.as_ref().and_then(|it| it.proc_mount.as_deref()), "Default")),
             Need {
                 minor: 33,
                 field: "securityContext.procMount of a container",
@@ -65,8 +65,7 @@ fn needs(pod: &PodSpec) -> impl Iterator<Item = Need> {
             },
         ),
         (
-            context
-                .is_some_and(|context| context.supplemental_groups_policy.as_deref().is_some_and(|it| it != "Merge")),
+            differs(context.and_then(|it| it.supplemental_groups_policy.as_deref()), "Merge"),
             Need {
                 minor: 33,
                 field: "spec.pod.securityContext.supplementalGroupsPolicy",
@@ -75,8 +74,7 @@ fn needs(pod: &PodSpec) -> impl Iterator<Item = Need> {
             },
         ),
         (
-            context
-                .is_some_and(|context| context.se_linux_change_policy.as_deref().is_some_and(|it| it != "MountOption")),
+            differs(context.and_then(|it| it.se_linux_change_policy.as_deref()), "MountOption"),
             Need {
                 minor: 33,
                 field: "spec.pod.securityContext.seLinuxChangePolicy",

@@ -71,7 +71,7 @@ fn failure(picture: &Picture, reason: &str, message: &str) -> Outcome {
     };
     let Some(pod) = culprit else {
         let mut message = if message.is_empty() { "the Job failed".to_owned() } else { message.to_owned() };
-        if reason == "PodFailurePolicy" {
+        if reason == "PodFailurePolicy" && !picture.pods.iter().any(|pod| message.contains(&pod.name)) {
             message
                 .push_str(" (that pod is gone: somebody has deleted it. A drained node would have had it made again)");
         }

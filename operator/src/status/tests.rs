@@ -262,6 +262,14 @@ fn the_pod_that_failed_the_job_is_named_and_no_other() {
             "PodFailurePolicy",
             "the Job's own words (that pod is gone: somebody has deleted it. A drained node would have had it made again)",
         ),
+        // Its end has not been seen yet.
+        (
+            "PodFailurePolicy",
+            vec![PodSeen { name: "own".into(), ..pod(0) }],
+            None,
+            "PodFailurePolicy",
+            "the Job's own words",
+        ),
     ] {
         assert_eq!(cause(reason, pods), (index, word.to_owned(), message.to_owned()));
     }

@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 
 use flux_operator::install::Permission;
+use serde_json::{Value, json};
 
 /// A call that the operator made.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
@@ -57,6 +58,18 @@ impl Call {
     pub fn is_label(&self) -> bool {
         self.verb == "patch" && self.resource == "pods/status"
     }
+}
+
+/// The spec of a MiniCluster that has every kind of part, so that each has to be permitted.
+pub fn of_all_parts() -> Value {
+    json!({
+        "size": 1, "maxSize": 2,
+        "containers": [
+            { "image": "app:1", "command": "hostname", "runFlux": true },
+            { "image": "db:1", "name": "db", "ports": [5432] },
+        ],
+        "services": [{ "image": "cache:1", "name": "cache" }],
+    })
 }
 
 /// All that some permissions allow, but what no call shows.

@@ -13,6 +13,7 @@ use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, Call, Calls, apply, test, until};
+use crate::call::of_all_parts;
 
 const DIGEST: &str = "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
@@ -48,14 +49,8 @@ fn an_installation_for_one_namespace_serves_it_with_nothing_beyond() {
         let candidate = Candidate { namespace, identity, duration: Duration::from_secs(3) };
         let operator = bed.operator_as(&kubeconfig, calls.clone(), |it| it.candidate = Some(candidate)).await;
 
-        let spec = json!({
-            "size": 1, "maxSize": 2, "cleanupPods": true, "ttlSecondsAfterFinished": 0,
-            "containers": [
-                { "image": "app:1", "command": "hostname", "runFlux": true },
-                { "image": "db:1", "name": "db", "ports": [5432] },
-            ],
-            "services": [{ "image": "cache:1", "name": "cache" }],
-        });
+        let mut spec = of_all_parts();
+        (spec["cleanupPods"], spec["ttlSecondsAfterFinished"]) = (json!(true), json!(0));
         bed.create("mc", spec).await.unwrap();
         bed.pods("mc", 1).await;
         bed.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;

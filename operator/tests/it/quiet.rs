@@ -9,7 +9,7 @@ use kube::api::DeleteParams;
 use serde_json::json;
 
 use crate::bed::{Bed, test, until};
-use crate::call::{Call, assert_exactly};
+use crate::call::{Call, assert_exactly, of_all_parts};
 
 /// Long enough for everything that is on its way; a burst is collected for a tenth of it.
 const SETTLE: Duration = Duration::from_secs(1);
@@ -147,14 +147,8 @@ fn answers_that_get_lost_delay_and_double_nothing() {
 fn exactly_the_permissions_that_are_shipped_are_used() {
     test("rbac", async |bed| {
         let operator = bed.operator().await;
-        let spec = json!({
-            "size": 1, "maxSize": 2, "cleanup": true,
-            "containers": [
-                { "image": "app:1", "command": "hostname", "runFlux": true },
-                { "image": "db:1", "name": "db", "ports": [5432] },
-            ],
-            "services": [{ "image": "cache:1", "name": "cache" }],
-        });
+        let mut spec = of_all_parts();
+        spec["cleanup"] = json!(true);
         bed.create("mc", spec).await.unwrap();
         bed.pods("mc", 1).await;
         // A second one, which shares the Service; a change of the first; a wrong one, for an event, told twice.

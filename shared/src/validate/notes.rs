@@ -1,6 +1,6 @@
 //! What is valid and yet has no effect as it stands: told, so that nobody waits for one.
 
-use super::{Report, ValidMiniCluster, flux};
+use super::{Report, ValidMiniCluster, flux, is_given};
 use crate::agent_spec::Program;
 use crate::crd::v1alpha2::{Flux, FluxContainer, MiniClusterSpec};
 use crate::names;
@@ -42,18 +42,18 @@ fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Rep
     // The RESTful API takes them as its defaults.
     let own_flags = !flux.option_flags.is_empty() && spec.flux_restful.is_none();
     let has_config = flux.broker_config.iter().any(|config| !config.trim().is_empty());
-    let has_policy = flux.scheduler.iter().any(|scheduler| scheduler.queue_policy.is_some());
+    let has_policy = flux.scheduler.iter().any(|scheduler| is_given(&scheduler.queue_policy));
     let idle = !submits;
     for (is_so, field, why) in [
         (idle && spec.tasks != 1, "spec.tasks", SUBMITTED),
         (idle && own_flags, "spec.flux.optionFlags", SUBMITTED),
         ((idle || is_raw) && own_words, "spec.flux.submitCommand", SUBMITTED),
         (idle && spec.logging.iter().any(|logging| logging.debug), "spec.logging.debug", SUBMITTED),
-        (view.disable && view.source.is_some(), "spec.flux.container.source", DISABLED),
-        (view.disable && view.python_path.is_some(), "spec.flux.container.pythonPath", DISABLED),
-        (view.disable && view.working_dir.is_some(), "spec.flux.container.workingDir", DISABLED),
+        (view.disable && is_given(&view.source), "spec.flux.container.source", DISABLED),
+        (view.disable && is_given(&view.python_path), "spec.flux.container.pythonPath", DISABLED),
+        (view.disable && is_given(&view.working_dir), "spec.flux.container.workingDir", DISABLED),
         (view.disable && view.pull_always, "spec.flux.container.pullAlways", DISABLED),
-        (view.disable && view.image_pull_secret.is_some(), "spec.flux.container.imagePullSecret", DISABLED),
+        (view.disable && is_given(&view.image_pull_secret), "spec.flux.container.imagePullSecret", DISABLED),
         (view.disable && view.security_context.is_some(), "spec.flux.container.securityContext", DISABLED),
         (has_config && has_policy, "spec.flux.scheduler.queuePolicy", "is not written: brokerConfig is taken as it is"),
     ] {

@@ -187,6 +187,8 @@ fn what_has_no_effect_as_it_stands_is_told() {
     let nothing =
         "tasks: 4\nflux: {container: {disable: true, image: a, name: b}, submitCommand: flux run, optionFlags: -o a}";
     assert_eq!(told(nothing), Vec::<String>::new());
+    let empty = "flux: {container: {disable: true, source: '', pythonPath: ''}}";
+    assert_eq!(told(empty), Vec::<String>::new(), "an empty text is as left out");
 }
 
 #[test]
