@@ -9,6 +9,8 @@
 //! made from, so a second run does nothing, and a run after a kill at any moment does all of it again.
 #![expect(clippy::disallowed_methods, reason = "act: copies the view")]
 
+mod copy;
+mod fold;
 mod link;
 mod progress;
 mod tree;
@@ -45,9 +47,8 @@ pub fn view(options: &Options, log: Log) -> Result<(), Failure> {
     let paths = PodPaths::new(&options.mount.to_string_lossy());
     let (marker, target) = (PathBuf::from(paths.view_done()), PathBuf::from(paths.view()));
     let source = find_view(&options.root)?;
-    let view = Tree::list(&source).map_err(failed)?;
     let software = options.root.join(SOFTWARE_DIR.trim_start_matches('/'));
-    let software = if software.is_dir() { Some(Tree::list(&software).map_err(failed)?) } else { None };
+    let (mut view, software) = list(&source, &software).map_err(failed)?;
     let mark = mark(&view, software.as_ref());
     if fs::read_to_string(&marker).is_ok_and(|text| text == mark) {
         log.info("view", "the view is already there");
@@ -57,6 +58,9 @@ pub fn view(options: &Options, log: Log) -> Result<(), Failure> {
     tree::remove(&marker).map_err(failed)?;
     let spare_memory = memory_limit(&options.root).is_some_and(|limit| limit < SCARCE);
     make_parents(&options.mount)?;
+    if let Some(software) = &software {
+        fold::fold(&mut view, software, Path::new(SOFTWARE_DIR));
+    }
     let progress = Progress::new(view.bytes + software.as_ref().map_or(0, |tree| tree.bytes), log);
     let result = bring(options, &view, software.as_ref(), &target, spare_memory, &progress);
     if result.is_err() {
@@ -74,6 +78,16 @@ pub fn view(options: &Options, log: Log) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Both trees, side by side.
+fn list(view: &Path, software: &Path) -> Result<(Tree, Option<Tree>), TreeError> {
+    let mut listed = Ok(None);
+    let view = std::thread::scope(|scope| {
+        scope.spawn(|| listed = software.is_dir().then(|| Tree::list(software)).transpose());
+        Tree::list(view)
+    });
+    Ok((view?, listed?))
+}
+
 fn bring(
     options: &Options,
     view: &Tree,
@@ -87,7 +101,7 @@ fn bring(
     }
     let beside = options.mount.join(".view.new");
     tree::remove(&beside).map_err(failed)?;
-    view.copy(&beside, spare_memory, progress).map_err(failed)?;
+    copy::copy(view, &beside, spare_memory, progress).map_err(failed)?;
     tree::remove(target).map_err(failed)?;
     fs::rename(&beside, target).map_err(|error| Failure::write("put in place", target, &error))
 }
@@ -97,7 +111,7 @@ fn bring_software(software: &Tree, stage: &Path, spare_memory: bool, progress: &
     make_parents(stage)?;
     let beside = stage.join(".software.new");
     tree::remove(&beside).map_err(failed)?;
-    software.copy(&beside, spare_memory, progress).map_err(failed)?;
+    copy::copy(software, &beside, spare_memory, progress).map_err(failed)?;
     for name in software.top_names() {
         let target = stage.join(name);
         tree::remove(&target).map_err(failed)?;

@@ -11,18 +11,37 @@ use nix::sys::wait::{Id, WaitPidFlag, waitid};
 use crate::cpu::cpu_of_children;
 use crate::report::{Report, median, setting};
 
-/// As in the released images: 10,000 entries, 130 MB, the view itself links and folders only.
-const FILES: usize = 4000;
-const LINKS: usize = 5400;
-const FOLDERS: usize = 600;
-const BYTES: u64 = 130_000_000;
 const VIEW: &str = "opt/views/._view/abcdefghijklmnopqrstuvwxyz234567";
+/// As in the released images: 10,000 entries and 130 MB, the view itself links and folders only.
+const PACKAGES: usize = 40;
+const BYTES: usize = 130_000_000;
+/// So many files hold half of the bytes.
+const LARGE: usize = 20;
+/// What one package brings. An eighth of the links are in folders that packages share, as in the image that this project is
+/// tried with.
+const FOLDERS: [(&str, usize); 10] = [
+    ("bin", 3),
+    ("lib", 3),
+    ("share/man/man3", 6),
+    ("share/PACKAGE/a", 12),
+    ("share/PACKAGE/b", 12),
+    ("share/PACKAGE/c", 12),
+    ("share/PACKAGE/d", 22),
+    ("lib/python3.11/site-packages/PACKAGE", 10),
+    ("lib/python3.11/site-packages/PACKAGE/one", 10),
+    ("lib/python3.11/site-packages/PACKAGE/two", 10),
+];
 
 pub fn measure(agent: &Path, report: &mut Report) {
     let top = PathBuf::from(std::env::var("BENCH_DIR").unwrap_or_else(|_| env!("CARGO_TARGET_TMPDIR").into()));
     let top = top.join(format!("flux-agent-copy-{}", std::process::id()));
-    let image = top.join("image");
-    let size = generate(&image);
+    let real = std::env::var_os("BENCH_VIEW").map(PathBuf::from);
+    let image = real.clone().unwrap_or_else(|| top.join("image"));
+    if real.is_none() {
+        generate(&image);
+    }
+    let view_folder = fs::read_dir(image.join("opt/views/._view")).unwrap().next().unwrap().unwrap().path();
+    let size = bytes_in(&image.join("opt"));
     let runs = setting("BENCH_COPIES", 5);
     eprintln!("copy: {size} bytes in {}, {runs} runs of each in turn", top.display());
     let view = |pod: &Path| {
@@ -32,15 +51,20 @@ pub fn measure(agent: &Path, report: &mut Report) {
         command
     };
     let cp = |pod: &Path| {
-        let (from, to) = (image.display(), pod.display());
+        let (view, from, to) = (view_folder.display(), image.display(), pod.display());
         let line = format!(
-            "mkdir -p {to}/flux/view {to}/software && cp -a {from}/{VIEW}/. {to}/flux/view && cp -a {from}/opt/software/. {to}/software"
+            "mkdir -p {to}/flux/view {to}/software && cp -a {view}/. {to}/flux/view && cp -a {from}/opt/software/. {to}/software"
         );
         let mut command = Command::new("sh");
         command.args(["-c", &line]);
         command
     };
-    for (name, pods) in [("one", 1), ("four", 4)] {
+    for (name, pods) in [("one", 1), ("four", 4), ("again", 4)] {
+        if name == "again" {
+            // As on a node whose last MiniCluster has ended.
+            (0..runs).for_each(|run| fs::remove_dir_all(top.join(format!("four-{run}-theirs"))).unwrap());
+        }
+        let runs = if name == "again" { 1 } else { runs };
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for run in 0..runs {
             ours.push(copies(&top.join(format!("{name}-{run}-ours")), pods, &view));
@@ -91,35 +115,48 @@ fn copies(top: &Path, pods: usize, command: &dyn Fn(&Path) -> Command) -> Copies
     Copies { seconds, cpu, written }
 }
 
-/// Makes an image's tree; returns the bytes in its files.
-fn generate(image: &Path) -> u64 {
+/// Makes an image's tree: packages, and a view with a link for each of their files.
+fn generate(image: &Path) {
     let (software, view) = (image.join("opt/software"), image.join(VIEW));
-    for folder in 0..FOLDERS / 2 {
-        for top in [&software, &view] {
-            fs::create_dir_all(top.join(folder_name(folder))).unwrap();
+    let files = PACKAGES * FOLDERS.iter().map(|(_, files)| files).sum::<usize>();
+    let mut number = 0;
+    for package in 0..PACKAGES {
+        let package = format!("package-{package}");
+        for (folder, files_in_it) in FOLDERS {
+            let folder = folder.replace("PACKAGE", &package);
+            let (place, links) = (software.join(&package).join(&folder), view.join(&folder));
+            fs::create_dir_all(&place).unwrap();
+            fs::create_dir_all(&links).unwrap();
+            let add = |name: String, target: &dyn Fn(&Path)| {
+                target(&place.join(&name));
+                symlink(format!("/opt/software/{package}/{folder}/{name}"), links.join(name)).unwrap();
+            };
+            for file in 0..files_in_it {
+                let small = BYTES / 2 / (files - LARGE);
+                let size = match number {
+                    ..LARGE => BYTES / 2 / LARGE,
+                    _ => small / 2 + small * (number % 5) / 4,
+                };
+                let content: Vec<u8> = (0..size).map(|at| (at.wrapping_mul(31) ^ number) as u8).collect();
+                let name = format!("{package}-file-{file}");
+                add(name.clone(), &|path| fs::write(path, &content).unwrap());
+                if folder == "lib" {
+                    add(format!("{name}.1"), &|path| symlink(&name, path).unwrap());
+                }
+                number += 1;
+            }
         }
     }
-    // Many small files and a few large ones: twenty hold half of the bytes.
-    let large = 20;
-    let small_size = BYTES / 2 / (FILES - large) as u64;
-    let mut total = 0;
-    for file in 0..FILES {
-        let size =
-            if file < large { BYTES / 2 / large as u64 } else { small_size / 2 + small_size * (file as u64 % 5) / 4 };
-        let content: Vec<u8> = (0..size).map(|at| (at.wrapping_mul(31) ^ file as u64) as u8).collect();
-        fs::write(software.join(folder_name(file)).join(format!("file-{file}")), &content).unwrap();
-        total += size;
-    }
-    for link in 0..LINKS {
-        let file = link % FILES;
-        let target = format!("/opt/software/{}/file-{file}", folder_name(file));
-        symlink(target, view.join(folder_name(link)).join(format!("link-{link}"))).unwrap();
-    }
     symlink(format!("/{VIEW}"), image.join("opt/view")).unwrap();
-    total
 }
 
-fn folder_name(number: usize) -> String {
-    let number = number % (FOLDERS / 2);
-    format!("part-{}/folder-{number}", number % 7)
+/// Bytes in the files below a folder.
+fn bytes_in(folder: &Path) -> u64 {
+    let entries = fs::read_dir(folder).unwrap().map(Result::unwrap);
+    let size = |entry: fs::DirEntry| match entry.metadata().unwrap() {
+        data if data.is_dir() => bytes_in(&entry.path()),
+        data if data.is_file() => data.len(),
+        _ => 0,
+    };
+    entries.map(size).sum()
 }

@@ -1,0 +1,233 @@
+//! Copies a listed tree with several threads.
+//!
+//! Kept: modes, symbolic links as they are, modification times (Python's compiled files depend on them).
+//! Not insisted on: owners, which only root could set.
+#![expect(clippy::disallowed_methods, reason = "act: copies files")]
+
+use std::collections::{HashMap, HashSet};
+use std::fs::{self, File, Permissions};
+use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use nix::fcntl::{OFlag, openat};
+use nix::sys::stat::Mode;
+use nix::unistd::symlinkat;
+use rustix::fs::{IFlags, ioctl_ficlone, ioctl_getflags, ioctl_setflags};
+
+use super::progress::Progress;
+use super::tree::{Entry, Kind, Tree, TreeError, reading, writing};
+
+/// So much is read and written at once.
+const BUFFER: usize = 256 << 10;
+/// Where memory is scarce, so much is given back to the disk at once.
+const PIECE: usize = 4 << 20;
+
+/// Copies `tree` into the new folder `target`. `spare_memory`: what is written goes to the disk at once.
+pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress) -> Result<(), TreeError> {
+    fs::create_dir(target).map_err(writing(target))?;
+    spread(target);
+    let has_only_folders = |entries: &[Entry]| entries.iter().all(|entry| matches!(entry.kind, Kind::Directory { .. }));
+    let to_spread: HashSet<&Path> =
+        tree.folders().filter(|(_, entries)| has_only_folders(entries)).map(|(folder, _)| folder).collect();
+    let mut others = Vec::new();
+    let mut folders = Vec::new();
+    let mut first_of: HashMap<(u64, u64), &Path> = HashMap::new();
+    let mut hard_links = Vec::new();
+    for entry in &tree.entries {
+        match &entry.kind {
+            Kind::Directory { mode } => {
+                let path = target.join(&entry.path);
+                fs::create_dir(&path).map_err(writing(&path))?;
+                if to_spread.contains(entry.path.as_path()) {
+                    spread(&path);
+                }
+                folders.push((path, *mode));
+            }
+            Kind::File { inode: (device, number, links), .. } if *links > 1 => {
+                match first_of.get(&(*device, *number)) {
+                    Some(first) => hard_links.push((*first, entry)),
+                    None => {
+                        first_of.insert((*device, *number), &entry.path);
+                        others.push(entry);
+                    }
+                }
+            }
+            _ => others.push(entry),
+        }
+    }
+    // By folders, since a folder is locked while something is made in it; the largest first.
+    let mut shares: Vec<&[&Entry]> = others.chunk_by(|one, next| one.path.parent() == next.path.parent()).collect();
+    shares.sort_by_key(|share| std::cmp::Reverse(share.iter().map(|entry| entry.size()).sum::<u64>()));
+    let umask = umask();
+    in_parallel(&shares, |share, buffer| {
+        let folder = share.first().and_then(|entry| entry.path.parent()).unwrap_or(Path::new(""));
+        let (from, to) = (tree.top.join(folder), target.join(folder));
+        let copier = Copier {
+            source: File::open(&from).map_err(reading(&from))?,
+            target: File::open(&to).map_err(writing(&to))?,
+            umask,
+            spare_memory,
+        };
+        for entry in *share {
+            copier.copy(entry, buffer).map_err(|(is_reading, error)| match is_reading {
+                true => reading(&tree.top.join(&entry.path))(error),
+                false => writing(&target.join(&entry.path))(error),
+            })?;
+            progress.add(entry.size());
+        }
+        Ok(())
+    })?;
+    for (first, entry) in hard_links {
+        let path = target.join(&entry.path);
+        fs::hard_link(target.join(first), &path).map_err(writing(&path))?;
+    }
+    for (path, mode) in folders.into_iter().rev() {
+        fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(writing(&path))?;
+    }
+    Ok(())
+}
+
+/// Asks ext4 to put each folder that is made in this one elsewhere on the disk: a hint for packages, as for homes. Otherwise
+/// all copies of a node take their inodes from one group, and each looks past all that were deleted in the last minutes.
+fn spread(folder: &Path) {
+    let Ok(folder) = File::open(folder) else { return };
+    if let Ok(flags) = ioctl_getflags(&folder) {
+        let _ = ioctl_setflags(&folder, flags | IFlags::TOPDIR);
+    }
+}
+
+/// The permissions that a new file doesn't get. Where it cannot be known: all.
+fn umask() -> u32 {
+    let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("Umask:"));
+    mask.and_then(|mask| u32::from_str_radix(mask.trim(), 8).ok()).unwrap_or(0o777)
+}
+
+fn in_parallel<T: Sync>(
+    shares: &[T],
+    work: impl Fn(&T, &mut [u8]) -> Result<(), TreeError> + Sync,
+) -> Result<(), TreeError> {
+    let threads = std::thread::available_parallelism().map_or(2, usize::from).clamp(2, 4);
+    let (next, failed, first_error) = (AtomicUsize::new(0), AtomicBool::new(false), Mutex::new(None));
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                let mut buffer = vec![0; BUFFER];
+                while !failed.load(Ordering::Relaxed) {
+                    let Some(share) = shares.get(next.fetch_add(1, Ordering::Relaxed)) else { return };
+                    if let Err(error) = work(share, &mut buffer) {
+                        failed.store(true, Ordering::Relaxed);
+                        if let Ok(mut first) = first_error.lock() {
+                            first.get_or_insert(error);
+                        }
+                    }
+                }
+            });
+        }
+    });
+    first_error.into_inner().ok().flatten().map_or(Ok(()), Err)
+}
+
+/// From one folder to another.
+struct Copier {
+    source: File,
+    target: File,
+    umask: u32,
+    spare_memory: bool,
+}
+
+/// Whether it came from reading.
+type Failed = (bool, io::Error);
+
+impl Copier {
+    fn copy(&self, entry: &Entry, buffer: &mut [u8]) -> Result<(), Failed> {
+        let Some(name) = entry.path.file_name() else { return Ok(()) };
+        let (mode, size, modified) = match &entry.kind {
+            Kind::Directory { .. } => return Ok(()),
+            Kind::Link { target } => {
+                return symlinkat(target.as_path(), &self.target, name).map_err(|error| (false, error.into()));
+            }
+            Kind::File { mode, size, modified, .. } => (*mode, *size, *modified),
+        };
+        let open =
+            |folder: &File, flags, mode| openat(folder.as_fd(), name, flags | OFlag::O_CLOEXEC, mode).map(File::from);
+        let mut source = open(&self.source, OFlag::O_RDONLY, Mode::empty()).map_err(|error| (true, error.into()))?;
+        let new = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
+        let mut copy =
+            open(&self.target, new, Mode::from_bits_truncate(mode & 0o777)).map_err(|error| (false, error.into()))?;
+        // copy_file_range would take longer than this: it moves 64 KiB at a time.
+        let is_shared = size > buffer.len() as u64 && ioctl_ficlone(&copy, &source).is_ok();
+        let copied = if is_shared { Ok(()) } else { self.copy_content(&mut source, &mut copy, size, buffer) };
+        copied
+            .and_then(|()| modified.map_or(Ok(()), |time| copy.set_modified(time)))
+            .and_then(|()| match mode & 0o777 & !self.umask == mode {
+                true => Ok(()),
+                false => copy.set_permissions(Permissions::from_mode(mode)),
+            })
+            .map_err(|error| (false, error))
+    }
+
+    fn copy_content(&self, source: &mut File, copy: &mut File, size: u64, buffer: &mut [u8]) -> io::Result<()> {
+        let (mut left, mut held) = (size, 0);
+        while left > 0 {
+            let read = source.read(buffer)?;
+            let content = buffer.get(..read).filter(|content| !content.is_empty());
+            copy.write_all(content.ok_or(io::ErrorKind::UnexpectedEof)?)?;
+            left = left.saturating_sub(read as u64);
+            held += read;
+            if self.spare_memory && (left == 0 || held > PIECE) {
+                forget(copy)?;
+                held = 0;
+            }
+        }
+        Ok(())
+    }
+}
+
+/// What was written goes to the disk and out of the page cache, which counts as the container's memory.
+fn forget(file: &File) -> io::Result<()> {
+    file.sync_data()?;
+    let _ = nix::fcntl::posix_fadvise(file, 0, 0, nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED);
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tree::remove;
+    use super::*;
+    use crate::log::{Format, Log};
+    use std::os::unix::fs::{MetadataExt, symlink};
+    use std::time::SystemTime;
+
+    #[test]
+    fn a_copy_has_links_modes_times_and_hard_links_of_the_original() {
+        let folder = tempfile::tempdir().unwrap();
+        let (from, to) = (folder.path().join("from"), folder.path().join("to"));
+        fs::create_dir_all(from.join("bin/deep")).unwrap();
+        fs::write(from.join("bin/flux"), "program").unwrap();
+        fs::set_permissions(from.join("bin/flux"), Permissions::from_mode(0o555)).unwrap();
+        let old = SystemTime::UNIX_EPOCH + std::time::Duration::from_secs(1_000_000_000);
+        File::open(from.join("bin/flux")).unwrap().set_modified(old).unwrap();
+        fs::hard_link(from.join("bin/flux"), from.join("bin/deep/flux")).unwrap();
+        symlink("/opt/software/nowhere", from.join("bin/dangling")).unwrap();
+        fs::write(from.join("large"), vec![3; 9 << 20]).unwrap();
+        fs::set_permissions(from.join("bin"), Permissions::from_mode(0o555)).unwrap();
+        for spare_memory in [false, true] {
+            let tree = Tree::list(&from).unwrap();
+            assert_eq!((tree.files, tree.entries.len()), (3, 6));
+            copy(&tree, &to, spare_memory, &Progress::new(0, Log::new(Format::Text, true))).unwrap();
+            assert_eq!(Tree::list(&to).unwrap().digest(), tree.digest());
+            let data = fs::metadata(to.join("bin/flux")).unwrap();
+            assert_eq!((data.mode() & 0o7777, data.nlink(), data.modified().unwrap()), (0o555, 2, old));
+            assert_eq!(fs::read_link(to.join("bin/dangling")).unwrap(), Path::new("/opt/software/nowhere"));
+            assert!(fs::read(to.join("large")).unwrap() == vec![3; 9 << 20]);
+            remove(&to).unwrap();
+        }
+        remove(&from).unwrap();
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
+    }
+}

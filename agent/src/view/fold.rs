@@ -1,0 +1,169 @@
+//! Most folders of a view hold links to everything in one folder of a package. One link to that folder brings the same.
+//!
+//! ```text
+//! view/libexec/flux/cmd/{a,b} ─► /opt/software/flux/libexec/flux/cmd/{a,b}    becomes    view/libexec/flux/cmd ─► …/cmd
+//! ```
+
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+
+use super::tree::{Entry, Kind, Tree};
+
+/// Folds what can be in `view`, whose links lead to `software` at `place`.
+pub fn fold(view: &mut Tree, software: &Tree, place: &Path) {
+    let mut contents: HashMap<PathBuf, Vec<&OsStr>> = HashMap::new();
+    for (folder, entries) in software.folders() {
+        contents.insert(place.join(folder), entries.iter().filter_map(|entry| entry.path.file_name()).collect());
+    }
+    let mut folded: HashMap<PathBuf, PathBuf> = HashMap::new();
+    // A folder comes before what its folders hold.
+    for (folder, entries) in view.folders().rev().filter(|(folder, _)| may_be_a_link(folder)) {
+        let target = entries.first().and_then(|entry| target(entry, &folded)?.parent());
+        let Some(target) = target else { continue };
+        let is_same = |entry: &Entry| {
+            self::target(entry, &folded)
+                .is_some_and(|leads| leads.parent() == Some(target) && leads.file_name() == entry.path.file_name())
+        };
+        let names = entries.iter().filter_map(|entry| entry.path.file_name());
+        if entries.iter().all(is_same) && contents.get(target).is_some_and(|all| names.eq(all.iter().copied())) {
+            let target = target.to_owned();
+            folded.insert(folder.to_owned(), target);
+        }
+    }
+    view.entries.retain(|entry| entry.path.parent().is_none_or(|folder| !folded.contains_key(folder)));
+    for entry in &mut view.entries {
+        if let Some(target) = folded.remove(&entry.path) {
+            entry.kind = Kind::Link { target };
+        }
+    }
+}
+
+/// Where an entry of the view leads.
+fn target<'a>(entry: &'a Entry, folded: &'a HashMap<PathBuf, PathBuf>) -> Option<&'a Path> {
+    match &entry.kind {
+        Kind::Link { target } => Some(target),
+        Kind::Directory { .. } => folded.get(&entry.path).map(PathBuf::as_path),
+        Kind::File { .. } => None,
+    }
+}
+
+/// The top folders, those of the configuration and those that Python's packages are installed into stay real.
+fn may_be_a_link(folder: &Path) -> bool {
+    let is_pythons = |name: &OsStr| {
+        name == "site-packages" || name == "dist-packages" || name.as_encoded_bytes().starts_with(b"python")
+    };
+    folder.components().count() > 1 && !folder.starts_with("etc") && !folder.file_name().is_some_and(is_pythons)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    /// A view as made of the packages below `root/software`: a folder for each of theirs, a link for each file.
+    fn view_of(root: &Path) -> Tree {
+        let view = root.join("view");
+        fs::create_dir(&view).unwrap();
+        for package in fs::read_dir(root.join("software")).unwrap() {
+            let package = package.unwrap().path();
+            for entry in Tree::list(&package).unwrap().entries {
+                let path = view.join(&entry.path);
+                match entry.kind {
+                    Kind::Directory { .. } => drop(fs::create_dir(path)),
+                    _ => symlink(Path::new("/opt/software").join(package.file_name().unwrap()).join(entry.path), path)
+                        .unwrap(),
+                }
+            }
+        }
+        Tree::list(&view).unwrap()
+    }
+
+    fn root(files: &[&str]) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        for file in files {
+            let path = root.path().join("software").join(file);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, file).unwrap();
+        }
+        root
+    }
+
+    /// Paths of the folded view, links with where they lead.
+    fn folded(root: &Path, mut view: Tree) -> Vec<String> {
+        let software = Tree::list(&root.join("software")).unwrap();
+        fold(&mut view, &software, Path::new("/opt/software"));
+        let mut lines: Vec<String> = view
+            .entries
+            .iter()
+            .map(|entry| match &entry.kind {
+                Kind::Link { target } => format!("{} {}", entry.path.display(), target.display()),
+                _ => entry.path.display().to_string(),
+            })
+            .collect();
+        lines.sort();
+        lines
+    }
+
+    #[test]
+    fn a_folder_of_one_package_becomes_a_link_and_what_is_shared_or_documented_stays_a_folder() {
+        let root = root(&[
+            "a/bin/flux",
+            "a/etc/flux/rc1.d/one",
+            "a/libexec/flux/cmd/deep/x",
+            "a/libexec/flux/cmd/y",
+            "a/lib/python3.11/site-packages/flux/job.py",
+            "a/share/man/a.1",
+            "b/share/man/b.1",
+        ]);
+        let view = view_of(root.path());
+        assert_eq!(
+            folded(root.path(), view),
+            [
+                "bin",
+                "bin/flux /opt/software/a/bin/flux",
+                "etc",
+                "etc/flux",
+                "etc/flux/rc1.d",
+                "etc/flux/rc1.d/one /opt/software/a/etc/flux/rc1.d/one",
+                "lib",
+                "lib/python3.11",
+                "lib/python3.11/site-packages",
+                "lib/python3.11/site-packages/flux /opt/software/a/lib/python3.11/site-packages/flux",
+                "libexec",
+                "libexec/flux /opt/software/a/libexec/flux",
+                "share",
+                "share/man",
+                "share/man/a.1 /opt/software/a/share/man/a.1",
+                "share/man/b.1 /opt/software/b/share/man/b.1",
+            ]
+        );
+    }
+
+    #[test]
+    fn a_folder_that_lacks_something_has_something_of_its_own_or_leads_elsewhere_stays_as_it_is() {
+        let files = ["a/share/one/x", "a/share/one/y"];
+        for change in [
+            |view: &Path| fs::remove_file(view.join("share/one/x")).unwrap(),
+            |view: &Path| fs::write(view.join("share/one/z"), "").unwrap(),
+            |view: &Path| fs::create_dir(view.join("share/one/empty")).unwrap(),
+            |view: &Path| fs::rename(view.join("share/one/x"), view.join("share/one/w")).unwrap(),
+            |view: &Path| {
+                fs::remove_file(view.join("share/one/x")).unwrap();
+                symlink("/opt/software/a/share/one/y", view.join("share/one/x")).unwrap();
+            },
+            |view: &Path| {
+                fs::remove_file(view.join("share/one/x")).unwrap();
+                symlink("/opt/elsewhere/share/one/x", view.join("share/one/x")).unwrap();
+            },
+        ] {
+            let root = root(&files);
+            view_of(root.path());
+            change(&root.path().join("view"));
+            let view = Tree::list(&root.path().join("view")).unwrap();
+            let entries = view.entries.len();
+            assert_eq!(folded(root.path(), view).len(), entries);
+        }
+    }
+}
