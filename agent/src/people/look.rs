@@ -55,17 +55,21 @@ pub fn all<'a>(pod: &'a Pod, state: Result<State, Silence>) -> Result<Seen<'a>, 
             seen.recent = ask("job-list.list", RECENT_JOBS)["jobs"].take();
         }
     }
-    let missing = seen.missing();
+    let offline = seen.offline();
     crate::runtime::look(Box::pin(async {
         if let Some((host, port)) = &pod.instance.parent
             && !joined
         {
             seen.parent = Some((host.clone(), link(host, *port, pod).await));
         }
-        for rank in missing.into_iter().take(MOST_LOOKED_FOR) {
+        for rank in offline.into_iter().take(MOST_LOOKED_FOR) {
             let host = pod.instance.hosts.get(rank as usize).cloned().unwrap_or_default();
             let mut target = Parent::new(&pod.instance.full_name(&host), pod.spec.network.port, &pod.root);
-            seen.absent.push(Absent { rank, host, why: target.probe().await.err() });
+            let why = target.probe().await.err();
+            // A spare host without a pod is none that is missing.
+            if !(pod.instance.spare.contains(&rank) && matches!(why, Some(Missing::Name(_)))) {
+                seen.absent.push(Absent { rank, host, why });
+            }
         }
         Ok(0)
     }))?;

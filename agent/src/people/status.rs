@@ -84,9 +84,24 @@ impl<'a> Seen<'a> {
     }
 
     /// Ranks that are not online, if that is known.
-    pub fn missing(&self) -> Vec<u32> {
+    pub fn offline(&self) -> Vec<u32> {
         let Some(online) = &self.online else { return Vec::new() };
         (0..self.instance.hosts.len() as u32).filter(|rank| !online.contains(rank)).collect()
+    }
+
+    /// Those of them that ought to be online.
+    fn missing(&self) -> Vec<u32> {
+        self.offline().into_iter().filter(|rank| !self.is_unasked(*rank)).collect()
+    }
+
+    /// Those that nobody may have asked for: the size of now is not known in a pod.
+    fn unasked(&self) -> Vec<u32> {
+        self.offline().into_iter().filter(|rank| self.is_unasked(*rank)).collect()
+    }
+
+    /// A spare host that was not found to have a pod.
+    fn is_unasked(&self, rank: u32) -> bool {
+        self.instance.spare.binary_search(&rank).is_ok() && !self.absent.iter().any(|absent| absent.rank == rank)
     }
 }
 
@@ -112,11 +127,15 @@ pub fn report<'a>(seen: &'a Seen<'a>) -> Report<'a> {
     lines.extend(seen.parent.as_ref().map(|(host, link)| ("parent", parent(seen, host.trim_end_matches('.'), link))));
     let missing = seen.missing();
     if let Some(online) = &seen.online {
-        lines.push(("online", format!("{} of {} brokers", online.len(), seen.instance.hosts.len())));
+        lines.push(("online", online_of(online.len(), seen.instance)));
     }
     lines.extend(seen.absent.iter().map(|absent| ("missing", absence(absent))));
     if missing.len() > seen.absent.len() {
         lines.push(("missing", format!("and {} more", missing.len() - seen.absent.len())));
+    }
+    let unasked = seen.unasked();
+    if !unasked.is_empty() {
+        lines.push(("spare", spare(unasked.len())));
     }
     let host = |rank: u32| seen.instance.hosts.get(rank as usize).map_or("", String::as_str);
     lines.extend(seen.torpid.iter().map(|rank| ("silent", format!("{} (rank {rank}): {TORPID}", host(*rank)))));
@@ -145,6 +164,7 @@ impl Report<'_> {
             "status": 1, "host": instance.hostname, "rank": instance.rank, "size": instance.hosts.len(),
             "state": state.map(|state| &state.name), "seconds": state.map(|state| state.seconds),
             "online": online, "missing": online.is_some().then(|| self.seen.missing()),
+            "spare": online.is_some().then(|| self.seen.unasked()),
             "drained": drained, "jobs": jobs, "recent": recent, "lines": lines,
         });
         format!("{report}\n")
@@ -162,6 +182,21 @@ fn broker(seen: &Seen) -> String {
             format!("{hostname} (rank {rank}) does not answer: {silence}{remedy}")
         }
     }
+}
+
+fn online_of(online: usize, instance: &Instance) -> String {
+    let (size, most) = (instance.asked_for(), instance.hosts.len());
+    match size == most {
+        true => format!("{online} of {most} brokers"),
+        false => format!("{online} brokers: the cluster was made with {size}, and may have {most}"),
+    }
+}
+
+fn spare(count: usize) -> String {
+    format!(
+        "{count} more that the cluster may grow by are not online: if the size (kubectl get \
+         miniclusters) asks for them, look at their pods"
+    )
 }
 
 /// What a state other than `run` means.

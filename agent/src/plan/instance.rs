@@ -1,6 +1,9 @@
 //! What commands for people need to know of the instance that a pod belongs to; the same decisions as `plan`'s.
 
+use std::collections::BTreeSet;
+
 use flux_shared::agent_spec::AgentSpec;
+use flux_shared::names;
 
 use super::{EnvChange, Owner, PlanError, Planned, Scene, Step, environment, follower, hosts, restful, user};
 use crate::facts::Facts;
@@ -14,6 +17,8 @@ pub struct Instance {
     pub is_lead: bool,
     /// Every host in rank order, the short names that Flux uses.
     pub hosts: Vec<String>,
+    /// Ranks that the cluster may grow by, not asked for when it was made: no pod need be there.
+    pub spare: Vec<u32>,
     /// What follows a host's name in the DNS, with both dots.
     pub suffix: String,
     /// Path of the broker's socket.
@@ -52,9 +57,15 @@ impl Instance {
             environment: changes.flatten().collect(),
             notice: scene.identity.notice.clone(),
             serves: restful::wanted(&scene).map(|served| served.port),
+            spare: spare(spec, &scene.hosts.names),
             hostname: scene.hostname,
             hosts: scene.hosts.names,
         })
+    }
+
+    /// How many brokers belong to it in any case.
+    pub fn asked_for(&self) -> usize {
+        self.hosts.len() - self.spare.len()
     }
 
     /// A host's name for the resolver.
@@ -62,6 +73,11 @@ impl Instance {
         // A remote lead is known by its address or its own full name.
         if host.contains(['.', ':']) { host.to_owned() } else { format!("{host}{}", self.suffix) }
     }
+}
+
+fn spare(spec: &AgentSpec, hosts: &[String]) -> Vec<u32> {
+    let beyond: BTreeSet<String> = (spec.size..spec.max_size()).map(|index| names::host(&spec.name, index)).collect();
+    (0..).zip(hosts).filter(|(_, host)| beyond.contains(*host)).map(|(rank, _)| rank).collect()
 }
 
 #[cfg(test)]
@@ -83,6 +99,15 @@ mod tests {
         assert_eq!((follower.rank, follower.is_lead), (2, false));
         assert_eq!(follower.parent, Some(("mc-0.flux-service.ns.svc.cluster.local.".into(), 8050)));
         assert_eq!(follower.socket, "/mnt/flux/config/run/flux/local");
+    }
+
+    #[test]
+    fn pods_that_may_be_asked_for_later_are_spare() {
+        let elastic = instance("name='mc'\nsize=2\nmax_size=4", 0);
+        assert_eq!((elastic.spare.as_slice(), elastic.asked_for()), ([2, 3].as_slice(), 2));
+        let burst = instance("name='mc'\nsize=1\nmax_size=2\n[network]\nhostlist='mc-[0-1],burst-[0-1]'", 0);
+        assert_eq!(burst.spare, [1]);
+        assert!(instance("name='mc'\nsize=4", 0).spare.is_empty());
     }
 
     #[test]

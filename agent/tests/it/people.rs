@@ -104,6 +104,17 @@ fn a_lead_that_waits_names_who_is_missing_and_is_not_ready() {
 }
 
 #[test]
+fn a_host_that_the_cluster_may_grow_by_is_spare_and_not_missing() {
+    let folder = place(2, 0);
+    let file = folder.path().join("agent.toml");
+    let elastic = fs::read_to_string(&file).unwrap().replace("size = 2", "size = 1\nmax_size = 2");
+    fs::write(&file, elastic.replace("absent-1.invalid", "mc-1")).unwrap();
+    let _broker = Broker::start(folder.path());
+    let (text, code) = agent(folder.path(), &["status"]);
+    assert!(code == 0 && text.contains("spare    1 more") && !text.contains("missing"), "{text}");
+}
+
+#[test]
 fn a_follower_says_what_is_with_its_parent_and_how_to_stop() {
     let folder = place(2, 1);
     let (text, code) = agent(folder.path(), &["status"]);

@@ -41,7 +41,7 @@ fn each_absent_host_is_named_with_its_reason() {
     for (why, want) in cases {
         let mut seen = Seen::new(&lead, state("quorum", 12));
         seen.online = Some(vec![0, 1]);
-        assert_eq!(seen.missing(), [2, 3]);
+        assert_eq!((seen.missing(), seen.unasked()), (vec![2, 3], vec![]));
         seen.absent = vec![Absent { rank: 2, host: "mc-2".into(), why }];
         let text = text_of(&seen);
         let line = text.lines().find(|line| line.starts_with("missing")).unwrap();
@@ -49,6 +49,26 @@ fn each_absent_host_is_named_with_its_reason() {
         assert!(text.contains("2 of 4 brokers") && text.contains("and 1 more"), "{text}");
         assert!(text.contains("waits until enough brokers"), "{text}");
     }
+}
+
+#[test]
+fn a_host_that_nobody_may_have_asked_for_is_not_missing() {
+    let spec = AgentSpec::from_toml("name='mc'\nsize=2\nmax_size=4").unwrap();
+    let lead = Instance::of(&spec, &Facts { index: Some(0), ..Facts::default() }).unwrap();
+    let mut seen = Seen::new(&lead, state("run", 12));
+    seen.online = Some(vec![0, 1]);
+    let text = text_of(&seen);
+    assert!(text.contains("2 brokers: the cluster was made with 2, and may have 4"), "{text}");
+    assert!(!text.contains("missing") && text.contains("spare    2 more"), "{text}");
+    let json: Value = serde_json::from_str(&report(&seen).json()).unwrap();
+    assert_eq!((&json["missing"], &json["spare"]), (&json!([]), &json!([2, 3])));
+    // One that was asked for since, whose pod is there.
+    seen.absent = vec![Absent { rank: 3, host: "mc-3".into(), why: None }];
+    let text = text_of(&seen);
+    assert!(text.contains("missing  mc-3 (rank 3)") && text.contains("spare    1 more"), "{text}");
+    // All is there.
+    seen.online = Some(vec![0, 1, 2, 3]);
+    assert!(!text_of(&seen).contains("spare"));
 }
 
 #[test]
