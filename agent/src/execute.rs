@@ -27,6 +27,7 @@ use flux_shared::exit::{Category, of_signal};
 use crate::failure::Failure;
 use crate::log::Log;
 use crate::plan::{COMMAND, Content, Plan, Role, Step};
+use crate::stage;
 use crate::supervise::Supervisor;
 use crate::timing::Timeline;
 use crate::wait::Parent;
@@ -246,7 +247,10 @@ impl Executor<'_> {
         };
         let silent = self.log.quiet && name != LAST_SNIPPET && name != COMMAND;
         let work = shell.run(&mut self.supervisor, &mut self.session, source, silent);
-        let outcome = if name == COMMAND { work.await } else { impatiently(self.log, name, work).await }?;
+        stage::be_known_for(Some(name));
+        let outcome = if name == COMMAND { work.await } else { impatiently(self.log, name, work).await };
+        stage::be_known_for(None);
+        let outcome = outcome?;
         self.timeline.record(name, begin);
         let said = || match shell.last_errors() {
             text if silent && !text.is_empty() => format!(": {}", text.lines().last().unwrap_or_default()),

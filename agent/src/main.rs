@@ -17,6 +17,7 @@ mod restful;
 mod run;
 mod runtime;
 mod spec;
+mod stage;
 mod supervise;
 mod timing;
 mod view;

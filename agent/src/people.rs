@@ -15,7 +15,7 @@ mod look;
 mod preflight;
 mod status;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::paths::SPEC_FILE;
@@ -60,14 +60,15 @@ impl Pod {
 pub fn status(place: &Place, ready: bool, json: bool) -> Result<(String, u8), Failure> {
     let pod = Pod::read(place)?;
     let state = look::state(&pod);
+    let stage = crate::stage::now(Path::new("/proc"));
     if ready {
-        return Ok(match status::ready(&state).and_then(|()| look::served(&pod)) {
+        return Ok(match status::ready(&state, stage.as_deref()).and_then(|()| look::served(&pod)) {
             Ok(()) => (String::new(), 0),
             Err(why) => (format!("not ready: {why}\n"), 1),
         });
     }
     let code = u8::from(state.is_err());
-    let seen = look::all(&pod, state)?;
+    let seen = look::all(&pod, state, stage)?;
     let report = status::report(&seen);
     Ok((if json { report.json() } else { report.text() }, code))
 }

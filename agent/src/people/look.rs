@@ -40,8 +40,8 @@ pub fn served(pod: &Pod) -> Result<(), String> {
 }
 
 /// … and all else that can be learned from here.
-pub fn all<'a>(pod: &'a Pod, state: Result<State, Silence>) -> Result<Seen<'a>, Failure> {
-    let mut seen = Seen::new(&pod.instance, state);
+pub fn all(pod: &Pod, state: Result<State, Silence>, stage: Option<String>) -> Result<Seen<'_>, Failure> {
+    let mut seen = Seen { stage, ..Seen::new(&pod.instance, state) };
     // A broker that has not joined yet would wait for its parent with every question to the lead.
     let joined = pod.instance.is_lead || seen.state.as_ref().is_ok_and(|state| state.has_joined());
     if joined && seen.state.is_ok() {

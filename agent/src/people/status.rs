@@ -54,6 +54,8 @@ pub struct Absent {
 pub struct Seen<'a> {
     pub instance: &'a Instance,
     pub state: Result<State, Silence>,
+    /// The snippet that the pod's entrypoint runs.
+    pub stage: Option<String>,
     pub online: Option<Vec<u32>>,
     /// Online, and silent for a while.
     pub torpid: Vec<u32>,
@@ -73,6 +75,7 @@ impl<'a> Seen<'a> {
         Seen {
             instance,
             state,
+            stage: None,
             online: None,
             torpid: Vec::new(),
             drained,
@@ -81,6 +84,11 @@ impl<'a> Seen<'a> {
             parent: None,
             absent: Vec::new(),
         }
+    }
+
+    /// The snippet that runs while there is no broker.
+    fn snippet(&self) -> Option<&str> {
+        self.stage.as_deref().filter(|_| self.state.as_ref().is_err_and(Silence::is_absence))
     }
 
     /// Ranks that are not online, if that is known.
@@ -106,12 +114,15 @@ impl<'a> Seen<'a> {
 }
 
 /// Whether the pod's broker is in its running state; if not, why.
-pub fn ready(state: &Result<State, Silence>) -> Result<(), String> {
+pub fn ready(state: &Result<State, Silence>, stage: Option<&str>) -> Result<(), String> {
     match state {
         Ok(state) if state.name == "run" => Ok(()),
         // Without the time: Kubernetes counts equal messages as one event.
         Ok(state) => Err(format!("the broker is in state {}{}", state.name, meaning(state))),
-        Err(silence) => Err(format!("the broker does not answer: {silence}")),
+        Err(silence) => Err(match stage.filter(|_| silence.is_absence()) {
+            Some(stage) => format!("the snippet {stage} runs"),
+            None => format!("the broker does not answer: {silence}"),
+        }),
     }
 }
 
@@ -163,6 +174,7 @@ impl Report<'_> {
         let report = json!({
             "status": 1, "host": instance.hostname, "rank": instance.rank, "size": instance.hosts.len(),
             "state": state.map(|state| &state.name), "seconds": state.map(|state| state.seconds),
+            "snippet": self.seen.snippet(),
             "online": online, "missing": online.is_some().then(|| self.seen.missing()),
             "spare": online.is_some().then(|| self.seen.unasked()),
             "drained": drained, "jobs": jobs, "recent": recent, "lines": lines,
@@ -173,6 +185,11 @@ impl Report<'_> {
 
 fn broker(seen: &Seen) -> String {
     let Instance { hostname, rank, .. } = seen.instance;
+    if let Some(stage) = seen.snippet() {
+        return format!(
+            "{hostname} (rank {rank}) is not up: the snippet {stage} runs. The pod's log says what it does"
+        );
+    }
     match &seen.state {
         Ok(state) => {
             format!("{hostname} (rank {rank}) is in state {} for {} s{}", state.name, state.seconds, meaning(state))
@@ -214,6 +231,7 @@ fn parent(seen: &Seen, host: &str, link: &Result<Link, Missing>) -> String {
     let stuck = seen.state.as_ref().is_ok_and(|state| state.seconds >= STUCK);
     match link {
         Err(missing) => format!("{host}: {missing}. {}", remedy(missing)),
+        Ok(_) if seen.snippet().is_some() => format!("{host} answers"),
         Ok(Link::Broken) if matches!(seen.state, Err(Silence::NoSocket(_))) => format!(
             "{host} answers, but no connection to it stands: this broker has not started, or its certificate is another \
              one (`flux-agent preflight` on both shows them)"

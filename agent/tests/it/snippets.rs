@@ -1,5 +1,6 @@
 //! The user's shell source: one shell from the first snippet to the last, and what it leaves to the steps.
 
+use crate::image::{self, AGENT, Container, Image};
 use crate::live::Solo;
 
 fn shells() -> [&'static str; 2] {
@@ -129,4 +130,17 @@ fn json_lines_are_json() {
         (&timeline["timeline"], &timeline["exit_code"], &timeline["role"]),
         (&1.into(), &0.into(), &"lead".into())
     );
+}
+
+#[test]
+fn status_says_which_snippet_runs() {
+    let image = Image::usual();
+    let spec = "name = 'mc'\n[runner.program]\nmode = 'submit'\nwords = ['/mnt/flux/view/bin/flux', 'version']\n\
+        [runner.snippets]\nbroker_pre = '/mnt/flux/flux-agent status || /mnt/flux/flux-agent status --ready || true'\n";
+    image.file("/etc/flux-agent/spec/agent.toml", 0o444, spec);
+    let ended = image::run(&[Container::new(&image, "mc-0", &[AGENT, "run"])]).remove(0);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let want = "broker   mc-0 (rank 0) is not up: the snippet brokerPre runs. The pod's log says what it does\n\
+        not ready: the snippet brokerPre runs\n";
+    assert!(ended.stdout.starts_with(want), "{ended:?}");
 }

@@ -18,12 +18,12 @@ fn text_of(seen: &Seen) -> String {
 
 #[test]
 fn ready_is_running_and_nothing_else() {
-    assert_eq!(ready(&state("run", 0)), Ok(()));
+    assert_eq!(ready(&state("run", 0), None), Ok(()));
     for name in ["join", "init", "quorum", "cleanup", "shutdown", "finalize", "exit", "unheard-of"] {
-        assert!(ready(&state(name, 3)).unwrap_err().contains(name));
+        assert!(ready(&state(name, 3), None).unwrap_err().contains(name));
     }
-    assert!(ready(&Err(Silence::Slow)).unwrap_err().contains("does not answer"));
-    let messages = [1, 2].map(|seconds| ready(&state("join", seconds)).unwrap_err());
+    assert!(ready(&Err(Silence::Slow), Some("post")).unwrap_err().contains("does not answer"));
+    let messages = [1, 2].map(|seconds| ready(&state("join", seconds), None).unwrap_err());
     assert_eq!(messages[0], messages[1], "Kubernetes counts equal messages as one event");
 }
 
@@ -49,6 +49,21 @@ fn each_absent_host_is_named_with_its_reason() {
         assert!(text.contains("2 of 4 brokers") && text.contains("and 1 more"), "{text}");
         assert!(text.contains("waits until enough brokers"), "{text}");
     }
+}
+
+#[test]
+fn a_snippet_that_runs_is_why_there_is_no_broker() {
+    let follower = instance(1);
+    let silence = Silence::NoSocket("/x".into());
+    let mut seen = Seen::new(&follower, Err(silence.clone()));
+    seen.stage = Some("workerPre".into());
+    seen.parent = Some(("mc-0.flux.".into(), Ok(Link::Broken)));
+    let text = text_of(&seen);
+    let want = "mc-1 (rank 1) is not up: the snippet workerPre runs. The pod's log says what it does\n";
+    assert!(text.contains(want) && text.contains("parent   mc-0.flux answers\n"), "{text}");
+    assert_eq!(ready(&Err(silence), Some("workerPre")), Err("the snippet workerPre runs".into()));
+    seen.state = state("join", 1);
+    assert!(!text_of(&seen).contains("workerPre"), "a broker that answers says more");
 }
 
 #[test]
