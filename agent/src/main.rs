@@ -6,9 +6,11 @@
 
 mod cli;
 mod dry_run;
+mod elf;
 mod execute;
 mod facts;
 mod failure;
+mod glibc;
 mod install;
 mod log;
 mod people;

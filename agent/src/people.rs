@@ -9,7 +9,6 @@
 pub mod broker;
 mod completions;
 mod connect;
-mod elf;
 mod inspect;
 mod look;
 mod preflight;

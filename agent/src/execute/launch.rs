@@ -4,14 +4,15 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use flux_shared::exit::Category;
+use flux_shared::exit::{Category, NOT_FOUND};
 use nix::unistd::{Gid, Uid};
 
 use super::Executor;
 use super::session::LIMITS;
 use crate::failure::Failure;
+use crate::glibc::Libc;
 use crate::plan::{AtEnd, Launch, Owner, Stdout};
-use crate::supervise::program::{Output, Program, StartError};
+use crate::supervise::program::{Found, Output, Program, StartError, find};
 use crate::supervise::raw::ChildSetup;
 use crate::supervise::{End, Ended, Hold, Policy, Target};
 use crate::timing::flux_time;
@@ -43,7 +44,7 @@ impl Executor<'_> {
                 {
                     Ok(flux_shared::exit::of_signal(signal))
                 }
-                Ok(ended) => Ok(self.tell_end(ended.end.code())),
+                Ok(ended) => Ok(self.tell_end(launch, ended.end)),
             },
             AtEnd::Complete => self.launch_once(launch).await.map(|_| 0),
             AtEnd::RestartFollower { limit } => self.launch_follower(launch, limit).await,
@@ -196,14 +197,27 @@ impl Executor<'_> {
     }
 
     /// A failed program is named in the termination message; its code is passed on as it is.
-    fn tell_end(&self, code: u8) -> u8 {
+    fn tell_end(&self, launch: &Launch, end: End) -> u8 {
+        let code = end.code();
         if code != 0 {
-            crate::failure::write_termination(
-                &self.options.termination_log,
-                &format!("the program ended with code {code}"),
-            );
+            let why = self.unfit(launch, end).map_or(String::new(), |why| format!(": {why}"));
+            let line = format!("the program ended with code {code}{why}");
+            crate::failure::write_termination(&self.options.termination_log, &line);
+            if !why.is_empty() {
+                self.log.plain("broker", &format!("flux-agent: {line}"));
+            }
         }
         code
+    }
+
+    /// Why the image cannot run Flux: its loader ends with one of these codes.
+    fn unfit(&self, launch: &Launch, end: End) -> Option<String> {
+        let name = self.session.resolve(launch.argv.first()?);
+        let path = match find(&name, &self.session.environment, &self.session.directory) {
+            Found::Program(path) if matches!(end, End::Exited(1 | NOT_FOUND)) && is_flux(&[name]) => path,
+            _ => return None,
+        };
+        Libc::of(&path, Path::new("/"))?.trouble()
     }
 
     fn did_not_start(&mut self, error: &StartError) -> u8 {

@@ -2,17 +2,18 @@
 #![expect(clippy::disallowed_methods, reason = "looks at files, the clock and the network")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::SystemTime;
 
 use flux_shared::{hostlist, paths};
 use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 
-use super::preflight::{Findings, Libc, Resources};
-use super::{Pod, elf, look};
+use super::preflight::{Findings, Resources};
+use super::{Pod, look};
 use crate::execute::session::Session;
 use crate::failure::{Failure, plain};
+use crate::glibc::Libc;
 use crate::wait::Parent;
 use crate::wait::resolve::Resolver;
 
@@ -36,7 +37,7 @@ pub fn findings(pod: &Pod) -> Result<Findings<'_>, Failure> {
             .map(|volume| volume.blocks() * volume.fragment_size()),
         certificate: certificate(&[at(&own.curve_cert()), at(paths::CURVE_FILE)]),
         resources: fs::read_to_string(at(&own.resources())).ok().and_then(|text| resources(&text)),
-        libc: pod.instance.flux.as_ref().ok().and_then(|flux| libc(&at(flux), &pod.root)),
+        libc: pod.instance.flux.as_ref().ok().and_then(|flux| Libc::of(&at(flux), &pod.root)),
         clock_behind: false,
         own_name: None,
         parent: None,
@@ -74,31 +75,6 @@ fn resources(text: &str) -> Option<Resources> {
     let hosts = execution["nodelist"].as_array()?.iter().map(|list| count(list.as_str()?));
     let cores = execution["R_lite"][0]["children"]["core"].as_str().and_then(|ids| count(&format!("[{ids}]")))?;
     Some(Resources { hosts: hosts.sum::<Option<usize>>()?, cores: u32::try_from(cores).ok()? })
-}
-
-/// What Flux asks of the image's C library, and what that offers. None where Flux is static or a script.
-fn libc(flux: &Path, root: &Path) -> Option<Libc> {
-    let program = fs::read(flux).ok()?;
-    let needs = elf::needs(&program)?;
-    let loader = needs.loader?;
-    let library = flux.parent()?.parent()?.join("lib");
-    let core = fs::read_dir(library)
-        .ok()
-        .into_iter()
-        .flatten()
-        .flatten()
-        .find(|entry| entry.file_name().to_string_lossy().starts_with("libflux-core.so"));
-    let core = core.and_then(|entry| fs::read(entry.path()).ok()).unwrap_or_default();
-    let here = fs::canonicalize(root.join(loader.trim_start_matches('/'))).ok();
-    let offered =
-        here.as_ref().and_then(|loader| elf::newest_glibc(&fs::read(loader.parent()?.join("libc.so.6")).ok()?));
-    Some(Libc {
-        machine: needs.machine,
-        loader,
-        has_loader: here.is_some(),
-        wanted: elf::newest_glibc(&program).max(elf::newest_glibc(&core)),
-        offered,
-    })
 }
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ use std::net::IpAddr;
 
 use super::status::remedy;
 use crate::facts::Facts;
+use crate::glibc::{Libc, version};
 use crate::plan::Instance;
 use crate::wait::Missing;
 use crate::wait::resolve::NameError;
@@ -54,16 +55,6 @@ pub struct Findings<'a> {
 pub struct Resources {
     pub hosts: usize,
     pub cores: u32,
-}
-
-/// What Flux asks of the image's C library. Versions are the N of glibc 2.N.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Libc {
-    pub machine: &'static str,
-    pub loader: String,
-    pub has_loader: bool,
-    pub wanted: Option<u32>,
-    pub offered: Option<u32>,
 }
 
 pub fn judge(findings: &Findings) -> Vec<Check> {
@@ -127,23 +118,9 @@ fn arch(libc: &Libc) -> (Level, String) {
 }
 
 fn c_library(libc: &Libc) -> (Level, String) {
-    let version = |number: Option<u32>| number.map_or("unknown".into(), |number| format!("2.{number}"));
-    let (wanted, offered) = (version(libc.wanted), version(libc.offered));
-    match (libc.has_loader, libc.wanted > libc.offered && libc.offered.is_some()) {
-        (false, _) => (
-            Fail,
-            format!(
-                "the image has no {}: use an image with glibc (not Alpine), or one that brings Flux itself",
-                libc.loader
-            ),
-        ),
-        (_, true) => (
-            Fail,
-            format!(
-                "Flux needs glibc {wanted}, the image has {offered}: use a newer image, or a view for an older system"
-            ),
-        ),
-        _ => (Pass, format!("glibc {offered}, {wanted} is needed")),
+    match libc.trouble() {
+        Some(trouble) => (Fail, trouble),
+        None => (Pass, format!("glibc {}, {} is needed", version(libc.offered), version(libc.wanted))),
     }
 }
 

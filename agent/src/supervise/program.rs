@@ -12,6 +12,7 @@ use flux_shared::exit::{NOT_EXECUTABLE, NOT_FOUND};
 
 use super::output::{self, Copier};
 use super::raw::{self, ChildSetup};
+use crate::glibc::Libc;
 
 /// Environment variables.
 pub type Environment = BTreeMap<OsString, OsString>;
@@ -75,7 +76,10 @@ impl Program<'_> {
             result => result,
         };
         result.map_err(|error| match error.kind() {
-            std::io::ErrorKind::NotFound => fail(NOT_FOUND, "it or its interpreter was not found"),
+            std::io::ErrorKind::NotFound => match Libc::of(&path, Path::new("/")).and_then(|libc| libc.trouble()) {
+                Some(trouble) => fail(NOT_FOUND, &trouble),
+                None => fail(NOT_FOUND, "it or its interpreter was not found"),
+            },
             _ => fail(NOT_EXECUTABLE, &crate::failure::plain(&error)),
         })
     }

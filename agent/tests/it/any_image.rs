@@ -80,6 +80,35 @@ fn the_job_s_own_code_comes_out() {
     assert_eq!(ended.code, 127, "{ended:?}");
 }
 
+/// The image's Flux with its last `old` changed to `new`, which is as long.
+fn forge_flux(image: &Image, old: &str, new: &str) {
+    let path = image.at("/mnt/flux/view/bin/flux");
+    let mut bytes = std::fs::read(&path).unwrap();
+    let at = bytes.windows(old.len()).rposition(|window| window == old.as_bytes()).unwrap();
+    bytes[at..at + old.len()].copy_from_slice(new.as_bytes());
+    std::fs::remove_file(&path).unwrap();
+    std::fs::write(&path, bytes).unwrap();
+    image.mode("/mnt/flux/view/bin/flux", 0o755);
+}
+
+#[test]
+fn an_image_whose_c_library_is_none_for_flux_is_told_so_with_the_remedy() {
+    for (old, new, code, want) in [
+        ("/ld-linux-", "/no-linux-", 127, "/no-linux-"),
+        ("GLIBC_2.34", "GLIBC_2.99", 1, "Flux needs glibc 2.99, the image has 2."),
+    ] {
+        let image = scratch(JOB);
+        forge_flux(&image, old, new);
+        image.file("/mnt/flux/termination-log", 0o666, "");
+        let command = [AGENT, "run", "--termination-log", "/mnt/flux/termination-log"];
+        let ended = run(restricted(&image, 1000, &command));
+        let message = std::fs::read_to_string(image.at("/mnt/flux/termination-log")).unwrap();
+        assert!(ended.code == code && message.contains(want), "{message}: {ended:?}");
+        assert!(message.contains("glibc") && message.contains(": use a"), "{message}");
+        assert!(ended.stderr.contains(message.trim_end()), "{ended:?}");
+    }
+}
+
 #[test]
 fn what_needs_a_shell_says_so_in_one_line() {
     for spec in [

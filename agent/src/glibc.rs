@@ -1,0 +1,68 @@
+//! The C library that a program wants, and what the image offers.
+#![expect(clippy::disallowed_methods, reason = "looks at files")]
+
+use std::fs;
+use std::path::Path;
+
+use crate::elf;
+
+/// Versions are the N of glibc 2.N.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Libc {
+    pub machine: &'static str,
+    pub loader: String,
+    pub has_loader: bool,
+    pub wanted: Option<u32>,
+    pub offered: Option<u32>,
+}
+
+pub fn version(number: Option<u32>) -> String {
+    number.map_or("unknown".into(), |number| format!("2.{number}"))
+}
+
+impl Libc {
+    /// What `program` (and, of Flux, its library) asks of the image below `root`. None where it is static or a script.
+    pub fn of(program: &Path, root: &Path) -> Option<Libc> {
+        let bytes = fs::read(program).ok()?;
+        let needs = elf::needs(&bytes)?;
+        let loader = needs.loader?;
+        let core = program.parent().and_then(|folder| flux_core(&folder.parent()?.join("lib")));
+        let here = fs::canonicalize(root.join(loader.trim_start_matches('/'))).ok();
+        // Beside the loader, or where Debian has it.
+        let usual = format!("lib/{}-linux-gnu", needs.machine);
+        let folders = here.iter().filter_map(|loader| Some(loader.parent()?.to_owned())).chain([root.join(usual)]);
+        let library = folders.filter_map(|folder| fs::read(folder.join("libc.so.6")).ok()).next();
+        Some(Libc {
+            machine: needs.machine,
+            loader,
+            has_loader: here.is_some(),
+            wanted: elf::newest_glibc(&bytes).max(core.as_deref().and_then(elf::newest_glibc)),
+            offered: library.as_deref().and_then(elf::newest_glibc),
+        })
+    }
+
+    /// Why the program cannot run, and what to do.
+    pub fn trouble(&self) -> Option<String> {
+        let Libc { loader, wanted, offered, .. } = self;
+        match (self.has_loader, wanted > offered && offered.is_some()) {
+            (false, _) if loader.contains("musl") => {
+                Some(format!("the image has no {loader}, which the program is linked with: use an image with musl"))
+            }
+            (false, _) => Some(format!(
+                "the image has no {loader}: use an image with glibc (not Alpine), or one that brings Flux itself"
+            )),
+            (_, true) => Some(format!(
+                "Flux needs glibc {}, the image has {}: use a newer image, or a view for an older system",
+                version(*wanted),
+                version(*offered)
+            )),
+            _ => None,
+        }
+    }
+}
+
+fn flux_core(folder: &Path) -> Option<Vec<u8>> {
+    let mut entries = fs::read_dir(folder).ok()?.flatten();
+    let core = entries.find(|entry| entry.file_name().to_string_lossy().starts_with("libflux-core.so"))?;
+    fs::read(core.path()).ok()
+}
