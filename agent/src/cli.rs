@@ -289,7 +289,14 @@ fn finish(result: Result<u8, Failure>) -> u8 {
 fn dry_run(args: &dry_run::Args) -> u8 {
     match dry_run::run(args) {
         Ok(text) => write_out(&text),
-        Err(error) => finish(Err(Failure::new(error.category(), run::chain(&error), error.hint().unwrap_or_default()))),
+        Err(error) => {
+            let category = error.category();
+            if let Some(lines) = error.lines() {
+                crate::log::write_whole(format!("flux-agent: {}: {lines}\n", category.name()));
+                return category.code();
+            }
+            tell(Err(Failure::new(category, run::chain(&error), error.hint().unwrap_or_default())))
+        }
     }
 }
 

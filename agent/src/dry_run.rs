@@ -94,6 +94,14 @@ impl DryRunError {
         }
     }
 
+    /// Several problems: a line each, after what was read.
+    pub fn lines(&self) -> Option<String> {
+        match self {
+            DryRunError::Input { source, .. } if source.0.len() > 1 => Some(format!("{self}:\n{source}")),
+            _ => None,
+        }
+    }
+
     /// What a person can do about it.
     pub fn hint(&self) -> Option<&'static str> {
         match self {

@@ -150,6 +150,24 @@ fn stop_on_the_lead_ends_the_instance() {
 }
 
 #[test]
+fn each_problem_of_a_manifest_has_its_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("bad.yaml");
+    let head = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: a}\nspec:\n  size: 0\n";
+    let told = |spec: &str| {
+        fs::write(&file, format!("{head}{spec}")).unwrap();
+        let output = Command::new(env!("CARGO_BIN_EXE_flux-agent")).arg("dry-run").arg(&file).output().unwrap();
+        assert_eq!(output.status.code(), Some(241));
+        String::from_utf8(output.stderr).unwrap().replace(file.to_str().unwrap(), "FILE")
+    };
+    let text = told("  tasks: -1\n  containers: [{image: x}]\n");
+    let want = "flux-agent: spec-invalid: failed to understand FILE:\nspec.size: must be 1 to 10000\nspec.tasks: ";
+    assert!(text.starts_with(want) && text.lines().count() == 3, "{text}");
+    let text = told("  containers: [{image: x}]\n");
+    assert_eq!(text, "flux-agent: spec-invalid: failed to understand FILE: spec.size: must be 1 to 10000.\n");
+}
+
+#[test]
 fn completions_name_every_command_and_are_sound_to_bash() {
     for shell in ["bash", "zsh", "fish"] {
         let output = Command::new(env!("CARGO_BIN_EXE_flux-agent")).args(["completions", shell]).output().unwrap();
