@@ -504,11 +504,11 @@ impl AgentSpec {
             #[serde(default = "version")]
             version: u32,
         }
-        let header: Header = toml::from_str(text).map_err(|error| SpecError::Syntax(one_line(&error)))?;
+        let header: Header = toml::from_str(text).map_err(|error| SpecError::Syntax(one_line(text, &error)))?;
         if header.version != VERSION {
             return Err(SpecError::Version(header.version));
         }
-        let spec: AgentSpec = toml::from_str(text).map_err(|error| SpecError::Syntax(one_line(&error)))?;
+        let spec: AgentSpec = toml::from_str(text).map_err(|error| SpecError::Syntax(one_line(text, &error)))?;
         spec.check()?;
         Ok(spec)
     }
@@ -561,9 +561,15 @@ impl AgentSpec {
     }
 }
 
-fn one_line(error: &toml::de::Error) -> String {
-    let place = error.span().map(|span| format!(" at byte {}", span.start)).unwrap_or_default();
-    format!("{}{place}", error.message().replace('\n', " "))
+/// What is wrong with the TOML `text`, and at which of its lines and columns, both from 1.
+pub(crate) fn one_line(text: &str, error: &toml::de::Error) -> String {
+    let before = error.span().and_then(|span| text.get(..span.start));
+    let place = before.map(|before| {
+        let line_begin = before.rfind('\n').map_or(0, |at| at + 1);
+        let (line, column) = (before.matches('\n').count() + 1, before[line_begin..].chars().count() + 1);
+        format!("line {line}, column {column}: ")
+    });
+    format!("{}{}", place.unwrap_or_default(), error.message().replace('\n', " "))
 }
 
 #[cfg(test)]
@@ -583,6 +589,10 @@ mod tests {
     fn unknown_fields_and_versions_are_refused() {
         assert!(
             matches!(AgentSpec::from_toml("name=\"a\"\nsizes=2"), Err(SpecError::Syntax(e)) if e.contains("sizes"))
+        );
+        let place = "line 3, column 1: unknown field `sizes`";
+        assert!(
+            matches!(AgentSpec::from_toml("name='ä'\n# é\nsizes=2"), Err(SpecError::Syntax(e)) if e.starts_with(place))
         );
         assert!(matches!(AgentSpec::from_toml("name=\"a\"\nversion=2\nnew=1"), Err(SpecError::Version(2))));
         assert!(matches!(AgentSpec::from_toml("name=\"a\"\nsize=0"), Err(SpecError::Range { field: "size", .. })));

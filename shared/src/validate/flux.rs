@@ -4,7 +4,7 @@ use super::{
     FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, drop_empty, given, object_name, resources,
     security_context,
 };
-use crate::agent_spec::{RemoteLead, SchedulerKind};
+use crate::agent_spec::{RemoteLead, SchedulerKind, one_line};
 use crate::crd::v1alpha2::{self, Bursting, Container, Flux, LeadBroker, MiniClusterSpec};
 use crate::curve::Certificate;
 use crate::{fsd, hostlist, names, words};
@@ -46,7 +46,7 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     if let Some(config) = &flux.broker_config
         && let Err(error) = toml::from_str::<toml::Table>(config)
     {
-        report.problem("spec.flux.brokerConfig", format!("is not TOML: {}", error.message()));
+        report.problem("spec.flux.brokerConfig", format!("is not TOML: {}", one_line(config, &error)));
     }
     let curve_cert = flux
         .curve_cert
