@@ -487,16 +487,16 @@ fn sizes(manifest: &Manifest, report: &mut Report) -> Sizes {
         report.problem("spec.tasks", "must be 0 or more; 0 asks for nodes only (-N size)");
     }
     let usable = |size: i32| size.clamp(1, MAX_SIZE).unsigned_abs();
-    let limit = names::cluster_name_max(usable(max_size));
-    if !names::is_dns_label(&manifest.name) || !manifest.name.starts_with(|c: char| c.is_ascii_lowercase()) {
+    let (length, limit) = (manifest.name.chars().count(), names::cluster_name_max(usable(max_size)));
+    if length > limit {
+        report.problem(
+            "metadata.name",
+            format!("is too long: {length} characters, must be {limit} at most, so that hosts and Services can be named after it"),
+        );
+    } else if !names::is_dns_label(&manifest.name) || !manifest.name.starts_with(|c: char| c.is_ascii_lowercase()) {
         report.problem(
             "metadata.name",
             "must be lower case letters, digits and `-`, beginning with a letter: it names hosts and Services",
-        );
-    } else if manifest.name.len() > limit {
-        report.problem(
-            "metadata.name",
-            format!("must be {limit} characters at most, so that hosts can be named after it"),
         );
     }
     Sizes { size: usable(spec.size), max_size: usable(max_size.max(spec.size)), min_size: min_size.map(usable) }

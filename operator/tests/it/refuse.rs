@@ -40,6 +40,10 @@ fn the_api_server_refuses_what_a_rule_can_say() {
             let error = error.unwrap_or_else(|| panic!("accepted: {spec}"));
             assert!(error.contains(field), "{spec}: {error}");
         }
+        let error = bed.create(&"a".repeat(70), one(json!({}))).await.unwrap_err().to_string();
+        assert!(error.contains("metadata.name is too long: must be 54 characters at most"), "{error}");
+        let error = bed.create("4-pods", one(json!({}))).await.unwrap_err().to_string();
+        assert!(error.contains("metadata.name must be") && !error.contains("too long"), "{error}");
     });
 }
 

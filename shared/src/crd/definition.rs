@@ -125,8 +125,12 @@ fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
 fn lifetime_rules(root: &mut Map<String, Value>) {
     let mut rules = vec![
         json!({
-            "rule": "self.metadata.name.size() <= 54 && self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-            "message": "metadata.name must be lower case letters, digits and `-`, beginning with a letter, 54 at most: it names hosts and Services",
+            "rule": "self.metadata.name.size() <= 54",
+            "message": "metadata.name is too long: must be 54 characters at most, so that hosts and Services can be named after it",
+        }),
+        json!({
+            "rule": "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
+            "message": "metadata.name must be lower case letters, digits and `-`, beginning with a letter: it names hosts and Services",
         }),
         json!({
         "rule": "!has(oldSelf.status) || !has(oldSelf.status.maximumSize) || self.spec.size <= oldSelf.status.maximumSize",
