@@ -321,6 +321,14 @@ mod tests {
     }
 
     #[test]
+    fn a_host_without_cores_is_refused() {
+        let told = |cpus: &str| Cli::try_parse_from(["flux-agent", "dry-run", "--cpus", cpus, "a.yaml"]);
+        assert!(told("1").is_ok());
+        let error = told("0").unwrap_err().to_string();
+        assert!(error.contains("'0' for '--cpus <N>'"), "{error}");
+    }
+
+    #[test]
     fn the_help_names_every_category_with_its_code() {
         for category in Category::ALL {
             assert!(EXIT_CODES.contains(&format!("{} {}", category.code(), category.name())), "{}", category.name());

@@ -41,8 +41,8 @@ pub struct Args {
     /// Pretend a host: facts as TOML, YAML or JSON
     #[arg(long, value_name = "FILE")]
     pub facts: Option<PathBuf>,
-    /// Pretend so many cores
-    #[arg(long, value_name = "N")]
+    /// Pretend so many cores, 1 or more
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: Option<u32>,
     /// Pretend so many GPUs
     #[arg(long, value_name = "N")]
