@@ -284,4 +284,13 @@ mod tests {
     fn every_command_can_be_parsed() {
         <Cli as clap::CommandFactory>::command().debug_assert();
     }
+
+    #[test]
+    fn who_installs_for_one_namespace_learns_of_a_definition_that_is_there() {
+        let command = <Cli as clap::CommandFactory>::command();
+        let install = command.find_subcommand("install").unwrap();
+        let option = install.get_arguments().find(|argument| argument.get_id() == "namespaced").unwrap();
+        let help = option.get_help().unwrap().to_string();
+        assert!(help.contains("--without-crd") && help.contains("v1alpha1"), "{help}");
+    }
 }

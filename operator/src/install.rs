@@ -53,10 +53,11 @@ pub struct Settings {
     /// Namespace of the operator
     #[arg(long, default_value = NAME)]
     pub namespace: String,
-    /// Serve the MiniClusters of the operator's own namespace only, with no permission beyond it
+    /// Serve the MiniClusters of the operator's own namespace only, with no permission beyond it. Add --without-crd where
+    /// another installation has brought the CustomResourceDefinition: this one's, without v1alpha1, would take its place
     #[arg(long)]
     pub namespaced: bool,
-    /// Leave out the CustomResourceDefinition and the Namespace, which an administrator has made
+    /// Leave out the CustomResourceDefinition and the Namespace, which an administrator or another installation has made
     #[arg(long)]
     pub without_crd: bool,
 }
