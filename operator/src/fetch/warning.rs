@@ -51,6 +51,7 @@ fn newest(events: Vec<Event>, now: Timestamp) -> Option<Trouble> {
         message: first_line(event.message.as_deref()),
         disruption: false,
         init: None,
+        pull: None,
     })
 }
 

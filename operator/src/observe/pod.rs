@@ -61,6 +61,17 @@ pub struct Trouble {
     pub disruption: bool,
     /// The init container that failed, and how.
     pub init: Option<(String, Exit)>,
+    /// The image that cannot be pulled.
+    pub pull: Option<Pull>,
+}
+
+/// Whose image cannot be pulled.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Pull {
+    /// This container's.
+    Of(String),
+    /// One that is mounted, as the agent's init container, the first of all, finds out.
+    Mounted,
 }
 
 impl PodSeen {
@@ -131,6 +142,7 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool) -> Option<Trouble> {
         message: first_line(Some(message)),
         disruption: false,
         init: None,
+        pull: None,
     };
     if let Some(("True", reason, message)) = condition(status, "DisruptionTarget") {
         let reason = if reason.is_empty() { "Disrupted" } else { reason };
@@ -155,6 +167,7 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool) -> Option<Trouble> {
                 message: exit.message.clone(),
                 disruption: false,
                 init: Some((container.name.clone(), exit)),
+                pull: None,
             });
         }
     }
@@ -166,12 +179,21 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool) -> Option<Trouble> {
         return Some(new(reason, message));
     }
     let all = init.iter().chain(status.container_statuses.as_deref().unwrap_or_default());
-    let waiting = all.filter_map(|container| Some((&container.name, container.state.as_ref()?.waiting.as_ref()?)));
+    let waiting = all.filter_map(|container| Some((container, container.state.as_ref()?.waiting.as_ref()?)));
     let mut stuck = waiting.filter(|(_, waiting)| is_stuck(waiting));
-    stuck.next().map(|(name, waiting)| {
+    stuck.next().map(|(container, waiting)| {
         let text = waiting.message.as_deref().unwrap_or_default();
-        new(waiting.reason.as_deref().unwrap_or_default(), &format!("container {name}: {text}"))
+        let message = format!("container {}: {text}", container.name);
+        Trouble { pull: pull(container, waiting), ..new(waiting.reason.as_deref().unwrap_or_default(), &message) }
     })
+}
+
+/// The kubelet tells of a mounted image as of the container's own, but names it.
+fn pull(container: &ContainerStatus, waiting: &ContainerStateWaiting) -> Option<Pull> {
+    let (reason, text) = (waiting.reason.as_deref()?, waiting.message.as_deref().unwrap_or_default());
+    let is_pull = matches!(reason, "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull");
+    let is_mounted = container.name == AGENT && !text.is_empty() && !text.contains(&container.image);
+    is_pull.then(|| if is_mounted { Pull::Mounted } else { Pull::Of(container.name.clone()) })
 }
 
 fn never_ran(container: &ContainerStatus) -> bool {

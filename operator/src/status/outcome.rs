@@ -3,7 +3,7 @@
 use flux_shared::exit::Category;
 
 use super::{Facts, Picture, Verdict};
-use crate::observe::pod::{Exit, PodSeen};
+use crate::observe::pod::{Exit, PodSeen, Pull, Trouble};
 
 /// The most telling fact. Empty words: nothing is wrong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,7 +55,21 @@ fn trouble(picture: &Picture, facts: &Facts) -> Option<Outcome> {
     let living = picture.pods.iter().filter(|pod| !pod.ended);
     let troubled = living.filter_map(|pod| Some((pod.index, pod.trouble.as_ref()?)));
     let (index, trouble) = troubled.min_by_key(|(index, _)| *index)?;
-    Some(Outcome::new(trouble.reason.clone(), format!("pod {index}: {}", trouble.message)))
+    let whose = if is_of_the_view(picture, trouble) { VIEW_IMAGE } else { "" };
+    Some(Outcome::new(trouble.reason.clone(), format!("pod {index}: {whose}{}", trouble.message)))
+}
+
+/// Before what the node says of the view's image.
+const VIEW_IMAGE: &str = "the view's image cannot be pulled (spec.flux.container.image and imagePullSecret; without them, \
+    the operator's --view-image): ";
+
+/// Whether it is the view's image that cannot be pulled, to be mounted or to be copied from.
+fn is_of_the_view(picture: &Picture, trouble: &Trouble) -> bool {
+    match (&trouble.pull, picture.verdict) {
+        (Some(Pull::Mounted), _) => picture.job.is_some_and(|job| job.mounts_view),
+        (Some(Pull::Of(name)), Verdict::Valid(cluster)) => cluster.view.enabled && *name == cluster.view.name,
+        _ => false,
+    }
 }
 
 /// Why the Job failed. A limit of the Job itself says all; else the pod that failed it does: the first one that is not

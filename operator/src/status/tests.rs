@@ -189,6 +189,7 @@ fn the_pod_that_failed_the_job_is_named_and_no_other() {
             message: "drained".into(),
             disruption: true,
             init: None,
+            pull: None,
         }),
         ..pod(1)
     };
@@ -200,6 +201,7 @@ fn the_pod_that_failed_the_job_is_named_and_no_other() {
             message: String::new(),
             disruption: false,
             init: Some(("flux-view".into(), ended(0, 242, 3).exit.unwrap())),
+            pull: None,
         }),
         ..pod(1)
     };
@@ -317,8 +319,13 @@ fn events_tell_of_changes_only() {
     scene.pods = vec![pod(0)];
     let starting = scene.status();
     assert!(reasons(&none, &starting).is_empty(), "a start as it should be is no news");
-    scene.pods[0].trouble =
-        Some(Trouble { reason: "Unschedulable".into(), message: "no node".into(), disruption: false, init: None });
+    scene.pods[0].trouble = Some(Trouble {
+        reason: "Unschedulable".into(),
+        message: "no node".into(),
+        disruption: false,
+        init: None,
+        pull: None,
+    });
     let stuck = scene.status();
     assert_eq!(reasons(&starting, &stuck), ["Unschedulable"]);
     scene.job = Some(JobSeen { failed: failed("PodFailurePolicy", ""), ..job(1) });
@@ -354,6 +361,40 @@ fn a_view_that_cannot_be_mounted_is_told_remembered_and_never_takes_a_job_away()
 
     (scene.previous, scene.job, scene.pods) = (status, Some(copied), vec![pod(0), pod(1)]);
     assert_eq!(mounted(&scene.status()).unwrap().message, told.message, "it stays, and so does the copy");
+}
+
+#[test]
+fn a_view_whose_image_cannot_be_pulled_is_told_as_such_with_its_fields() {
+    // As the test node's kubelet and containerd said it.
+    let seen = |container: &str, image: &str, pulled: &str| {
+        let message = format!("Back-off pulling image \"{pulled}\": ErrImagePull: failed to pull and unpack it");
+        let waiting = serde_json::json!({ "waiting": { "reason": "ImagePullBackOff", "message": message } });
+        let container = serde_json::json!({
+            "name": container, "image": image, "imageID": "", "ready": false, "restartCount": 0, "state": waiting,
+        });
+        let status = serde_json::json!({ "phase": "Pending", "initContainerStatuses": [container] });
+        PodSeen::of(&Default::default(), serde_json::from_value(status).ok().as_ref())
+    };
+    let told = |pod: PodSeen, mounts_view: bool| {
+        let mut scene = scene("flux: {container: {name: view}}");
+        (scene.job, scene.pods) = (Some(JobSeen { mounts_view, ..job(1) }), vec![pod]);
+        let status = scene.status();
+        assert_eq!(status.reason.as_deref(), Some("ImagePullBackOff"));
+        assert_eq!(condition(&status, "JobWaitingForResources").unwrap().message, status.message.clone().unwrap());
+        status.message.unwrap()
+    };
+    for (pod, mounts_view) in
+        [(seen("flux-agent", "agent:1", "view:1"), true), (seen("view", "view:1", "view:1"), false)]
+    {
+        let message = told(pod, mounts_view);
+        assert!(
+            message.starts_with("pod 0: the view's image cannot be pulled (spec.flux.container.image"),
+            "{message}"
+        );
+        assert!(message.contains("imagePullSecret") && message.contains("\"view:1\""), "{message}");
+    }
+    let message = told(seen("flux-agent", "agent:1", "agent:1"), true);
+    assert!(message.starts_with("pod 0: container flux-agent: "), "{message}");
 }
 
 #[test]
@@ -400,7 +441,7 @@ fn a_kubelet_that_knows_no_volumes_of_images_is_believed_and_nobody_else() {
     scene.pods = vec![pod(0)];
     let mut says = |reason: &str, message: &str| {
         let (reason, message) = (reason.into(), message.into());
-        scene.warning = Some(Trouble { reason, message, disruption: false, init: None });
+        scene.warning = Some(Trouble { reason, message, disruption: false, init: None, pull: None });
         let status = scene.status();
         (image_volume_failed(&status), condition(&status, "ViewMounted").unwrap().message.clone())
     };
