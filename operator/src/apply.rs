@@ -167,6 +167,13 @@ impl Writer {
         Ok(())
     }
 
+    /// What the API server would make of a Job. Nothing is made.
+    pub async fn would_be(&self, job: &Job, key: &Key) -> Result<Job, ApplyError> {
+        let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
+        let made = api.create(&PostParams { dry_run: true, ..post() }, job).await;
+        made.map_err(|error| sorted::<Job>("create", &key.name, error))
+    }
+
     /// Makes an object, unless it is there and ours.
     async fn create<K>(&self, object: &K, owner: &str) -> Result<Outcome<K>, ApplyError>
     where

@@ -142,7 +142,7 @@ async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Con
         Todo::Create { facts } => {
             join_index(target, cluster, context);
             let objects = objects(cluster, &facts, context)?;
-            check(&objects, context).await?;
+            check(&objects, &target.key, context).await?;
             context.writer.create_all(&context.index, &objects, &member(target, cluster)).await?;
             Ok(Done::MadeJob)
         }
@@ -181,7 +181,7 @@ fn objects(cluster: &ValidMiniCluster, facts: &Facts, context: &Context) -> Resu
 }
 
 /// Refuses what this Kubernetes would drop, or has no room for.
-async fn check(objects: &render::Objects, context: &Context) -> Result<(), ReconcileError> {
+async fn check(objects: &render::Objects, key: &Key, context: &Context) -> Result<(), ReconcileError> {
     if let Some(message) = render::needs::too_large(objects) {
         return Err(ApplyError::from(Obstacle { reason: "TooLarge", message }).into());
     }
@@ -189,7 +189,11 @@ async fn check(objects: &render::Objects, context: &Context) -> Result<(), Recon
         return Ok(());
     }
     let minor = context.reader.kubernetes_minor().await.map_err(ReconcileError::Version)?;
-    match render::needs::unsupported(objects, minor) {
+    let keeps_images = render::needs::image_is_a_try(objects, minor) && {
+        let kept = context.writer.would_be(&objects.job, key).await?;
+        render::needs::mounts_image(&kept)
+    };
+    match render::needs::unsupported(objects, minor, keeps_images) {
         Some(message) => Err(ApplyError::from(Obstacle { reason: "Unsupported", message }).into()),
         None => Ok(()),
     }

@@ -195,11 +195,15 @@ fn what_happens_while_the_api_server_is_out_of_reach_is_seen_afterwards() {
 }
 
 fn of_version(minor: &'static str) -> Calls {
+    Calls::with_faults(move |call: &Call| says_version(minor, call))
+}
+
+fn says_version(minor: &str, call: &Call) -> Option<Fault> {
     let info = json!({
         "major": "1", "minor": minor, "gitVersion": format!("v1.{minor}.0"), "gitCommit": "", "gitTreeState": "",
         "buildDate": "", "goVersion": "", "compiler": "", "platform": "",
     });
-    Calls::with_faults(move |call: &Call| (call.resource == "version").then(|| Fault::Says(info.clone())))
+    (call.resource == "version").then_some(Fault::Says(info))
 }
 
 #[test]
@@ -210,6 +214,38 @@ fn an_older_kubernetes_is_refused() {
         let operator = bed.operator_of(of_version("31+"), |_| {}).await;
         bed.create("mc", json!({ "size": 2 })).await.unwrap();
         is_whole(&bed, "mc").await;
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn volumes_of_images_that_were_switched_on_by_hand_are_tried() {
+    test("by-hand", async |bed| {
+        let spec = json!({ "size": 1, "flux": { "container": { "source": "imageVolume" } } });
+        let operator = bed.operator_of(of_version("34"), |_| {}).await;
+        bed.create("kept", spec.clone()).await.unwrap();
+        let job = until("the Job", async || bed.api::<Job>().get_opt("kept").await.unwrap()).await;
+        let volumes = job.spec.unwrap().template.spec.unwrap().volumes.unwrap();
+        assert!(volumes.iter().any(|volume| volume.image.is_some()), "{volumes:?}");
+        operator.stop().await;
+
+        // One that was not told to drops them without a word.
+        let dropped = json!({
+            "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": "dropped" },
+            "spec": { "template": { "spec": { "containers": [{ "name": "a" }] } } },
+        });
+        let calls = Calls::with_faults(move |call: &Call| {
+            let is_job = call.resource == "jobs" && call.verb == "create";
+            says_version("34", call).or_else(|| is_job.then(|| Fault::Says(dropped.clone())))
+        });
+        let operator = bed.operator_of(calls, |_| {}).await;
+        bed.create("dropped", spec).await.unwrap();
+        let status = &bed.when("dropped", "refused", |status| status["reason"] == "Unsupported").await["status"];
+        let message = status["message"].as_str().unwrap();
+        for words in ["spec.flux.container.source", "this is 1.34", "say copy, or auto", "feature gate ImageVolume"] {
+            assert!(message.contains(words), "{message}");
+        }
+        assert!(bed.api::<Job>().get_opt("dropped").await.unwrap().is_none());
         operator.stop().await;
     });
 }

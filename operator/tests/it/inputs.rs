@@ -61,7 +61,7 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
             let certificate = Certificate::from_keys("example", &[1; 32], &[2; 32]);
             let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
             let mut told = vec![offer_minicluster(&bed, &document).await];
-            if needs::unsupported(&objects, minor).is_some() {
+            if needs::unsupported(&objects, minor, false).is_some() {
                 wrong.extend(told.into_iter().filter_map(Result::err));
                 continue;
             }
