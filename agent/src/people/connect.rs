@@ -59,7 +59,11 @@ pub fn stop(place: &Place) -> Result<u8, Failure> {
 fn become_program(pod: &Pod, argv: &[OsString]) -> u8 {
     let mut session = Session::of_process();
     pod.instance.environment.iter().for_each(|change| session.apply(change));
-    session.environment.insert("FLUX_URI".into(), format!("local://{}", pod.instance.socket).into());
+    let socket = format!("local://{}", pod.instance.socket);
+    // `flux proxy $fluxsocket`, as documented, works here as after flux-view.sh.
+    for name in ["FLUX_URI", "fluxsocket"] {
+        session.environment.insert(name.into(), socket.clone().into());
+    }
     let name = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
     let (path, why, code) = match find(name, &session.environment, &session.directory) {
         Found::Program(path) => (Some(path), String::new(), NOT_EXECUTABLE),

@@ -129,8 +129,9 @@ fn a_follower_says_what_is_with_its_parent_and_how_to_stop() {
 fn connect_becomes_the_command_inside_the_instance() {
     let folder = place(1, 0);
     let _broker = Broker::start(folder.path());
-    let uri = format!("local://{}\n", socket(folder.path()).display());
-    assert_eq!(agent(folder.path(), &["connect", "--", "sh", "-c", "echo $FLUX_URI; exit 7"]), (uri, 7));
+    let uri = format!("local://{}", socket(folder.path()).display());
+    let asked = ["connect", "--", "sh", "-c", "echo $FLUX_URI $fluxsocket; exit 7"];
+    assert_eq!(agent(folder.path(), &asked), (format!("{uri} {uri}\n"), 7));
     let (text, code) = agent(folder.path(), &["connect", "--", "flux", "uptime"]);
     assert!(code == 0 && text.contains(" run "), "{text}");
     let (text, code) = agent(folder.path(), &["connect", "--", "no-such-program"]);
