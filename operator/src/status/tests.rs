@@ -137,6 +137,16 @@ fn the_phase_is_one_word_for_where_it_stands() {
 }
 
 #[test]
+fn the_size_is_the_number_of_pods_that_have_not_ended() {
+    let mut scene = scene("size: 2");
+    (scene.job, scene.pods) = (Some(job(2)), vec![ready(0), ended(1, 0, 1)]);
+    assert_eq!(scene.status().size, 1);
+    scene.job = Some(JobSeen { complete: failed("", ""), ..job(2) });
+    scene.pods = vec![ended(0, 0, 2), ended(1, 0, 1)];
+    assert_eq!(scene.status().size, 0);
+}
+
+#[test]
 fn a_minimum_size_is_enough_to_be_ready() {
     let mut scene = scene("size: 4\nminSize: 2");
     scene.job = Some(job(4));
