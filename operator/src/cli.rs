@@ -15,7 +15,6 @@ use clap::{Args, Parser, Subcommand};
 use flux_shared::agent_spec;
 use flux_shared::curve::Certificate;
 use flux_shared::validate::{Problem, ValidMiniCluster, ViewSource, validate_and_note};
-use kube::client::ClientBuilder;
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::lease::Candidate;
@@ -272,8 +271,8 @@ fn block_on<T>(body: impl Future<Output = Result<T, CliError>>) -> Result<T, Cli
 
 async fn connect(metrics: Arc<Metrics>) -> Result<kube::Client, CliError> {
     let config = kube::Config::infer().await.map_err(|error| CliError::Config(Box::new(error)))?;
-    let builder = ClientBuilder::try_from(client::settings(config));
-    Ok(client::client(builder.map_err(|error| CliError::Client(Box::new(error)))?, metrics))
+    let builder = client::builder(config).map_err(|error| CliError::Client(Box::new(error)))?;
+    Ok(client::client(builder, metrics))
 }
 
 #[cfg(test)]

@@ -27,8 +27,16 @@ impl Default for Precedence {
 
 impl Precedence {
     pub fn first(&self) -> First<'_> {
-        self.going_first.send_modify(|count| *count += 1);
+        self.change(|count| *count += 1);
         First(self)
+    }
+
+    /// Wakes those who wait only when nobody is left: there may be thousands.
+    fn change(&self, change: impl FnOnce(&mut usize)) {
+        self.going_first.send_if_modified(|count| {
+            change(count);
+            *count == 0
+        });
     }
 
     /// Returns when nobody goes first any more, or after 10 s.
@@ -41,7 +49,7 @@ impl Precedence {
 
 impl Drop for First<'_> {
     fn drop(&mut self) {
-        self.0.going_first.send_modify(|count| *count -= 1);
+        self.0.change(|count| *count -= 1);
     }
 }
 

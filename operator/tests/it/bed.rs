@@ -19,7 +19,7 @@ use flux_shared::validate::validate;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
-use kube::client::{Body, ClientBuilder, DynBody};
+use kube::client::{Body, DynBody};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::runtime::events::{Event, EventType};
 use kube::{Api, Client, Config, ResourceExt};
@@ -229,8 +229,8 @@ impl Bed {
     async fn client_of_operator(&self, kubeconfig: &Path, calls: &Calls) -> Client {
         let log = calls.clone();
         let layer = tower::layer::layer_fn(move |inner| Counting { inner, log: log.clone() });
-        let config = client::settings(config(kubeconfig).await);
-        client::client(ClientBuilder::try_from(config).unwrap().with_layer(&layer), Default::default())
+        let builder = client::builder(config(kubeconfig).await).unwrap();
+        client::client(builder.with_layer(&layer), Default::default())
     }
 
     async fn operator_with(&self, calls: Calls) -> Operator {
