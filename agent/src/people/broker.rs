@@ -47,13 +47,6 @@ pub enum Silence {
     Odd(String),
 }
 
-impl Silence {
-    /// There is no broker: before it has started, or after its end.
-    pub fn is_absence(&self) -> bool {
-        matches!(self, Silence::NoSocket(_) | Silence::Dead)
-    }
-}
-
 /// The answer of broker `rank` (`ANY`: this one) to the question `topic`, over the socket at `path`.
 pub fn ask(path: &str, rank: u32, topic: &str, payload: &str) -> Result<Value, Silence> {
     let mut stream = connect(path)?;

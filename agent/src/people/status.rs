@@ -88,7 +88,7 @@ impl<'a> Seen<'a> {
 
     /// The snippet that runs while there is no broker.
     fn snippet(&self) -> Option<&str> {
-        self.stage.as_deref().filter(|_| self.state.as_ref().is_err_and(Silence::is_absence))
+        self.stage.as_deref().filter(|_| is_absent(&self.state))
     }
 
     /// Ranks that are not online, if that is known.
@@ -113,13 +113,18 @@ impl<'a> Seen<'a> {
     }
 }
 
+/// Whether there is no broker: before it has started, or after its end.
+pub fn is_absent(state: &Result<State, Silence>) -> bool {
+    matches!(state, Err(Silence::NoSocket(_) | Silence::Dead))
+}
+
 /// Whether the pod's broker is in its running state; if not, why.
 pub fn ready(state: &Result<State, Silence>, stage: Option<&str>) -> Result<(), String> {
     match state {
         Ok(state) if state.name == "run" => Ok(()),
         // Without the time: Kubernetes counts equal messages as one event.
         Ok(state) => Err(format!("the broker is in state {}{}", state.name, meaning(state))),
-        Err(silence) => Err(match stage.filter(|_| silence.is_absence()) {
+        Err(silence) => Err(match stage.filter(|_| is_absent(state)) {
             Some(stage) => format!("the snippet {stage} runs"),
             None => format!("the broker does not answer: {silence}"),
         }),

@@ -4,7 +4,7 @@
 //! Not insisted on: owners, which only root could set.
 #![expect(clippy::disallowed_methods, reason = "act: copies files")]
 
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -30,53 +30,52 @@ const PIECE: usize = 4 << 20;
 pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress) -> Result<(), TreeError> {
     fs::create_dir(target).map_err(writing(target))?;
     spread(target);
-    let has_only_folders = |entries: &[Entry]| entries.iter().all(|entry| matches!(entry.kind, Kind::Directory { .. }));
-    let to_spread: HashSet<&Path> =
-        tree.folders().filter(|(_, entries)| has_only_folders(entries)).map(|(folder, _)| folder).collect();
-    let mut others = Vec::new();
+    // By folders, since a folder is locked while something is made in it.
+    let mut shares = Vec::new();
     let mut folders = Vec::new();
     let mut first_of: HashMap<(u64, u64), &Path> = HashMap::new();
     let mut hard_links = Vec::new();
-    for entry in &tree.entries {
-        match &entry.kind {
-            Kind::Directory { mode } => {
-                let path = target.join(&entry.path);
-                fs::create_dir(&path).map_err(writing(&path))?;
-                if to_spread.contains(entry.path.as_path()) {
-                    spread(&path);
+    for (folder, entries) in tree.folders() {
+        if entries.iter().all(|entry| matches!(entry.kind, Kind::Directory { .. })) {
+            spread(&target.join(folder));
+        }
+        let mut others = Vec::new();
+        for entry in entries {
+            match &entry.kind {
+                Kind::Directory { mode } => {
+                    let path = target.join(&entry.path);
+                    fs::create_dir(&path).map_err(writing(&path))?;
+                    folders.push((path, *mode));
                 }
-                folders.push((path, *mode));
-            }
-            Kind::File { inode: (device, number, links), .. } if *links > 1 => {
-                match first_of.get(&(*device, *number)) {
-                    Some(first) => hard_links.push((*first, entry)),
-                    None => {
-                        first_of.insert((*device, *number), &entry.path);
-                        others.push(entry);
+                Kind::File { inode: (device, number, links), .. } if *links > 1 => {
+                    match first_of.get(&(*device, *number)) {
+                        Some(first) => hard_links.push((*first, entry)),
+                        None => {
+                            first_of.insert((*device, *number), &entry.path);
+                            others.push(entry);
+                        }
                     }
                 }
+                _ => others.push(entry),
             }
-            _ => others.push(entry),
         }
+        shares.push((folder, others));
     }
-    // By folders, since a folder is locked while something is made in it; the largest first.
-    let mut shares: Vec<&[&Entry]> = others.chunk_by(|one, next| one.path.parent() == next.path.parent()).collect();
-    shares.sort_by_key(|share| std::cmp::Reverse(share.iter().map(|entry| entry.size()).sum::<u64>()));
+    // The largest first.
+    shares.sort_by_key(|(_, entries)| std::cmp::Reverse(entries.iter().map(|entry| entry.size()).sum::<u64>()));
     let umask = umask();
-    in_parallel(&shares, |share, buffer| {
-        let folder = share.first().and_then(|entry| entry.path.parent()).unwrap_or(Path::new(""));
+    in_parallel(&shares, |(folder, entries), buffer| {
         let (from, to) = (tree.top.join(folder), target.join(folder));
         let copier = Copier {
             source: File::open(&from).map_err(reading(&from))?,
             target: File::open(&to).map_err(writing(&to))?,
+            from: &tree.top,
+            to: target,
             umask,
             spare_memory,
         };
-        for entry in *share {
-            copier.copy(entry, buffer).map_err(|(is_reading, error)| match is_reading {
-                true => reading(&tree.top.join(&entry.path))(error),
-                false => writing(&target.join(&entry.path))(error),
-            })?;
+        for entry in entries {
+            copier.copy(entry, buffer)?;
             progress.add(entry.size());
         }
         Ok(())
@@ -132,33 +131,34 @@ fn in_parallel<T: Sync>(
     first_error.into_inner().ok().flatten().map_or(Ok(()), Err)
 }
 
-/// From one folder to another.
-struct Copier {
+/// From one folder to another, of the trees at `from` and `to`.
+struct Copier<'a> {
     source: File,
     target: File,
+    from: &'a Path,
+    to: &'a Path,
     umask: u32,
     spare_memory: bool,
 }
 
-/// Whether it came from reading.
-type Failed = (bool, io::Error);
-
-impl Copier {
-    fn copy(&self, entry: &Entry, buffer: &mut [u8]) -> Result<(), Failed> {
+impl Copier<'_> {
+    fn copy(&self, entry: &Entry, buffer: &mut [u8]) -> Result<(), TreeError> {
         let Some(name) = entry.path.file_name() else { return Ok(()) };
+        let read_failed = |error: io::Error| reading(&self.from.join(&entry.path))(error);
+        let write_failed = |error: io::Error| writing(&self.to.join(&entry.path))(error);
         let (mode, size, modified) = match &entry.kind {
             Kind::Directory { .. } => return Ok(()),
             Kind::Link { target } => {
-                return symlinkat(target.as_path(), &self.target, name).map_err(|error| (false, error.into()));
+                return symlinkat(target.as_path(), &self.target, name).map_err(|error| write_failed(error.into()));
             }
             Kind::File { mode, size, modified, .. } => (*mode, *size, *modified),
         };
-        let open =
-            |folder: &File, flags, mode| openat(folder.as_fd(), name, flags | OFlag::O_CLOEXEC, mode).map(File::from);
-        let mut source = open(&self.source, OFlag::O_RDONLY, Mode::empty()).map_err(|error| (true, error.into()))?;
+        let open = |folder: &File, flags, mode| -> io::Result<File> {
+            Ok(openat(folder.as_fd(), name, flags | OFlag::O_CLOEXEC, mode)?.into())
+        };
+        let mut source = open(&self.source, OFlag::O_RDONLY, Mode::empty()).map_err(read_failed)?;
         let new = OFlag::O_WRONLY | OFlag::O_CREAT | OFlag::O_EXCL;
-        let mut copy =
-            open(&self.target, new, Mode::from_bits_truncate(mode & 0o777)).map_err(|error| (false, error.into()))?;
+        let mut copy = open(&self.target, new, Mode::from_bits_truncate(mode & 0o777)).map_err(write_failed)?;
         // copy_file_range would take longer than this: it moves 64 KiB at a time.
         let is_shared = size > buffer.len() as u64 && ioctl_ficlone(&copy, &source).is_ok();
         let copied = if is_shared { Ok(()) } else { self.copy_content(&mut source, &mut copy, size, buffer) };
@@ -168,7 +168,7 @@ impl Copier {
                 true => Ok(()),
                 false => copy.set_permissions(Permissions::from_mode(mode)),
             })
-            .map_err(|error| (false, error))
+            .map_err(write_failed)
     }
 
     fn copy_content(&self, source: &mut File, copy: &mut File, size: u64, buffer: &mut [u8]) -> io::Result<()> {

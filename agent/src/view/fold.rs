@@ -19,11 +19,11 @@ pub fn fold(view: &mut Tree, software: &Tree, place: &Path) {
     let mut folded: HashMap<PathBuf, PathBuf> = HashMap::new();
     // A folder comes before what its folders hold.
     for (folder, entries) in view.folders().rev().filter(|(folder, _)| may_be_a_link(folder)) {
-        let target = entries.first().and_then(|entry| target(entry, &folded)?.parent());
+        let target = entries.first().and_then(|entry| leads_to(entry, &folded)?.parent());
         let Some(target) = target else { continue };
         let is_same = |entry: &Entry| {
-            self::target(entry, &folded)
-                .is_some_and(|leads| leads.parent() == Some(target) && leads.file_name() == entry.path.file_name())
+            leads_to(entry, &folded)
+                .is_some_and(|path| path.parent() == Some(target) && path.file_name() == entry.path.file_name())
         };
         let names = entries.iter().filter_map(|entry| entry.path.file_name());
         if entries.iter().all(is_same) && contents.get(target).is_some_and(|all| names.eq(all.iter().copied())) {
@@ -40,7 +40,7 @@ pub fn fold(view: &mut Tree, software: &Tree, place: &Path) {
 }
 
 /// Where an entry of the view leads.
-fn target<'a>(entry: &'a Entry, folded: &'a HashMap<PathBuf, PathBuf>) -> Option<&'a Path> {
+fn leads_to<'a>(entry: &'a Entry, folded: &'a HashMap<PathBuf, PathBuf>) -> Option<&'a Path> {
     match &entry.kind {
         Kind::Link { target } => Some(target),
         Kind::Directory { .. } => folded.get(&entry.path).map(PathBuf::as_path),

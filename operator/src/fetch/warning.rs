@@ -49,9 +49,7 @@ fn newest(events: Vec<Event>, now: Timestamp) -> Option<Trouble> {
     (time(&event)? > fresh).then(|| Trouble {
         reason: event.reason.unwrap_or_default(),
         message: first_line(event.message.as_deref()),
-        disruption: false,
-        init: None,
-        pull: None,
+        ..Trouble::default()
     })
 }
 

@@ -53,7 +53,7 @@ pub struct Exit {
 }
 
 /// What is wrong with a pod.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Trouble {
     pub reason: String,
     pub message: String,
@@ -140,9 +140,7 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool) -> Option<Trouble> {
     let new = |reason: &str, message: &str| Trouble {
         reason: reason.to_owned(),
         message: first_line(Some(message)),
-        disruption: false,
-        init: None,
-        pull: None,
+        ..Trouble::default()
     };
     if let Some(("True", reason, message)) = condition(status, "DisruptionTarget") {
         let reason = if reason.is_empty() { "Disrupted" } else { reason };
@@ -165,9 +163,8 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool) -> Option<Trouble> {
             return Some(Trouble {
                 reason: "InitFailed".into(),
                 message: exit.message.clone(),
-                disruption: false,
                 init: Some((container.name.clone(), exit)),
-                pull: None,
+                ..Trouble::default()
             });
         }
     }

@@ -34,7 +34,8 @@ struct Need {
     remedy: &'static str,
 }
 
-fn needs(pod: &PodSpec) -> impl Iterator<Item = Need> {
+/// `keeps_images`: the API server was seen to keep volumes of images.
+fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
     let differs = |value: Option<&str>, usual: &str| value.is_some_and(|value| value != usual);
     let mut containers = pod.containers.iter().chain(pod.init_containers.iter().flatten());
     let context = pod.security_context.as_ref();
@@ -49,7 +50,7 @@ fn needs(pod: &PodSpec) -> impl Iterator<Item = Need> {
             },
         ),
         (
-            has_image(pod),
+            has_image(pod) && !keeps_images,
             Need {
                 minor: IMAGE_VOLUMES,
                 field: "spec.flux.container.source",
@@ -109,12 +110,10 @@ pub fn beyond_floor(objects: &Objects, nodes_mount_images: bool) -> bool {
     unsupported(objects, if nodes_mount_images { IMAGE_VOLUMES } else { 0 }, false).is_some()
 }
 
-/// Why Kubernetes 1.`minor` can't run the objects: the field, and the remedy. `keeps_images`: it was seen to keep volumes of
-/// images.
+/// Why Kubernetes 1.`minor` can't run the objects: the field, and the remedy. `keeps_images`: as of [`needs`].
 pub fn unsupported(objects: &Objects, minor: u32, keeps_images: bool) -> Option<String> {
     let pod = objects.job.spec.as_ref()?.template.spec.as_ref()?;
-    let is_met = |need: &Need| minor >= need.minor || (keeps_images && need.minor == IMAGE_VOLUMES);
-    let Need { minor: first, field, since, remedy } = needs(pod).find(|need| !is_met(need))?;
+    let Need { minor: first, field, since, remedy } = needs(pod, keeps_images).find(|need| minor < need.minor)?;
     Some(format!("{field}: {since} since Kubernetes 1.{first}, and this is 1.{minor}: {remedy}"))
 }
 

@@ -198,8 +198,7 @@ fn the_pod_that_failed_the_job_is_named_and_no_other() {
             reason: "EvictionByEvictionAPI".into(),
             message: "drained".into(),
             disruption: true,
-            init: None,
-            pull: None,
+            ..Trouble::default()
         }),
         ..pod(1)
     };
@@ -208,10 +207,8 @@ fn the_pod_that_failed_the_job_is_named_and_no_other() {
         ended: true,
         trouble: Some(Trouble {
             reason: "InitFailed".into(),
-            message: String::new(),
-            disruption: false,
             init: Some(("flux-view".into(), ended(0, 242, 3).exit.unwrap())),
-            pull: None,
+            ..Trouble::default()
         }),
         ..pod(1)
     };
@@ -329,13 +326,8 @@ fn events_tell_of_changes_only() {
     scene.pods = vec![pod(0)];
     let starting = scene.status();
     assert!(reasons(&none, &starting).is_empty(), "a start as it should be is no news");
-    scene.pods[0].trouble = Some(Trouble {
-        reason: "Unschedulable".into(),
-        message: "no node".into(),
-        disruption: false,
-        init: None,
-        pull: None,
-    });
+    scene.pods[0].trouble =
+        Some(Trouble { reason: "Unschedulable".into(), message: "no node".into(), ..Trouble::default() });
     let stuck = scene.status();
     assert_eq!(reasons(&starting, &stuck), ["Unschedulable"]);
     scene.job = Some(JobSeen { failed: failed("PodFailurePolicy", ""), ..job(1) });
@@ -451,7 +443,7 @@ fn a_kubelet_that_knows_no_volumes_of_images_is_believed_and_nobody_else() {
     scene.pods = vec![pod(0)];
     let mut says = |reason: &str, message: &str| {
         let (reason, message) = (reason.into(), message.into());
-        scene.warning = Some(Trouble { reason, message, disruption: false, init: None, pull: None });
+        scene.warning = Some(Trouble { reason, message, ..Trouble::default() });
         let status = scene.status();
         (image_volume_failed(&status), condition(&status, "ViewMounted").unwrap().message.clone())
     };
