@@ -53,8 +53,9 @@ fn every_field_of_a_cluster_that_was_made_is_followed_or_refused_with_the_remedy
             let is_right = match (&said, followed) {
                 (Ok(object), Some(_)) => object["metadata"]["generation"] == 2,
                 (Err(why), None) => {
-                    why.contains(&format!("spec.{top}: "))
-                        && why.contains(&format!("{top} cannot change once the cluster has been made: delete"))
+                    let named = why.split("spec: Forbidden: ").nth(1).unwrap_or_default();
+                    let named = named.split(" cannot change once the cluster has been made: delete").next();
+                    named.is_some_and(|fields| fields.split(' ').any(|field| field == top))
                 }
                 _ => false,
             };

@@ -34,16 +34,26 @@ fn the_api_server_refuses_what_a_rule_can_say() {
                 "emptyDirSizeLimit",
             ),
             (json!({ "size": 1, "network": { "headlessName": "Not_A_Name" } }), "spec.network.headlessName"),
-            (json!({ "size": 1, "services": [{ "image": "a" }] }), "spec.services"),
+            (json!({ "size": 1, "services": [{ "image": "a" }] }), "spec.services[0].name"),
+            (
+                json!({ "size": 1, "services": [{ "image": "a", "name": "b", "runFlux": true }] }),
+                "services run their image's entrypoint",
+            ),
+            (json!({ "size": 1, "containers": [{ "image": "a" }, { "image": "b" }] }), "spec.containers: "),
+            (
+                json!({ "size": 1, "containers": [{ "image": "a", "runFlux": true }, { "image": "b" }] }),
+                "every container but the one that runs Flux needs a name",
+            ),
         ] {
             let error = bed.create("wrong", spec.clone()).await.err().map(|error| error.to_string());
             let error = error.unwrap_or_else(|| panic!("accepted: {spec}"));
             assert!(error.contains(field), "{spec}: {error}");
         }
-        let error = bed.create(&"a".repeat(70), one(json!({}))).await.unwrap_err().to_string();
-        assert!(error.contains("metadata.name is too long: must be 54 characters at most"), "{error}");
-        let error = bed.create("4-pods", one(json!({}))).await.unwrap_err().to_string();
-        assert!(error.contains("metadata.name must be") && !error.contains("too long"), "{error}");
+        for name in [&"a".repeat(55), "4-pods"] {
+            let error = bed.create(name, one(json!({}))).await.unwrap_err().to_string();
+            assert!(error.contains("metadata.name must be 54 characters at most, lower case"), "{error}");
+        }
+        bed.create(&"a".repeat(54), one(json!({}))).await.unwrap();
     });
 }
 
@@ -157,6 +167,12 @@ fn fields_that_made_the_pods_cannot_change() {
             let error = bed.patch::<MiniCluster>("mc", json!({ "spec": change })).await.unwrap_err().to_string();
             assert!(error.contains("cannot change"), "{error}");
         }
+        let change = json!({ "spec": { "tasks": 4, "maxSize": 9, "size": 1 } });
+        let error = bed.patch::<MiniCluster>("mc", change).await.unwrap_err().to_string();
+        assert!(
+            error.contains("spec: Forbidden: maxSize tasks cannot change once the cluster has been made"),
+            "{error}"
+        );
         bed.patch::<MiniCluster>("mc", json!({ "spec": { "ttlSecondsAfterFinished": 60, "cleanup": false } }))
             .await
             .unwrap();

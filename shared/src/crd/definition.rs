@@ -123,34 +123,38 @@ fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
 
 /// Rules that compare with the object as it was: at the root, where the status can be seen.
 fn lifetime_rules(root: &mut Map<String, Value>) {
-    let mut rules = vec![
-        json!({
-            "rule": "self.metadata.name.size() <= 54",
-            "message": "metadata.name is too long: must be 54 characters at most, so that hosts and Services can be named after it",
-        }),
-        json!({
-            "rule": "self.metadata.name.matches('^[a-z]([-a-z0-9]*[a-z0-9])?$')",
-            "message": "metadata.name must be lower case letters, digits and `-`, beginning with a letter: it names hosts and Services",
-        }),
-        json!({
-        "rule": "!has(oldSelf.status) || !has(oldSelf.status.maximumSize) || self.spec.size <= oldSelf.status.maximumSize",
-        "message": "size cannot exceed what the cluster was made for (the larger of size and maxSize then): delete it and create it with a larger maxSize",
-        "fieldPath": ".spec.size",
-        "reason": "FieldValueForbidden",
-        }),
-    ];
-    for field in FIXED {
-        let same = format!(
-            "has(self.spec.{field}) == has(oldSelf.spec.{field}) && (!has(self.spec.{field}) || self.spec.{field} == oldSelf.spec.{field})"
-        );
-        rules.push(json!({
-            "rule": format!("!has(oldSelf.status) || !has(oldSelf.status.maximumSize) || ({same})"),
-            "message": format!("{field} cannot change once the cluster has been made: delete the MiniCluster and create it anew"),
-            "fieldPath": format!(".spec.{field}"),
+    let all =
+        |each: fn(&str) -> String, between: &str| FIXED.iter().map(|it| each(it)).collect::<Vec<_>>().join(between);
+    let is_made = "has(oldSelf.status) && has(oldSelf.status.maximumSize)";
+    let rules = json!([
+        {
+            "rule": "self.metadata.name.matches('^[a-z]([-a-z0-9]{0,52}[a-z0-9])?$')",
+            "message": "metadata.name must be 54 characters at most, lower case letters, digits and `-`, beginning with a letter: hosts and Services are named after it",
+        },
+        {
+            "rule": format!("!({is_made}) || self.spec.size <= oldSelf.status.maximumSize"),
+            "message": "size cannot exceed what the cluster was made for (the larger of size and maxSize then): delete it and create it with a larger maxSize",
+            "fieldPath": ".spec.size",
             "reason": "FieldValueForbidden",
-        }));
-    }
-    root.insert("x-kubernetes-validations".into(), Value::Array(rules));
+        },
+        // One for all fields: each status that is written is measured by it, and ends at the second comparison.
+        {
+            "rule": format!("!({is_made}) || self.spec == oldSelf.spec || ({})", all(is_as_before, " && ")),
+            "messageExpression": format!(
+                "{} + 'cannot change once the cluster has been made: delete the MiniCluster and create it anew'",
+                all(|field| format!("({} ? '' : '{field} ')", is_as_before(field)), " + "),
+            ),
+            "fieldPath": ".spec",
+            "reason": "FieldValueForbidden",
+        },
+    ]);
+    root.insert("x-kubernetes-validations".into(), rules);
+}
+
+/// CEL: whether a field of the spec has not changed.
+fn is_as_before(field: &str) -> String {
+    let (new, old) = (format!("self.spec.{field}"), format!("oldSelf.spec.{field}"));
+    format!("(has({new}) == has({old}) && (!has({new}) || {new} == {old}))")
 }
 
 fn add_rule(schema: &mut Map<String, Value>, rule: &Rule) {
