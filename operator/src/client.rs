@@ -24,7 +24,7 @@ use crate::metrics::Metrics;
 const PATIENCE: Duration = Duration::from_secs(65);
 
 /// Calls take turns on so many connections. With one, a busy API server serves us later than those who have many.
-const CONNECTIONS: usize = 4;
+const CONNECTIONS: usize = 2;
 /// A connection with calls is asked whether it lives so often, and given up if there is no answer in time.
 const PING: Duration = Duration::from_secs(30);
 const PONG: Duration = Duration::from_secs(15);

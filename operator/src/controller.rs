@@ -21,6 +21,7 @@ use kube::runtime::controller::{self, Action, applier};
 use kube::runtime::reflector::{ObjectRef, Store};
 use kube::{Client, ResourceExt};
 use tokio::sync::{Semaphore, mpsc, watch as signal};
+use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
 use crate::apply::Writer;
@@ -42,7 +43,7 @@ use crate::webhook::Gate;
 /// How long news about the same MiniCluster is collected.
 const BURST: Duration = Duration::from_millis(100);
 /// Reconciles at the same time. Fewer leave the API server idle in between, more only queue up in it.
-const CONCURRENCY: usize = 64;
+const CONCURRENCY: usize = 128;
 /// How long a reconcile may take one of these places: what is slow (an admission webhook, say) must not delay others.
 const PLACE: Duration = Duration::from_secs(2);
 /// Labels written at the same time, and volumes deleted: less urgent than anything else.
@@ -163,14 +164,25 @@ async fn control(
     health.serves(store.clone(), is_synced.clone());
     let (queue_in, queue) = mpsc::channel(1024);
     // Boxed, since what the client makes of a watch is large, and would be moved over the stack.
-    let watches = async { tokio::join!(clusters.boxed(), jobs.boxed(), pods.boxed(), services.boxed()) };
-    let storage = async { tokio::join!(classes.boxed(), volumes.boxed()) };
-    let sweeps = async { tokio::join!(nodes.boxed(), storage, sweep(&context, &store, orphans)) };
-    let work = async { tokio::join!(dispatch(woken, is_synced, queue_in), label(&context, unlabelled)) };
-    let background = async { tokio::join!(watches, work, sweeps) };
+    let watches = [
+        clusters.boxed(),
+        jobs.boxed(),
+        pods.boxed(),
+        services.boxed(),
+        nodes.boxed(),
+        classes.boxed(),
+        volumes.boxed(),
+    ];
+    let watches = futures::future::join_all(watches);
+    let background = {
+        let context = context.clone();
+        async move { tokio::join!(watches, dispatch(woken, is_synced, queue_in), label(&context, unlabelled)) }
+    };
+    // Sweeps and reconciles are one task: the store tells only the last task that asked when it is ready.
+    let sweeps = sweep(&context, &store, orphans);
     let reconciles = std::pin::pin!(reconciles(store.clone(), context.clone(), queue, stop));
     tokio::select! {
-        _ = background => Err(ControllerError::Watches),
+        _ = async { tokio::join!(on_its_own(background), sweeps) } => Err(ControllerError::Watches),
         () = reconciles => {
             tracing::info!("stopped");
             Ok(())
@@ -253,7 +265,7 @@ async fn reconciles(
             context.metrics.reconciled(outcome, begin.elapsed());
             result
         };
-        timed.instrument(tracing::info_span!("reconcile", id)).boxed()
+        on_its_own(timed.instrument(tracing::info_span!("reconcile", id))).boxed()
     };
     let results = applier(reconcile, pause, context, store, queue, config);
     let log = |result: Result<_, controller::Error<ReconcileError, _>>| {
@@ -269,6 +281,19 @@ async fn reconciles(
         std::future::ready(())
     };
     results.for_each(log).await;
+}
+
+/// A task that ends with its future. kube's controller looks at all reconciles that have begun whenever one of them moves,
+/// and whoever waits in one task is looked at with all others there: with thousands, that is most of the work.
+fn on_its_own<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> impl Future<Output = T> + Send {
+    let task = AbortOnDropHandle::new(tokio::spawn(work));
+    async {
+        match task.await {
+            Ok(result) => result,
+            // It has panicked: nobody else cancels it.
+            Err(error) => std::panic::resume_unwind(error.into_panic()),
+        }
+    }
 }
 
 /// A failure delays its own object only.
