@@ -17,6 +17,8 @@
     reason = "a program outside the zones"
 )]
 
+#[path = "agent/dns.rs"]
+mod dns;
 #[path = "agent/place.rs"]
 mod place;
 mod report;
@@ -25,6 +27,7 @@ use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use place::AGENT;
@@ -90,6 +93,12 @@ fn main() {
         }
     }
     let bed = Bed { flux, size: 4 };
+    let questions = dns::serve();
+    let asks = |entrypoint| bed.asks(entrypoint, &questions);
+    let (agent, plain) = (asks(Entrypoint::Agent), asks(Entrypoint::Plain));
+    for (what, rate) in [("agent-dns-per-s", agent), ("plain-dns-per-s", plain), ("dns-ratio", agent / plain)] {
+        report.figure(&format!("follower-{what}"), rate);
+    }
     report.figure("stop-agent-s", bed.stop(Entrypoint::Agent));
     report.figure("stop-bash-s", bed.stop(Entrypoint::Plain));
     report.print("Quorum with real brokers");
@@ -154,6 +163,18 @@ impl Bed {
             assert!(Instant::now() < deadline, "no quorum in {DEADLINE:?}");
             std::thread::sleep(Duration::from_millis(20));
         }
+    }
+
+    /// DNS queries a second of one follower whose lead has no name, in its first seconds.
+    fn asks(&self, entrypoint: Entrypoint, questions: &AtomicUsize) -> f64 {
+        self.spec(None, &["true"]);
+        fs::write("/etc/hosts", self.names(1)).unwrap();
+        self.addresses();
+        let _follower = Hosts(vec![self.start(1, entrypoint, None)]);
+        std::thread::sleep(Duration::from_secs(3));
+        let (begin, before) = (Instant::now(), questions.load(Ordering::Relaxed));
+        std::thread::sleep(Duration::from_secs(10));
+        (questions.load(Ordering::Relaxed) - before) as f64 / begin.elapsed().as_secs_f64()
     }
 
     /// Seconds from SIGTERM to all hosts, whose entrypoint is process 1, to the end of the last; at most the grace period.

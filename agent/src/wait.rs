@@ -23,8 +23,11 @@ use resolve::{NameError, Resolver};
 
 /// Distance of the first attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
-/// Where a name is missing or packets are lost, attempts cost others something: at most one a second or so.
+/// Where a name is missing or packets are lost, attempts cost others something: one a second or so.
 const LONGEST_PAUSE: Duration = Duration::from_millis(1000);
+/// At first more: most of what is missing is about to come, and a quorum should not wait for us.
+const LONGEST_EARLY_PAUSE: Duration = Duration::from_millis(300);
+const EARLY: Duration = Duration::from_secs(60);
 /// Where the host is there and only its port is not: a local matter of the two, and it will be there soon.
 const LONGEST_PAUSE_FOR_PORT: Duration = Duration::from_millis(200);
 /// How long an address that was reached serves without being looked up again, while only the port is missing.
@@ -52,9 +55,10 @@ impl Missing {
         matches!(self, Missing::Name(NameError::NoSuchName(_) | NameError::NoAddress(_)))
     }
 
-    fn longest_pause(&self) -> Duration {
+    fn longest_pause(&self, waited: Duration) -> Duration {
         match self {
             Missing::Port(_) => LONGEST_PAUSE_FOR_PORT,
+            _ if waited < EARLY => LONGEST_EARLY_PAUSE,
             _ => LONGEST_PAUSE,
         }
     }
@@ -134,7 +138,7 @@ impl Parent {
                 return Err(missing);
             }
             report.tick(log, &self.host, &missing.to_string());
-            tokio::time::sleep(backoff.next(missing.longest_pause())).await;
+            tokio::time::sleep(backoff.next(missing.longest_pause(begin.elapsed()))).await;
         }
     }
 }
@@ -192,6 +196,15 @@ mod tests {
         assert!(pauses[0] >= FIRST_PAUSE / 2 && pauses[0] <= FIRST_PAUSE);
         assert!(pauses[10..].iter().all(|pause| *pause >= cap / 2 && *pause <= cap));
         assert!(pauses[10..].windows(2).any(|two| two[0] != two[1]));
+    }
+
+    #[test]
+    fn what_is_missing_for_long_is_asked_for_less() {
+        let (early, late) = (Duration::from_secs(5), Duration::from_secs(300));
+        let name = Missing::Name(NameError::NoServer);
+        assert!(name.longest_pause(early) * 3 < name.longest_pause(late));
+        let port = Missing::Port(SocketAddr::from(([127, 0, 0, 1], 8050)));
+        assert_eq!(port.longest_pause(early), port.longest_pause(late));
     }
 
     #[test]

@@ -18,6 +18,7 @@
 
 mod copy;
 mod cpu;
+mod dns;
 mod place;
 #[path = "../report.rs"]
 mod report;

@@ -1,10 +1,8 @@
 //! Followers whose lead is missing, each in another way: what they cost while they wait.
 
 use std::fs;
-use std::net::UdpSocket;
 use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 use crate::place::AGENT;
@@ -19,7 +17,7 @@ const SETTLE: Duration = Duration::from_secs(5);
 pub fn measure(report: &mut Report) {
     let watched = Duration::from_secs(setting("BENCH_WAIT_SECONDS", 20) as u64);
     eprintln!("wait: {} s for each way, then for {MANY} at once", watched.as_secs());
-    let queries = serve();
+    let queries = crate::dns::serve();
     for way in WAYS {
         let spec = crate::spec(way);
         let follower = Follower::start(way, &spec);
@@ -90,42 +88,4 @@ impl Drop for Follower {
         let _ = self.0.kill();
         let _ = self.0.wait();
     }
-}
-
-/// A DNS server; counts the questions.
-fn serve() -> Arc<AtomicUsize> {
-    let socket = UdpSocket::bind("127.0.0.1:53").unwrap();
-    let count = Arc::new(AtomicUsize::new(0));
-    let counted = count.clone();
-    std::thread::spawn(move || {
-        let mut buffer = [0; 512];
-        while let Ok((length, from)) = socket.recv_from(&mut buffer) {
-            counted.fetch_add(1, Ordering::Relaxed);
-            if let Some(reply) = reply(&buffer[..length]) {
-                let _ = socket.send_to(&reply, from);
-            }
-        }
-    });
-    count
-}
-
-/// The answer to a question: an address, NXDOMAIN, or silence.
-fn reply(question: &[u8]) -> Option<Vec<u8>> {
-    let length = usize::from(*question.get(12)?);
-    let name = std::str::from_utf8(question.get(13..13 + length)?).ok()?;
-    let address: Option<[u8; 4]> = match name.trim_end_matches("-0") {
-        "silent" => return None,
-        "refused" => Some([127, 0, 0, 1]),
-        "dropped" => Some([198, 51, 100, 7]),
-        _ => None,
-    };
-    let mut reply = question.to_vec();
-    reply[2] = 0x81;
-    reply[3] = if address.is_some() { 0x80 } else { 0x83 };
-    if let Some(address) = address {
-        reply[7] = 1;
-        reply.extend([0xc0, 0x0c, 0, 1, 0, 1, 0, 0, 0, 5, 0, 4]);
-        reply.extend(address);
-    }
-    Some(reply)
 }
