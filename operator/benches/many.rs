@@ -25,7 +25,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use controlplane::ControlPlane;
+use controlplane::{ControlPlane, led_over};
 use flux_operator::install;
 use flux_operator::render::{Facts, Options, objects};
 use flux_shared::crd::v1alpha2::MiniCluster;
@@ -133,11 +133,8 @@ async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
 
 /// A kubeconfig that leads through a forwarder, and the bytes (of TLS) that went through it, both ways.
 fn counted(kubeconfig: &Path) -> (PathBuf, Arc<AtomicU64>) {
-    let text = std::fs::read_to_string(kubeconfig).unwrap();
-    let server = text.lines().find_map(|line| line.trim().strip_prefix("server: https://")).unwrap().to_owned();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let path = kubeconfig.with_file_name("counted.kubeconfig");
-    std::fs::write(&path, text.replace(&server, &listener.local_addr().unwrap().to_string())).unwrap();
+    let (path, server) = led_over(kubeconfig, "counted", listener.local_addr().unwrap()).unwrap();
     let bytes = Arc::new(AtomicU64::new(0));
     let counter = bytes.clone();
     std::thread::spawn(move || {

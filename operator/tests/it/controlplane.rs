@@ -3,8 +3,10 @@
 //! They end when their standard input does, so with this process, however it ends: a static is never dropped, and a killed
 //! process drops nothing. There is no kubelet: pods stay Pending until a test writes their status.
 
+use std::fmt::Display;
 use std::fs;
 use std::io::{BufRead, BufReader, Write};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
@@ -15,6 +17,17 @@ pub struct ControlPlane {
     starter: Child,
     binary: PathBuf,
     kubeconfig: PathBuf,
+}
+
+/// A kubeconfig beside another one that leads to `address`, and the server that the other one leads to.
+pub fn led_over(kubeconfig: &Path, name: &str, address: SocketAddr) -> Result<(PathBuf, String)> {
+    let failed = |path: &Path, error: &dyn Display| format!("failed at {}: {error}", path.display());
+    let text = fs::read_to_string(kubeconfig).map_err(|e| failed(kubeconfig, &e))?;
+    let server = text.lines().find_map(|line| line.trim().strip_prefix("server: https://"));
+    let server = server.ok_or_else(|| failed(kubeconfig, &"no https server"))?;
+    let path = kubeconfig.with_file_name(format!("{name}.kubeconfig"));
+    fs::write(&path, text.replace(server, &address.to_string())).map_err(|e| failed(&path, &e))?;
+    Ok((path, server.to_owned()))
 }
 
 impl ControlPlane {

@@ -17,6 +17,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
 use crate::bed::{Bed, Call, Calls, Fault, condition, operator_kubeconfig, test, until};
+use crate::controlplane::led_over;
 
 /// Everything of a cluster of size 2 is there, once.
 async fn is_whole(bed: &Bed, name: &str) {
@@ -206,11 +207,8 @@ struct Way {
 
 impl Way {
     async fn lead(kubeconfig: &Path) -> Way {
-        let text = std::fs::read_to_string(kubeconfig).unwrap();
-        let server = text.lines().find_map(|line| line.trim().strip_prefix("server: https://")).unwrap().to_owned();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let kubeconfig = kubeconfig.with_file_name("way.kubeconfig");
-        std::fs::write(&kubeconfig, text.replace(&server, &listener.local_addr().unwrap().to_string())).unwrap();
+        let (kubeconfig, server) = led_over(kubeconfig, "way", listener.local_addr().unwrap()).unwrap();
         let lives = Arc::new(Mutex::new(Arc::new(AtomicBool::new(true))));
         let way = Way { kubeconfig, lives: lives.clone() };
         tokio::spawn(async move {

@@ -23,6 +23,7 @@ use tokio::task::JoinHandle;
 #[allow(dead_code, reason = "the other suite asks for more")]
 #[path = "../it/call.rs"]
 mod call;
+#[allow(dead_code, reason = "the other suite asks for more")]
 #[path = "../it/controlplane.rs"]
 mod controlplane;
 

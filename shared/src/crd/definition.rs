@@ -137,7 +137,7 @@ fn lifetime_rules(root: &mut Map<String, Value>) {
             "fieldPath": ".spec.size",
             "reason": "FieldValueForbidden",
         },
-        // One for all fields: each status that is written is measured by it, and ends at the second comparison.
+        // One for all fields: it is asked at each status that is written, too, and answers when it has compared the specs.
         {
             "rule": format!("!({is_made}) || self.spec == oldSelf.spec || ({})", all(is_as_before, " && ")),
             "messageExpression": format!(

@@ -3,7 +3,7 @@
 //! Rules are CEL. They stand where their estimated cost fits the API server's budget: plain messages, as far as they name
 //! the field, and `definition::bound` gives every string, list and map an upper bound. They are few, and stand as deep as
 //! they can: the API server runs all of an object's at each write, of its status too, and looking up one field of a large
-//! object takes it some 10 us. (`many` in the benches shows what they cost.)
+//! object takes it some 10 us. (`operator/benches/README.md` says what they cost.)
 
 /// A rule, where it stands, and what the user reads.
 pub(super) struct Rule {
