@@ -67,8 +67,8 @@ pub fn measure(agent: &Path, report: &mut Report) {
         let runs = if name == "again" { 1 } else { runs };
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for run in 0..runs {
-            ours.push(copies(&top.join(format!("{name}-{run}-ours")), pods, &view));
-            theirs.push(copies(&top.join(format!("{name}-{run}-theirs")), pods, &cp));
+            ours.push(copies(&top.join(format!("{name}-{run}-ours")), pods, size, &view));
+            theirs.push(copies(&top.join(format!("{name}-{run}-theirs")), pods, size, &cp));
         }
         let time = |copies: &[Copies]| median(&copies.iter().map(|copies| copies.seconds).collect::<Vec<_>>());
         let cpu = |copies: &[Copies]| median(&copies.iter().map(|copies| copies.cpu).collect::<Vec<_>>());
@@ -90,11 +90,20 @@ struct Copies {
     written: u64,
 }
 
-/// Makes `pods` copies at once. They stay until all is measured: ext4 searches long for inodes that were not freed just now.
-fn copies(top: &Path, pods: usize, command: &dyn Fn(&Path) -> Command) -> Copies {
+/// Takes so many bytes of memory and gives them back. A virtual machine may get memory from its host only when it is touched,
+/// and return it two seconds after it was freed: some copies would pay for that and others not.
+fn touch(bytes: usize) {
+    let mut memory = vec![0_u8; bytes];
+    memory.iter_mut().step_by(4096).for_each(|byte| *byte = 1);
+    std::hint::black_box(memory);
+}
+
+/// Makes `pods` copies of `size` bytes at once. They stay until all is measured: ext4 searches long for inodes that were not freed just now.
+fn copies(top: &Path, pods: usize, size: u64, command: &dyn Fn(&Path) -> Command) -> Copies {
     let folders: Vec<PathBuf> = (0..pods).map(|pod| top.join(format!("pod-{pod}"))).collect();
     folders.iter().for_each(|pod| fs::create_dir_all(pod).unwrap());
     nix::unistd::sync();
+    touch(3 * pods * usize::try_from(size).unwrap());
     let cpu = cpu_of_children();
     let begin = Instant::now();
     let start = |pod: &PathBuf| command(pod).stdin(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

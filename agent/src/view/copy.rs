@@ -5,18 +5,19 @@
 #![expect(clippy::disallowed_methods, reason = "act: copies files")]
 
 use std::collections::HashMap;
+use std::collections::hash_map::Entry::{Occupied, Vacant};
 use std::fs::{self, File, Permissions};
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::symlinkat;
-use rustix::fs::{IFlags, ioctl_ficlone, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{IFlags, Timespec, Timestamps, UTIME_OMIT, futimens, ioctl_ficlone, ioctl_getflags, ioctl_setflags};
 
 use super::progress::Progress;
 use super::tree::{Entry, Kind, Tree, TreeError, reading, writing};
@@ -26,40 +27,45 @@ const BUFFER: usize = 256 << 10;
 /// Where memory is scarce, so much is given back to the disk at once.
 const PIECE: usize = 4 << 20;
 
+/// Of a time that is not set.
+const KEPT: Timespec = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
+
 /// Copies `tree` into the new folder `target`. `spare_memory`: what is written goes to the disk at once.
 pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress) -> Result<(), TreeError> {
     fs::create_dir(target).map_err(writing(target))?;
     spread(target);
     // By folders, since a folder is locked while something is made in it.
     let mut shares = Vec::new();
-    let mut folders = Vec::new();
-    let mut first_of: HashMap<(u64, u64), &Path> = HashMap::new();
+    let mut modes = Vec::new();
+    let mut first_of: HashMap<(u64, u64), PathBuf> = HashMap::new();
     let mut hard_links = Vec::new();
-    for (folder, entries) in tree.folders() {
-        if entries.iter().all(|entry| matches!(entry.kind, Kind::Directory { .. })) {
-            spread(&target.join(folder));
+    for folder in &tree.folders {
+        let is_directory = |entry: &Entry| matches!(entry.kind, Kind::Directory { .. });
+        if folder.entries.iter().all(is_directory) {
+            spread(&target.join(&folder.path));
         }
         let mut others = Vec::new();
-        for entry in entries {
+        for entry in &folder.entries {
+            let path = || folder.path.join(&entry.name);
             match &entry.kind {
                 Kind::Directory { mode } => {
-                    let path = target.join(&entry.path);
+                    let path = target.join(path());
                     fs::create_dir(&path).map_err(writing(&path))?;
-                    folders.push((path, *mode));
+                    modes.push((path, *mode));
                 }
-                Kind::File { inode: (device, number, links), .. } if *links > 1 => {
-                    match first_of.get(&(*device, *number)) {
-                        Some(first) => hard_links.push((*first, entry)),
-                        None => {
-                            first_of.insert((*device, *number), &entry.path);
-                            others.push(entry);
-                        }
+                Kind::File { shared: Some(inode), .. } => match first_of.entry(*inode) {
+                    Occupied(first) => hard_links.push((first.get().clone(), path())),
+                    Vacant(first) => {
+                        first.insert(path());
+                        others.push(entry);
                     }
-                }
+                },
                 _ => others.push(entry),
             }
         }
-        shares.push((folder, others));
+        if !others.is_empty() {
+            shares.push((&folder.path, others));
+        }
     }
     // The largest first.
     shares.sort_by_key(|(_, entries)| std::cmp::Reverse(entries.iter().map(|entry| entry.size()).sum::<u64>()));
@@ -69,8 +75,8 @@ pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress)
         let copier = Copier {
             source: File::open(&from).map_err(reading(&from))?,
             target: File::open(&to).map_err(writing(&to))?,
-            from: &tree.top,
-            to: target,
+            from: &from,
+            to: &to,
             umask,
             spare_memory,
         };
@@ -80,11 +86,11 @@ pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress)
         }
         Ok(())
     })?;
-    for (first, entry) in hard_links {
-        let path = target.join(&entry.path);
+    for (first, second) in hard_links {
+        let path = target.join(second);
         fs::hard_link(target.join(first), &path).map_err(writing(&path))?;
     }
-    for (path, mode) in folders.into_iter().rev() {
+    for (path, mode) in modes.into_iter().rev() {
         fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(writing(&path))?;
     }
     Ok(())
@@ -131,7 +137,7 @@ fn in_parallel<T: Sync>(
     first_error.into_inner().ok().flatten().map_or(Ok(()), Err)
 }
 
-/// From one folder to another, of the trees at `from` and `to`.
+/// From the folder at `from` to that at `to`.
 struct Copier<'a> {
     source: File,
     target: File,
@@ -143,9 +149,9 @@ struct Copier<'a> {
 
 impl Copier<'_> {
     fn copy(&self, entry: &Entry, buffer: &mut [u8]) -> Result<(), TreeError> {
-        let Some(name) = entry.path.file_name() else { return Ok(()) };
-        let read_failed = |error: io::Error| reading(&self.from.join(&entry.path))(error);
-        let write_failed = |error: io::Error| writing(&self.to.join(&entry.path))(error);
+        let name = entry.name.as_path();
+        let read_failed = |error: io::Error| reading(&self.from.join(name))(error);
+        let write_failed = |error: io::Error| writing(&self.to.join(name))(error);
         let (mode, size, modified) = match &entry.kind {
             Kind::Directory { .. } => return Ok(()),
             Kind::Link { target } => {
@@ -163,7 +169,7 @@ impl Copier<'_> {
         let is_shared = size > buffer.len() as u64 && ioctl_ficlone(&copy, &source).is_ok();
         let copied = if is_shared { Ok(()) } else { self.copy_content(&mut source, &mut copy, size, buffer) };
         copied
-            .and_then(|()| modified.map_or(Ok(()), |time| copy.set_modified(time)))
+            .and_then(|()| Ok(futimens(&copy, &Timestamps { last_access: KEPT, last_modification: modified })?))
             .and_then(|()| match mode & 0o777 & !self.umask == mode {
                 true => Ok(()),
                 false => copy.set_permissions(Permissions::from_mode(mode)),
@@ -218,7 +224,7 @@ mod tests {
         fs::set_permissions(from.join("bin"), Permissions::from_mode(0o555)).unwrap();
         for spare_memory in [false, true] {
             let tree = Tree::list(&from).unwrap();
-            assert_eq!((tree.files, tree.entries.len()), (3, 6));
+            assert_eq!((tree.files, tree.folders.len()), (3, 3));
             copy(&tree, &to, spare_memory, &Progress::new(0, Log::new(Format::Text, true))).unwrap();
             assert_eq!(Tree::list(&to).unwrap().digest(), tree.digest());
             let data = fs::metadata(to.join("bin/flux")).unwrap();

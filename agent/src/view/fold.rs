@@ -6,46 +6,48 @@
 
 use std::collections::HashMap;
 use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use super::tree::{Entry, Kind, Tree};
+use super::tree::{Entry, Folder, Kind, Tree};
 
 /// Folds what can be in `view`, whose links lead to `software` at `place`.
 pub fn fold(view: &mut Tree, software: &Tree, place: &Path) {
-    let mut contents: HashMap<PathBuf, Vec<&OsStr>> = HashMap::new();
-    for (folder, entries) in software.folders() {
-        contents.insert(place.join(folder), entries.iter().filter_map(|entry| entry.path.file_name()).collect());
-    }
+    let contents: HashMap<PathBuf, &Folder> =
+        software.folders.iter().map(|folder| (place.join(&folder.path), folder)).collect();
     let mut folded: HashMap<PathBuf, PathBuf> = HashMap::new();
     // A folder comes before what its folders hold.
-    for (folder, entries) in view.folders().rev().filter(|(folder, _)| may_be_a_link(folder)) {
-        let target = entries.first().and_then(|entry| leads_to(entry, &folded)?.parent());
-        let Some(target) = target else { continue };
-        let is_same = |entry: &Entry| {
-            leads_to(entry, &folded)
-                .is_some_and(|path| path.parent() == Some(target) && path.file_name() == entry.path.file_name())
-        };
-        let names = entries.iter().filter_map(|entry| entry.path.file_name());
-        if entries.iter().all(is_same) && contents.get(target).is_some_and(|all| names.eq(all.iter().copied())) {
-            let target = target.to_owned();
-            folded.insert(folder.to_owned(), target);
+    for folder in view.folders.iter().rev().filter(|folder| may_be_a_link(&folder.path)) {
+        let parent = |entry| parent(leads_to(folder, entry, &folded)?, &entry.name);
+        let Some(target) = folder.entries.first().and_then(parent) else { continue };
+        let is_whole = contents.get(target).is_some_and(|there| there.names().eq(folder.names()));
+        if is_whole && folder.entries.iter().all(|entry| parent(entry) == Some(target)) {
+            folded.insert(folder.path.clone(), target.to_owned());
         }
     }
-    view.entries.retain(|entry| entry.path.parent().is_none_or(|folder| !folded.contains_key(folder)));
-    for entry in &mut view.entries {
-        if let Some(target) = folded.remove(&entry.path) {
-            entry.kind = Kind::Link { target };
+    view.folders.retain(|folder| !folded.contains_key(&folder.path));
+    for folder in &mut view.folders {
+        for entry in &mut folder.entries {
+            if let Some(target) = folded.remove(&folder.path.join(&entry.name)) {
+                entry.kind = Kind::Link { target };
+            }
         }
     }
 }
 
 /// Where an entry of the view leads.
-fn leads_to<'a>(entry: &'a Entry, folded: &'a HashMap<PathBuf, PathBuf>) -> Option<&'a Path> {
+fn leads_to<'a>(folder: &Folder, entry: &'a Entry, folded: &'a HashMap<PathBuf, PathBuf>) -> Option<&'a Path> {
     match &entry.kind {
         Kind::Link { target } => Some(target),
-        Kind::Directory { .. } => folded.get(&entry.path).map(PathBuf::as_path),
+        Kind::Directory { .. } => folded.get(&folder.path.join(&entry.name)).map(PathBuf::as_path),
         Kind::File { .. } => None,
     }
+}
+
+/// The folder of `path`, if its last part is `name`.
+fn parent<'a>(path: &'a Path, name: &Path) -> Option<&'a Path> {
+    let parent = path.as_os_str().as_bytes().strip_suffix(name.as_os_str().as_bytes())?.strip_suffix(b"/")?;
+    Some(Path::new(OsStr::from_bytes(parent)))
 }
 
 /// The top folders, those of the configuration and those that Python's packages are installed into stay real.
@@ -68,16 +70,25 @@ mod tests {
         fs::create_dir(&view).unwrap();
         for package in fs::read_dir(root.join("software")).unwrap() {
             let package = package.unwrap().path();
-            for entry in Tree::list(&package).unwrap().entries {
-                let path = view.join(&entry.path);
+            for (inner, entry) in all(&Tree::list(&package).unwrap()) {
+                let path = view.join(&inner);
                 match entry.kind {
                     Kind::Directory { .. } => drop(fs::create_dir(path)),
-                    _ => symlink(Path::new("/opt/software").join(package.file_name().unwrap()).join(entry.path), path)
+                    _ => symlink(Path::new("/opt/software").join(package.file_name().unwrap()).join(inner), path)
                         .unwrap(),
                 }
             }
         }
         Tree::list(&view).unwrap()
+    }
+
+    /// Every entry and its path.
+    fn all(tree: &Tree) -> Vec<(PathBuf, &Entry)> {
+        let mut all = Vec::new();
+        for folder in &tree.folders {
+            all.extend(folder.entries.iter().map(|entry| (folder.path.join(&entry.name), entry)));
+        }
+        all
     }
 
     fn root(files: &[&str]) -> tempfile::TempDir {
@@ -94,12 +105,11 @@ mod tests {
     fn folded(root: &Path, mut view: Tree) -> Vec<String> {
         let software = Tree::list(&root.join("software")).unwrap();
         fold(&mut view, &software, Path::new("/opt/software"));
-        let mut lines: Vec<String> = view
-            .entries
+        let mut lines: Vec<String> = all(&view)
             .iter()
-            .map(|entry| match &entry.kind {
-                Kind::Link { target } => format!("{} {}", entry.path.display(), target.display()),
-                _ => entry.path.display().to_string(),
+            .map(|(path, entry)| match &entry.kind {
+                Kind::Link { target } => format!("{} {}", path.display(), target.display()),
+                _ => path.display().to_string(),
             })
             .collect();
         lines.sort();
@@ -162,7 +172,7 @@ mod tests {
             view_of(root.path());
             change(&root.path().join("view"));
             let view = Tree::list(&root.path().join("view")).unwrap();
-            let entries = view.entries.len();
+            let entries = all(&view).len();
             assert_eq!(folded(root.path(), view).len(), entries);
         }
     }

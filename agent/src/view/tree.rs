@@ -1,25 +1,54 @@
 //! A tree of files, listed once.
 #![expect(clippy::disallowed_methods, reason = "act: lists and removes files")]
 
-use std::fs::{self, Permissions};
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
-use std::os::unix::fs::{MetadataExt, PermissionsExt};
+use std::mem::MaybeUninit;
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
 
-/// One entry below the top.
-#[derive(Debug, Clone)]
-pub struct Entry {
+use rustix::fs::{AtFlags, FileType, RawDir, Stat, Timespec, readlinkat_raw, statat};
+
+/// A folder and what it holds, by name.
+#[derive(Debug)]
+pub struct Folder {
+    /// Below the tree's top.
     pub path: PathBuf,
+    pub entries: Vec<Entry>,
+}
+
+#[derive(Debug)]
+pub struct Entry {
+    /// One part of a path.
+    pub name: PathBuf,
     pub kind: Kind,
 }
 
-#[derive(Debug, Clone)]
+#[derive(Debug)]
 pub enum Kind {
-    Directory { mode: u32 },
-    File { mode: u32, size: u64, modified: Option<SystemTime>, inode: (u64, u64, u64) },
-    Link { target: PathBuf },
+    Directory {
+        mode: u32,
+    },
+    /// With the device and the number of its inode, if that has other names.
+    File {
+        mode: u32,
+        size: u64,
+        modified: Timespec,
+        shared: Option<(u64, u64)>,
+    },
+    Link {
+        target: PathBuf,
+    },
+}
+
+impl Folder {
+    pub fn names(&self) -> impl Iterator<Item = &OsStr> {
+        self.entries.iter().map(|entry| entry.name.as_os_str())
+    }
 }
 
 impl Entry {
@@ -36,7 +65,8 @@ impl Entry {
 #[derive(Debug)]
 pub struct Tree {
     pub top: PathBuf,
-    pub entries: Vec<Entry>,
+    /// The top itself, then all below; folders before what they hold.
+    pub folders: Vec<Folder>,
     pub files: usize,
     pub bytes: u64,
 }
@@ -58,37 +88,25 @@ pub fn writing(path: &Path) -> impl FnOnce(io::Error) -> TreeError {
 }
 
 impl Tree {
-    /// Everything below `top`, folders before what they hold. Devices, pipes and sockets are left out.
+    /// Everything below `top`. Devices, pipes and sockets are left out.
     pub fn list(top: &Path) -> Result<Tree, TreeError> {
-        let mut tree = Tree { top: top.to_owned(), entries: Vec::new(), files: 0, bytes: 0 };
-        let mut folders = vec![PathBuf::new()];
-        while let Some(folder) = folders.pop() {
-            let real = top.join(&folder);
-            let entries = fs::read_dir(&real).and_then(Iterator::collect::<io::Result<Vec<_>>>);
-            let mut entries = entries.map_err(reading(&real))?;
-            entries.sort_by_cached_key(fs::DirEntry::file_name);
-            for entry in entries {
-                let path = folder.join(entry.file_name());
-                let look = || entry.metadata().map_err(reading(&entry.path()));
-                let kind = entry.file_type().map_err(reading(&entry.path()))?;
-                let kind = if kind.is_dir() {
-                    folders.push(path.clone());
-                    Kind::Directory { mode: look()?.mode() & 0o7777 }
-                } else if kind.is_symlink() {
-                    let real = entry.path();
-                    Kind::Link { target: fs::read_link(&real).map_err(reading(&real))? }
-                } else if kind.is_file() {
-                    let data = look()?;
-                    tree.files += 1;
-                    tree.bytes += data.len();
-                    let inode = (data.dev(), data.ino(), data.nlink());
-                    let mode = data.mode() & 0o7777;
-                    Kind::File { mode, size: data.len(), modified: data.modified().ok(), inode }
-                } else {
-                    continue;
-                };
-                tree.entries.push(Entry { path, kind });
+        let mut tree = Tree { top: top.to_owned(), folders: Vec::new(), files: 0, bytes: 0 };
+        let mut paths = vec![PathBuf::new()];
+        let mut buffers =
+            Buffers { entries: vec![MaybeUninit::uninit(); 32 << 10], target: vec![MaybeUninit::uninit(); 4096] };
+        while let Some(path) = paths.pop() {
+            let entries = entries(top, &path, &mut buffers)?;
+            for entry in &entries {
+                match entry.kind {
+                    Kind::Directory { .. } => paths.push(path.join(&entry.name)),
+                    Kind::File { size, .. } => {
+                        tree.files += 1;
+                        tree.bytes += size;
+                    }
+                    Kind::Link { .. } => {}
+                }
             }
+            tree.folders.push(Folder { path, entries });
         }
         Ok(tree)
     }
@@ -97,28 +115,75 @@ impl Tree {
     pub fn digest(&self) -> u64 {
         // The hasher may differ between releases of Rust; then a view is copied once more.
         let mut hasher = DefaultHasher::new();
-        for entry in &self.entries {
-            entry.path.hash(&mut hasher);
-            match &entry.kind {
-                Kind::Directory { mode } => (0, mode).hash(&mut hasher),
-                Kind::File { mode, size, modified, .. } => (1, mode, size, modified).hash(&mut hasher),
-                Kind::Link { target } => (2, target).hash(&mut hasher),
+        for folder in &self.folders {
+            folder.path.as_os_str().hash(&mut hasher);
+            for entry in &folder.entries {
+                entry.name.as_os_str().hash(&mut hasher);
+                match &entry.kind {
+                    Kind::Directory { mode } => (0, mode).hash(&mut hasher),
+                    Kind::File { mode, size, modified, .. } => {
+                        (1, mode, size, modified.tv_sec, modified.tv_nsec).hash(&mut hasher);
+                    }
+                    Kind::Link { target } => (2, target.as_os_str()).hash(&mut hasher),
+                }
             }
         }
         hasher.finish()
     }
 
-    /// Each folder that holds something, with its entries by name; folders before what they hold.
-    pub fn folders(&self) -> impl DoubleEndedIterator<Item = (&Path, &[Entry])> {
-        let groups: Vec<&[Entry]> =
-            self.entries.chunk_by(|one, next| one.path.parent() == next.path.parent()).collect();
-        groups.into_iter().filter_map(|entries| Some((entries.first()?.path.parent()?, entries)))
-    }
-
     /// Names at the top.
-    pub fn top_names(&self) -> impl Iterator<Item = &Path> {
-        self.entries.iter().map(|entry| entry.path.as_path()).filter(|path| path.components().count() == 1)
+    pub fn top_names(&self) -> impl Iterator<Item = &OsStr> {
+        self.folders.first().into_iter().flat_map(Folder::names)
     }
+}
+
+/// What the kernel writes into.
+struct Buffers {
+    entries: Vec<MaybeUninit<u8>>,
+    target: Vec<MaybeUninit<u8>>,
+}
+
+fn entries(top: &Path, path: &Path, buffers: &mut Buffers) -> Result<Vec<Entry>, TreeError> {
+    let real = top.join(path);
+    let folder = File::open(&real).map_err(reading(&real))?;
+    let mut entries = Vec::new();
+    let mut listed = RawDir::new(&folder, &mut buffers.entries);
+    while let Some(entry) = listed.next() {
+        let entry = entry.map_err(|error| reading(&real)(error.into()))?;
+        let name = Path::new(OsStr::from_bytes(entry.file_name().to_bytes()));
+        if name == Path::new(".") || name == Path::new("..") {
+            continue;
+        }
+        let kind = kind(&folder, name, entry.file_type(), &mut buffers.target);
+        if let Some(kind) = kind.map_err(|error| reading(&real.join(name))(error))? {
+            entries.push(Entry { name: name.to_owned(), kind });
+        }
+    }
+    entries.sort_unstable_by(|one, other| one.name.as_os_str().cmp(other.name.as_os_str()));
+    Ok(entries)
+}
+
+/// What is called `name` in `folder`; `said` is what the folder says of it, which some file systems do not know.
+fn kind(folder: &File, name: &Path, said: FileType, target: &mut [MaybeUninit<u8>]) -> io::Result<Option<Kind>> {
+    let look = || -> io::Result<Stat> { Ok(statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?) };
+    let kind = match said {
+        FileType::Unknown => FileType::from_raw_mode(look()?.st_mode),
+        known => known,
+    };
+    Ok(match kind {
+        FileType::Directory => Some(Kind::Directory { mode: look()?.st_mode & 0o7777 }),
+        FileType::Symlink => {
+            let (target, _) = readlinkat_raw(folder.as_fd(), name, target)?;
+            Some(Kind::Link { target: OsStr::from_bytes(target).into() })
+        }
+        FileType::RegularFile => {
+            let data = look()?;
+            let modified = Timespec { tv_sec: data.st_mtime, tv_nsec: data.st_mtime_nsec as _ };
+            let shared = (data.st_nlink > 1).then_some((data.st_dev, data.st_ino));
+            Some(Kind::File { mode: data.st_mode & 0o7777, size: data.st_size as u64, modified, shared })
+        }
+        _ => None,
+    })
 }
 
 /// Removes a folder, also where folders in it may not be written to.
