@@ -1,10 +1,12 @@
 # Each recipe is one line that a person could type; what takes more stands in .ci/.
 
-.PHONY: demo test e2e lint bench bench-journey bench-quorum images generate dist
+.PHONY: demo test test-flux e2e lint bench bench-journey bench-quorum images generate dist
 
 demo: ; @.ci/demo
 
 test: ; @.ci/test
+
+test-flux: ; FLUX=$(FLUX) cargo test -p flux-agent --test it -- instance:: people::
 
 e2e: ; @.ci/e2e
 

@@ -96,8 +96,8 @@ impl Default for Facts {
             flux_on_path: Some("/usr/bin/flux".into()),
             shell: Some("/bin/bash".into()),
             terminal: false,
-            present: [paths::FALLBACK_HOME, paths::CURVE_FILE, "/root", "/tmp"].map(String::from).into(),
-            writable: ["/", "/etc", paths::FALLBACK_HOME, "/tmp"].map(String::from).into(),
+            present: [paths::FALLBACK_HOME, paths::CURVE_FILE, "/root", "/tmp", "/var/tmp"].map(String::from).into(),
+            writable: ["/", "/etc", paths::FALLBACK_HOME, "/tmp", "/var/tmp"].map(String::from).into(),
         }
     }
 }
@@ -179,6 +179,9 @@ impl Facts {
     }
 }
 
+/// Where programs keep what is temporary.
+pub const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
+
 /// The paths that a plan for `spec` may ask about.
 fn questions(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd: &str) -> BTreeSet<String> {
     let mut paths: BTreeSet<String> = [paths::FALLBACK_HOME, paths::CURVE_FILE, cwd].map(str::to_owned).into();
@@ -188,7 +191,7 @@ fn questions(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd: &str
     paths.extend(environment.get("SHELL").cloned());
     let users = spec.runner.user.iter().map(|user| &user.name).chain(&spec.users);
     paths.extend(users.map(|name| home_of(name)));
-    paths.extend([SYSTEM_CONFIG, "/etc", MUNGE, MUNGE_KEY].map(str::to_owned));
+    paths.extend([SYSTEM_CONFIG, "/etc", MUNGE, MUNGE_KEY].into_iter().chain(TEMPORARY).map(str::to_owned));
     let own = [Some(spec.paths().view()), spec.view.install_root.clone()];
     paths.extend(own.into_iter().flatten().filter_map(|root| accounting_of(&flux_below(&root))));
     paths

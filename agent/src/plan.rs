@@ -204,7 +204,7 @@ pub struct Launch {
 pub enum Stdout {
     /// The child has the agent's own.
     Inherit,
-    /// Through a raw pseudo-terminal that the agent copies, so that programs flush every line.
+    /// Through raw pseudo-terminals that the agent copies, one more for standard error: programs flush every line.
     LineBuffered,
     /// To nowhere.
     Discard,

@@ -2,13 +2,15 @@
 
 use flux_shared::agent_spec::SchedulerKind;
 
-use super::{EnvChange, PlanError, Planned, Scene, Step, scheduler, set};
+use super::{EnvChange, Mode, PlanError, Planned, Scene, Step, scheduler, set};
+use crate::facts::TEMPORARY;
 
 /// Where the image sets no PATH.
 const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
-/// The step for the runner.
-pub fn step(scene: &Scene) -> Result<Planned, PlanError> {
+/// The steps for the runner.
+pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
+    let mut steps = Vec::new();
     let mut changes = view_paths(scene);
     // A broker that finds it takes itself for a job of that instance.
     if scene.facts.environment.contains_key("FLUX_URI") {
@@ -17,8 +19,27 @@ pub fn step(scene: &Scene) -> Result<Planned, PlanError> {
     changes.push(set("STATE_DIR", &scene.paths.state_dir()));
     changes.push(set("FLUX_OUTPUT_DIR", &scene.logs));
     changes.extend(scheduler_changes(scene)?);
+    changes.extend(temporary(scene, &mut steps));
     changes.extend(scene.spec.flux.environment.iter().map(|(name, value)| set(name, value)));
-    Ok(Planned::with(depends_on(scene), Step::Environment { changes }))
+    steps.push(Planned::with(depends_on(scene), Step::Environment { changes }));
+    Ok(steps)
+}
+
+/// An instance in the instance (`flux batch`, `flux alloc`) keeps its state in /var/tmp and its sockets in /tmp unless TMPDIR
+/// is set. Where one of them is missing or read-only, it would end at once.
+fn temporary(scene: &Scene, steps: &mut Vec<Planned>) -> Option<EnvChange> {
+    let facts = scene.facts;
+    let (there, missing): (Vec<&str>, Vec<&str>) = TEMPORARY.iter().partition(|path| facts.is_writable(path));
+    if missing.is_empty() || facts.environment.contains_key("TMPDIR") {
+        return None;
+    }
+    let value = there.first().map_or_else(|| format!("{}/tmp", scene.paths.mount()), |path| (*path).to_owned());
+    if there.is_empty() {
+        let owner = scene.identity.owner;
+        let step = Step::Directory { path: value.clone(), mode: Mode(0o1777), owner };
+        steps.push(Planned::with(&["uid", "tmp"], step));
+    }
+    Some(EnvChange::Default { name: "TMPDIR".into(), value })
 }
 
 /// The step for a container beside the runner: the same programs, and where the socket is.

@@ -41,7 +41,7 @@ impl Instance {
     pub fn of(spec: &AgentSpec, facts: &Facts) -> Result<Instance, PlanError> {
         let scene = Scene::new(spec, facts)?;
         let parent = if scene.is_lead() { None } else { follower::parent(&scene)? };
-        let steps = user::steps(&scene).into_iter().chain([environment::step(&scene)?]);
+        let steps = user::steps(&scene).into_iter().chain(environment::steps(&scene)?);
         let changes = steps.filter_map(|planned: Planned| match planned.step {
             Step::Environment { changes } => Some(changes),
             _ => None,

@@ -57,7 +57,7 @@ pub fn with_shebang(scene: &Scene, text: &str, what: &str) -> Result<String, Pla
     }
 }
 
-/// `flux submit` keeps its output back on a pipe; a terminal makes it flush every line.
+/// `flux submit` keeps its output and errors back on a pipe; a terminal makes it flush every line.
 fn live(scene: &Scene) -> Stdout {
     if scene.facts.terminal { Stdout::Inherit } else { Stdout::LineBuffered }
 }

@@ -13,7 +13,7 @@ pub fn prepare(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     steps.extend(working_directory(scene));
     steps.extend(munge::steps(scene));
     steps.extend(snippets::step(scene, "init", own.init.as_ref())?);
-    steps.push(environment::step(scene)?);
+    steps.extend(environment::steps(scene)?);
     steps.extend(broker::directories(scene));
     steps.push(broker::hostlist(scene));
     steps.push(broker::config(scene)?);

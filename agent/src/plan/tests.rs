@@ -246,6 +246,29 @@ fn a_home_that_leads_nowhere_is_replaced() {
 }
 
 #[test]
+fn an_instance_in_the_instance_finds_a_place_for_what_is_temporary() {
+    let place = |writable: &[&str], own: Option<&str>| {
+        let mut facts = Facts { writable: writable.iter().map(|path| (*path).to_owned()).collect(), ..facts(0) };
+        facts.environment.extend(own.map(|own| ("TMPDIR".into(), own.to_owned())));
+        let plan = run(&spec(""), &facts);
+        let made = outline(&plan).contains(&"directory /mnt/flux/tmp".to_owned());
+        let set = plan.steps.iter().find_map(|planned| match &planned.step {
+            Step::Environment { changes } => changes.iter().find_map(|change| match change {
+                EnvChange::Default { name, value } if name == "TMPDIR" => Some(value.clone()),
+                _ => None,
+            }),
+            _ => None,
+        });
+        (set, made)
+    };
+    assert_eq!(place(&["/tmp", "/var/tmp"], None), (None, false));
+    assert_eq!(place(&["/tmp"], None), (Some("/tmp".into()), false));
+    assert_eq!(place(&["/var/tmp"], None), (Some("/var/tmp".into()), false));
+    assert_eq!(place(&[], None), (Some("/mnt/flux/tmp".into()), true));
+    assert_eq!(place(&[], Some("/scratch")), (None, false));
+}
+
+#[test]
 fn an_instance_of_the_image_is_not_the_parent() {
     let mut facts = facts(0);
     facts.environment.insert("FLUX_URI".into(), "local:///gone".into());

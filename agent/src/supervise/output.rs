@@ -1,11 +1,11 @@
-//! A child's standard output through a raw pseudo-terminal, so that programs flush every line.
+//! A child's standard output and standard error through raw pseudo-terminals, one each, so that programs flush every line.
 //!
-//! Programs such as `flux submit --watch` hold their output back on a pipe, but not on a terminal. A thread copies
-//! what comes, unbuffered; at the end everything that the child wrote is copied before the agent goes on.
+//! Programs such as `flux submit --watch` hold both back on a pipe, but not on a terminal. A thread copies what comes,
+//! unbuffered; at the end everything that the child wrote is copied before the agent goes on.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -38,20 +38,26 @@ pub struct Copier {
 }
 
 impl Copier {
-    /// Copies from `source` to standard output.
-    pub fn start(source: OwnedFd) -> io::Result<Copier> {
+    /// Copies from `stdout` and `stderr` to this process's own.
+    pub fn start(stdout: OwnedFd, stderr: OwnedFd) -> io::Result<Copier> {
         let (wake, child_ended) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         let (done, done_here) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
         let first = Arc::new(Mutex::new(None));
-        let noted = Arc::clone(&first);
+        let stream = |source: OwnedFd, output: BorrowedFd, first| -> io::Result<Stream> {
+            Ok(Stream { source: source.into(), output: output.try_clone_to_owned()?.into(), first })
+        };
+        let streams = vec![
+            stream(stdout, io::stdout().as_fd(), Some(Arc::clone(&first)))?,
+            stream(stderr, io::stderr().as_fd(), None)?,
+        ];
         let thread = std::thread::Builder::new().stack_size(128 * 1024).spawn(move || {
-            copy(File::from(source), &wake, &noted);
+            copy(streams, &wake);
             drop(done_here);
         })?;
         Ok(Copier { thread, child_ended, done, first })
     }
 
-    /// When the first byte came.
+    /// When the first byte of standard output came.
     pub fn first_output(&self) -> Option<Instant> {
         *self.first.lock().ok()?
     }
@@ -79,34 +85,51 @@ fn write_out(output: &mut File, mut bytes: &[u8]) {
     }
 }
 
-/// Until the other side has closed, or, once the child has ended, until nothing is left.
-fn copy(mut source: File, wake: &OwnedFd, first: &Mutex<Option<Instant>>) {
+/// One of the child's outputs.
+struct Stream {
+    source: File,
+    output: File,
+    /// Where the time of its first byte is noted.
+    first: Option<Arc<Mutex<Option<Instant>>>>,
+}
+
+impl Stream {
+    /// Copies what is there; false: nothing will come any more.
+    fn copy(&mut self, buffer: &mut [u8]) -> bool {
+        match self.source.read(buffer) {
+            Ok(0) => false,
+            Ok(count) => {
+                if let Some(mut first) = self.first.as_ref().and_then(|first| first.lock().ok()) {
+                    first.get_or_insert_with(Instant::now);
+                }
+                write_out(&mut self.output, &buffer[..count]);
+                true
+            }
+            // EIO: all have closed; EAGAIN: the child has ended and nothing is left.
+            Err(error) => error.kind() == io::ErrorKind::Interrupted,
+        }
+    }
+}
+
+/// Until the other sides have closed, or, once the child has ended, until nothing is left.
+fn copy(mut streams: Vec<Stream>, wake: &OwnedFd) {
     let mut buffer = [0_u8; 16 * 1024];
-    let Ok(output) = io::stdout().as_fd().try_clone_to_owned() else { return };
-    let mut output = File::from(output);
-    loop {
-        let mut fds = [PollFd::new(source.as_fd(), PollFlags::POLLIN), PollFd::new(wake.as_fd(), PollFlags::POLLIN)];
+    while !streams.is_empty() {
+        let sources = streams.iter().map(|stream| stream.source.as_fd());
+        let mut fds: Vec<PollFd> = sources.chain([wake.as_fd()]).map(|fd| PollFd::new(fd, PollFlags::POLLIN)).collect();
         if poll(&mut fds, PollTimeout::NONE).is_err() {
             continue;
         }
-        let has_data = fds[0].any().unwrap_or(true);
-        let ended = fds[1].any().unwrap_or(true);
-        if !has_data && ended {
-            // What the child wrote last may still be on its way through the kernel: a read that would wait fetches it.
-            let _ = nix::fcntl::fcntl(&source, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
-        } else if !has_data {
-            continue;
-        }
-        match source.read(&mut buffer) {
-            Ok(0) => return,
-            Ok(count) => {
-                if let Ok(mut first) = first.lock() {
-                    first.get_or_insert_with(Instant::now);
-                }
-                write_out(&mut output, &buffer[..count]);
+        let ready: Vec<bool> = fds.iter().map(|fd| fd.any().unwrap_or(true)).collect();
+        let ended = ready.last() == Some(&true);
+        let mut ready = ready.into_iter();
+        streams.retain_mut(|stream| {
+            let has_data = ready.next() == Some(true);
+            if !has_data && ended {
+                // What the child wrote last may still be on its way through the kernel: a read that would wait fetches it.
+                let _ = nix::fcntl::fcntl(&stream.source, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK));
             }
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(_) => return, // EIO: all have closed; EAGAIN: the child has ended and nothing is left
-        }
+            !(has_data || ended) || stream.copy(&mut buffer)
+        });
     }
 }

@@ -21,6 +21,7 @@ pub type Environment = BTreeMap<OsString, OsString>;
 #[derive(Debug)]
 pub enum Output {
     Inherit,
+    /// With standard error.
     LineBuffered,
     Discard,
     To(OwnedFd),
@@ -90,7 +91,7 @@ impl Program<'_> {
             std::os::unix::process::CommandExt::arg0(&mut command, name);
         }
         command.args(arguments).env_clear().envs(self.environment).current_dir(self.directory);
-        let mut source = None;
+        let mut sources = None;
         match &self.output {
             Output::Inherit => {}
             Output::To(fd) => {
@@ -101,17 +102,17 @@ impl Program<'_> {
             }
             // Without a pseudo-terminal to be had, output comes later but it comes.
             Output::LineBuffered => {
-                if let Ok((ours, theirs)) = output::open() {
-                    command.stdout(Stdio::from(theirs));
-                    source = Some(ours);
+                if let (Ok(stdout), Ok(stderr)) = (output::open(), output::open()) {
+                    command.stdout(Stdio::from(stdout.1)).stderr(Stdio::from(stderr.1));
+                    sources = Some((stdout.0, stderr.0));
                 }
             }
         }
         raw::prepare(&mut command, self.setup.clone());
         let child = command.spawn()?;
         let pid = child.id().cast_signed();
-        drop(command); // our copy of the child's side of the pseudo-terminal
-        let copier = source.map(Copier::start).transpose()?;
+        drop(command); // our copies of the child's sides of the pseudo-terminals
+        let copier = sources.map(|(stdout, stderr)| Copier::start(stdout, stderr)).transpose()?;
         Ok(Child { pid, copier })
     }
 }

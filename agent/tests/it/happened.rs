@@ -86,8 +86,10 @@ fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> 
     let read = |path: &str| std::fs::read_to_string(image.at(path)).unwrap_or_default();
     let user_home = spec.runner.user.as_ref().map_or_else(String::new, |user| format!("/home/{}", user.name));
     let archive = spec.archive.clone().unwrap_or_default();
-    let asked: Vec<&str> = ["/home/flux-operator", CURVE_FILE, "/", "/etc", "/etc/flux/config", &user_home, &archive]
+    let usual = ["/home/flux-operator", CURVE_FILE, "/", "/etc", "/etc/flux/config", "/tmp", "/var/tmp"];
+    let asked: Vec<&str> = usual
         .into_iter()
+        .chain([user_home.as_str(), &archive])
         .chain(Path::new(&spec.runner.logs).ancestors().filter_map(Path::to_str))
         .filter(|path| !path.is_empty())
         .collect();

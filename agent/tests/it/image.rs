@@ -15,7 +15,14 @@ pub const AGENT: &str = "/mnt/flux/flux-agent";
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Where the stand-in puts its record. Not a part of the comparison.
 pub const RECORD: &str = "/record";
-pub const KEY: &str = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+/// The pair of ZeroMQ's own manual: its secret half, and the other.
+pub const KEY: &str = "JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6";
+const PUBLIC_KEY: &str = "rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7";
+
+/// A curve certificate's text.
+pub fn certificate() -> String {
+    format!("metadata\n    name = \"mc\"\ncurve\n    public-key = \"{PUBLIC_KEY}\"\n    secret-key = \"{KEY}\"\n")
+}
 
 /// A folder for tests, on the file system of the built programs (so that they are linked, not copied).
 pub fn folder() -> tempfile::TempDir {
@@ -43,6 +50,25 @@ pub fn stand_in() -> &'static Path {
         assert!(cargo.status().unwrap().success(), "the stand-in for flux can't be built");
         stripped(&target.join("debug/flux-stand-in"))
     })
+}
+
+/// Flux itself, if `FLUX` names it: `make test-flux`. Pods then have it in place of the stand-in.
+pub fn real_flux() -> Option<&'static Path> {
+    static FLUX: OnceLock<Option<PathBuf>> = OnceLock::new();
+    FLUX.get_or_init(|| std::env::var_os("FLUX").map(|path| fs::canonicalize(path).expect("FLUX names flux")))
+        .as_deref()
+}
+
+/// Shell lines that bring what Flux itself needs into the image at `$root`.
+pub fn mounts() -> String {
+    let Some(flux) = real_flux() else { return String::new() };
+    let top: PathBuf = flux.components().take(2).collect();
+    let folders: std::collections::BTreeSet<PathBuf> = [top, "/usr".into(), "/sys".into()].into();
+    let mount = |folder: &PathBuf| {
+        let folder = folder.display();
+        format!("mkdir -p \"$root{folder}\"; mount --rbind {folder} \"$root{folder}\"\n")
+    };
+    folders.iter().map(mount).collect()
 }
 
 fn stripped(program: &Path) -> PathBuf {
@@ -191,10 +217,18 @@ impl Image {
 
     /// A view as a copy of a released one looks, after the `view` init container.
     pub fn view(&self) {
-        self.program(stand_in(), "/mnt/flux/view/bin/flux");
-        self.file("/mnt/flux/view/lib/python3.11/site-packages/flux.py", 0o644, "");
-        self.file("/mnt/flux/view/lib/flux/modules/sched-fluxion-qmanager.so", 0o644, "");
-        self.file("/mnt/flux/view/etc/flux/modprobe/modprobe.d/fluxion.toml", 0o644, "");
+        if let Some(flux) = real_flux() {
+            // A link for each program: a test may remove one.
+            fs::create_dir_all(self.at("/mnt/flux/view/bin")).unwrap();
+            symlink(flux, self.at("/mnt/flux/view/bin/flux")).unwrap();
+            let prefix = flux.ancestors().nth(2).unwrap();
+            symlink(prefix.join("lib"), self.at("/mnt/flux/view/lib")).unwrap();
+        } else {
+            self.program(stand_in(), "/mnt/flux/view/bin/flux");
+            self.file("/mnt/flux/view/lib/python3.11/site-packages/flux.py", 0o644, "");
+            self.file("/mnt/flux/view/lib/flux/modules/sched-fluxion-qmanager.so", 0o644, "");
+            self.file("/mnt/flux/view/etc/flux/modprobe/modprobe.d/fluxion.toml", 0o644, "");
+        }
         fs::create_dir_all(self.at("/mnt/flux/config")).unwrap();
         for (link, target) in [("run", "../config/run"), ("curve", "../config/curve"), ("var", "../config/var")] {
             symlink(target, self.at("/mnt/flux/view").join(link)).unwrap();
@@ -203,9 +237,7 @@ impl Image {
 
     /// The certificate as the Secret's volume has it.
     pub fn certificate(&self, owner: (u32, u32)) {
-        let text =
-            format!("metadata\n    name = \"mc\"\ncurve\n    public-key = \"{KEY}\"\n    secret-key = \"{KEY}\"\n");
-        self.file("/etc/flux-agent/curve/curve.cert", 0o400, &text);
+        self.file("/etc/flux-agent/curve/curve.cert", 0o400, &certificate());
         std::os::unix::fs::chown(self.at("/etc/flux-agent/curve/curve.cert"), Some(owner.0), Some(owner.1)).unwrap();
     }
 
@@ -337,7 +369,8 @@ pub fn run(containers: &[Container]) -> Vec<Ended> {
         words.extend(container.command.iter().cloned());
         let inner = format!(
             "hostname \"$1\"\nroot=$2\nmount -t proc proc \"$root/proc\"\n\
-             mount -t devpts -o newinstance,ptmxmode=0666 devpts \"$root/dev/pts\"\n{}\nexec{}",
+             mount -t devpts -o newinstance,ptmxmode=0666 devpts \"$root/dev/pts\"\n{}{}\nexec{}",
+            mounts(),
             container.before,
             quoted(&words)
         );

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal::SIGKILL;
 
-use crate::image::{Container, Image, agent, folder, stand_in};
+use crate::image::{Container, Image, agent, folder, mounts, stand_in};
 
 /// Longer than anything takes; shorter than patience.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -42,6 +42,9 @@ pub struct Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
+        if std::thread::panicking() {
+            eprintln!("{}{}", self.stdout(), self.stderr());
+        }
         // Once it has been waited for, its number may be another's.
         if self.child.try_wait().is_ok_and(|status| status.is_none()) {
             let _ = nix::sys::signal::killpg(nix::unistd::Pid::from_raw(self.child.id().cast_signed()), SIGKILL);
@@ -80,11 +83,14 @@ impl Running {
     pub fn pod(container: &Container, network: &Network) -> Running {
         let variables = container.environment.iter().map(|(name, value)| format!("{name}={value}"));
         let root = container.image.top().display().to_string();
-        let inner = "hostname \"$1\"; mount -t proc proc \"$2/proc\"; \
-             mount -t devpts -o newinstance,ptmxmode=0666 devpts \"$2/dev/pts\"; root=$2; shift 2; exec \"$@\"";
+        let inner = format!(
+            "hostname \"$1\"\nroot=$2\nmount -t proc proc \"$root/proc\"\n\
+             mount -t devpts -o newinstance,ptmxmode=0666 devpts \"$root/dev/pts\"\n{}shift 2\nexec \"$@\"",
+            mounts()
+        );
         let mut command = Command::new("nsenter");
         command.args(["-t", &network.holder.id().to_string(), "--net"]);
-        command.args(["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "sh", "-ec", inner, "-"]);
+        command.args(["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "sh", "-ec", &inner, "-"]);
         command.args([&container.hostname, &root, "env", "-i"]).args(variables);
         let (uid, gid) = container.ids;
         command.args(["chroot", &format!("--userspec={uid}:{gid}"), &root]).args(&container.command);
@@ -113,6 +119,13 @@ impl Running {
             let all = self.stdout() + &self.stderr();
             all.contains(text).then_some(())
         });
+    }
+
+    /// Runs a command in the pod, as `kubectl exec` does.
+    pub fn exec(&self, words: &[&str]) -> std::process::Output {
+        let mut command = Command::new("nsenter");
+        command.args(["-t", &self.pid.to_string(), "--mount", "--uts", "--net", "--pid", "--root"]).args(words);
+        command.stdin(Stdio::null()).output().unwrap()
     }
 
     /// The direct children of the agent.

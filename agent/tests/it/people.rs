@@ -1,12 +1,12 @@
-//! Commands for people, beside a broker of the stand-in.
+//! Commands for people, beside a broker of the stand-in, or of Flux (`make test-flux`).
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
-use std::time::{Duration, Instant};
 
 use crate::image;
+use crate::live::eventually;
 
 /// A mount folder with a spec of `size` hosts of which this host is `rank`, and broker.toml for the stand-in.
 fn place(size: usize, rank: usize) -> tempfile::TempDir {
@@ -19,18 +19,18 @@ fn place(size: usize, rank: usize) -> tempfile::TempDir {
     fs::create_dir_all(&config).unwrap();
     fs::create_dir_all(folder.path().join("config/run/flux")).unwrap();
     fs::create_dir_all(&bin).unwrap();
-    fs::copy(image::stand_in(), bin.join("flux")).unwrap();
+    std::os::unix::fs::symlink(image::real_flux().unwrap_or(image::stand_in()), bin.join("flux")).unwrap();
     let hostlist = hosts.join(",");
     let spec = format!(
         "name = 'mc'\nsize = {size}\nmount_path = '{mount}'\n[view]\nenabled = false\n[network]\nport = 1\nhostlist = '{hostlist}'\n"
     );
     fs::write(folder.path().join("agent.toml"), spec).unwrap();
     let certificate = folder.path().join("curve.cert");
-    fs::write(&certificate, "").unwrap();
-    let bootstrap = format!(
-        "[bootstrap]\ndefault_port = 0\ncurve_cert = '{}'\nhosts = [{{ host = '{hostlist}' }}]\n",
-        certificate.display()
-    );
+    fs::write(&certificate, image::certificate()).unwrap();
+    fs::set_permissions(&certificate, fs::Permissions::from_mode(0o400)).unwrap();
+    let places = "default_port = 0\ndefault_bind = 'tcp://127.0.0.1:%p'\ndefault_connect = 'tcp://%h:%p'\n";
+    let bootstrap =
+        format!("[bootstrap]\n{places}curve_cert = '{}'\nhosts = [{{ host = '{hostlist}' }}]\n", certificate.display());
     fs::write(config.join("broker.toml"), bootstrap).unwrap();
     folder
 }
@@ -42,14 +42,15 @@ impl Broker {
     fn start(folder: &Path) -> Broker {
         let uri = format!("-Slocal-uri=local://{}", socket(folder).display());
         let mut command = Command::new(folder.join("bin/flux"));
-        command.args(["broker", "--config-path"]).arg(folder.join("config/etc/flux/config")).arg(uri);
+        command.args(["broker", "--config-path"]).arg(folder.join("config/etc/flux/config"));
+        command.args([&uri, "-Sbroker.rc2_none=1"]);
         let child = command.stdin(Stdio::null()).spawn().unwrap();
-        let begin = Instant::now();
-        while !socket(folder).exists() {
-            assert!(begin.elapsed() < Duration::from_secs(20), "the stand-in does not come up");
-            std::thread::sleep(Duration::from_millis(10));
-        }
-        Broker(child)
+        let broker = Broker(child);
+        eventually("the broker comes up", || {
+            let status: serde_json::Value = serde_json::from_str(&agent(folder, &["status", "--json"]).0).ok()?;
+            ["quorum", "run"].contains(&status["state"].as_str()?).then_some(())
+        });
+        broker
     }
 }
 

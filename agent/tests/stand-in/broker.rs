@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command};
@@ -100,6 +101,10 @@ fn read(words: &[&str]) -> Result<Broker, String> {
     let rank = hosts.iter().position(|host| *host == own).ok_or(format!("{own} is not in the hostlist"))?;
     if hosts.len() > 1 {
         let certificate = text_of("curve_cert");
+        let data = std::fs::metadata(&certificate).map_err(|error| format!("{certificate}: {error}"))?;
+        if data.permissions().mode() & 0o077 != 0 {
+            return Err(format!("Error loading certificate: {certificate}: readable by group/other"));
+        }
         std::fs::read(&certificate).map_err(|error| format!("{certificate}: {error}"))?;
     }
     let quorum = attributes.get("broker.quorum").and_then(|quorum| quorum.parse().ok()).unwrap_or(hosts.len());
@@ -125,8 +130,7 @@ impl Broker {
             let to = sender.clone();
             std::thread::spawn(move || welcome(&listener, &to));
         }
-        let (mut followers, mut program, mut told): (BTreeMap<u32, TcpStream>, Option<Child>, bool) =
-            Default::default();
+        let (mut followers, mut program): (BTreeMap<u32, TcpStream>, Option<Child>) = Default::default();
         let mut staying = None;
         let code = loop {
             if program.is_none() && followers.len() + 1 >= self.quorum && !self.program.is_empty() {
@@ -138,23 +142,17 @@ impl Broker {
             match events.recv().expect("the signal thread lives") {
                 Event::Joined(rank, stream) => {
                     followers.insert(rank, stream);
-                    if self.attributes.get("log-stderr-level").and_then(|level| level.parse().ok()) >= Some(6) {
-                        eprintln!("<6>broker.info[0]: online: {} brokers, rank {rank} last", followers.len() + 1);
-                    }
                 }
                 Event::Signal(Signal::SIGCHLD) => {
                     let ended = program.as_mut().and_then(|child| child.try_wait().ok().flatten());
                     if let Some(status) = ended {
                         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-                        break if told { 129 } else { code.to_le_bytes()[0] };
+                        break code.to_le_bytes()[0];
                     }
                 }
                 Event::Signal(Signal::SIGUSR1) => {}
                 Event::Signal(_) | Event::Shutdown => match &program {
-                    Some(child) => {
-                        told = true;
-                        let _ = kill(Pid::from_raw(-child.id().cast_signed()), Signal::SIGHUP);
-                    }
+                    Some(child) => drop(kill(Pid::from_raw(-child.id().cast_signed()), Signal::SIGHUP)),
                     None => break 0,
                 },
                 Event::Ask(what, mut stream) if what.starts_with("message groups.join\n") => {

@@ -1,6 +1,6 @@
 //! Jobs: plain child processes.
 
-use std::io::{IsTerminal, Read, Write};
+use std::io::{IsTerminal, Write};
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Command, ExitStatus, Stdio};
 
@@ -58,12 +58,14 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
         let _ = writeln!(std::io::stdout(), "f1x0");
     }
     let live = request.output.is_none() && (prompt || std::io::stdout().is_terminal());
+    let live_errors = prompt || std::io::stderr().is_terminal();
     let mut children = Vec::new();
     for rank in 0..request.tasks {
         let mut command = Command::new(name);
         command.args(arguments).env("FLUX_TASK_RANK", rank.to_string()).env("FLUX_JOB_ID", "f1");
         command.envs(request.environment.iter().copied());
         command.stdout(if live { Stdio::inherit() } else { Stdio::piped() });
+        command.stderr(if live_errors { Stdio::inherit() } else { Stdio::piped() });
         match command.spawn() {
             Ok(child) => children.push(child),
             Err(error) => {
@@ -72,13 +74,15 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
             }
         }
     }
-    let (mut highest, mut held_back) = (0, Vec::new());
-    for mut child in children {
-        if let Some(mut stdout) = child.stdout.take() {
-            let _ = stdout.read_to_end(&mut held_back);
-        }
-        highest = highest.max(child.wait().map_or(1, code));
+    let (mut highest, mut held_back, mut errors) = (0, Vec::new(), Vec::new());
+    for child in children {
+        // Both at once, and what is inherited is empty.
+        let Ok(output) = child.wait_with_output() else { return 1 };
+        held_back.extend(output.stdout);
+        errors.extend(output.stderr);
+        highest = highest.max(code(output.status));
     }
+    let _ = std::io::stderr().write_all(&errors);
     let _ = match request.output {
         Some(path) => std::fs::write(path, &held_back),
         None => std::io::stdout().write_all(&held_back),

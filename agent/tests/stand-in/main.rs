@@ -1,9 +1,11 @@
 //! A stand-in for `flux`, for tests and for CI's images: enough of its behaviour that pods start, join, run and end as
-//! with the real one, and a record of what it was given. Facts: flux-core 0.88, measured.
+//! with the real one, and a record of what it was given. Facts: flux-core 0.88, measured; `make test-flux` runs the same
+//! tests with the real one.
 //!
 //! Kept from the real one: rank from the hostlist; a follower waits for the lead, ends with 0 when dismissed or told
 //! to stop, and stays up when the lead is killed; the lead runs the program once the quorum has joined; SIGTERM to the
-//! lead is SIGHUP to the program and exit code 129; `submit --watch` holds its output back unless on a terminal.
+//! lead is SIGHUP to the program, whose code is the lead's; `submit --watch` holds its output and errors back unless on
+//! terminals.
 //!
 //! `FLUX_STANDIN_RECORD=FILE`: one JSON line for every call.
 #![allow(
