@@ -29,6 +29,9 @@ pub fn time(label: &str, command: &[OsString]) -> Result<u8, Failure> {
     }))
 }
 
+/// Lines of a failed batch.
+const SHOWN: usize = 20;
+
 /// Runs `command`, which submits a batch and prints its id; then waits for it. Its exit code is the batch's. `events`:
 /// prints the events of its life.
 pub fn batch(command: &[OsString], events: bool) -> Result<u8, Failure> {
@@ -55,8 +58,33 @@ pub fn batch(command: &[OsString], events: bool) -> Result<u8, Failure> {
             Some(id) => ["flux", "job", "status", id].map(OsString::from).into(),
             None => ["flux", "job", "wait", "--all"].map(OsString::from).into(),
         };
-        inside.run(&wait, Output::Inherit).await
+        let code = inside.run(&wait, Output::Inherit).await?;
+        if let Some(id) = id.filter(|_| code != 0 && inside.supervisor.stop_wanted().is_none()) {
+            tell_output(command, id, code);
+        }
+        Ok(code)
     }))
+}
+
+/// Shows the end of what a batch that failed has printed, which `flux batch` keeps in a file.
+fn tell_output(command: &[OsString], id: &str, code: u8) {
+    let log = Log::new(Format::Text, false);
+    let given = command.iter().rev().find_map(|word| word.to_str()?.strip_prefix("--output="));
+    let place = |id: &str| given.unwrap_or("flux-{{id}}.out").replace("{{id}}", id);
+    // Flux writes the id without its first letter's hook where the locale lacks that.
+    let text = [place(id), place(&id.replace('ƒ', "f"))].iter().find_map(|path| std::fs::read(path).ok());
+    let Some(text) = text else {
+        let place = place(id);
+        log.info(
+            "batch",
+            &format!("the batch ended with code {code}; its output is in {place} of the pod where it ran"),
+        );
+        return;
+    };
+    log.info("batch", &format!("the batch ended with code {code}; the end of its output:"));
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    lines.iter().skip(lines.len().saturating_sub(SHOWN)).for_each(|line| log.plain("batch", line));
 }
 
 /// Bank of the users whom nobody gave another one.

@@ -24,7 +24,8 @@ pub fn file(scene: &Scene, text: String) -> Planned {
     Planned::with(&["uid", "working_directory", "shell"], step)
 }
 
-/// One submission a line, its text untouched; then the end of the queue is awaited and the jobs are listed.
+/// One submission a line, its text untouched; then the end of the queue is awaited, the jobs are listed and those that failed
+/// told.
 pub fn script(scene: &Scene, lines: &[BatchLine]) -> Result<String, PlanError> {
     let logs = scene.logs.trim_end_matches('/');
     let submit: Vec<String> = scene.spec.flux.submit_command.iter().map(|word| quote(word)).collect();
@@ -35,7 +36,8 @@ pub fn script(scene: &Scene, lines: &[BatchLine]) -> Result<String, PlanError> {
         let (err, out) = (output("err"), output("out"));
         script += &format!("{submit} --flags waitable --error={err} --output={out} {text}\n");
     }
-    script += "flux queue idle\nflux jobs -a\n";
+    // The last one's code is the batch's: 1 if a job has failed, each of which it names.
+    script += "flux queue idle\nflux jobs -a\nflux job wait --all\n";
     Ok(script)
 }
 

@@ -80,7 +80,7 @@ fn launcher(scene: &Scene, command: Vec<Word>) -> Vec<Word> {
     words
 }
 
-/// The batch is submitted and awaited by the agent, whose exit code is that of the first job that failed. `flux batch`
+/// The batch is submitted and awaited by the agent, whose exit code is the batch's. `flux batch`
 /// knows no `-v` (and the shell of Flux 0.88 dies of `-o verbose` on two nodes): the agent prints the batch's events.
 fn run_batch(scene: &Scene) -> Vec<Word> {
     let mut words = timed(scene);
@@ -91,7 +91,8 @@ fn run_batch(scene: &Scene) -> Vec<Word> {
     words.extend(literals(flags(scene)));
     words.extend(literals(["--flags", "waitable"]));
     // Flux would write the batch's own output to the working directory, which is the image's, and so perhaps root's alone.
-    if scene.identity.run_as.is_some() && scene.spec.runner.working_dir.is_none() {
+    let is_roots = scene.identity.run_as.is_some() && scene.spec.runner.working_dir.is_none();
+    if is_roots || !scene.facts.is_writable(&scene.facts.working_directory) {
         words.push(Word::Literal(format!("--output={}/flux-{{{{id}}}}.out", scene.logs)));
     }
     words.push(Word::literal(batch::path(scene)));

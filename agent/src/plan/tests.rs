@@ -204,6 +204,8 @@ fn a_batch_of_another_user_writes_where_that_user_can() {
     assert!(words.contains("--output=/tmp/fluxout/flux-{{id}}.out"), "{words}");
     let mut own = spec("[runner.program]\nmode = 'batch-raw'\ntext = 'true'\n");
     assert!(!argv(&run(&own, &facts(0))).contains("--output"));
+    let read_only = Facts { writable: ["/tmp".to_owned()].into(), ..facts(0) };
+    assert!(argv(&run(&own, &read_only)).contains("--output=/tmp/fluxout/flux-{{id}}.out"));
     own.runner.user = Some(User { name: "flux".into(), uid: 1000, run_flux_as_root: false });
     own.runner.working_dir = Some("/work".into());
     assert!(!argv(&run(&own, &facts(0))).contains("--output"), "a folder that is given to the user");

@@ -219,11 +219,13 @@ fn a_persistent_cluster_that_is_stopped_has_not_completed() {
 }
 
 #[test]
-fn a_batch_has_the_code_of_its_script() {
+fn a_batch_has_the_code_of_its_script_and_its_last_words_are_shown() {
     let spec = "[runner.program]\nmode = 'batch-raw'\ntext = '''\necho in the batch\nexit 5\n'''\n";
     let images = images(spec, 1);
     let ended = start(&images, &Network::new(), &[]).remove(0).end();
     assert_eq!(ended.code, 5, "{}{}", ended.stdout, ended.stderr);
+    let told = "the batch ended with code 5; the end of its output:\nin the batch\n";
+    assert!(ended.stderr.contains(told), "{}", ended.stderr);
 }
 
 #[test]

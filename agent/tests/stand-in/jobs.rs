@@ -94,22 +94,25 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
 pub fn batch(words: &[&str]) -> u8 {
     let request = parse(words);
     let [script, ..] = request.command else { return 1 };
-    let path = request.output.unwrap_or("flux-{{id}}.out").replace("{{id}}", "f1");
-    let output = std::fs::File::create(path).expect("a folder that can be written");
+    let place = |id: &str| request.output.unwrap_or("flux-{{id}}.out").replace("{{id}}", id);
+    let output = std::fs::File::create(place("f1")).expect("a folder that can be written");
     let status = Command::new(script).env("FLUX_JOB_ID", "f1").stdout(output).status();
-    match status {
-        Ok(status) => {
-            println!("f1x{}", code(status));
-            0
+    match status.map(code) {
+        Ok(0) => println!("f1"),
+        Ok(code) => {
+            let id = format!("f1x{code}");
+            let _ = std::fs::rename(place("f1"), place(&id));
+            println!("{id}");
         }
         Err(error) => {
             eprintln!("flux-batch: ERROR: {script}: {error}");
-            1
+            return 1;
         }
     }
+    0
 }
 
-/// The code in a batch's id.
+/// The code in a batch's id, if it is not 0.
 pub fn code_of(id: &str) -> u8 {
-    id.split_once('x').and_then(|(_, code)| code.parse().ok()).unwrap_or(1)
+    id.split_once('x').and_then(|(_, code)| code.parse().ok()).unwrap_or(0)
 }
