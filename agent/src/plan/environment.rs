@@ -21,7 +21,8 @@ pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     changes.extend(scheduler_changes(scene)?);
     changes.extend(temporary(scene, &mut steps));
     changes.extend(scene.spec.flux.environment.iter().map(|(name, value)| set(name, value)));
-    steps.push(Planned::with(depends_on(scene), Step::Environment { changes }));
+    let depends_on: &[&str] = if scene.spec.view.enabled { &["env.PATH", "view", "tmp"] } else { &["tmp"] };
+    steps.push(Planned::with(depends_on, Step::Environment { changes }));
     Ok(steps)
 }
 
@@ -47,11 +48,8 @@ pub fn sidecar_step(scene: &Scene) -> Planned {
     let mut changes = view_paths(scene);
     changes.push(set("fluxsocket", &format!("local://{}", scene.socket())));
     changes.extend(scene.spec.flux.environment.iter().map(|(name, value)| set(name, value)));
-    Planned::with(depends_on(scene), Step::Environment { changes })
-}
-
-fn depends_on(scene: &Scene) -> &'static [&'static str] {
-    if scene.spec.view.enabled { &["env.PATH", "view"] } else { &[] }
+    let depends_on: &[&str] = if scene.spec.view.enabled { &["env.PATH", "view"] } else { &[] };
+    Planned::with(depends_on, Step::Environment { changes })
 }
 
 /// The view's programs come last, so that the image's own come first.

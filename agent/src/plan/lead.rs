@@ -1,5 +1,6 @@
 //! Rank 0: starts the instance, runs the program in it, saves its state.
 
+use flux_shared::agent_spec::Program;
 use flux_shared::words::Word;
 
 use super::program::{self, Initial};
@@ -26,6 +27,11 @@ fn launch(scene: &Scene, Initial { words, stdout }: Initial) -> Result<Planned, 
     let at_end = if words.is_some() { AtEnd::Exit } else { AtEnd::ExitUnlessStopped };
     match words {
         Some(program) => {
+            facts.extend(match scene.spec.runner.program {
+                Program::Batch { .. } | Program::BatchRaw { .. } => Some("working_directory"),
+                Program::Submit { .. } | Program::Script { launch: false, .. } => Some("terminal"),
+                _ => None,
+            });
             argv.extend(runner::flux_start(scene)?.into_iter().map(Word::Literal));
             argv.extend(options(scene, false, &mut facts));
             argv.extend(program);
