@@ -41,7 +41,7 @@ pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress)
     let mut hard_links = Vec::new();
     for folder in &tree.folders {
         let is_directory = |entry: &Entry| matches!(entry.kind, Kind::Directory { .. });
-        if folder.entries.iter().all(is_directory) {
+        if !folder.entries.is_empty() && folder.entries.iter().all(is_directory) {
             spread(&target.join(&folder.path));
         }
         let mut others = Vec::new();
