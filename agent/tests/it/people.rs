@@ -65,9 +65,10 @@ fn socket(folder: &Path) -> std::path::PathBuf {
     folder.join("config/run/flux/local")
 }
 
-/// The agent's answer: text of both streams, and the code.
+/// The agent's answer: text of both streams, and the code. As in a pod, it sees no agents but its own.
 fn agent(folder: &Path, words: &[&str]) -> (String, i32) {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_flux-agent"));
+    let mut command = Command::new("unshare");
+    command.args(["--fork", "--pid", "--mount-proc"]).arg(env!("CARGO_BIN_EXE_flux-agent"));
     let path = format!("{}:/usr/bin:/bin", folder.join("bin").display());
     command.arg(words[0]).arg("--spec").arg(folder.join("agent.toml")).args(&words[1..]);
     let Output { status, stdout, stderr } = command.env("PATH", path).stdin(Stdio::null()).output().unwrap();
