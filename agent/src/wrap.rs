@@ -2,7 +2,8 @@
 #![expect(clippy::disallowed_methods, reason = "act: starts programs")]
 
 use std::ffi::OsString;
-use std::io::{Read, Write};
+use std::fs::File;
+use std::io::{Read, Seek, SeekFrom, Write};
 use std::path::Path;
 use std::time::Instant;
 
@@ -29,8 +30,9 @@ pub fn time(label: &str, command: &[OsString]) -> Result<u8, Failure> {
     }))
 }
 
-/// Lines of a failed batch.
+/// So much of what a failed batch has printed is shown: lines, of so many bytes.
 const SHOWN: usize = 20;
+const SHOWN_OF: u64 = 64 << 10;
 
 /// Runs `command`, which submits a batch and prints its id; then waits for it. Its exit code is the batch's. `events`:
 /// prints the events of its life.
@@ -72,9 +74,9 @@ fn tell_output(command: &[OsString], id: &str, code: u8) {
     let given = command.iter().rev().find_map(|word| word.to_str()?.strip_prefix("--output="));
     let place = |id: &str| given.unwrap_or("flux-{{id}}.out").replace("{{id}}", id);
     // Flux writes the id without its first letter's hook where the locale lacks that.
-    let text = [place(id), place(&id.replace('ƒ', "f"))].iter().find_map(|path| std::fs::read(path).ok());
-    let Some(text) = text else {
-        let place = place(id);
+    let places = [place(id), place(&id.replace('ƒ', "f"))];
+    let Some(text) = places.iter().find_map(|path| end_of(path, SHOWN_OF).ok()) else {
+        let [place, _] = places;
         log.info(
             "batch",
             &format!("the batch ended with code {code}; its output is in {place} of the pod where it ran"),
@@ -85,6 +87,16 @@ fn tell_output(command: &[OsString], id: &str, code: u8) {
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
     lines.iter().skip(lines.len().saturating_sub(SHOWN)).for_each(|line| log.plain("batch", line));
+}
+
+/// The last bytes of a file, `most` at most.
+fn end_of(path: &str, most: u64) -> std::io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let begin = file.metadata()?.len().saturating_sub(most);
+    file.seek(SeekFrom::Start(begin))?;
+    let mut end = Vec::new();
+    file.take(most).read_to_end(&mut end)?;
+    Ok(end)
 }
 
 /// Bank of the users whom nobody gave another one.
@@ -177,5 +189,18 @@ impl Inside {
         let policy = Policy { target: Target::Group, kill_after: None, second_kills: false, hold: None, staying: None };
         let ended = self.supervisor.run(child, policy).await;
         ended.map(|ended| ended.end.code()).map_err(|error| Failure::internal(format!("failed to supervise: {error}")))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_file_only_the_end_is_read() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "first\nlast\n").unwrap();
+        let end = |most| String::from_utf8(end_of(file.path().to_str().unwrap(), most).unwrap()).unwrap();
+        assert_eq!((end(100).as_str(), end(5).as_str()), ("first\nlast\n", "last\n"));
     }
 }

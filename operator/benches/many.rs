@@ -61,7 +61,7 @@ async fn measure(number: usize, report: &mut Report) {
     let rounds = if number < 500 { 5 } else { 1 };
     let (mut baselines, mut alls) = (Vec::new(), Vec::new());
     for round in 1..=rounds {
-        let plane = plane();
+        let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
         let client = client(plane.kubeconfig_path()).await;
         let by_hand = |namespace| {
             let client = client.clone();
@@ -82,17 +82,9 @@ async fn measure(number: usize, report: &mut Report) {
     }
 }
 
-fn plane() -> ControlPlane {
-    let crd = std::env::temp_dir().join(format!("flux-operator-bench-{}.yaml", std::process::id()));
-    std::fs::write(&crd, install::crd().unwrap()).unwrap();
-    let plane = ControlPlane::start(Some(&crd)).unwrap();
-    std::fs::remove_file(&crd).unwrap();
-    plane
-}
-
 /// Seconds until all Jobs are there. What it costs goes into the report.
 async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
-    let plane = plane();
+    let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
     let client = client(plane.kubeconfig_path()).await;
     let (kubeconfig, bytes) = counted(plane.kubeconfig_path());
     let operator = Operator::start(&kubeconfig).await;

@@ -98,7 +98,8 @@ fn touch(bytes: usize) {
     std::hint::black_box(memory);
 }
 
-/// Makes `pods` copies of `size` bytes at once. They stay until all is measured: ext4 searches long for inodes that were not freed just now.
+/// Makes `pods` copies of `size` bytes at once. They stay until all is measured: ext4 searches long for inodes that were not
+/// freed just now.
 fn copies(top: &Path, pods: usize, size: u64, command: &dyn Fn(&Path) -> Command) -> Copies {
     let folders: Vec<PathBuf> = (0..pods).map(|pod| top.join(format!("pod-{pod}"))).collect();
     folders.iter().for_each(|pod| fs::create_dir_all(pod).unwrap());

@@ -149,7 +149,7 @@ struct Copier<'a> {
 
 impl Copier<'_> {
     fn copy(&self, entry: &Entry, buffer: &mut [u8]) -> Result<(), TreeError> {
-        let name = entry.name.as_path();
+        let name = entry.name.as_os_str();
         let read_failed = |error: io::Error| reading(&self.from.join(name))(error);
         let write_failed = |error: io::Error| writing(&self.to.join(name))(error);
         let (mode, size, modified) = match &entry.kind {

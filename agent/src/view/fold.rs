@@ -45,8 +45,8 @@ fn leads_to<'a>(folder: &Folder, entry: &'a Entry, folded: &'a HashMap<PathBuf, 
 }
 
 /// The folder of `path`, if its last part is `name`.
-fn parent<'a>(path: &'a Path, name: &Path) -> Option<&'a Path> {
-    let parent = path.as_os_str().as_bytes().strip_suffix(name.as_os_str().as_bytes())?.strip_suffix(b"/")?;
+fn parent<'a>(path: &'a Path, name: &OsStr) -> Option<&'a Path> {
+    let parent = path.as_os_str().as_bytes().strip_suffix(name.as_bytes())?.strip_suffix(b"/")?;
     Some(Path::new(OsStr::from_bytes(parent)))
 }
 

@@ -1,7 +1,7 @@
 //! A tree of files, listed once.
 #![expect(clippy::disallowed_methods, reason = "act: lists and removes files")]
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::fs::{self, File, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io;
@@ -24,7 +24,7 @@ pub struct Folder {
 #[derive(Debug)]
 pub struct Entry {
     /// One part of a path.
-    pub name: PathBuf,
+    pub name: OsString,
     pub kind: Kind,
 }
 
@@ -118,7 +118,7 @@ impl Tree {
         for folder in &self.folders {
             folder.path.as_os_str().hash(&mut hasher);
             for entry in &folder.entries {
-                entry.name.as_os_str().hash(&mut hasher);
+                entry.name.hash(&mut hasher);
                 match &entry.kind {
                     Kind::Directory { mode } => (0, mode).hash(&mut hasher),
                     Kind::File { mode, size, modified, .. } => {
@@ -150,8 +150,8 @@ fn entries(top: &Path, path: &Path, buffers: &mut Buffers) -> Result<Vec<Entry>,
     let mut listed = RawDir::new(&folder, &mut buffers.entries);
     while let Some(entry) = listed.next() {
         let entry = entry.map_err(|error| reading(&real)(error.into()))?;
-        let name = Path::new(OsStr::from_bytes(entry.file_name().to_bytes()));
-        if name == Path::new(".") || name == Path::new("..") {
+        let name = OsStr::from_bytes(entry.file_name().to_bytes());
+        if name == "." || name == ".." {
             continue;
         }
         let kind = kind(&folder, name, entry.file_type(), &mut buffers.target);
@@ -159,12 +159,12 @@ fn entries(top: &Path, path: &Path, buffers: &mut Buffers) -> Result<Vec<Entry>,
             entries.push(Entry { name: name.to_owned(), kind });
         }
     }
-    entries.sort_unstable_by(|one, other| one.name.as_os_str().cmp(other.name.as_os_str()));
+    entries.sort_unstable_by(|one, other| one.name.cmp(&other.name));
     Ok(entries)
 }
 
 /// What is called `name` in `folder`; `said` is what the folder says of it, which some file systems do not know.
-fn kind(folder: &File, name: &Path, said: FileType, target: &mut [MaybeUninit<u8>]) -> io::Result<Option<Kind>> {
+fn kind(folder: &File, name: &OsStr, said: FileType, target: &mut [MaybeUninit<u8>]) -> io::Result<Option<Kind>> {
     let look = || -> io::Result<Stat> { Ok(statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?) };
     let kind = match said {
         FileType::Unknown => FileType::from_raw_mode(look()?.st_mode),

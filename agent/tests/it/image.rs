@@ -59,8 +59,16 @@ pub fn real_flux() -> Option<&'static Path> {
         .as_deref()
 }
 
+/// Shell lines that make the namespaces of a process those of a pod: host name $1, image $2, which is `$root` afterwards.
+pub fn enter() -> String {
+    "hostname \"$1\"\nroot=$2\nmount -t proc proc \"$root/proc\"\n\
+     mount -t devpts -o newinstance,ptmxmode=0666 devpts \"$root/dev/pts\"\n"
+        .to_owned()
+        + &mounts()
+}
+
 /// Shell lines that bring what Flux itself needs into the image at `$root`.
-pub fn mounts() -> String {
+fn mounts() -> String {
     let Some(flux) = real_flux() else { return String::new() };
     let top: PathBuf = flux.components().take(2).collect();
     let folders: std::collections::BTreeSet<PathBuf> = [top, "/usr".into(), "/sys".into()].into();
@@ -367,13 +375,7 @@ pub fn run(containers: &[Container]) -> Vec<Ended> {
         words.extend(["/usr/sbin/chroot".into(), format!("--userspec={uid}:{gid}"), format!("--groups={gid}")]);
         words.push(container.image.top().display().to_string());
         words.extend(container.command.iter().cloned());
-        let inner = format!(
-            "hostname \"$1\"\nroot=$2\nmount -t proc proc \"$root/proc\"\n\
-             mount -t devpts -o newinstance,ptmxmode=0666 devpts \"$root/dev/pts\"\n{}{}\nexec{}",
-            mounts(),
-            container.before,
-            quoted(&words)
-        );
+        let inner = format!("{}{}\nexec{}", enter(), container.before, quoted(&words));
         let outer = ["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "sh", "-ec", &inner, "-"];
         let mut outer: Vec<String> = outer.iter().map(|word| (*word).to_owned()).collect();
         outer.extend([container.hostname.clone(), container.image.top().display().to_string()]);

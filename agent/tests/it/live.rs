@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use nix::sys::signal::Signal::SIGKILL;
 
-use crate::image::{Container, Image, agent, folder, mounts, stand_in};
+use crate::image::{Container, Image, agent, enter, folder, stand_in};
 
 /// Longer than anything takes; shorter than patience.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -83,11 +83,7 @@ impl Running {
     pub fn pod(container: &Container, network: &Network) -> Running {
         let variables = container.environment.iter().map(|(name, value)| format!("{name}={value}"));
         let root = container.image.top().display().to_string();
-        let inner = format!(
-            "hostname \"$1\"\nroot=$2\nmount -t proc proc \"$root/proc\"\n\
-             mount -t devpts -o newinstance,ptmxmode=0666 devpts \"$root/dev/pts\"\n{}shift 2\nexec \"$@\"",
-            mounts()
-        );
+        let inner = enter() + "shift 2\nexec \"$@\"";
         let mut command = Command::new("nsenter");
         command.args(["-t", &network.holder.id().to_string(), "--net"]);
         command.args(["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "sh", "-ec", &inner, "-"]);

@@ -46,10 +46,7 @@ static PLANE: OnceLock<Plane> = OnceLock::new();
 
 fn plane() -> &'static Plane {
     PLANE.get_or_init(|| {
-        let crd = std::env::temp_dir().join(format!("flux-operator-crd-{}.yaml", std::process::id()));
-        std::fs::write(&crd, install::crd().unwrap()).unwrap();
-        let plane = ControlPlane::start(Some(&crd)).unwrap();
-        std::fs::remove_file(&crd).unwrap();
+        let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
         let settings = install::Settings {
             image: "operator:test".into(),
             agent_image: "agent:test".into(),

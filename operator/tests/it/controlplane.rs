@@ -32,11 +32,13 @@ pub fn led_over(kubeconfig: &Path, name: &str, address: SocketAddr) -> Result<(P
 
 impl ControlPlane {
     /// Starts everything, and returns when pods can be made: 4 s, or 5 minutes where Kubernetes has to be built first.
-    /// The manifests of a file are applied before the garbage collector looks for kinds, which it does every 30 s.
-    pub fn start(manifest: Option<&Path>) -> Result<Self> {
+    /// The manifests are applied before the garbage collector looks for kinds, which it does every 30 s.
+    pub fn start(manifests: &str) -> Result<Self> {
+        let mut file = tempfile::NamedTempFile::new().map_err(|e| format!("failed to make a file: {e}"))?;
+        file.write_all(manifests.as_bytes()).map_err(|e| format!("failed to write the manifests: {e}"))?;
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/controlplane");
         let binary = first_line(&mut start(&mut Command::new(folder.join("ensure")))?)?;
-        let mut starter = start(Command::new(folder.join("start")).env("CONTROLPLANE", &binary).args(manifest))?;
+        let mut starter = start(Command::new(folder.join("start")).env("CONTROLPLANE", &binary).arg(file.path()))?;
         let kubeconfig = first_line(&mut starter)?.into();
         Ok(Self { starter, binary: binary.into(), kubeconfig })
     }

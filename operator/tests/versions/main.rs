@@ -60,10 +60,7 @@ fn free_port() -> u16 {
 /// A control plane of its own for each test: they change the definition.
 fn test<F: Future<Output = ()>>(crd: impl FnOnce(u16) -> Value, body: impl FnOnce(Bed) -> F) {
     let port = free_port();
-    let file = std::env::temp_dir().join(format!("flux-operator-versions-{}-{port}.yaml", std::process::id()));
-    std::fs::write(&file, yaml::document(&crd(port)).unwrap()).unwrap();
-    let plane = ControlPlane::start(Some(&file)).unwrap();
-    std::fs::remove_file(&file).unwrap();
+    let plane = ControlPlane::start(&yaml::document(&crd(port)).unwrap()).unwrap();
     plane.apply(&installation()).unwrap();
     let token = plane.kubectl(&["-n", NAMESPACE, "create", "token", "flux-operator"]).unwrap();
     let operator = plane.kubeconfig_for_token("operator", &token).unwrap();
