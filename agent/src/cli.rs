@@ -36,7 +36,8 @@ const EXIT_CODES: &str = "\
 Exit codes of run and sidecar: those of the program (128 + n for signal n, 127 not found, 126 not executable).
 Where the agent itself fails, with one line on standard error and in the pod's termination message:
   240 spec-unreadable   241 spec-invalid      242 view-missing    243 parent-unreachable  244 user-failed
-  245 write-failed      246 curve-unreadable  247 shell-missing   248 broker-failed       249 internal";
+  245 write-failed      246 curve-unreadable  247 shell-missing   248 broker-failed       249 internal
+  239 lead-lost";
 
 #[derive(Debug, Subcommand)]
 enum Command {

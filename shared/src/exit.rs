@@ -1,8 +1,9 @@
 //! The agent's exit codes: an interface, so constants.
 //!
 //! The lead's container ends with the user's own code (0 to 255; 128 + n for signal n). Where the agent itself
-//! fails, it ends with one of the codes below, which are kept out of what programs commonly use. The operator's Job
-//! retries the retriable ones (within `backoffLimit`) and fails at once on every other non-zero code.
+//! fails, it ends with one of the codes below; a program may end with the same ones. So no code of the runner's container
+//! says who ended it ([`crate::termination`] does), and none is retried, but for a follower's [`REPLACE`]. Init containers
+//! run no program of the user's: the Job may retry their codes.
 
 use serde::{Deserialize, Serialize};
 
@@ -30,11 +31,13 @@ pub enum Category {
     BrokerFailed,
     /// Anything else in the agent itself: a defect.
     Internal,
+    /// This pod replaces a lead whose program may have run: it must not run again in the same Job.
+    LeadLost,
 }
 
 impl Category {
     /// Every category, in the order of its code.
-    pub const ALL: [Category; 10] = [
+    pub const ALL: [Category; 11] = [
         Category::SpecUnreadable,
         Category::SpecInvalid,
         Category::ViewMissing,
@@ -45,9 +48,10 @@ impl Category {
         Category::ShellMissing,
         Category::BrokerFailed,
         Category::Internal,
+        Category::LeadLost,
     ];
 
-    /// The reserved exit code, 240 to 249.
+    /// The exit code, 239 to 249.
     pub const fn code(self) -> u8 {
         match self {
             Category::SpecUnreadable => 240,
@@ -60,10 +64,11 @@ impl Category {
             Category::ShellMissing => 247,
             Category::BrokerFailed => 248,
             Category::Internal => 249,
+            Category::LeadLost => 239,
         }
     }
 
-    /// Whether trying again elsewhere or later can help.
+    /// Whether trying again elsewhere or later can help. Only init containers are tried again for it.
     pub const fn is_retriable(self) -> bool {
         matches!(
             self,
@@ -89,10 +94,14 @@ impl Category {
             Category::ShellMissing => "shell-missing",
             Category::BrokerFailed => "broker-failed",
             Category::Internal => "internal",
+            Category::LeadLost => "lead-lost",
         }
     }
 }
 
+/// A follower's code when its pod alone was told to stop: whoever took it away may have it replaced. The Job's failure
+/// policy lets this code alone through; a lead that ends with it is caught by the condition that it is the lead.
+pub const REPLACE: u8 = 238;
 /// The shell's code for a command that was found but could not be executed.
 pub const NOT_EXECUTABLE: u8 = 126;
 /// The shell's code for a command that was not found.
@@ -119,7 +128,7 @@ mod tests {
 
     #[test]
     fn user_codes_are_not_categories() {
-        for code in (0..240).chain(250..256) {
+        for code in (0..=238).chain(250..256) {
             assert_eq!(Category::from_code(code), None);
         }
     }

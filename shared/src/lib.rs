@@ -19,5 +19,6 @@ pub mod manifest;
 pub mod names;
 pub mod paths;
 pub mod quantity;
+pub mod termination;
 pub mod validate;
 pub mod words;

@@ -1,0 +1,148 @@
+//! Who ended a pod's runner container, and why: what the agent leaves as the container's termination message.
+//!
+//! An exit code alone cannot tell: the lead passes on every code of the user's program, also those that the agent uses
+//! itself. So the agent always leaves one line of JSON, and the operator reads nothing else. Without such a line (killed
+//! by the kernel or the kubelet, another entrypoint), the container's own state is all that is known.
+
+use serde::{Deserialize, Serialize};
+
+use crate::exit::Category;
+
+/// The version of the line. Others are not read.
+pub const VERSION: u32 = 1;
+/// Longest line, in bytes. The kubelet keeps 4,096 of a container, and 12,288 of a pod.
+pub const MAX: usize = 3072;
+/// Longest text in it, in characters: escaped as JSON, two of them still fit.
+const TEXT_MAX: usize = 400;
+
+/// What ended the container.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum Ender {
+    /// The user's program (the lead's container ends as it did), or on a follower the end of the instance.
+    Program,
+    /// A snippet of the user's ended the entrypoint.
+    Snippet,
+    /// The agent gave up, for the reason in `category`.
+    Agent,
+    /// The pod was told to stop before its program had ended by itself.
+    Stop,
+}
+
+/// The line.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase")]
+pub struct Termination {
+    pub version: u32,
+    pub by: Ender,
+    /// The container's exit code.
+    pub code: u8,
+    /// How the program ended, if it was started and has ended: a snippet after it may have ended the container.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub program_code: Option<u8>,
+    /// Only with [`Ender::Agent`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub category: Option<Category>,
+    /// The snippet that failed or ended the entrypoint.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub snippet: Option<String>,
+    /// The job was ended by Flux since a node of it was lost.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub node_failure: bool,
+    /// Why the archive was not saved, if it was to be.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub archive_not_saved: Option<String>,
+    /// Cause and remedy in one sentence or two, for people. Empty: the code says all.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub message: String,
+}
+
+impl Termination {
+    pub fn new(by: Ender, code: u8) -> Termination {
+        Termination {
+            version: VERSION,
+            by,
+            code,
+            program_code: None,
+            category: None,
+            snippet: None,
+            node_failure: false,
+            archive_not_saved: None,
+            message: String::new(),
+        }
+    }
+
+    /// One line of JSON of at most [`MAX`] bytes; long texts are cut.
+    pub fn encode(&self) -> String {
+        let mut length = TEXT_MAX;
+        loop {
+            let mut short = self.clone();
+            cut(&mut short.message, length);
+            short.archive_not_saved.iter_mut().for_each(|text| cut(text, length));
+            short.snippet.iter_mut().for_each(|text| cut(text, length));
+            let line = serde_json::to_string(&short).unwrap_or_default();
+            if line.len() <= MAX || length == 0 {
+                return line;
+            }
+            length /= 2;
+        }
+    }
+
+    /// What a termination message says, if it is a line of ours.
+    pub fn decode(message: &str) -> Option<Termination> {
+        let found: Termination = serde_json::from_str(message.trim()).ok()?;
+        (found.version == VERSION).then_some(found)
+    }
+}
+
+fn cut(text: &mut String, length: usize) {
+    if let Some((end, _)) = text.char_indices().nth(length) {
+        text.truncate(end);
+        text.push('…');
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_comes_back_as_it_was() {
+        let full = Termination {
+            program_code: Some(7),
+            category: Some(Category::WriteFailed),
+            snippet: Some("post".into()),
+            node_failure: true,
+            archive_not_saved: Some("the volume is full".into()),
+            message: "failed to write /mnt/flux/R: no space left on device.".into(),
+            ..Termination::new(Ender::Agent, 245)
+        };
+        for termination in [full, Termination::new(Ender::Program, 0)] {
+            let line = termination.encode();
+            assert!(!line.contains('\n'));
+            assert_eq!(Termination::decode(&format!("{line}\n")), Some(termination));
+        }
+    }
+
+    #[test]
+    fn a_line_is_never_too_long_for_the_kubelet() {
+        for letter in ["a", "\u{1}", "é", "\""] {
+            let text = letter.repeat(100_000);
+            let long = Termination {
+                archive_not_saved: Some(text.clone()),
+                message: text,
+                ..Termination::new(Ender::Agent, 249)
+            };
+            let line = long.encode();
+            assert!(line.len() <= MAX, "{}", line.len());
+            assert!(Termination::decode(&line).is_some());
+        }
+    }
+
+    #[test]
+    fn what_is_not_ours_is_not_read() {
+        for text in ["", "killed", "{}", "[]", r#"{"version":2,"by":"agent","code":1}"#, r#"{"version":1,"by":"agent"#] {
+            assert_eq!(Termination::decode(text), None, "{text}");
+        }
+    }
+}
