@@ -141,7 +141,8 @@ mod tests {
 
     #[test]
     fn what_is_not_ours_is_not_read() {
-        for text in ["", "killed", "{}", "[]", r#"{"version":2,"by":"agent","code":1}"#, r#"{"version":1,"by":"agent"#] {
+        for text in ["", "killed", "{}", "[]", r#"{"version":2,"by":"agent","code":1}"#, r#"{"version":1,"by":"agent"#]
+        {
             assert_eq!(Termination::decode(text), None, "{text}");
         }
     }
