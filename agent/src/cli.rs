@@ -179,6 +179,9 @@ struct Entrypoint {
     /// The pod's terminationGracePeriodSeconds: what is left shortly before its end is killed [default: not known]
     #[arg(long, value_name = "SECONDS")]
     grace_period: Option<u64>,
+    /// How often the whole MiniCluster may still start anew; in place of a lead that was lost nothing else starts
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    restarts_left: u32,
     /// A follower takes the lead for ended when its name has been gone for so many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     lead_gone: u64,
@@ -201,6 +204,7 @@ impl Entrypoint {
             format: self.log.log_format,
             grace_period: self.grace_period.map(Duration::from_secs),
             parent_deadline: self.parent_deadline.map(Duration::from_secs),
+            restarts_left: self.restarts_left,
             lead_gone: Duration::from_secs(self.lead_gone),
             lead_silent: Duration::from_secs(self.lead_silent),
         };
@@ -319,6 +323,12 @@ mod tests {
     fn the_command_line_is_sound() {
         use clap::CommandFactory;
         Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn the_operators_options_are_known() {
+        use flux_shared::names::RESTARTS_LEFT;
+        assert!(Cli::try_parse_from(["flux-agent", "run", "--grace-period", "30", RESTARTS_LEFT, "2"]).is_ok());
     }
 
     #[test]

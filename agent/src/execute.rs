@@ -217,6 +217,7 @@ impl Executor<'_> {
                 );
                 self.timeline.record("archive", begin);
             }
+            Step::LeadLost { restarts_left } => return self.lead_lost(*restarts_left).await,
             Step::Stay => return self.stay().await,
         }
         Ok(Flow::Next)
@@ -227,6 +228,18 @@ impl Executor<'_> {
         self.log.info("stay", "all is done; this container ends with its pod");
         let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
         stopped.map(|_| Flow::Exit(0)).map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
+    }
+
+    /// In place of a lead that was lost nothing of the user's runs.
+    async fn lead_lost(&mut self, restarts_left: u32) -> Result<Flow, Failure> {
+        let cause = "an earlier pod of this lead was lost, and its program may have run";
+        if restarts_left == 0 {
+            let remedy = "no restart is left: backoffLimit (or maxRestarts) allows more";
+            return Err(Failure::new(Category::LeadLost, cause, remedy));
+        }
+        self.log.info("lead", &format!("{cause}; the operator starts this MiniCluster anew"));
+        let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
+        stopped.map_err(wait_failed).map(|ended| Flow::Exit(ended.map_or_else(of_signal, |()| 0)))
     }
 
     fn exports(&self, variables: &std::collections::BTreeMap<String, flux_shared::words::Word>) -> Vec<u8> {

@@ -20,7 +20,7 @@ use std::io::IsTerminal;
 use std::path::Path;
 
 use flux_shared::agent_spec::AgentSpec;
-use flux_shared::paths;
+use flux_shared::{names, paths};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{MUNGE, MUNGE_KEY, SYSTEM_CONFIG, accounting_of, flux_below, home_of};
@@ -39,6 +39,10 @@ pub struct Facts {
     pub hostname: String,
     /// The pod's completion index, `JOB_COMPLETION_INDEX`.
     pub index: Option<u32>,
+    /// How many pods of this index there were before this one: failed, or taken away.
+    pub earlier_pods: u32,
+    /// How often the whole MiniCluster may still start anew, as the operator says (`--restarts-left`).
+    pub restarts_left: u32,
     /// The user and group that the agent runs as.
     pub uid: u32,
     pub gid: u32,
@@ -78,6 +82,8 @@ impl Default for Facts {
         Facts {
             hostname: String::new(),
             index: None,
+            earlier_pods: 0,
+            restarts_left: 0,
             uid: 0,
             gid: 0,
             passwd: "root:x:0:0:root:/root:/bin/bash\n".into(),
@@ -116,9 +122,10 @@ impl Facts {
     pub fn read(root: &Path, spec: &AgentSpec) -> Result<Facts, FactsError> {
         let host = host::Host::new(root);
         let hostname = network::hostname()?;
-        let environment: BTreeMap<String, String> = std::env::vars_os()
+        let mut environment: BTreeMap<String, String> = std::env::vars_os()
             .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
             .collect();
+        let earlier_pods = earlier_pods(&mut environment);
         let working_directory =
             std::env::current_dir().ok().and_then(|dir| dir.to_str().map(str::to_owned)).unwrap_or_else(|| "/".into());
         let flux_on_path = environment.get("PATH").and_then(|path| host.which("flux", path));
@@ -127,6 +134,8 @@ impl Facts {
         asked.extend(flux_on_path.as_deref().and_then(accounting_of));
         Ok(Facts {
             index: environment.get("JOB_COMPLETION_INDEX").and_then(|index| index.parse().ok()),
+            earlier_pods,
+            restarts_left: 0,
             uid: nix::unistd::geteuid().as_raw(),
             gid: nix::unistd::getegid().as_raw(),
             passwd: host.text("/etc/passwd").unwrap_or_default(),
@@ -179,6 +188,15 @@ impl Facts {
     }
 }
 
+/// What the downward API says of this index; taken out, for it is nobody else's business.
+fn earlier_pods(environment: &mut BTreeMap<String, String>) -> u32 {
+    let counts = OF_THE_POD.iter().filter_map(|name| environment.remove(*name)?.trim().parse().ok());
+    counts.fold(0, u32::saturating_add)
+}
+
+/// Variables that the operator sets for the agent alone.
+pub const OF_THE_POD: [&str; 2] = [names::INDEX_FAILURES.0, names::INDEX_DISRUPTIONS.0];
+
 /// Where programs keep what is temporary.
 pub const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
@@ -211,6 +229,24 @@ mod tests {
         let facts = Facts::read(root.path(), &spec()).unwrap();
         assert_eq!((facts.passwd.as_str(), facts.shell, facts.flux_on_path), ("", None, None));
         assert!(!facts.view.flux && facts.present.iter().eq(["/"]) && facts.cores >= 1 && facts.gpus == 0);
+    }
+
+    #[test]
+    fn earlier_pods_are_counted_and_the_variables_are_nobody_elses() {
+        let count = |failures: &str, disruptions: &str| {
+            let pairs = [(OF_THE_POD[0], failures), (OF_THE_POD[1], disruptions), ("HOME", "/root")];
+            let mut environment: BTreeMap<String, String> =
+                pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
+            let count = earlier_pods(&mut environment);
+            assert!(environment.keys().eq(["HOME"]));
+            count
+        };
+        assert_eq!(count("", ""), 0);
+        assert_eq!(count("0", "0"), 0);
+        assert_eq!(count("1", ""), 1);
+        assert_eq!(count("2", "3"), 5);
+        assert_eq!(count("x", "4294967295"), u32::MAX);
+        assert_eq!(earlier_pods(&mut BTreeMap::new()), 0);
     }
 
     #[test]

@@ -176,6 +176,9 @@ pub enum Step {
     WaitParent { host: String, port: u16 },
     /// Until a Unix socket exists and answers.
     WaitSocket { path: String },
+    /// An earlier pod of this lead was lost, and its program may have run: nothing runs here. Without a restart left this
+    /// is the end; else until the pod is told to stop, since the operator starts the whole MiniCluster anew.
+    LeadLost { restarts_left: u32 },
     /// Start a program, supervise it, remember its exit code.
     Launch(Launch),
     /// After the broker has ended: the finished dump takes the archive's place.

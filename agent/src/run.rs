@@ -27,6 +27,8 @@ pub struct Options {
     pub format: Format,
     pub grace_period: Option<Duration>,
     pub parent_deadline: Option<Duration>,
+    /// How often the whole MiniCluster may still start anew.
+    pub restarts_left: u32,
     pub lead_gone: Duration,
     pub lead_silent: Duration,
 }
@@ -68,6 +70,7 @@ async fn entrypoint(options: &Options, container: &ContainerRole, timeline: &mut
 /// The plan, and where the pod's volume is.
 fn plan(options: &Options, container: &ContainerRole) -> Result<(Plan, String), Failure> {
     let (spec, facts) = read(&options.spec, &options.root)?;
+    let facts = Facts { restarts_left: options.restarts_left, ..facts };
     crate::plan::plan(&spec, &facts, container)
         .map(|plan| (plan, spec.mount_path))
         .map_err(|error| Failure::new(error.category(), chain(&error), error.hint()))

@@ -14,6 +14,14 @@ pub const OWN_POD_LABELS: [&str; 8] = [
     "job-index",
     "namespace",
 ];
+/// Variables of the runner's container, which the agent reads and nobody after it sees: how many pods of this index have
+/// failed before this one, and how many were taken away. Empty or missing: none. The annotations are those that the Job
+/// controller gives every pod of a Job that counts failures by index; the downward API hands them on.
+pub const INDEX_FAILURES: (&str, &str) = ("FLUX_AGENT_INDEX_FAILURES", "batch.kubernetes.io/job-index-failure-count");
+pub const INDEX_DISRUPTIONS: (&str, &str) =
+    ("FLUX_AGENT_INDEX_DISRUPTIONS", "batch.kubernetes.io/job-index-ignored-failure-count");
+/// The option of `flux-agent run` with the number of times that the whole MiniCluster may still start anew.
+pub const RESTARTS_LEFT: &str = "--restarts-left";
 /// Length limit of a DNS label (RFC 1123), so of a pod's hostname.
 pub const LABEL_MAX: usize = 63;
 

@@ -206,6 +206,12 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         Step::PublishArchive { from, to } => {
             first(&format!("rename {} to {}, if the dump is whole", quote(from), quote(to)))
         }
+        Step::LeadLost { restarts_left: 0 } => {
+            first("end with lead-lost: an earlier pod of this lead was lost, and its program may have run");
+        }
+        Step::LeadLost { .. } => {
+            first("an earlier pod of this lead was lost: wait until the operator starts the MiniCluster anew");
+        }
         Step::Stay => first("stay until the pod ends"),
     }
 }

@@ -8,6 +8,7 @@ use std::path::PathBuf;
 use flux_shared::words::Word;
 use nix::sys::resource::{Resource, getrlimit};
 
+use crate::facts::OF_THE_POD;
 use crate::plan::EnvChange;
 use crate::supervise::program::Environment;
 
@@ -42,7 +43,7 @@ impl Session {
     /// That of this process.
     pub fn of_process() -> Session {
         Session {
-            environment: std::env::vars_os().collect(),
+            environment: std::env::vars_os().filter(|(name, _)| !OF_THE_POD.iter().any(|own| name == own)).collect(),
             directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
             umask: current_umask(),
             limits: BTreeMap::new(),

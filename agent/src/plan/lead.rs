@@ -7,6 +7,10 @@ use super::program::{self, Initial};
 use super::{AtEnd, Launch, PlanError, Planned, Scene, Step, options, runner, snippets};
 
 pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
+    if scene.facts.earlier_pods > 0 {
+        let step = Step::LeadLost { restarts_left: scene.facts.restarts_left };
+        return Ok(vec![Planned::with(&["earlier_pods", "restarts_left"], step)]);
+    }
     let initial = program::initial(scene);
     let mut steps = runner::prepare(scene)?;
     steps.extend(snippets::step(scene, "brokerPre", scene.spec.runner.snippets.broker_pre.as_ref())?);

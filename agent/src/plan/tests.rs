@@ -50,6 +50,7 @@ fn outline(plan: &Plan) -> Vec<String> {
             Step::Snippet { name, .. } => format!("snippet {name}"),
             Step::WaitParent { .. } => "wait-parent".into(),
             Step::WaitSocket { .. } => "wait-socket".into(),
+            Step::LeadLost { restarts_left } => format!("lead-lost {restarts_left}"),
             Step::Launch(_) => "launch".into(),
             Step::PublishArchive { .. } => "publish-archive".into(),
             Step::Stay => "stay".into(),
@@ -417,4 +418,13 @@ proptest! {
             }
         }
     }
+}
+
+#[test]
+fn in_place_of_a_lead_that_was_lost_nothing_of_the_users_runs() {
+    let spec = spec("size = 2\n[runner]\nprogram = { mode = 'submit', words = ['job'] }\nsnippets = { pre = 'echo' }");
+    let lost = |index, restarts_left| Facts { earlier_pods: 1, restarts_left, ..facts(index) };
+    assert_eq!(outline(&run(&spec, &lost(0, 0))), ["lead-lost 0"]);
+    assert_eq!(outline(&run(&spec, &lost(0, 2))), ["lead-lost 2"]);
+    assert_eq!(run(&spec, &lost(1, 0)).steps, run(&spec, &facts(1)).steps, "a follower is replaced as it was");
 }
