@@ -14,6 +14,7 @@ use crate::install::{Installed, install};
 use crate::log::{Format, Log};
 use crate::people::{self, Place, Shell};
 use crate::plan::ContainerRole;
+use crate::runtime::end_when_told;
 use crate::{dry_run, execute, restful, run, view, wrap};
 
 /// The entrypoint of a Flux MiniCluster's pods.
@@ -34,10 +35,10 @@ pub struct Cli {
 
 const EXIT_CODES: &str = "\
 Exit codes of run and sidecar: those of the program (128 + n for signal n, 127 not found, 126 not executable).
-Where the agent itself fails, with one line on standard error and in the pod's termination message:
+Where the agent itself fails, with one line on standard error (the pod's termination message says who ended it):
   240 spec-unreadable   241 spec-invalid      242 view-missing    243 parent-unreachable  244 user-failed
   245 write-failed      246 curve-unreadable  247 shell-missing   248 broker-failed       249 internal
-  239 lead-lost";
+  239 lead-lost; 238: a follower that alone was told to stop";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -185,9 +186,9 @@ struct Entrypoint {
     /// A follower takes the lead for ended when its name has been gone for so many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30)]
     lead_gone: u64,
-    /// A follower gives up on a lead that was there and has not answered for so many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 300)]
-    lead_silent: u64,
+    /// A follower gives up on a lead that was there and has not answered for so many seconds [default: wait for ever]
+    #[arg(long, value_name = "SECONDS")]
+    lead_silent: Option<u64>,
     /// Read and write below this folder
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     root: PathBuf,
@@ -206,7 +207,7 @@ impl Entrypoint {
             parent_deadline: self.parent_deadline.map(Duration::from_secs),
             restarts_left: self.restarts_left,
             lead_gone: Duration::from_secs(self.lead_gone),
-            lead_silent: Duration::from_secs(self.lead_silent),
+            lead_silent: self.lead_silent.map(Duration::from_secs),
         };
         run::run(&options, &container)
     }
@@ -245,14 +246,14 @@ impl Cli {
             Command::Completions { shell } => {
                 write_out(&people::script(shell, &<Cli as clap::CommandFactory>::command()))
             }
-            Command::Time { label, command } => finish(wrap::time(&label, &command)),
-            Command::Batch { events, command } => finish(wrap::batch(&command, events)),
-            Command::Diagnostics => finish(wrap::diagnostics()),
-            Command::Accounting { database, users, command } => finish(wrap::accounting(&database, &users, &command)),
-            Command::Restful(args) => finish(restful::restful(&args)),
+            Command::Time { label, command } => tell(wrap::time(&label, &command)),
+            Command::Batch { events, command } => tell(wrap::batch(&command, events)),
+            Command::Diagnostics => tell(wrap::diagnostics()),
+            Command::Accounting { database, users, command } => tell(wrap::accounting(&database, &users, &command)),
+            Command::Restful(args) => tell(restful::restful(&args)),
             Command::SnippetState { output, status, as_flux } => {
                 let reported = execute::state::report(&output, &status, &as_flux);
-                finish(
+                tell(
                     reported
                         .map(|()| 0)
                         .map_err(|error| Failure::internal(format!("failed to report the shell's state: {error}"))),
@@ -266,6 +267,7 @@ impl Cli {
 #[expect(clippy::disallowed_methods, reason = "wire up: reads the clock")]
 fn noted<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let begin = Instant::now();
+    end_when_told()?;
     let done = work()?;
     crate::timing::leave(&mount.to_string_lossy(), stage, begin);
     Ok(done)

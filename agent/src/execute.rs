@@ -22,8 +22,9 @@ use std::io;
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use flux_shared::exit::{Category, of_signal};
+use flux_shared::exit::{Category, REPLACE, of_signal};
 
+use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::log::Log;
 use crate::plan::{COMMAND, Content, Plan, Role, Step};
@@ -48,15 +49,14 @@ const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
 pub struct Options {
     /// Files are written below it.
     pub root: PathBuf,
-    pub termination_log: PathBuf,
     /// `terminationGracePeriodSeconds` of the pod, if it is known.
     pub grace_period: Option<Duration>,
     /// How long to wait for the parent at first. None: for ever.
     pub parent_deadline: Option<Duration>,
     /// How long the name of a lead that was there must be gone to count as its end.
     pub lead_gone: Duration,
-    /// How long a lead that was there may refuse or be silent.
-    pub lead_silent: Duration,
+    /// How long a lead that was there may refuse or be silent. None: for ever.
+    pub lead_silent: Option<Duration>,
 }
 
 impl Options {
@@ -83,6 +83,8 @@ pub struct Executor<'a> {
     log: Log,
     timed: bool,
     timeline: &'a mut Timeline,
+    /// What the steps find out about the container's end.
+    ending: &'a mut Ending,
 }
 
 /// Whether to go on.
@@ -95,7 +97,13 @@ enum Flow {
 }
 
 /// Executes `plan`; the container's exit code.
-pub async fn execute(plan: &Plan, options: Options, log: Log, timeline: &mut Timeline) -> Result<u8, Failure> {
+pub async fn execute(
+    plan: &Plan,
+    options: Options,
+    log: Log,
+    timeline: &mut Timeline,
+    ending: &mut Ending,
+) -> Result<u8, Failure> {
     let supervisor =
         Supervisor::new(log).map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
     let tag = match &plan.role {
@@ -112,8 +120,10 @@ pub async fn execute(plan: &Plan, options: Options, log: Log, timeline: &mut Tim
         log,
         timed: plan.log.timed,
         timeline,
+        ending,
     };
     let result = executor.all_steps(plan).await;
+    executor.ending.stopped = executor.supervisor.first_stop();
     if let Some(shell) = executor.shell.take() {
         let _ = shell.end(&mut executor.supervisor).await;
     }
@@ -128,7 +138,7 @@ impl Executor<'_> {
                 && let Some(signal) = self.supervisor.stop_wanted()
             {
                 self.log.info("stop", &format!("told to stop (signal {signal})"));
-                return Ok(of_signal(signal));
+                return Ok(stop_code(&plan.role, signal));
             }
             if planned.step == Step::Stay && code.is_some_and(|code| code != 0) {
                 break;
@@ -141,6 +151,7 @@ impl Executor<'_> {
                 Err(failure) => match code {
                     Some(code @ 1..) => {
                         self.log.failure(&failure);
+                        self.ending.note(failure.sentences());
                         return Ok(code);
                     }
                     _ => return Err(failure),
@@ -289,13 +300,17 @@ impl Executor<'_> {
                 self.log.info(name, &format!("the snippet {name} ended with code {status}"));
             }
             Outcome::Ended(0) => {
-                self.log.info(name, &format!("the snippet {name} ended the entrypoint with code 0"));
+                let line = format!("the snippet {name} ended the entrypoint with code 0");
+                self.log.info(name, &line);
+                self.ending.snippet = Some(name.to_owned());
+                self.ending.note(line);
                 return Ok(Flow::Exit(0));
             }
             Outcome::Ended(code) => {
                 let line = format!("the snippet {name} ended the entrypoint with code {code}{}", said());
                 self.log.error(name, &line);
-                crate::failure::write_termination(&self.options.termination_log, &format!("flux-agent: {line}"));
+                self.ending.snippet = Some(name.to_owned());
+                self.ending.note(line);
                 return Ok(Flow::Exit(code));
             }
         }
@@ -308,7 +323,8 @@ impl Executor<'_> {
         let mut parent = Parent::new(host, port, &self.options.root);
         let waited = self.supervisor.unless_stopped(parent.wait(self.log, self.options.parent_deadline)).await;
         let reached = match waited.map_err(wait_failed)? {
-            Err(signal) => return self.stopped_while_waiting(signal).map(Flow::Exit),
+            // Whether the lead stays is not known; if it does, another pod may come in place of this one.
+            Err(_) => return Ok(Flow::Exit(REPLACE)),
             Ok(Err(missing)) => return Err(launch::unreachable_parent(host, &missing)),
             Ok(Ok(reached)) => reached,
         };
@@ -327,6 +343,11 @@ impl Executor<'_> {
             Err(signal) => Ok(Flow::Exit(of_signal(signal))),
         }
     }
+}
+
+/// What a container that was told to stop before its program ran ends with.
+fn stop_code(role: &Role, signal: i32) -> u8 {
+    if *role == Role::Follower { REPLACE } else { of_signal(signal) }
 }
 
 /// Lets `work` go on, and says ever more rarely that it does.

@@ -43,9 +43,22 @@ impl Failure {
         Failure::new(Category::WriteFailed, cause, remedy)
     }
 
-    /// Appends the line to the pod's termination message, if there is one to write to. Never fails.
+    /// The line becomes the container's termination message, if there is one to write to. Never fails.
     pub fn report(&self, termination_log: &Path) {
         write_termination(termination_log, &self.to_string());
+    }
+
+    /// Cause and remedy, a sentence each.
+    pub fn sentences(&self) -> String {
+        let cause = self.cause.replace('\n', " ");
+        match self.remedy.as_str() {
+            "" => format!("{cause}."),
+            remedy => {
+                let (first, rest) = remedy.split_at(remedy.chars().next().map_or(0, char::len_utf8));
+                let end = if rest.ends_with('?') { "" } else { "." };
+                format!("{cause}. {}{rest}{end}", first.to_uppercase())
+            }
+        }
     }
 }
 
@@ -72,16 +85,7 @@ pub fn without_number(text: &str) -> &str {
 
 impl fmt::Display for Failure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let cause = self.cause.replace('\n', " ");
-        write!(f, "flux-agent: {}: {cause}.", self.category.name())?;
-        match self.remedy.as_str() {
-            "" => Ok(()),
-            remedy => {
-                let (first, rest) = remedy.split_at(remedy.chars().next().map_or(0, char::len_utf8));
-                let end = if rest.ends_with('?') { "" } else { "." };
-                write!(f, " {}{rest}{end}", first.to_uppercase())
-            }
-        }
+        write!(f, "flux-agent: {}: {}", self.category.name(), self.sentences())
     }
 }
 

@@ -7,6 +7,7 @@
 mod cli;
 mod dry_run;
 mod elf;
+mod ending;
 mod execute;
 mod facts;
 mod failure;

@@ -221,10 +221,18 @@ pub enum AtEnd {
     Exit,
     /// The same, but 0 after a stop is 128 and the signal: people worked in it, and nothing was completed.
     ExitUnlessStopped,
-    /// 0 ends the container; otherwise again with backoff, unless the lead has ended (then 0 as well).
-    RestartFollower { limit: u32 },
-    /// The container ends with 0, whatever the code.
-    Complete,
+    /// 0 ends the container; otherwise again with backoff, unless the lead has ended (then 0 as well). With `again` the
+    /// lead may start again in its pod: the container then waits for it, and ends when it is told to stop.
+    RestartFollower {
+        limit: u32,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        again: bool,
+    },
+    /// The same, but one that has joined is not started again: the container ends with 0.
+    Complete {
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        again: bool,
+    },
 }
 
 /// How a variable changes.

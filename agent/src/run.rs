@@ -11,9 +11,10 @@ use std::time::Duration;
 
 use flux_shared::agent_spec::AgentSpec;
 
+use crate::ending::Ending;
 use crate::execute::{self, execute};
 use crate::facts::Facts;
-use crate::failure::{Failure, without_number};
+use crate::failure::{Failure, without_number, write_termination};
 use crate::log::{Format, Log};
 use crate::plan::{ContainerRole, Plan, Role};
 use crate::timing::Timeline;
@@ -30,30 +31,35 @@ pub struct Options {
     /// How often the whole MiniCluster may still start anew.
     pub restarts_left: u32,
     pub lead_gone: Duration,
-    pub lead_silent: Duration,
+    pub lead_silent: Option<Duration>,
 }
 
 /// The container's exit code.
 pub fn run(options: &Options, container: &ContainerRole) -> u8 {
-    let mut timeline = Timeline::start();
-    match crate::runtime::block_on(Box::pin(entrypoint(options, container, &mut timeline))) {
-        Ok(code) => code,
-        Err(failure) => {
-            Log::new(options.format, false).failure(&failure);
-            failure.report(&options.termination_log);
-            failure.category.code()
-        }
+    tell_panics(options);
+    let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
+    let result = crate::runtime::block_on(Box::pin(entrypoint(options, container, &mut timeline, &mut ending)));
+    if let Err(failure) = &result {
+        Log::new(options.format, false).failure(failure);
     }
+    let termination = ending.termination(&result);
+    write_termination(&options.termination_log, &termination.encode());
+    termination.code
 }
 
-async fn entrypoint(options: &Options, container: &ContainerRole, timeline: &mut Timeline) -> Result<u8, Failure> {
+async fn entrypoint(
+    options: &Options,
+    container: &ContainerRole,
+    timeline: &mut Timeline,
+    ending: &mut Ending,
+) -> Result<u8, Failure> {
     let begin = std::time::Instant::now();
     let (plan, mount) = plan(options, container)?;
     timeline.add_earlier(&options.root, &mount);
     timeline.record("plan", begin);
     let log = Log::new(options.format, plan.log.quiet);
     greet(log, &plan);
-    let result = execute(&plan, options.for_execute(), log, timeline).await;
+    let result = execute(&plan, options.for_execute(), log, timeline, ending).await;
     let role = match plan.role {
         Role::Lead => "lead",
         Role::Follower => "follower",
@@ -65,6 +71,28 @@ async fn entrypoint(options: &Options, container: &ContainerRole, timeline: &mut
     };
     timeline.report(log, role, code);
     result
+}
+
+/// A panic is a defect, and leaves a word like any other failure, whatever the build does at one.
+fn tell_panics(options: &Options) {
+    let (format, termination_log) = (options.format, options.termination_log.clone());
+    std::panic::set_hook(Box::new(move |panic| {
+        let place = panic.location().map_or(String::new(), |place| format!(" at {}:{}", place.file(), place.line()));
+        let words = panic.payload();
+        let text = words.downcast_ref::<&str>().copied().or(words.downcast_ref::<String>().map(String::as_str));
+        let why = text.unwrap_or("no reason given");
+        let failure = Failure::internal(format!("flux-agent panicked{place}: {why}"));
+        Log::new(format, false).failure(&failure);
+        let termination = Ending::default().termination(&Err(failure));
+        write_termination(&termination_log, &termination.encode());
+        // An abort would have another code, and as process 1 none that can be foretold.
+        std::process::exit(termination.code.into());
+    }));
+    #[cfg(debug_assertions)]
+    #[expect(clippy::panic, reason = "only the tests' builds know how to, for their test of what it leaves")]
+    if std::env::var_os("FLUX_AGENT_PANIC").is_some() {
+        panic!("as the test wished");
+    }
 }
 
 /// The plan, and where the pod's volume is.
@@ -109,7 +137,6 @@ impl Options {
     fn for_execute(&self) -> execute::Options {
         execute::Options {
             root: self.root.clone(),
-            termination_log: self.termination_log.clone(),
             grace_period: self.grace_period,
             parent_deadline: self.parent_deadline,
             lead_gone: self.lead_gone,

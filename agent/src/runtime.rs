@@ -3,6 +3,9 @@
 
 use std::pin::Pin;
 
+use flux_shared::exit::of_signal;
+use nix::sys::signal::{SigSet, Signal};
+
 use crate::failure::Failure;
 use crate::supervise::signals;
 
@@ -19,6 +22,20 @@ pub fn block_on(work: Work) -> Result<u8, Failure> {
 pub fn look(work: Work) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().map_err(failed)?;
     runtime.block_on(work)
+}
+
+/// A stop signal ends this process at once, also as PID 1, which the kernel would keep from it: for what may be killed at
+/// any moment. Before any other thread.
+pub fn end_when_told() -> Result<(), Failure> {
+    let mut stops = SigSet::empty();
+    [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP].into_iter().for_each(|signal| stops.add(signal));
+    stops.thread_block().map_err(|error| failed(error.into()))?;
+    let wait = move || {
+        if let Ok(signal) = stops.wait() {
+            std::process::exit(of_signal(signal as i32).into());
+        }
+    };
+    std::thread::Builder::new().stack_size(64 << 10).spawn(wait).map(drop).map_err(failed)
 }
 
 fn failed(error: std::io::Error) -> Failure {

@@ -9,6 +9,7 @@
 //! A child leads a process group of its own and has the terminal, where there is one, as long as it runs.
 #![expect(clippy::disallowed_methods, reason = "act: starts and ends processes; with all below it")]
 
+pub mod orphans;
 pub mod output;
 pub mod program;
 pub mod raw;
@@ -103,6 +104,8 @@ pub struct Ended {
     pub passed_on: bool,
     /// The parent broker was lost, so the agent ended the child.
     pub lost: Option<Missing>,
+    /// It was connected to its parent, as far as is known.
+    pub joined: bool,
     pub first_output: Option<Instant>,
 }
 
@@ -111,6 +114,7 @@ pub struct Ended {
 pub struct Supervisor {
     signals: Signals,
     events: VecDeque<Event>,
+    first_stop: Option<Instant>,
     terminal: bool,
     log: Log,
 }
@@ -126,7 +130,13 @@ impl Supervisor {
         if std::process::id() != 1 {
             nix::sys::prctl::set_child_subreaper(true)?;
         }
-        Ok(Supervisor { signals: Signals::new()?, events: VecDeque::new(), terminal: terminal::is_ours(), log })
+        let (signals, events) = (Signals::new()?, VecDeque::new());
+        Ok(Supervisor { signals, events, first_stop: None, terminal: terminal::is_ours(), log })
+    }
+
+    /// When this process was told to stop for the first time.
+    pub fn first_stop(&self) -> Option<Instant> {
+        self.first_stop
     }
 
     /// Children may be given the terminal.
@@ -158,7 +168,12 @@ impl Supervisor {
             // Ours: a write to a closed pipe. The kernel's: a background read or write, which is blocked anyway.
             libc::SIGPIPE if received.by_self => None,
             libc::SIGTTIN | libc::SIGTTOU if received.by_kernel => None,
-            _ => Some(Event::Signal(received)),
+            number => {
+                if is_stop(number) {
+                    self.first_stop.get_or_insert_with(Instant::now);
+                }
+                Some(Event::Signal(received))
+            }
         }
     }
 
@@ -225,7 +240,15 @@ impl Supervisor {
         if let Some(copier) = copier {
             self.drain(copier).await?;
         }
-        Ok(Ended { end, at, stopped: stopping.since, passed_on: stopping.passed_on, lost: stopping.lost, first_output })
+        Ok(Ended {
+            end,
+            at,
+            stopped: stopping.since,
+            passed_on: stopping.passed_on,
+            lost: stopping.lost,
+            joined: watch.was_connected(),
+            first_output,
+        })
     }
 
     fn pass_on(&mut self, received: Received, child: &Child, policy: &Policy<'_>, stopping: &mut Stopping) {

@@ -78,6 +78,9 @@ pub struct AgentSpec {
     /// Ask for `quorum` nodes at least, not for all of `size` (set when a minimum size is given).
     #[serde(default, skip_serializing_if = "is_false")]
     pub elastic: bool,
+    /// Whether the kubelet starts a container again that has failed, as the pod's own `restartPolicy` says.
+    #[serde(default, skip_serializing_if = "RestartPolicy::is_never")]
+    pub restart_policy: RestartPolicy,
     /// Where Flux's files are, in every container.
     #[serde(default = "mount_path")]
     pub mount_path: String,
@@ -105,6 +108,23 @@ pub struct AgentSpec {
     /// Containers beside it whose entrypoint is the agent, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sidecars: BTreeMap<String, Sidecar>,
+}
+
+/// Whether the kubelet starts a container again that has failed.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+pub enum RestartPolicy {
+    /// No: the program starts once.
+    #[default]
+    Never,
+    /// Yes: a program that has failed runs again, in the same pods.
+    OnFailure,
+}
+
+impl RestartPolicy {
+    fn is_never(&self) -> bool {
+        *self == RestartPolicy::Never
+    }
 }
 
 /// The view that brings Flux.

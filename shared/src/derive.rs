@@ -1,6 +1,6 @@
 //! A valid MiniCluster becomes the AgentSpec of its pods. Pure and total: the operator writes the result, `dry-run` explains it.
 
-use crate::agent_spec::{AgentSpec, Flux, Network, Restful, Runner, VERSION, View};
+use crate::agent_spec::{AgentSpec, Flux, Network, RestartPolicy, Restful, Runner, VERSION, View};
 use crate::validate::ValidMiniCluster;
 
 /// The spec of the cluster's pods.
@@ -14,6 +14,10 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
         quorum: cluster.min_size,
         tasks: cluster.tasks,
         elastic: cluster.min_size.is_some_and(|min| min < cluster.size),
+        restart_policy: match cluster.pod.restart_policy.as_deref() {
+            Some("OnFailure") => RestartPolicy::OnFailure,
+            _ => RestartPolicy::Never,
+        },
         mount_path: cluster.view.mount_path.clone(),
         archive: cluster.archive.clone(),
         view: View {

@@ -260,9 +260,15 @@ fn launch_notes(launch: &Launch) -> String {
         AtEnd::ExitUnlessStopped => {
             "its exit code is the container's; 0 after a stop (SIGTERM) is 143, since nothing was completed".into()
         }
-        AtEnd::Complete => "then the container ends with 0".into(),
-        AtEnd::RestartFollower { limit } => {
+        AtEnd::Complete { again: false } => "once it has joined, its end ends the container with 0".into(),
+        AtEnd::Complete { again: true } => {
+            "once it has joined, its failure ends the container with 0; after the lead's end it waits for the lead's next attempt".into()
+        }
+        AtEnd::RestartFollower { limit, again: false } => {
             format!("a failure is tried again, {limit} times at most; 0, or the lead's end, ends the container with 0")
+        }
+        AtEnd::RestartFollower { limit, again: true } => {
+            format!("a failure is tried again, {limit} times at most; after 0, or the lead's end, it waits for the lead's next attempt")
         }
     });
     notes.join("; ")

@@ -1,28 +1,35 @@
 //! Starts the program of a plan, supervises it, and says what its end means for the container.
 
+use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use flux_shared::exit::{Category, NOT_FOUND};
+use flux_shared::exit::{Category, NOT_FOUND, REPLACE, of_signal};
 use nix::unistd::{Gid, Uid};
 
-use super::Executor;
 use super::session::LIMITS;
+use super::{Executor, wait_failed};
 use crate::failure::Failure;
 use crate::glibc::Libc;
-use crate::plan::{AtEnd, Launch, Owner, Stdout};
+use crate::log::Log;
+use crate::plan::{AtEnd, COMMAND, Launch, Owner, Stdout};
 use crate::supervise::program::{Found, Output, Program, StartError, find};
 use crate::supervise::raw::ChildSetup;
-use crate::supervise::{End, Ended, Hold, Policy, Target};
+use crate::supervise::{End, Ended, Hold, Policy, Target, orphans};
 use crate::timing::flux_time;
 use crate::wait::states::States;
 use crate::wait::staying::Staying;
-use crate::wait::{Missing, Parent};
+use crate::wait::{Missing, Parent, Reporter};
 
 /// Pauses between two starts of a follower's broker.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// How long a lead may take to be down before a follower that stays takes its port for that of the next attempt.
+const WAY_DOWN: Duration = Duration::from_secs(30);
+const LOOK_WHETHER_DOWN: Duration = Duration::from_millis(200);
+/// States of a broker that has joined.
+const JOINED: [&str; 4] = ["config-sync", "init", "quorum", "run"];
 /// A broker that was up for this long had a good start: earlier failures no longer count.
 const GOOD_RUN: Duration = Duration::from_secs(60);
 
@@ -42,63 +49,91 @@ impl Executor<'_> {
                 Ok(Ended { end: End::Exited(0), stopped: Some((signal, _)), .. })
                     if launch.at_end == AtEnd::ExitUnlessStopped =>
                 {
-                    Ok(flux_shared::exit::of_signal(signal))
+                    Ok(of_signal(signal))
                 }
                 Ok(ended) => Ok(self.tell_end(launch, ended.end)),
             },
-            AtEnd::Complete => self.launch_once(launch).await.map(|_| 0),
-            AtEnd::RestartFollower { limit } => self.launch_follower(launch, limit).await,
+            AtEnd::RestartFollower { limit, again } => self.launch_follower(launch, Some(limit), again).await,
+            AtEnd::Complete { again } => self.launch_follower(launch, None, again).await,
         }
     }
 
-    async fn launch_follower(&mut self, launch: &Launch, limit: u32) -> Result<u8, Failure> {
+    /// A follower's broker until the instance has ended. Without a limit one that has joined is never started again.
+    /// `again`: the lead may start again in its pod, and so this one waits for it.
+    async fn launch_follower(&mut self, launch: &Launch, limit: Option<u32>, again: bool) -> Result<u8, Failure> {
         let (mut failures, mut pause) = (0, FIRST_PAUSE);
         loop {
             let begin = Instant::now();
-            let (why, last_code) = match self.launch_once(launch).await? {
+            let others = orphans::children();
+            let ended = match self.launch_once(launch).await? {
                 Err(code) => return Ok(code),
-                Ok(ended) => match judge(&ended) {
-                    Verdict::Done(code) => return Ok(code),
-                    Verdict::Again(why) => (why, ended.end.code()),
-                },
+                Ok(ended) => ended,
             };
+            self.end_orphans(&others).await?;
+            let why = match judge(&ended) {
+                Verdict::Done(code) if !again || self.supervisor.first_stop().is_some() => return Ok(code),
+                Verdict::Done(_) => match self.next_attempt().await? {
+                    Some(code) => return Ok(code),
+                    None => {
+                        (failures, pause) = (0, FIRST_PAUSE);
+                        continue;
+                    }
+                },
+                Verdict::Again(why) => why,
+            };
+            if self.supervisor.first_stop().is_some() {
+                return Ok(REPLACE);
+            }
             if begin.elapsed() >= GOOD_RUN {
                 (failures, pause) = (0, FIRST_PAUSE);
             }
             failures += 1;
-            if failures > limit {
-                let cause = format!("the broker failed {failures} times in a row, at last with code {last_code}");
-                return Err(Failure::new(Category::BrokerFailed, cause, "look at the broker's own messages above"));
+            match limit {
+                None if ended.joined => return Ok(0),
+                None => return Err(never_joined(&why)),
+                Some(limit) if failures > limit => return Err(kept_failing(failures, ended.end.code())),
+                Some(limit) => {
+                    let pause = pause.as_secs();
+                    self.log.info("broker", &format!("{why}; starting it again in {pause} s ({failures} of {limit})"));
+                }
             }
-            self.log
-                .info("broker", &format!("{why}; starting it again in {} s ({failures} of {limit})", pause.as_secs()));
-            if let Err(signal) = self.pause(pause).await? {
-                return self.stopped_while_waiting(signal);
+            if self.pause(pause).await?.is_err() {
+                return Ok(REPLACE);
             }
             pause = (pause * 2).min(LONGEST_PAUSE);
-            if let Some(code) = self.parent_again().await? {
+            if let Some(code) = self.parent_again(again).await? {
                 return Ok(code);
             }
         }
     }
 
     async fn pause(&mut self, pause: Duration) -> Result<Result<(), i32>, Failure> {
-        let waited = self.supervisor.unless_stopped(tokio::time::sleep(pause)).await;
-        waited.map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
+        self.supervisor.unless_stopped(tokio::time::sleep(pause)).await.map_err(wait_failed)
+    }
+
+    /// What a broker that was killed has left running must not run on beside the next one.
+    async fn end_orphans(&mut self, others: &BTreeSet<i32>) -> Result<(), Failure> {
+        let count = orphans::end(&mut self.supervisor, others).await.map_err(wait_failed)?;
+        if count > 0 {
+            self.log.info("broker", &format!("killed {count} processes that the broker had left"));
+        }
+        Ok(())
     }
 
     /// Waits for the parent of a broker that failed. Some code: there is nothing to wait for any more.
     ///
     /// A lead that ended for good leaves DNS (a headless Service forgets a pod that has ended); one that restarts is in
     /// DNS and refuses, or is away for as long as the Job needs for a new pod. So a missing name counts as the end
-    /// after a while, a refusal only as a failure that the Job may retry, after a long while.
-    async fn parent_again(&mut self) -> Result<Option<u8>, Failure> {
+    /// after a while, unless the lead may start `again`; a refusal only where a bound was asked for.
+    async fn parent_again(&mut self, again: bool) -> Result<Option<u8>, Failure> {
         let Some(mut parent) = self.parent.take() else { return Ok(None) };
-        let waited = self.supervisor.unless_stopped(await_return(&mut parent, &self.options)).await;
+        let gone = (!again).then_some(self.options.lead_gone);
+        let waited = await_return(&mut parent, gone, self.options.lead_silent, self.log);
+        let waited = self.supervisor.unless_stopped(waited).await;
         let host = parent.host.clone();
         self.parent = Some(parent);
-        match waited.map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))? {
-            Err(signal) => self.stopped_while_waiting(signal).map(Some),
+        match waited.map_err(wait_failed)? {
+            Err(_) => Ok(Some(REPLACE)),
             Ok(Ok(())) => Ok(None),
             Ok(Err(missing)) if missing.is_name_gone() => {
                 self.log.info("stop", "the lead has ended: its name is gone");
@@ -108,10 +143,31 @@ impl Executor<'_> {
         }
     }
 
+    /// After the end of an instance whose lead may start again: until it is there. Some code: told to stop meanwhile.
+    async fn next_attempt(&mut self) -> Result<Option<u8>, Failure> {
+        self.log.info("stop", "the instance has ended; this pod stays for the lead's next attempt");
+        let log = self.log;
+        let Some(mut parent) = self.parent.take() else {
+            return Ok(self.pause(FIRST_PAUSE).await?.is_err().then_some(0));
+        };
+        let waited = async {
+            // The lead of old may still be on its way down, and would turn a new follower away.
+            let begin = Instant::now();
+            while begin.elapsed() < WAY_DOWN && parent.probe().await.is_ok() {
+                tokio::time::sleep(LOOK_WHETHER_DOWN).await;
+            }
+            let _ = parent.wait(log, None).await;
+        };
+        let waited = self.supervisor.unless_stopped(waited).await.map_err(wait_failed)?;
+        self.parent = Some(parent);
+        Ok(waited.is_err().then_some(0))
+    }
+
     /// Starts the program once. The inner error is an exit code: it did not start, or must not any more.
     async fn launch_once(&mut self, launch: &Launch) -> Result<Result<Ended, u8>, Failure> {
+        let is_follower = !matches!(launch.at_end, AtEnd::Exit | AtEnd::ExitUnlessStopped);
         if let Some(signal) = self.supervisor.stop_wanted() {
-            return Ok(Err(flux_shared::exit::of_signal(signal)));
+            return Ok(Err(if is_follower { REPLACE } else { of_signal(signal) }));
         }
         let argv: Vec<OsString> = launch.argv.iter().map(|word| self.session.resolve(word)).collect();
         let begin = Instant::now();
@@ -119,7 +175,6 @@ impl Executor<'_> {
             Ok(child) => child,
             Err(error) => return Ok(Err(self.did_not_start(&error))),
         };
-        let is_follower = !matches!(launch.at_end, AtEnd::Exit | AtEnd::ExitUnlessStopped);
         let bound = self.options.hold();
         let socket = socket_of(&argv).map(|path| self.files.at(path));
         let staying = (!is_follower).then(Staying::default);
@@ -135,9 +190,15 @@ impl Executor<'_> {
             staying: staying.as_ref(),
         };
         let ended = self.supervisor.run(child, policy).await;
-        let ended =
-            ended.map_err(|error| Failure::internal(format!("failed to supervise {}: {error}", launch.label)))?;
+        let mut ended =
+            ended.map_err(|error| Failure::internal(format!("failed to supervise {}: {error}", called(launch))))?;
         let states = states.map(States::end).unwrap_or_default();
+        if !states.is_empty() {
+            ended.joined = states.iter().any(|(name, _)| JOINED.contains(&name.as_str()));
+        }
+        if launch.at_end == AtEnd::Exit {
+            self.ending.program = Some((ended.end.code(), down(&states).unwrap_or(ended.at)));
+        }
         for (stage, from, to) in stages(begin, &states, &ended) {
             self.timeline.record_until(stage, from, to);
         }
@@ -196,16 +257,13 @@ impl Executor<'_> {
         }
     }
 
-    /// A failed program is named in the termination message; its code is passed on as it is.
-    fn tell_end(&self, launch: &Launch, end: End) -> u8 {
+    /// A program's code is passed on as it is.
+    fn tell_end(&mut self, launch: &Launch, end: End) -> u8 {
         let code = end.code();
-        if code != 0 {
-            let why = self.unfit(launch, end).map_or(String::new(), |why| format!(": {why}"));
-            let line = format!("the program ended with code {code}{why}");
-            crate::failure::write_termination(&self.options.termination_log, &line);
-            if !why.is_empty() {
-                self.log.plain("broker", &format!("flux-agent: {line}"));
-            }
+        if let Some(why) = self.unfit(launch, end) {
+            let line = format!("the program ended with code {code}: {why}");
+            self.log.plain("broker", &format!("flux-agent: {line}"));
+            self.ending.note(line);
         }
         code
     }
@@ -222,7 +280,7 @@ impl Executor<'_> {
 
     fn did_not_start(&mut self, error: &StartError) -> u8 {
         self.log.plain("broker", &format!("flux-agent: {error}"));
-        crate::failure::write_termination(&self.options.termination_log, &format!("flux-agent: {error}"));
+        self.ending.note(error.to_string());
         error.code
     }
 
@@ -231,14 +289,8 @@ impl Executor<'_> {
             self.log.plain("time", &flux_time(launch.label, ended.at.duration_since(begin)));
         }
         if let End::Signaled(signal) = ended.end {
-            self.log.info("broker", &format!("{} was ended by signal {signal}", launch.label));
+            self.log.info("broker", &format!("{} was ended by signal {signal}", called(launch)));
         }
-    }
-
-    /// A stop before the broker runs. The codes tell the Job to count it and make the pod anew, if it goes on at all.
-    pub(super) fn stopped_while_waiting(&self, signal: i32) -> Result<u8, Failure> {
-        let cause = format!("told to stop (signal {signal}) while waiting for the parent broker");
-        Err(Failure::new(Category::ParentUnreachable, cause, ""))
     }
 }
 
@@ -253,7 +305,7 @@ fn socket_of(argv: &[OsString]) -> Option<&str> {
 fn stages(begin: Instant, states: &[(String, Instant)], ended: &Ended) -> Vec<(&'static str, Instant, Instant)> {
     let at = |names: &[&str]| states.iter().find(|(name, _)| names.contains(&name.as_str())).map(|(_, at)| *at);
     let run = at(&["run"]);
-    let down = at(&["cleanup", "shutdown", "finalize", "goodbye"]);
+    let down = down(states);
     let told = ended.stopped.map(|(_, at)| at);
     let stop = [down, told].into_iter().flatten().min();
     let last = stop.unwrap_or(ended.at);
@@ -270,6 +322,17 @@ fn stages(begin: Instant, states: &[(String, Instant)], ended: &Ended) -> Vec<(&
     marks.iter().zip(ends).map(|((name, from), to)| (*name, *from, to.max(*from))).collect()
 }
 
+/// When a broker's way down began.
+fn down(states: &[(String, Instant)]) -> Option<Instant> {
+    let names = ["cleanup", "shutdown", "finalize", "goodbye"];
+    states.iter().find(|(name, _)| names.contains(&name.as_str())).map(|(_, at)| *at)
+}
+
+/// What a launched program is called in messages.
+fn called(launch: &Launch) -> &'static str {
+    if launch.label == COMMAND { "the command" } else { "the broker" }
+}
+
 /// What the end of a follower's broker means.
 fn judge(ended: &Ended) -> Verdict {
     match (ended.end, &ended.lost, ended.stopped) {
@@ -277,17 +340,24 @@ fn judge(ended: &Ended) -> Verdict {
         (End::Exited(0), None, _) if !ended.passed_on => Verdict::Done(0),
         (_, Some(_), Some(_)) => Verdict::Done(0),
         // This pod alone is to go, the instance goes on: not a success of its index.
-        (_, None, Some(_)) => Verdict::Done(Category::BrokerFailed.code()),
+        (_, None, Some(_)) => Verdict::Done(REPLACE),
         (_, Some(missing), None) => Verdict::Again(format!("the parent broker was lost ({missing})")),
         (End::Exited(code), None, None) => Verdict::Again(format!("the broker ended with code {code}")),
         (End::Signaled(signal), None, None) => Verdict::Again(format!("the broker was ended by signal {signal}")),
     }
 }
 
-/// Until the parent answers again; the error says that it won't.
-async fn await_return(parent: &mut Parent, options: &super::Options) -> Result<(), Missing> {
+/// Until the parent answers again; the error says that it won't: its name has been `gone` for so long, or it has been
+/// `silent`.
+async fn await_return(
+    parent: &mut Parent,
+    gone: Option<Duration>,
+    silent: Option<Duration>,
+    log: Log,
+) -> Result<(), Missing> {
     let mut backoff = crate::wait::Backoff::default();
     let begin = Instant::now();
+    let mut report = Reporter::new(begin);
     let mut gone_since = None;
     loop {
         let missing = match parent.probe().await {
@@ -298,12 +368,23 @@ async fn await_return(parent: &mut Parent, options: &super::Options) -> Result<(
         if name_gone.is_none() {
             gone_since = None;
         }
-        if name_gone.is_some_and(|since| since.elapsed() >= options.lead_gone) || begin.elapsed() >= options.lead_silent
-        {
+        let is_longer = |since: Instant, bound: Option<Duration>| bound.is_some_and(|bound| since.elapsed() >= bound);
+        if name_gone.is_some_and(|since| is_longer(since, gone)) || is_longer(begin, silent) {
             return Err(missing);
         }
+        report.tick(log, &parent.host, &missing.to_string());
         tokio::time::sleep(backoff.next(Duration::from_secs(1))).await;
     }
+}
+
+fn never_joined(why: &str) -> Failure {
+    let cause = format!("{why} before it had joined its lead");
+    Failure::new(Category::BrokerFailed, cause, "look at the broker's own messages in the log")
+}
+
+fn kept_failing(failures: u32, code: u8) -> Failure {
+    let cause = format!("the broker failed {failures} times in a row, at last with code {code}");
+    Failure::new(Category::BrokerFailed, cause, "look at the broker's own messages in the log")
 }
 
 /// The failure of a parent that never answered.
@@ -342,7 +423,8 @@ mod tests {
     fn ended(end: End, stopped: bool, passed_on: bool, lost: bool) -> Ended {
         let at = Instant::now();
         let lost = lost.then(|| Missing::Port(([127, 0, 0, 1], 8050).into()));
-        Ended { end, at, stopped: stopped.then_some((15, at)), passed_on, lost, first_output: None }
+        let stopped = stopped.then_some((15, at));
+        Ended { end, at, stopped, passed_on, lost, joined: true, first_output: None }
     }
 
     #[test]
@@ -380,8 +462,8 @@ mod tests {
         assert_eq!(judge(&ended(Exited(0), false, false, false)), done(0), "dismissed");
         assert_eq!(judge(&ended(Exited(0), true, false, false)), done(0), "dismissed while told to stop");
         assert_eq!(judge(&ended(Exited(0), true, true, true)), done(0), "all go, the lead went first");
-        assert_eq!(judge(&ended(Exited(0), true, true, false)), done(248), "this pod alone goes");
-        assert_eq!(judge(&ended(Signaled(9), true, true, false)), done(248));
+        assert_eq!(judge(&ended(Exited(0), true, true, false)), done(REPLACE), "this pod alone goes");
+        assert_eq!(judge(&ended(Signaled(9), true, true, false)), done(REPLACE));
         for again in [
             ended(Exited(1), false, false, false),
             ended(Signaled(9), false, false, false),

@@ -1,5 +1,6 @@
 //! Every other rank: joins its parent, and ends when the instance does.
 
+use flux_shared::agent_spec::RestartPolicy;
 use flux_shared::words::Word;
 
 use super::{AtEnd, Launch, PlanError, Planned, Scene, Stdout, Step, hosts, options, runner, snippets, topology};
@@ -44,9 +45,10 @@ fn launch(scene: &Scene) -> Result<Planned, PlanError> {
     let argv = runner.prefix.iter().cloned();
     let argv = argv.chain(runner::flux_start(scene)?.into_iter().map(Word::Literal));
     let options = options::broker(scene, runner.interactive).into_iter().map(Word::Literal);
+    let again = scene.spec.restart_policy == RestartPolicy::OnFailure;
     let at_end = match scene.spec.flux.complete_workers {
-        true => AtEnd::Complete,
-        false => AtEnd::RestartFollower { limit: RESTART_LIMIT },
+        true => AtEnd::Complete { again },
+        false => AtEnd::RestartFollower { limit: RESTART_LIMIT, again },
     };
     let launch = Launch {
         label: "fluxstart",

@@ -39,6 +39,11 @@ impl Watch {
         !established_in(&self.proc_net, parent.port).is_empty()
     }
 
+    /// Whether a connection to the parent was seen.
+    pub fn was_connected(&self) -> bool {
+        self.seen
+    }
+
     /// Until the parent is lost; says what is missing. Safe to drop and call again.
     pub async fn lost(&mut self, parent: &mut Parent) -> Missing {
         loop {

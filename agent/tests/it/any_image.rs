@@ -3,7 +3,8 @@
 
 use flux_shared::exit::Category;
 
-use crate::image::{self, AGENT, Container, Ended, Image, What};
+use crate::image::{self, AGENT, Container, Ended, Image};
+use crate::live::termination_at;
 
 /// Flux itself is the one program that such an image has.
 const JOB: &str = "[runner.program]\nmode = 'submit'\nwords = ['/mnt/flux/view/bin/flux', 'version']\n";
@@ -102,10 +103,10 @@ fn an_image_whose_c_library_is_none_for_flux_is_told_so_with_the_remedy() {
         image.file("/mnt/flux/termination-log", 0o666, "");
         let command = [AGENT, "run", "--termination-log", "/mnt/flux/termination-log"];
         let ended = run(restricted(&image, 1000, &command));
-        let message = std::fs::read_to_string(image.at("/mnt/flux/termination-log")).unwrap();
+        let message = termination_at(&image.at("/mnt/flux/termination-log")).message;
         assert!(ended.code == code && message.contains(want), "{message}: {ended:?}");
         assert!(message.contains("glibc") && message.contains(": use a"), "{message}");
-        assert!(ended.stderr.contains(message.trim_end()), "{ended:?}");
+        assert!(ended.stderr.contains(message.trim_end_matches('.')), "{ended:?}");
     }
 }
 
@@ -131,10 +132,10 @@ fn what_needs_a_shell_says_so_in_one_line() {
             !line.contains('\n') && line.contains("flux-agent: shell-missing: failed to find a shell for"),
             "{line}"
         );
+        let message = termination_at(&image.at("/mnt/flux/termination-log")).message;
         let mut after = image.tree();
-        let message = after.remove("/mnt/flux/termination-log").unwrap().what;
-        let What::File(message) = message else { panic!("{message:?}") };
-        assert!(line.ends_with(String::from_utf8(message).unwrap().trim_end()), "{line}");
+        after.remove("/mnt/flux/termination-log");
+        assert!(line.ends_with(&message), "{line}");
         assert!(
             after.iter().all(|(path, node)| before.get(path) == Some(node)),
             "nothing was written before it was known"

@@ -2,9 +2,10 @@
 
 use flux_shared::exit::Category;
 use flux_shared::paths::SPEC_FILE;
+use flux_shared::termination::Ender;
 
 use crate::image::{Container, Image, run};
-use crate::live::{pod_image, run_words, text_of};
+use crate::live::{pod_image, run_words, termination_of};
 
 /// Runs a pod that must give up with `category`, and finds `words` in its line.
 fn gives_up(image: &Image, hostname: &str, more: &[&str], ids: (u32, u32), category: Category, words: &[&str]) {
@@ -19,7 +20,9 @@ fn gives_up(image: &Image, hostname: &str, more: &[&str], ids: (u32, u32), categ
     for word in words {
         assert!(lines[0].contains(word), "{word}: {}", lines[0]);
     }
-    assert_eq!(text_of(&image.at("/dev/termination-log")), format!("{}\n", lines[0]));
+    let told = termination_of(image);
+    assert_eq!((told.by, i32::from(told.code), told.category), (Ender::Agent, ended.code, Some(category)));
+    assert_eq!(format!("{start}{}", told.message), lines[0]);
 }
 
 const ROOT: (u32, u32) = (0, 0);
@@ -87,4 +90,16 @@ fn a_snippet_in_an_image_without_a_shell() {
         std::fs::remove_file(image.at("/usr/bin").join(shell)).unwrap();
     }
     gives_up(&image, "mc-0", &[], ROOT, Category::ShellMissing, &["init", "/bin/sh"]);
+}
+
+#[test]
+fn a_panic_leaves_a_word() {
+    let image = pod_image("", 1);
+    let command = run_words(&[]);
+    let mut container = Container::new(&image, "mc-0", &command);
+    container.environment.insert("FLUX_AGENT_PANIC".into(), "1".into());
+    let ended = run(&[container]).remove(0);
+    let told = termination_of(&image);
+    assert_eq!((ended.code, told.code, told.category), (249, 249, Some(Category::Internal)));
+    assert!(told.message.contains("as the test wished") && ended.stderr.contains(&told.message), "{ended:?}");
 }

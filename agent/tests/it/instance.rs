@@ -4,8 +4,11 @@
 use std::fs;
 use std::time::{Duration, Instant};
 
+use flux_shared::exit::REPLACE;
+use flux_shared::termination::{Ender, Termination};
+
 use crate::image::{AGENT, Container, Image, real_flux, run};
-use crate::live::{Network, Running, eventually, gate, pod_image, run_words, send, text_of};
+use crate::live::{Network, Running, eventually, gate, pod_image, run_words, send, termination_of};
 
 fn submit(script: &str) -> String {
     let script = serde_json::to_string(script).unwrap();
@@ -31,9 +34,10 @@ fn codes_and_signals_of_the_job_are_the_leads_and_followers_end_with_0() {
         let pods: Vec<Container> =
             images.iter().enumerate().map(|(at, image)| Container::new(image, &format!("mc-{at}"), &command)).collect();
         let ended = run(&pods);
-        assert_eq!((ended[0].code, ended[1].code), (code, 0), "{script}: {ended:?}");
-        let message = text_of(&images[0].at("/dev/termination-log"));
-        assert_eq!(message, if code == 0 { String::new() } else { format!("the program ended with code {code}\n") });
+        assert_eq!((ended[0].code, ended[1].code), (i32::from(code), 0), "{script}: {ended:?}");
+        let told = [termination_of(&images[0]), termination_of(&images[1])];
+        let want = Termination { program_code: Some(code), ..Termination::new(Ender::Program, code) };
+        assert_eq!(told, [want, Termination::new(Ender::Program, 0)]);
     }
 }
 
@@ -99,7 +103,8 @@ fn a_follower_that_alone_is_told_to_stop_leaves_soon_and_is_no_success() {
     let begin = Instant::now();
     pods[1].signal(15);
     let ended = pods.remove(1).end();
-    assert_eq!(ended.code, 248, "{}", ended.stderr);
+    assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
+    assert_eq!(termination_of(&images[1]), Termination::new(Ender::Stop, REPLACE));
     assert!(ended.stderr.contains("the lead stays, only this pod is to go"), "{}", ended.stderr);
     assert!(begin.elapsed() < Duration::from_secs(10), "{:?}", begin.elapsed());
 }
@@ -113,7 +118,8 @@ fn a_follower_of_a_lead_that_says_nothing_waits_for_its_bound() {
     let begin = Instant::now();
     pods[1].signal(15);
     let ended = pods.remove(1).end();
-    assert_eq!(ended.code, 248, "{}", ended.stderr);
+    assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
+    assert_eq!(termination_of(&images[1]), Termination::new(Ender::Stop, REPLACE));
     let held = begin.elapsed();
     assert!(held >= Duration::from_secs(8) && held < Duration::from_secs(12), "{held:?}");
 }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
+use flux_shared::termination::Termination;
 use nix::sys::signal::Signal::SIGKILL;
 
 use crate::image::{Container, Image, agent, enter, folder, stand_in};
@@ -261,8 +262,8 @@ impl Solo {
         serde_json::from_str(text.lines().next().unwrap()).unwrap()
     }
 
-    pub fn termination(&self) -> String {
-        text_of(&self.folder.path().join("termination"))
+    pub fn termination(&self) -> Termination {
+        termination_at(&self.folder.path().join("termination"))
     }
 }
 
@@ -279,6 +280,16 @@ pub fn pod_image(spec: &str, size: u32) -> Image {
 /// The words of `run` in an image.
 pub fn run_words<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&[crate::image::AGENT, "run"], more].concat()
+}
+
+/// What the agent has left as a pod's termination message.
+pub fn termination_of(image: &Image) -> Termination {
+    termination_at(&image.at("/dev/termination-log"))
+}
+
+pub fn termination_at(path: &Path) -> Termination {
+    let text = text_of(path);
+    Termination::decode(&text).unwrap_or_else(|| panic!("no termination message of the agent: {text:?}"))
 }
 
 pub fn text_of(path: &Path) -> String {

@@ -192,3 +192,24 @@ fn a_stop_before_anything_runs_is_heeded() {
     let ended = running.end();
     assert_eq!((ended.code, ended.stdout.as_str()), (143, "init\n"), "{}", ended.stderr);
 }
+
+#[test]
+fn what_fills_the_volume_ends_at_once_when_it_is_told_to() {
+    // A pipe that nobody writes to, where it looks what is there.
+    for (command, pipe) in [("install", "flux-agent"), ("view", ".flux-view.done")] {
+        let folder = crate::image::folder();
+        let path = folder.path().join(pipe);
+        nix::unistd::mkfifo(&path, nix::sys::stat::Mode::from_bits_truncate(0o600)).unwrap();
+        std::fs::create_dir_all(folder.path().join("opt/view/bin")).unwrap();
+        std::fs::create_dir_all(folder.path().join("opt/software")).unwrap();
+        let root = folder.path().to_str().unwrap();
+        let more: &[&str] = if command == "view" { &["--root", root, "--software", root] } else { &[] };
+        let running = Running::as_init(&[&[command, "--to", root], more].concat());
+        eventually("it listens", || {
+            let status = std::fs::read_to_string(format!("/proc/{}/status", running.pid)).unwrap_or_default();
+            status.contains("\nThreads:\t2\n").then_some(())
+        });
+        running.signal(15);
+        assert_eq!(running.end().code, 143, "{command}");
+    }
+}

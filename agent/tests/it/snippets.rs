@@ -1,5 +1,7 @@
 //! The user's shell source: one shell from the first snippet to the last, and what it leaves to the steps.
 
+use flux_shared::termination::{Ender, Termination};
+
 use crate::image::{self, AGENT, Container, Image};
 use crate::live::Solo;
 
@@ -8,7 +10,7 @@ fn shells() -> [&'static str; 2] {
 }
 
 /// Runs `command` after `snippets` in an image whose only shell is `shell`: code, output, errors, termination message.
-fn run_in(shell: &str, top: &str, snippets: &str, command: &str) -> (i32, String, String, String) {
+fn run_in(shell: &str, top: &str, snippets: &str, command: &str) -> (i32, String, String, Termination) {
     let programs: &[&str] = if shell == "bash" { &["sh", "bash", "env", "sleep"] } else { &["sh", "env", "sleep"] };
     let solo = Solo::new(top, snippets, command).with(programs);
     let ended = solo.run(&[]);
@@ -49,11 +51,19 @@ fn strict_ends_with_the_snippets_code_and_else_it_is_passed_over() {
         let (code, stdout, stderr, termination) = run_in(shell, "", side, command);
         assert_eq!((code, stdout.as_str()), (1, "a\n"), "{shell}");
         assert!(stderr.contains("the snippet init ended the entrypoint with code 1"), "{stderr}");
-        assert!(termination.contains("init"), "{termination}");
+        assert_eq!((termination.by, termination.snippet.as_deref()), (Ender::Snippet, Some("init")));
+        assert_eq!((termination.code, termination.program_code), (1, None));
         let (code, stdout, stderr, _) = run_in(shell, "[logging]\nstrict = false", side, command);
         assert_eq!((code, stdout.as_str()), (5, "a\nb\njob\npost\n"), "{shell}: the job's own code");
         assert!(stderr.contains("the snippet pre failed with code 3 and is passed over"), "{stderr}");
     }
+    // Two facts, the job's first.
+    let (code, _, _, told) = run_in("sh", "", "post = 'exit 3'", "exit 5");
+    assert_eq!((code, told.by, told.code, told.program_code), (5, Ender::Program, 5, Some(5)));
+    assert_eq!(told.snippet.as_deref(), Some("post"));
+    assert_eq!(told.message, "the snippet post ended the entrypoint with code 3.");
+    let (code, _, _, told) = run_in("sh", "", "post = 'exit 3'", "exit 0");
+    assert_eq!((code, told.by, told.code, told.program_code), (3, Ender::Snippet, 3, Some(0)));
     let (code, ..) = run_in("bash", "", "init = 'false | true'", "exit 5");
     assert_eq!(code, 1, "pipefail, where the shell has it");
     let (code, ..) = run_in("sh", "", "init = 'echo $NOT_SET'", "exit 5");

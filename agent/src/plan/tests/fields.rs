@@ -35,6 +35,7 @@ fn full(program: Program) -> AgentSpec {
         quorum: Some(2),
         tasks: 4,
         elastic: true,
+        restart_policy: RestartPolicy::Never,
         mount_path: "/mnt/flux".into(),
         archive: Some("/state/a.tgz".into()),
         view: View { enabled: true, python_path: Some("/python".into()), install_root: None },
@@ -192,7 +193,8 @@ fn what_is_left_out_by_default_changes_a_plan_when_it_is_set() {
     let plain = full(Program::Submit { words: command });
     let before = outcome(&plain);
     type Change = (&'static str, fn(&mut AgentSpec));
-    let set: [Change; 8] = [
+    let set: [Change; 9] = [
+        ("restart_policy", |spec| spec.restart_policy = RestartPolicy::OnFailure),
         ("flux.complete_workers", |spec| spec.flux.complete_workers = true),
         ("flux.disable_socket", |spec| spec.flux.disable_socket = true),
         ("logging.quiet", |spec| spec.logging.quiet = true),

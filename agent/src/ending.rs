@@ -1,0 +1,118 @@
+//! How a container ended: facts that the steps collect, and the one line that is made of them at the very end.
+
+use std::time::Instant;
+
+use flux_shared::termination::{Ender, Termination};
+
+use crate::failure::Failure;
+
+/// What is known of a container's end.
+#[derive(Debug, Default)]
+pub struct Ending {
+    /// How the program ended, and when, if it was started and has ended.
+    pub program: Option<(u8, Instant)>,
+    /// The first stop signal that came.
+    pub stopped: Option<Instant>,
+    /// The snippet that failed, or ended the entrypoint.
+    pub snippet: Option<String>,
+    /// The job was ended by Flux since a node of it was lost.
+    pub node_failure: bool,
+    /// Why the archive was not saved, if it was to be.
+    pub archive_not_saved: Option<String>,
+    notes: Vec<String>,
+}
+
+impl Ending {
+    /// A sentence for people, without its full stop.
+    pub fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
+    /// The container's exit code and what is told of its end.
+    pub fn termination(&self, result: &Result<u8, Failure>) -> Termination {
+        let mut notes = self.notes.clone();
+        let mut termination = match result {
+            Ok(code) => Termination::new(self.ender(*code), *code),
+            Err(failure) => {
+                notes.insert(0, failure.sentences());
+                let category = Some(failure.category);
+                Termination { category, ..Termination::new(Ender::Agent, failure.category.code()) }
+            }
+        };
+        termination.program_code = self.program.map(|(code, _)| code);
+        termination.snippet = self.snippet.clone();
+        termination.node_failure = self.node_failure;
+        termination.archive_not_saved = self.archive_not_saved.clone();
+        termination.message = notes.iter().map(|note| as_sentence(note)).collect::<Vec<_>>().join(" ");
+        termination
+    }
+
+    fn ender(&self, code: u8) -> Ender {
+        let stopped_first = match (self.stopped, self.program) {
+            (Some(stopped), Some((_, ended))) => stopped < ended,
+            (stopped, None) => stopped.is_some(),
+            (None, Some(_)) => false,
+        };
+        match self.program {
+            _ if stopped_first => Ender::Stop,
+            Some((program, _)) if program == code => Ender::Program,
+            _ if self.snippet.is_some() => Ender::Snippet,
+            _ => Ender::Program,
+        }
+    }
+}
+
+/// With a full stop at its end, if it has none of its own.
+fn as_sentence(note: &str) -> String {
+    let note = note.trim().replace('\n', " ");
+    if note.ends_with(['.', '?', '!']) { note } else { note + "." }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use flux_shared::exit::Category;
+
+    use super::*;
+
+    fn ending(program: Option<u8>, stopped: bool, snippet: Option<&str>) -> Ending {
+        let now = Instant::now();
+        Ending {
+            program: program.map(|code| (code, now + Duration::from_secs(1))),
+            stopped: stopped.then_some(now),
+            snippet: snippet.map(str::to_owned),
+            ..Ending::default()
+        }
+    }
+
+    #[test]
+    fn the_program_ended_it_unless_it_was_stopped_or_a_snippet_gave_the_code() {
+        let ender = |ending: &Ending, code| ending.termination(&Ok(code)).by;
+        for code in 0..=255 {
+            assert_eq!(ender(&ending(Some(code), false, None), code), Ender::Program);
+            assert_eq!(ender(&ending(Some(code), true, None), code), Ender::Stop);
+        }
+        assert_eq!(ender(&ending(Some(7), false, Some("post")), 7), Ender::Program, "the job's failure comes first");
+        assert_eq!(ender(&ending(Some(0), false, Some("post")), 5), Ender::Snippet);
+        assert_eq!(ender(&ending(None, false, Some("pre")), 0), Ender::Snippet);
+        assert_eq!(ender(&ending(None, true, Some("pre")), 143), Ender::Stop);
+        assert_eq!(ender(&ending(None, false, None), 0), Ender::Program, "a follower that was dismissed");
+        let mut late = ending(Some(245), false, None);
+        late.stopped = Some(Instant::now() + Duration::from_secs(9));
+        assert_eq!(ender(&late, 245), Ender::Program, "a stop that came after the program's end");
+    }
+
+    #[test]
+    fn a_failure_of_the_agents_is_told_with_its_remedy_and_what_else_there_is() {
+        let mut ending = ending(Some(0), false, None);
+        ending.note("the snippet post failed with code 3");
+        let failure =
+            Failure::new(Category::WriteFailed, "failed to write /x: no space left on device", "give it room");
+        let told = ending.termination(&Err(failure));
+        assert_eq!((told.by, told.code, told.program_code), (Ender::Agent, 245, Some(0)));
+        assert_eq!(told.category, Some(Category::WriteFailed));
+        let want = "failed to write /x: no space left on device. Give it room. the snippet post failed with code 3.";
+        assert_eq!(told.message, want);
+    }
+}

@@ -1,0 +1,95 @@
+//! What a broker that was killed leaves running: its job's processes, which become children of the agent's.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+use super::{Supervisor, raw};
+
+/// How long killed processes may take to go: one that waits for a disk cannot be killed until it has it.
+const PATIENCE: Duration = Duration::from_secs(5);
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// The children of this process that run.
+pub fn children() -> BTreeSet<i32> {
+    children_in(&processes(Path::new("/proc")), std::process::id().cast_signed())
+}
+
+/// Kills all children but those in `others`, with all that they have started; how many processes that were.
+pub async fn end(supervisor: &mut Supervisor, others: &BTreeSet<i32>) -> io::Result<usize> {
+    let begin = Instant::now();
+    let mut killed = BTreeSet::new();
+    loop {
+        let parents = processes(Path::new("/proc"));
+        let orphans = children_in(&parents, std::process::id().cast_signed());
+        let left = with_descendants(&parents, orphans.difference(others).copied().collect());
+        if left.is_empty() || begin.elapsed() >= PATIENCE {
+            return Ok(killed.len());
+        }
+        for pid in left {
+            // It may have ended by itself meanwhile.
+            let _ = raw::send(pid, libc::SIGKILL);
+            killed.insert(pid);
+        }
+        // A stop signal is not lost: whoever asks for the first one finds it.
+        let _ = supervisor.unless_stopped(tokio::time::sleep(LOOK_EVERY)).await?;
+    }
+}
+
+/// Every process that has not ended, and its parent.
+fn processes(proc: &Path) -> BTreeMap<i32, i32> {
+    let entries = std::fs::read_dir(proc).into_iter().flatten().flatten();
+    let parent_of = |path: &Path| {
+        let text = std::fs::read_to_string(path.join("stat")).ok()?;
+        // The name, in brackets, may hold anything.
+        let mut words = text.rsplit_once(") ")?.1.split(' ');
+        let (state, parent) = (words.next()?, words.next()?.parse().ok()?);
+        (!matches!(state, "Z" | "X")).then_some(parent)
+    };
+    let process = |entry: std::fs::DirEntry| {
+        let pid = entry.file_name().to_str()?.parse().ok()?;
+        Some((pid, parent_of(&entry.path())?))
+    };
+    entries.filter_map(process).collect()
+}
+
+fn children_in(parents: &BTreeMap<i32, i32>, own: i32) -> BTreeSet<i32> {
+    parents.iter().filter(|(_, parent)| **parent == own).map(|(pid, _)| *pid).collect()
+}
+
+fn with_descendants(parents: &BTreeMap<i32, i32>, mut all: BTreeSet<i32>) -> BTreeSet<i32> {
+    loop {
+        let more: Vec<i32> = parents
+            .iter()
+            .filter(|(pid, parent)| all.contains(parent) && !all.contains(pid))
+            .map(|(pid, _)| *pid)
+            .collect();
+        if more.is_empty() {
+            return all;
+        }
+        all.extend(more);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descendants_of_orphans_go_along_and_those_of_others_stay() {
+        let parents = BTreeMap::from([(2, 1), (3, 1), (4, 2), (5, 4), (6, 3), (9, 8)]);
+        assert_eq!(children_in(&parents, 1), [2, 3].into());
+        assert_eq!(with_descendants(&parents, [2].into()), [2, 4, 5].into());
+    }
+
+    #[test]
+    fn names_of_processes_hold_anything_and_those_that_have_ended_do_not_count() {
+        let folder = tempfile::tempdir().unwrap();
+        for (pid, text) in [("7", "7 (a) Z (b) S 1 7"), ("8", "8 (gone) Z 1 8"), ("uptime", "8 (x) S 1")] {
+            std::fs::create_dir(folder.path().join(pid)).unwrap();
+            std::fs::write(folder.path().join(pid).join("stat"), text).unwrap();
+        }
+        assert_eq!(processes(folder.path()), [(7, 1)].into());
+    }
+}
