@@ -20,7 +20,7 @@ use crate::fetch::{Cluster, version};
 use crate::observe::job::JobSeen;
 use crate::observe::pod::PodSeen;
 use crate::observe::service::ServiceSeen;
-use crate::observe::{Index, Key, Unlabelled, controller_uid};
+use crate::observe::{Index, Key, Unlabelled, controller_uid, is_minicluster};
 use crate::render::hidden::HiddenSecret;
 use crate::render::services::Member;
 use crate::render::{Objects, labels};
@@ -323,7 +323,7 @@ fn belongs<K: Resource<DynamicType = ()>>(there: &Metadata, wanted: &Metadata, o
     }
     let (kind, name) = (K::kind(&()), there.name.as_deref().unwrap_or_default());
     // Of an earlier MiniCluster of the same name: the garbage collector is on its way.
-    let previous = is_managed(there) && owner_name(there).is_some_and(|it| Some(it) == owner_name(wanted));
+    let previous = has_our_label(there) && owner_name(there).is_some_and(|it| Some(it) == owner_name(wanted));
     if is_going || previous {
         return Err(going(&kind, name));
     }
@@ -333,11 +333,15 @@ fn belongs<K: Resource<DynamicType = ()>>(there: &Metadata, wanted: &Metadata, o
 /// The MiniCluster that an object belongs to.
 fn owner_name(metadata: &Metadata) -> Option<&str> {
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
-    owners.iter().find(|owner| owner.kind == KIND).map(|owner| owner.name.as_str())
+    owners.iter().find(|owner| is_minicluster(owner)).map(|owner| owner.name.as_str())
 }
 
-fn is_managed(metadata: &Metadata) -> bool {
-    metadata.labels.as_ref().and_then(|all| all.get(labels::MANAGED_BY)).is_some_and(|by| by == labels::MANAGER)
+/// A label with our domain, which no other operator gives.
+fn has_our_label(metadata: &Metadata) -> bool {
+    metadata
+        .labels
+        .as_ref()
+        .is_some_and(|all| [labels::CLUSTER, labels::SERVICES_OF].iter().any(|it| all.contains_key(*it)))
 }
 
 fn going(kind: &str, name: &str) -> Obstacle {

@@ -9,8 +9,9 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use flux_shared::crd::v1alpha2;
 use flux_shared::validate::ValidMiniCluster;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::apply::storage::Orphan;
 use crate::render::labels;
@@ -60,6 +61,12 @@ impl std::fmt::Display for Key {
 pub fn controller_uid(metadata: &ObjectMeta) -> Option<&str> {
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
     owners.iter().find(|owner| owner.controller == Some(true)).map(|owner| owner.uid.as_str())
+}
+
+/// Whether an owner is a MiniCluster, of any version: others may have a kind of this name.
+pub fn is_minicluster(owner: &OwnerReference) -> bool {
+    let group = owner.api_version.split_once('/').map(|(group, _)| group);
+    owner.kind == v1alpha2::KIND && group == Some(v1alpha2::GROUP)
 }
 
 fn uid(metadata: &ObjectMeta) -> String {
@@ -271,6 +278,9 @@ impl Index {
             let services = &mut state.clusters.entry(key.clone()).or_default().services;
             let news = services.insert(metadata.name.clone().unwrap_or_default(), seen.clone()).as_ref() != Some(&seen);
             return news.then_some(key).into_iter().collect();
+        }
+        if !service::is_headless(metadata) {
+            return Vec::new();
         }
         let key = Key::of(metadata);
         let gone = seen.deleting;

@@ -73,9 +73,9 @@ where
     }
 }
 
-/// Of the objects that say they are ours.
-fn ours() -> watcher::Config {
-    watcher::Config::default().labels(&format!("{}={}", labels::MANAGED_BY, labels::MANAGER))
+/// Of the objects with a label of ours, whatever its value: one with our domain, since others have our operator's name.
+fn labelled(label: &str) -> watcher::Config {
+    watcher::Config::default().labels(label)
 }
 
 /// Follows objects for ever. A watch that cannot begin, since its version is too old, begins with a new list: the library
@@ -186,7 +186,7 @@ where
 
 /// The Jobs, without their templates. Endless.
 pub async fn jobs(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
-    let events = watched(partial::<Job, JobObject>(client, namespace.as_deref()), ours());
+    let events = watched(partial::<Job, JobObject>(client, namespace.as_deref()), labelled(labels::CLUSTER));
     let index = context.clone();
     let pods = outlets.clone();
     follow(Kind::Job, events, context, outlets, move |job: &JobObject| {
@@ -202,7 +202,7 @@ pub async fn jobs(client: Client, namespace: Option<String>, context: Arc<Contex
 
 /// The pods, without their specifications. Endless.
 pub async fn pods(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
-    let events = watched(partial::<Pod, PodStatusObject>(client, namespace.as_deref()), ours());
+    let events = watched(partial::<Pod, PodStatusObject>(client, namespace.as_deref()), labelled(labels::HEADLESS));
     let index = context.clone();
     let send = outlets.unlabelled.clone();
     follow(Kind::Pod, events, context, outlets, move |pod: &PodStatusObject| {
@@ -217,7 +217,7 @@ pub async fn pods(client: Client, namespace: Option<String>, context: Arc<Contex
 
 /// The Services. Endless.
 pub async fn services(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
-    let events = watched(partial::<Service, ServiceObject>(client, namespace.as_deref()), ours());
+    let events = watched(partial::<Service, ServiceObject>(client, namespace.as_deref()), labelled(labels::HEADLESS));
     let index = context.clone();
     follow(Kind::Service, events, context, outlets, move |service: &ServiceObject| {
         let seen = ServiceSeen::new(&service.metadata, service.spec.selector.as_ref());
@@ -261,7 +261,7 @@ pub async fn nodes(client: Client, context: Arc<Context>, outlets: Outlets) {
 /// The PersistentVolumes that were made for MiniClusters. Ends where the operator may not look at them: in an installation
 /// for one namespace.
 pub async fn volumes(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
-    let mut selector = format!("{}={}", labels::MANAGED_BY, labels::MANAGER);
+    let mut selector = labels::CLUSTER.to_owned();
     if let Some(namespace) = namespace {
         selector.push_str(&format!(",{}={namespace}", labels::NAMESPACE));
     }

@@ -7,10 +7,12 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use k8s_openapi::api::core::v1::Service;
-use kube::{Api, Resource};
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
 
 use super::{ApplyError, Writer, post, sorted, taken};
-use crate::observe::service::{OWNERS_MAX, ServiceSeen};
+use crate::observe::service::{OWNERS_MAX, ServiceSeen, is_headless};
 use crate::observe::{Index, Key};
 use crate::render::labels;
 use crate::render::services::{self, Member};
@@ -106,7 +108,10 @@ impl Queue {
         members.truncate(OWNERS_MAX.max(seen.owners.len()));
         let mut wanted = services::headless(&service.namespace, &service.name, &members);
         wanted.metadata.uid = Some(seen.uid.clone());
-        let made = writer.apply(&wanted).await?;
+        let mut made = writer.apply(&wanted).await?;
+        if ServiceSeen::of(&made).minimal && members.iter().any(|member| !member.minimal) {
+            made = self.widen(writer, service, made).await?;
+        }
         index.service(&made.metadata, ServiceSeen::of(&made));
         Ok(())
     }
@@ -119,10 +124,7 @@ impl Queue {
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
                 let there =
                     api.get(&service.name).await.map_err(|error| sorted::<Service>("get", &service.name, error))?;
-                let label = |key: &str| there.meta().labels.as_ref().and_then(|all| all.get(key)).map(String::as_str);
-                if label(labels::MANAGED_BY) != Some(labels::MANAGER)
-                    || label(labels::HEADLESS) != Some(service.name.as_str())
-                {
+                if !is_headless(&there.metadata) {
                     return Err(taken("Service", &service.name).into());
                 }
                 there
@@ -131,6 +133,17 @@ impl Queue {
         };
         index.service(&object.metadata, ServiceSeen::of(&object));
         Ok(())
+    }
+
+    /// Where the one that was applied still names the lead's pod only: another field manager has said so too (an operator of
+    /// an earlier version, or a person), and what two have set is removed by neither.
+    async fn widen(&self, writer: &Writer, service: &Key, made: Service) -> Result<Service, ApplyError> {
+        let api: Api<Service> = Api::namespaced(writer.client.clone(), &service.namespace);
+        let metadata = json!({ "uid": made.metadata.uid, "resourceVersion": made.metadata.resource_version });
+        let change = json!({ "metadata": metadata, "spec": { "selector": { labels::COMPLETION_INDEX: null } } });
+        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let patched = api.patch(&service.name, &parameters, &Patch::Merge(change)).await;
+        patched.map_err(|error| sorted::<Service>("patch", &service.name, error))
     }
 
     fn enter(&self, service: &Key, member: Option<&Member>) -> Arc<tokio::sync::Mutex<()>> {

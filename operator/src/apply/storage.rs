@@ -11,7 +11,7 @@ use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt};
 use serde_json::json;
 
-use super::{ApplyError, Metadata, Outcome, Writer, going, is_managed, only, post, sorted, taken, unless_gone};
+use super::{ApplyError, Metadata, Outcome, Writer, going, only, post, sorted, taken, unless_gone};
 use crate::observe::{Key, controller_uid};
 use crate::render::labels;
 use crate::render::storage::MadeVolume;
@@ -38,11 +38,18 @@ fn annotation<'a>(metadata: &'a Metadata, key: &str) -> Option<&'a str> {
     metadata.annotations.as_ref()?.get(key).map(String::as_str)
 }
 
+/// The MiniCluster that a PersistentVolume says it was made for: by three marks with our domain.
+fn place(metadata: &Metadata) -> Option<Key> {
+    let label = |key: &str| metadata.labels.as_ref()?.get(key).cloned();
+    annotation(metadata, labels::OWNER)?;
+    Some(Key::new(label(labels::NAMESPACE)?, label(labels::CLUSTER)?))
+}
+
 fn there(found: &Metadata, wanted: &Metadata, owner: &str) -> There {
     let is_same = annotation(found, labels::RENDERED_HASH) == annotation(wanted, labels::RENDERED_HASH);
     let is_kept = annotation(found, labels::KEEP).is_some();
     match () {
-        () if !is_managed(found) => There::Foreign,
+        () if place(found).is_none_or(|it| Some(it) != place(wanted)) => There::Foreign,
         () if found.deletion_timestamp.is_some() => There::Going,
         () if annotation(found, labels::OWNER) == Some(owner) && is_same => There::Ours,
         () if annotation(found, labels::OWNER) == Some(owner) => There::Outdated,
@@ -207,15 +214,13 @@ pub struct Orphan {
 impl Orphan {
     /// None: it is to be kept, on its way out, or not ours.
     pub fn of(metadata: &Metadata) -> Option<Orphan> {
-        let label = |key: &str| metadata.labels.as_ref()?.get(key).cloned();
-        let stays = metadata.deletion_timestamp.is_some() || annotation(metadata, labels::KEEP).is_some();
-        if stays || !is_managed(metadata) {
+        if metadata.deletion_timestamp.is_some() || annotation(metadata, labels::KEEP).is_some() {
             return None;
         }
         Some(Orphan {
             name: metadata.name.clone()?,
             uid: metadata.uid.clone()?,
-            cluster: Key::new(label(labels::NAMESPACE)?, label(labels::CLUSTER)?),
+            cluster: place(metadata)?,
             owner: annotation(metadata, labels::OWNER)?.to_owned(),
         })
     }
@@ -236,7 +241,9 @@ mod tests {
         if keep {
             annotations.insert(labels::KEEP.into(), "true".into());
         }
-        Metadata { labels: Some(labels::of_object("mc")), annotations: Some(annotations), ..Metadata::default() }
+        let mut all = labels::of_object("mc");
+        all.insert(labels::NAMESPACE.into(), "ns".into());
+        Metadata { labels: Some(all), annotations: Some(annotations), ..Metadata::default() }
     }
 
     #[test]
@@ -249,6 +256,9 @@ mod tests {
         assert_eq!(is(metadata("old", "h", true)), There::Kept);
         assert_eq!(is(metadata("old", "other", true)), There::KeptOther);
         assert_eq!(is(Metadata { labels: None, ..metadata("new", "h", false) }), There::Foreign);
+        // FluxCD's operator has our name, and marks what it makes with it.
+        let theirs = [(labels::MANAGED_BY.to_owned(), "flux-operator".to_owned())];
+        assert_eq!(is(Metadata { labels: Some(theirs.into()), ..metadata("new", "h", false) }), There::Foreign);
         let deleted = Some(Time(Timestamp::UNIX_EPOCH));
         assert_eq!(is(Metadata { deletion_timestamp: deleted, ..metadata("new", "h", false) }), There::Going);
     }

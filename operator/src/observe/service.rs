@@ -15,6 +15,16 @@ pub type ServiceObject = kube::core::Object<Selected, kube::core::object::NotUse
 /// Owners of one Service: an owner is 250 bytes of an object that may have 1.5 MiB, and that each of them rewrites.
 pub const OWNERS_MAX: usize = 500;
 
+/// Whether a Service is a headless one that an operator of ours made: by the label with our domain, as the one that it names,
+/// and of nobody but MiniClusters.
+pub fn is_headless(metadata: &ObjectMeta) -> bool {
+    let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key));
+    let owners = metadata.owner_references.as_deref().unwrap_or_default();
+    label(labels::HEADLESS).is_some_and(|name| Some(name) == metadata.name.as_ref())
+        && label(labels::CLUSTER).is_none()
+        && owners.iter().all(super::is_minicluster)
+}
+
 /// Whom a Service selects.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 pub struct Selected {
@@ -42,7 +52,7 @@ impl ServiceSeen {
 
     pub fn new(metadata: &ObjectMeta, selector: Option<&BTreeMap<String, String>>) -> ServiceSeen {
         let owners = metadata.owner_references.as_deref().unwrap_or_default();
-        let owners = owners.iter().filter(|owner| owner.kind == flux_shared::crd::v1alpha2::KIND);
+        let owners = owners.iter().filter(|owner| super::is_minicluster(owner));
         ServiceSeen {
             uid: super::uid(metadata),
             controller_uid: controller_uid(metadata).map(str::to_owned),

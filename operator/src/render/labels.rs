@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 
 /// `apiVersion` of a MiniCluster.
 pub const API_VERSION: &str = "flux-framework.org/v1alpha2";
-/// The one field manager of all our writes, and the value of the managed-by label.
-pub const MANAGER: &str = "flux-operator";
-/// Whose work an object is; the operator watches nothing without it.
+/// The one field manager of all our writes, and the value of the managed-by label. Not `flux-operator`: FluxCD's operator,
+/// which has nothing to do with Flux Framework, is called so too.
+pub const MANAGER: &str = "flux-framework-flux-operator";
+/// Whose work an object is, for people. Nothing is recognised by it: anybody's operator may have our name.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
-/// The MiniCluster that an object belongs to.
+/// The MiniCluster that an object belongs to. Every object of ours has this label or one of the next two.
 pub const CLUSTER: &str = "flux-framework.org/minicluster";
 /// The MiniCluster that a services pod belongs to, in place of the label of its brokers.
 pub const SERVICES_OF: &str = "flux-framework.org/services-of";
-/// The headless Service that gives a pod its name; its selector.
+/// The headless Service that gives a pod its name; its selector. Also on all Services, whose watch selects by it.
 pub const HEADLESS: &str = "flux-framework.org/headless";
 /// What an object was rendered to; another value means that it has to be written.
 pub const RENDERED_HASH: &str = "flux-framework.org/rendered-hash";

@@ -73,7 +73,7 @@ pub(super) fn of_sidecars(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<Serv
     let containers = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
     let with_ports = containers.filter(|container| !container.ports.is_empty());
     let service = |container: &flux_shared::validate::ValidContainer| Service {
-        metadata: metadata(container.name.clone(), cluster, facts),
+        metadata: labelled(metadata(container.name.clone(), cluster, facts), &cluster.headless_name),
         spec: Some(ServiceSpec {
             ports: Some(container.ports.iter().map(|p| port(&format!("port-{p}"), i32::from(*p))).collect()),
             selector: Some([(labels::CLUSTER.to_owned(), cluster.name.clone())].into()),
@@ -82,6 +82,11 @@ pub(super) fn of_sidecars(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<Serv
         ..Service::default()
     };
     with_ports.map(service).collect()
+}
+
+fn labelled(mut metadata: ObjectMeta, headless: &str) -> ObjectMeta {
+    metadata.labels.get_or_insert_default().insert(labels::HEADLESS.into(), headless.to_owned());
+    metadata
 }
 
 fn port(name: &str, number: i32) -> ServicePort {

@@ -94,7 +94,7 @@ fn delete_while_it_runs_leaves_nothing() {
 async fn delete(bed: &Bed, name: &str) {
     bed.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
     bed.until("nothing is left", async || {
-        let all = ListParams::default().labels("app.kubernetes.io/managed-by=flux-operator");
+        let all = ListParams::default().labels("app.kubernetes.io/managed-by=flux-framework-flux-operator");
         let left = bed.api::<Pod>().list(&all).await.unwrap().items.len()
             + bed.api::<Job>().list(&all).await.unwrap().items.len()
             + bed.api::<Service>().list(&all).await.unwrap().items.len()

@@ -3,11 +3,11 @@
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Pod, Service};
-use kube::api::{ListParams, Patch, PatchParams, PostParams};
+use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, condition, test, until};
+use crate::bed::{Bed, apply, condition, test, until};
 
 fn with_volume(volume: Value) -> Value {
     json!({
@@ -141,6 +141,104 @@ fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
         bed.when("victim", "looked at again", |status| status["observedGeneration"] == 3).await;
         is_unharmed(&bed, &before, &job).await;
         again.stop().await;
+    });
+}
+
+/// FluxCD's operator is called flux-operator too, and labels what it makes so.
+#[test]
+fn what_another_flux_operator_made_is_neither_touched_nor_taken_for_ours() {
+    test("fluxcd", async |bed| {
+        let theirs = |kind: &str, name: &str, more: Value| {
+            let mut object = json!({
+                "apiVersion": if kind == "Job" { "batch/v1" } else { "v1" }, "kind": kind,
+                "metadata": { "name": name, "namespace": bed.namespace, "labels": {
+                    "app.kubernetes.io/managed-by": "flux-operator", "app.kubernetes.io/name": "mc",
+                } },
+            });
+            object.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            serde_saphyr::to_string(&object).unwrap()
+        };
+        let pod = json!({ "restartPolicy": "Never", "containers": [{ "name": "a", "image": "a" }] });
+        let volume = format!("{}.disk.data", bed.namespace);
+        let disk =
+            json!({ "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteMany"], "hostPath": { "path": "/x" } });
+        let objects = [
+            theirs("Job", "job", json!({ "spec": { "suspend": true, "template": { "spec": pod } } })),
+            theirs("Service", "flux-service", json!({ "spec": { "clusterIP": "None", "selector": { "a": "b" } } })),
+            theirs("ConfigMap", "map-agent", json!({ "data": {} })),
+            theirs("PersistentVolume", &volume, json!({ "spec": disk })),
+        ];
+        apply(&objects.join("\n---\n"));
+        let seen = |kind: &'static str, name: &str| {
+            let text = bed.kubectl(&["get", kind, name, "-o", "json", "--show-managed-fields=false"]).unwrap();
+            let mut object: Value = serde_json::from_str(&text).unwrap();
+            object["status"].take();
+            object
+        };
+        let all = || {
+            [("job", "job"), ("service", "flux-service"), ("configmap", "map-agent"), ("persistentvolume", &volume)]
+                .map(|(kind, name)| seen(kind, name))
+        };
+        let before = all();
+
+        let operator = bed.operator().await;
+        let own = |name: &str| json!({ "size": 1, "network": { "headlessName": format!("net-{name}") } });
+        for (name, spec, kind) in [
+            ("job", own("job"), "Job"),
+            ("service", json!({ "size": 1 }), "Service"),
+            ("map", own("map"), "ConfigMap"),
+            (
+                "disk",
+                {
+                    let mut spec = with_volume(json!({ "path": "/x" }));
+                    spec["network"] = own("disk")["network"].take();
+                    spec
+                },
+                "PersistentVolume",
+            ),
+        ] {
+            bed.create(name, spec).await.unwrap();
+            let status = bed.when(name, "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
+            assert!(status["message"].as_str().unwrap().starts_with(kind), "{status:#}");
+        }
+        assert_eq!(all(), before, "nothing of theirs is touched");
+        operator.stop().await;
+    });
+}
+
+/// Their name is also that of the field manager of all that they write.
+#[test]
+fn what_another_flux_operator_has_set_of_a_service_of_ours_holds_nobody_up() {
+    test("fluxcd-fields", async |bed| {
+        let operator = bed.operator().await;
+        let spec = |minimal: bool| json!({ "size": 1, "network": { "disableAffinity": true }, "flux": { "minimalService": minimal } });
+        bed.create("lead-only", spec(true)).await.unwrap();
+        until("the Service names the lead only", async || {
+            let service = bed.api::<Service>().get_opt("flux-service").await.unwrap()?;
+            service.spec?.selector?.contains_key("batch.kubernetes.io/job-completion-index").then_some(())
+        })
+        .await;
+        let same = json!({
+            "apiVersion": "v1", "kind": "Service", "metadata": { "name": "flux-service" },
+            "spec": { "selector": { "batch.kubernetes.io/job-completion-index": "0" } },
+        });
+        let theirs = PatchParams::apply("flux-operator").force();
+        bed.api::<Service>().patch("flux-service", &theirs, &Patch::Apply(same)).await.unwrap();
+        bed.create("all", spec(false)).await.unwrap();
+        let service = until("the Service names all pods", async || {
+            let service = bed.api::<Service>().get("flux-service").await.unwrap();
+            let selector = service.spec.as_ref()?.selector.as_ref()?;
+            (!selector.contains_key("batch.kubernetes.io/job-completion-index")).then_some(service)
+        })
+        .await;
+        let job = bed.job("all").await;
+        let managers = |metadata: &ObjectMeta| -> Vec<String> {
+            let fields = metadata.managed_fields.as_deref().unwrap_or_default();
+            fields.iter().filter_map(|it| it.manager.clone()).collect()
+        };
+        assert!(managers(&job.metadata).iter().all(|it| it != "flux-operator"), "{:?}", managers(&job.metadata));
+        assert!(managers(&service.metadata).contains(&"flux-framework-flux-operator".to_owned()));
+        operator.stop().await;
     });
 }
 
