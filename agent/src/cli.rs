@@ -133,6 +133,15 @@ enum Command {
         #[arg(last = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
+    /// Run a command and note how it ended (before the lead's program where that must be known)
+    #[command(hide = true)]
+    Program {
+        /// File for the note
+        #[arg(long)]
+        result: PathBuf,
+        #[arg(last = true, required = true, value_name = "CMD")]
+        command: Vec<OsString>,
+    },
     /// Report on the instance and hold it up (the lead's program in diagnostics mode)
     #[command(hide = true)]
     Diagnostics,
@@ -248,6 +257,7 @@ impl Cli {
             }
             Command::Time { label, command } => tell(wrap::time(&label, &command)),
             Command::Batch { events, command } => tell(wrap::batch(&command, events)),
+            Command::Program { result, command } => tell(wrap::program(&result, &command)),
             Command::Diagnostics => tell(wrap::diagnostics()),
             Command::Accounting { database, users, command } => tell(wrap::accounting(&database, &users, &command)),
             Command::Restful(args) => tell(restful::restful(&args)),

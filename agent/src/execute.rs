@@ -8,6 +8,7 @@
 //! Reads no spec: all that it needs is in the steps. Every step may run again after a kill, with the same result.
 #![expect(clippy::disallowed_methods, reason = "act: writes files, runs the shell; with all below it")]
 
+mod archive;
 mod crypt;
 pub mod curve;
 pub mod files;
@@ -85,6 +86,10 @@ pub struct Executor<'a> {
     timeline: &'a mut Timeline,
     /// What the steps find out about the container's end.
     ending: &'a mut Ending,
+    /// The instance has been seen in the state `run`.
+    came_up: bool,
+    /// How the lead's broker ended, once it has.
+    broker_end: Option<archive::BrokerEnd>,
 }
 
 /// Whether to go on.
@@ -121,6 +126,8 @@ pub async fn execute(
         timed: plan.log.timed,
         timeline,
         ending,
+        came_up: false,
+        broker_end: None,
     };
     let result = executor.all_steps(plan).await;
     executor.ending.stopped = executor.supervisor.first_stop();
@@ -216,16 +223,12 @@ impl Executor<'_> {
             Step::WaitParent { host, port } => return self.wait_parent(host, *port).await,
             Step::WaitSocket { path } => return self.wait_socket(path, begin).await,
             Step::Launch(launch) => return self.launch(launch).await.map(Flow::Ended),
+            Step::PrepareArchive { dump, leftovers, owner } => {
+                self.prepare_archive(dump, leftovers, *owner)?;
+                self.timeline.record("archive", begin);
+            }
             Step::PublishArchive { from, to } => {
-                let found = self.files.publish(from, to)?;
-                self.log.info(
-                    "stop",
-                    &if found {
-                        format!("archive saved to {to}")
-                    } else {
-                        "nothing was dumped, the archive stays as it was".into()
-                    },
-                );
+                self.publish_archive(from, to);
                 self.timeline.record("archive", begin);
             }
             Step::LeadLost { restarts_left } => return self.lead_lost(*restarts_left).await,

@@ -43,6 +43,8 @@ pub struct Facts {
     pub earlier_pods: u32,
     /// How often the whole MiniCluster may still start anew, as the operator says (`--restarts-left`).
     pub restarts_left: u32,
+    /// This start's own: 16 hexadecimal digits by chance. It names what another start must not write to.
+    pub attempt: String,
     /// The user and group that the agent runs as.
     pub uid: u32,
     pub gid: u32,
@@ -84,6 +86,7 @@ impl Default for Facts {
             index: None,
             earlier_pods: 0,
             restarts_left: 0,
+            attempt: "0".repeat(16),
             uid: 0,
             gid: 0,
             passwd: "root:x:0:0:root:/root:/bin/bash\n".into(),
@@ -136,6 +139,7 @@ impl Facts {
             index: environment.get("JOB_COMPLETION_INDEX").and_then(|index| index.parse().ok()),
             earlier_pods,
             restarts_left: 0,
+            attempt: attempt(),
             uid: nix::unistd::geteuid().as_raw(),
             gid: nix::unistd::getegid().as_raw(),
             passwd: host.text("/etc/passwd").unwrap_or_default(),
@@ -196,6 +200,14 @@ fn earlier_pods(environment: &mut BTreeMap<String, String>) -> u32 {
 
 /// Variables that the operator sets for the agent alone.
 pub const OF_THE_POD: [&str; 2] = [names::INDEX_FAILURES.0, names::INDEX_DISRUPTIONS.0];
+
+/// The kernel's own chance.
+fn attempt() -> String {
+    let text = std::fs::read_to_string("/proc/sys/kernel/random/uuid").unwrap_or_default();
+    let digits: String = text.chars().filter(char::is_ascii_hexdigit).take(16).collect();
+    // Without /proc there is no second process that could be mistaken for this one.
+    format!("{digits:0>16}")
+}
 
 /// Where programs keep what is temporary.
 pub const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];

@@ -8,6 +8,7 @@
 //! The JSON form of these types is the documented output of `dry-run --format json` (version [`VERSION`]).
 
 mod accounts;
+mod archive;
 mod batch;
 mod broker;
 mod curve;
@@ -41,6 +42,7 @@ use serde::Serialize;
 use crate::facts::Facts;
 
 pub use accounts::command_of as accounting_of;
+pub use archive::ANY;
 pub use broker::SYSTEM_CONFIG;
 pub use error::PlanError;
 pub use instance::Instance;
@@ -181,7 +183,10 @@ pub enum Step {
     LeadLost { restarts_left: u32 },
     /// Start a program, supervise it, remember its exit code.
     Launch(Launch),
-    /// After the broker has ended: the finished dump takes the archive's place.
+    /// Before the broker: files of earlier dumps that were interrupted (the name with a `*`) go, and an empty file is made
+    /// that Flux may write to.
+    PrepareArchive { dump: String, leftovers: String, owner: Owner },
+    /// After the broker has ended: the dump takes the archive's place, if it is whole and the broker ended well.
     PublishArchive { from: String, to: String },
     /// The work is done; the container stays until it is told to stop, for Kubernetes would start a sidecar again.
     Stay,
@@ -197,6 +202,9 @@ pub struct Launch {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_as: Option<Owner>,
     pub stdout: Stdout,
+    /// The file that the program inside notes its own end in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub result: Option<String>,
     /// What to do when it ends.
     pub at_end: AtEnd,
 }

@@ -30,6 +30,33 @@ pub fn time(label: &str, command: &[OsString]) -> Result<u8, Failure> {
     }))
 }
 
+/// Notes in `result`, an empty file that is there, that `command` has started, and the code that it has ended with.
+pub fn program(result: &Path, command: &[OsString]) -> Result<u8, Failure> {
+    crate::runtime::block_on(Box::pin(async {
+        let mut inside = Inside::new()?;
+        note(result, STARTED);
+        let code = inside.run(command, Output::Inherit).await?;
+        note(result, &format!("{ENDED}{code}\n"));
+        Ok(code)
+    }))
+}
+
+const STARTED: &str = "started\n";
+const ENDED: &str = "ended ";
+
+/// A note that cannot be made is one that says nothing: the broker's own end then counts.
+fn note(path: &Path, text: &str) {
+    let file = std::fs::OpenOptions::new().append(true).open(path);
+    let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
+}
+
+/// How the program ended, as its note says: none if it never started; without a code if it has not ended.
+pub fn noted(path: &Path) -> Option<Option<u8>> {
+    let text = std::fs::read_to_string(path).unwrap_or_default();
+    let code = text.strip_prefix(STARTED)?;
+    Some(code.strip_prefix(ENDED).and_then(|code| code.strip_suffix('\n')?.parse().ok()))
+}
+
 /// So much of what a failed batch has printed is shown: lines, of so many bytes.
 const SHOWN: usize = 20;
 const SHOWN_OF: u64 = 64 << 10;

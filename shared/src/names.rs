@@ -22,6 +22,16 @@ pub const INDEX_DISRUPTIONS: (&str, &str) =
     ("FLUX_AGENT_INDEX_DISRUPTIONS", "batch.kubernetes.io/job-index-ignored-failure-count");
 /// The option of `flux-agent run` with the number of times that the whole MiniCluster may still start anew.
 pub const RESTARTS_LEFT: &str = "--restarts-left";
+/// What the file of an archive may end in: the formats that Flux (libarchive) writes and reads back, and whose end tells
+/// whether they are whole.
+pub const ARCHIVE_SUFFIXES: [&str; 6] = [".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip"];
+
+/// The suffix of an archive's path, by which its format is known.
+pub fn archive_suffix(path: &str) -> Option<&'static str> {
+    let name = path.rsplit('/').next().unwrap_or_default();
+    ARCHIVE_SUFFIXES.into_iter().find(|suffix| name.len() > suffix.len() && name.ends_with(suffix))
+}
+
 /// Length limit of a DNS label (RFC 1123), so of a pod's hostname.
 pub const LABEL_MAX: usize = 63;
 

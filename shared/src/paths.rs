@@ -90,6 +90,11 @@ impl PodPaths {
         self.at("config")
     }
 
+    /// How the program ended, by its own code, where that is noted.
+    pub fn program_result(&self) -> String {
+        self.at("config/program-result")
+    }
+
     pub fn broker_toml(&self) -> String {
         self.at("config/etc/flux/config/broker.toml")
     }

@@ -406,8 +406,13 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         report.problem("spec.ttlSecondsAfterFinished", "must be 0 or more");
     }
     let archive = spec.archive.as_ref().map(|archive| archive.path.clone()).filter(|path| !path.is_empty());
-    if archive.as_ref().is_some_and(|path| !path.starts_with('/') || path.ends_with('/')) {
-        report.problem("spec.archive.path", "must be the absolute path of a file, such as /state/archive.tgz");
+    if let Some(path) = &archive {
+        if !path.starts_with('/') || path.ends_with('/') {
+            report.problem("spec.archive.path", "must be the absolute path of a file, such as /state/archive.tgz");
+        } else if names::archive_suffix(path).is_none() {
+            let suffixes = names::ARCHIVE_SUFFIXES.join(", ");
+            report.problem("spec.archive.path", format!("must end in one of {suffixes}: Flux knows the format by it"));
+        }
     }
     let flux = flux::check(spec, &manifest.name, sizes, &mut report);
     let view = flux::view(spec, &mut report);

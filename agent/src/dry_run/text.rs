@@ -203,8 +203,11 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             first(&format!("start {}", launch_notes(launch)));
             words(out, launch);
         }
+        Step::PrepareArchive { dump, leftovers, owner } => {
+            first(&format!("file {} 0644 {}, empty; other {leftovers} are removed", quote(dump), ids(owner)));
+        }
         Step::PublishArchive { from, to } => {
-            first(&format!("rename {} to {}, if the dump is whole", quote(from), quote(to)))
+            first(&format!("rename {} to {}, if the dump is whole and the broker ended well", quote(from), quote(to)))
         }
         Step::LeadLost { restarts_left: 0 } => {
             first("end with lead-lost: an earlier pod of this lead was lost, and its program may have run");

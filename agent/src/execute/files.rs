@@ -118,38 +118,6 @@ impl Files {
         })
     }
 
-    /// The finished file `from` takes the place of `to`, wherever that is; true if there was one.
-    pub fn publish(&self, from: &str, to: &str) -> Result<bool, Failure> {
-        let (from, to) = (self.at(from), self.at(to));
-        let mut source = match File::open(&from) {
-            Ok(source) => source,
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
-            Err(error) => return Err(Failure::write("read", &from, &error)),
-        };
-        let moved = source.sync_all().and_then(|()| fs::rename(&from, &to));
-        let moved = match moved {
-            Err(error) if error.kind() == io::ErrorKind::CrossesDevices => self.copy_over(&mut source, &from, &to),
-            moved => moved,
-        };
-        moved.map_err(|error| Failure::write("save the archive", &to, &error))?;
-        if let Some(folder) = to.parent().and_then(|parent| File::open(parent).ok()) {
-            let _ = folder.sync_all();
-        }
-        Ok(true)
-    }
-
-    fn copy_over(&self, source: &mut File, from: &Path, to: &Path) -> io::Result<()> {
-        let beside = self.beside(to);
-        let _ = fs::remove_file(&beside);
-        let copied = File::create_new(&beside)
-            .and_then(|mut copy| io::copy(source, &mut copy).and_then(|_| copy.sync_all()))
-            .and_then(|()| fs::rename(&beside, to));
-        if copied.is_err() {
-            let _ = fs::remove_file(&beside);
-        }
-        copied.and_then(|()| fs::remove_file(from))
-    }
-
     fn beside(&self, path: &Path) -> PathBuf {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         path.with_file_name(format!(".{name}.{}.new", self.tag))
@@ -261,22 +229,6 @@ mod tests {
         fs::create_dir(root.path().join("view/var")).unwrap();
         files.link("/view/var", "../config/var").unwrap();
         assert!(root.path().join("view/var").symlink_metadata().unwrap().is_dir());
-    }
-
-    #[test]
-    fn an_archive_moves_within_and_across_devices_and_none_is_no_error() {
-        let root = tempfile::tempdir().unwrap();
-        let files = Files::new(root.path(), "lead");
-        assert!(!files.publish("/new.tgz", "/old.tgz").unwrap());
-        fs::write(root.path().join("new.tgz"), "1").unwrap();
-        assert!(files.publish("/new.tgz", "/old.tgz").unwrap());
-        let other = tempfile::tempdir_in("/dev/shm").unwrap();
-        let across = Files::new(Path::new("/"), "lead");
-        let (from, to) = (root.path().join("old.tgz"), other.path().join("archive.tgz"));
-        assert!(across.publish(from.to_str().unwrap(), to.to_str().unwrap()).unwrap());
-        assert_eq!(fs::read(&to).unwrap(), b"1");
-        assert!(!from.exists());
-        assert_eq!(fs::read_dir(other.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use flux_shared::exit::{Category, NOT_FOUND, REPLACE, of_signal};
 use nix::unistd::{Gid, Uid};
 
+use super::archive::BrokerEnd;
 use super::session::LIMITS;
 use super::{Executor, wait_failed};
 use crate::failure::Failure;
@@ -21,6 +22,7 @@ use crate::timing::flux_time;
 use crate::wait::states::States;
 use crate::wait::staying::Staying;
 use crate::wait::{Missing, Parent, Reporter};
+use crate::wrap::noted;
 
 /// Pauses between two starts of a follower's broker.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -46,15 +48,30 @@ impl Executor<'_> {
         match launch.at_end {
             AtEnd::Exit | AtEnd::ExitUnlessStopped => match self.launch_once(launch).await? {
                 Err(code) => Ok(code),
-                Ok(Ended { end: End::Exited(0), stopped: Some((signal, _)), .. })
-                    if launch.at_end == AtEnd::ExitUnlessStopped =>
-                {
-                    Ok(of_signal(signal))
-                }
-                Ok(ended) => Ok(self.tell_end(launch, ended.end)),
+                Ok(ended) => Ok(self.lead_ended(launch, &ended)),
             },
             AtEnd::RestartFollower { limit, again } => self.launch_follower(launch, Some(limit), again).await,
             AtEnd::Complete { again } => self.launch_follower(launch, None, again).await,
+        }
+    }
+
+    /// The job's code, which what the broker did after it cannot change.
+    fn lead_ended(&mut self, launch: &Launch, ended: &Ended) -> u8 {
+        let noted = launch.result.as_ref().and_then(|path| noted(&self.files.at(path)));
+        let came_up = self.came_up || noted.is_some();
+        let broker = BrokerEnd { end: ended.end, came_up, program: noted.flatten() };
+        self.broker_end = Some(broker);
+        let end = broker.of_the_job();
+        if let Some((code, _)) = &mut self.ending.program {
+            *code = end.code();
+        }
+        if end != ended.end {
+            let code = ended.end.code();
+            self.log.info("broker", &format!("the job has succeeded; the broker ended after it with code {code}"));
+        }
+        match (end, ended.stopped) {
+            (End::Exited(0), Some((signal, _))) if launch.at_end == AtEnd::ExitUnlessStopped => of_signal(signal),
+            (end, _) => self.tell_end(launch, end),
         }
     }
 
@@ -199,6 +216,7 @@ impl Executor<'_> {
         if launch.at_end == AtEnd::Exit {
             self.ending.program = Some((ended.end.code(), down(&states).unwrap_or(ended.at)));
         }
+        self.came_up |= states.iter().any(|(state, _)| state == "run");
         for (stage, from, to) in stages(begin, &states, &ended) {
             self.timeline.record_until(stage, from, to);
         }

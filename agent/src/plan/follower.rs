@@ -55,6 +55,7 @@ fn launch(scene: &Scene) -> Result<Planned, PlanError> {
         argv: argv.chain(options).collect(),
         run_as: scene.identity.run_as,
         stdout: Stdout::Inherit,
+        result: None,
         at_end,
     };
     Ok(Planned::with(&[scene.flux_fact()], Step::Launch(launch)))

@@ -4,7 +4,7 @@ use flux_shared::agent_spec::Program;
 use flux_shared::words::Word;
 
 use super::program::{self, Initial};
-use super::{AtEnd, Launch, PlanError, Planned, Scene, Step, options, runner, snippets};
+use super::{AtEnd, Launch, PlanError, Planned, Scene, Step, archive, options, runner, snippets};
 
 pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     if scene.facts.earlier_pods > 0 {
@@ -14,11 +14,10 @@ pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     let initial = program::initial(scene);
     let mut steps = runner::prepare(scene)?;
     steps.extend(snippets::step(scene, "brokerPre", scene.spec.runner.snippets.broker_pre.as_ref())?);
+    steps.extend(archive::prepare(scene));
+    steps.extend(archive::result_file(scene).filter(|_| initial.words.is_some()));
     steps.push(launch(scene, initial)?);
-    if let Some(archive) = &scene.spec.archive {
-        let step = Step::PublishArchive { from: unfinished(archive), to: archive.clone() };
-        steps.push(Planned::with(&[], step));
-    }
+    steps.extend(archive::publish(scene));
     steps.extend(snippets::step(scene, "post", scene.spec.runner.snippets.post.as_ref())?);
     Ok(steps)
 }
@@ -28,6 +27,7 @@ pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
 fn launch(scene: &Scene, Initial { words, stdout }: Initial) -> Result<Planned, PlanError> {
     let mut facts = vec![scene.flux_fact()];
     let mut argv: Vec<Word> = Vec::new();
+    let result = archive::result(scene).filter(|_| words.is_some());
     let at_end = if words.is_some() { AtEnd::Exit } else { AtEnd::ExitUnlessStopped };
     match words {
         Some(program) => {
@@ -38,6 +38,9 @@ fn launch(scene: &Scene, Initial { words, stdout }: Initial) -> Result<Planned, 
             });
             argv.extend(runner::flux_start(scene)?.into_iter().map(Word::Literal));
             argv.extend(options(scene, false, &mut facts));
+            if let Some(path) = &result {
+                argv.extend([&scene.paths.agent(), "program", "--result", path, "--"].map(Word::literal));
+            }
             argv.extend(program);
         }
         None => {
@@ -50,27 +53,13 @@ fn launch(scene: &Scene, Initial { words, stdout }: Initial) -> Result<Planned, 
         }
     }
     let run_as = scene.identity.run_as;
-    let launch = Launch { label: "fluxstart", argv, run_as, stdout, at_end };
+    let launch = Launch { label: "fluxstart", argv, run_as, stdout, result, at_end };
     Ok(Planned::with(&facts, Step::Launch(launch)))
 }
 
 /// The broker's options, and the archive to read and to write.
 fn options(scene: &Scene, interactive: bool, facts: &mut Vec<&'static str>) -> Vec<Word> {
     let mut options = options::broker(scene, interactive);
-    if let Some(archive) = &scene.spec.archive {
-        facts.push("archive");
-        if scene.facts.is_present(archive) {
-            options.push(format!("-Scontent.restore={archive}"));
-        }
-        options.push(format!("-Scontent.dump={}", unfinished(archive)));
-    }
+    options.extend(archive::options(scene, facts));
     options.into_iter().map(Word::Literal).collect()
-}
-
-/// Where the dump is written until it is whole: beside the archive, with its suffix, by which Flux knows the format.
-fn unfinished(archive: &str) -> String {
-    match archive.rsplit_once('/') {
-        Some((folder, name)) => format!("{folder}/.unfinished-{name}"),
-        None => format!(".unfinished-{archive}"),
-    }
 }

@@ -52,6 +52,7 @@ fn outline(plan: &Plan) -> Vec<String> {
             Step::WaitSocket { .. } => "wait-socket".into(),
             Step::LeadLost { restarts_left } => format!("lead-lost {restarts_left}"),
             Step::Launch(_) => "launch".into(),
+            Step::PrepareArchive { .. } => "prepare-archive".into(),
             Step::PublishArchive { .. } => "publish-archive".into(),
             Step::Stay => "stay".into(),
         })
@@ -79,6 +80,7 @@ fn the_steps_come_in_the_order_of_the_documents() {
         "snippet preCommand",
         "snippet pre",
         "snippet brokerPre",
+        "prepare-archive",
         "launch",
         "publish-archive",
         "snippet post",
@@ -191,7 +193,9 @@ fn followers_have_the_resources_where_the_users_own_broker_toml_may_name_them() 
 fn the_archive_is_read_if_it_is_there_and_written_beside_itself() {
     let spec = spec("archive = '/state/a.tar.gz'");
     let mut facts = facts(0);
-    assert!(argv(&run(&spec, &facts)).ends_with("-Scontent.dump=/state/.unfinished-a.tar.gz"));
+    facts.attempt = "00112233445566ff".into();
+    let dump = "/state/.flux-dump-6b1ddb0cb6b5a2a2-00112233445566ff.tar.gz";
+    assert!(argv(&run(&spec, &facts)).ends_with(&format!("-Scontent.dump={dump}")), "{}", argv(&run(&spec, &facts)));
     assert!(!argv(&run(&spec, &facts)).contains("content.restore"));
     facts.present.insert("/state/a.tar.gz".into());
     assert!(argv(&run(&spec, &facts)).contains("-Scontent.restore=/state/a.tar.gz"));

@@ -4,6 +4,7 @@
 
 mod accounting;
 mod any_image;
+mod archive;
 mod crash;
 mod giving_up;
 mod happened;

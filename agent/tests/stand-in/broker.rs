@@ -15,7 +15,7 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 
-use super::message;
+use super::{archive, message};
 
 const GOODBYE: &str = "goodbye\n";
 /// A follower asks for the group that the lead's agent is in, or has left.
@@ -64,7 +64,7 @@ pub fn run(words: &[&str]) -> u8 {
     if let Some(path) = &socket {
         serve(path, sender.clone());
     }
-    let code = if broker.rank == 0 { broker.lead(&sender, &events) } else { broker.follow(&sender, &events) };
+    let code = if broker.rank == 0 { broker.with_archive(&sender, &events) } else { broker.follow(&sender, &events) };
     if let Some(path) = socket {
         let _ = std::fs::remove_file(path);
     }
@@ -121,6 +121,26 @@ fn read(words: &[&str]) -> Result<Broker, String> {
 }
 
 impl Broker {
+    /// rc1 loads the archive and rc3 dumps it, also if rc1 has failed; the first code that is not 0 is the broker's.
+    fn with_archive(&self, sender: &Sender<Event>, events: &Receiver<Event>) -> u8 {
+        let restored = self.attributes.get("content.restore").map_or(Ok(String::new()), |path| archive::restore(path));
+        let (code, state) = match restored {
+            Ok(state) => (self.lead(sender, events), Some(state + "start\n")),
+            Err(why) => {
+                eprintln!("flux-broker: rc1: restore: {why}");
+                (1, None)
+            }
+        };
+        let dumped = self.attributes.get("content.dump").map_or(Ok(()), |path| archive::dump(path, state.as_deref()));
+        match dumped {
+            Err(why) => {
+                eprintln!("flux-broker: rc3: {why}");
+                code.max(u8::from(code == 0))
+            }
+            Ok(()) => code,
+        }
+    }
+
     fn lead(&self, sender: &Sender<Event>, events: &Receiver<Event>) -> u8 {
         if self.hosts.len() > 1 {
             let Ok(listener) = TcpListener::bind(("0.0.0.0", self.port)) else {

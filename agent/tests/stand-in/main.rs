@@ -17,6 +17,7 @@
     reason = "a program for tests, outside the zones"
 )]
 
+mod archive;
 mod broker;
 mod jobs;
 mod message;

@@ -245,5 +245,5 @@ pub(super) const PATTERNS: &[(&str, &str)] = &[
     ("spec.flux.installRoot", "^(/[^:]*)?$"),
     ("spec.fluxRestful.branch", "^([A-Za-z0-9_.+][-A-Za-z0-9_.+/]*)?$"),
     ("spec.users.[].name", "^[a-z_][-a-z0-9_.]{0,31}$"),
-    ("spec.archive.path", "^(/.*[^/])?$"),
+    ("spec.archive.path", "^(/(.*/)?[^/]+[.](tar|tgz|tar[.]gz|tar[.]bz2|tar[.]xz|zip))?$"),
 ];

@@ -169,7 +169,8 @@ block! {
     /// State kept between MiniClusters.
     pub struct Archive {
         /// A file on a volume that outlives the pods. Restored at the start if it exists; written at the end and on a
-        /// stop. The suffix names the type (tar, tgz, zip).
+        /// stop, to a file beside it that takes its place once it is whole. The suffix names the format: .tar, .tgz,
+        /// .tar.gz, .tar.bz2, .tar.xz or .zip.
         pub path: String,
     }
 }

@@ -151,6 +151,10 @@ impl Expected {
             "snippet" => effect(text(step, "name"), self),
             "launch" => {
                 let ids = step.get("run_as").map_or(self.us, owner);
+                if let Some(path) = step["result"].as_str() {
+                    let node = self.tree.get_mut(path).unwrap();
+                    node.what = What::File(b"started\nended 0\n".into());
+                }
                 self.launched.push(Launched {
                     argv: step["argv"].as_array().unwrap().iter().map(|word| self.word(word)).collect(),
                     environment: self.environment.clone(),
@@ -158,7 +162,13 @@ impl Expected {
                     ids: (ids.0.into(), ids.1.into()),
                 });
             }
-            "wait-parent" | "wait-socket" | "publish-archive" | "stay" => {}
+            "publish-archive" => {
+                // One that is there holds the first start.
+                let path = text(step, "to");
+                let state = if self.tree.contains_key(path) { "start\nstart\n" } else { "start\n" };
+                self.put(path, 0o644, self.us, What::File(crate::archive::packed(state)));
+            }
+            "wait-parent" | "wait-socket" | "prepare-archive" | "stay" => {}
             other => panic!("unknown step {other}"),
         }
     }

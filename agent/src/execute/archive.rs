@@ -1,0 +1,200 @@
+//! Saves what Flux has dumped: only a whole dump of a broker that ended well takes the archive's place.
+//!
+//! ```text
+//! before the broker: leftovers go ─► an empty file of this start's own, which Flux may write to
+//! after it: broker ended well? ─► synced ─► whole? ─► renamed ─► folder synced       else: removed, the archive stays
+//! ```
+//!
+//! Nothing of it is a failure of the job: why the archive was not saved stands in the termination message.
+
+mod whole;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{OpenOptionsExt, fchown};
+use std::path::Path;
+
+use super::Executor;
+use super::files::{Files, make_parents};
+use crate::failure::{Failure, plain};
+use crate::plan::{ANY, Owner};
+use crate::supervise::End;
+
+/// How many characters of a dump's name are its start's own.
+const OWN: usize = 16;
+
+/// How the lead's broker ended.
+#[derive(Debug, Clone, Copy)]
+pub struct BrokerEnd {
+    pub end: End,
+    /// The instance is known to have come up: its program has started, or the broker said so.
+    pub came_up: bool,
+    /// The program's own code, if there is one and it is known.
+    pub program: Option<u8>,
+}
+
+impl BrokerEnd {
+    /// Why what it has dumped cannot be trusted.
+    fn trouble(self) -> Option<String> {
+        match (self.end, self.program) {
+            (End::Signaled(signal), _) => Some(format!("the broker was ended by signal {signal}")),
+            (End::Exited(code), _) if !self.came_up && code != 0 => {
+                Some(format!("the instance did not come up (the broker ended with code {code})"))
+            }
+            (End::Exited(code @ 1..), Some(0)) => Some(format!("the broker failed at its end, with code {code}")),
+            (End::Exited(_), _) => None,
+        }
+    }
+
+    /// The job's own end, whatever became of the instance after it.
+    pub fn of_the_job(self) -> End {
+        match (self.end, self.program) {
+            (End::Exited(0), _) | (_, None | Some(1..)) => self.end,
+            (_, Some(0)) => End::Exited(0),
+        }
+    }
+}
+
+impl Executor<'_> {
+    /// Removes what interrupted dumps have left and makes this one's file.
+    pub(super) fn prepare_archive(&mut self, dump: &str, leftovers: &str, owner: Owner) -> Result<(), Failure> {
+        self.ending.archive_not_saved = Some("the pod ended before it could be saved".into());
+        let path = self.files.at(dump);
+        let removed = remove_leftovers(&self.files, leftovers, &path);
+        if removed > 0 {
+            self.log.info("archive", &format!("removed {removed} unfinished dumps of earlier starts"));
+        }
+        let made = path
+            .parent()
+            .map_or(Ok(()), make_parents)
+            .and_then(|()| make(&path, owner).map_err(|error| Failure::write("make the dump's file", &path, &error)));
+        match made {
+            // A volume that is mounted to be read only: the state is loaded from it, and that may be all that is wanted.
+            Err(_) if is_read_only(&path) => {
+                let why = "its volume is mounted read-only";
+                self.log.info("archive", &format!("the archive will not be saved: {why}"));
+                self.ending.archive_not_saved = Some(why.into());
+                Ok(())
+            }
+            made => made,
+        }
+    }
+
+    /// The dump takes the archive's place, or the reason why not is kept.
+    pub(super) fn publish_archive(&mut self, from: &str, to: &str) {
+        let dump = self.files.at(from);
+        if self.ending.archive_not_saved.is_some() && is_read_only(&dump) {
+            return;
+        }
+        let trouble = match self.broker_end {
+            Some(end) => end.trouble(),
+            None => Some("the broker did not start".into()),
+        };
+        let saved = trouble.map_or(Ok(()), Err).and_then(|()| save(&dump, &self.files.at(to)));
+        match saved {
+            Ok(()) => {
+                self.ending.archive_not_saved = None;
+                self.log.info("archive", &format!("archive saved to {to}"));
+            }
+            Err(why) => {
+                let _ = fs::remove_file(&dump);
+                self.log.error("archive", &format!("the archive {to} was not saved, and stays as it was: {why}"));
+                self.ending.archive_not_saved = Some(why);
+            }
+        }
+    }
+}
+
+/// Synced, verified, renamed; in this order, so that the archive is whole at every moment.
+fn save(dump: &Path, archive: &Path) -> Result<(), String> {
+    let failed = |what: &str, error: &io::Error| format!("failed to {what} the dump: {}", plain(error));
+    let file = File::open(dump).map_err(|error| failed("read", &error))?;
+    file.sync_all().map_err(|error| failed("write", &error))?;
+    whole::check(&file, dump).map_err(|error| format!("the dump is not whole: {}", plain(&error)))?;
+    fs::rename(dump, archive).map_err(|error| failed("rename", &error))?;
+    let folder = archive.parent().unwrap_or(Path::new("/"));
+    File::open(folder).and_then(|folder| folder.sync_all()).map_err(|error| failed("sync the folder of", &error))
+}
+
+/// Flux's own from the beginning: its user may be one who cannot make files in that folder.
+fn make(path: &Path, owner: Owner) -> io::Result<()> {
+    let file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(path)?;
+    match nix::unistd::geteuid().as_raw() == owner.uid {
+        true => Ok(()),
+        false => fchown(&file, Some(owner.uid), Some(owner.gid)),
+    }
+}
+
+/// Removes the files beside `dump` whose names are `pattern` with digits of a start in place of its `*`; how many.
+fn remove_leftovers(files: &Files, pattern: &str, dump: &Path) -> usize {
+    let pattern = files.at(pattern);
+    let name = pattern.file_name().and_then(|name| name.to_str()).unwrap_or_default();
+    let (Some((before, after)), Some(folder)) = (name.split_once(ANY), pattern.parent()) else { return 0 };
+    let is_left = |name: &str| {
+        let digits = name.strip_prefix(before).and_then(|rest| rest.strip_suffix(after)).unwrap_or_default();
+        digits.len() == OWN && digits.bytes().all(|byte| matches!(byte, b'0'..=b'9' | b'a'..=b'f'))
+    };
+    let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+    entries
+        .filter(|entry| entry.file_name().to_str().is_some_and(is_left) && entry.path() != dump)
+        .filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_file()) && fs::remove_file(entry.path()).is_ok())
+        .count()
+}
+
+fn is_read_only(path: &Path) -> bool {
+    let folder = path.ancestors().skip(1).find(|folder| folder.is_dir());
+    folder
+        .and_then(|folder| nix::sys::statvfs::statvfs(folder).ok())
+        .is_some_and(|file_system| file_system.flags().contains(nix::sys::statvfs::FsFlags::ST_RDONLY))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SUFFIX: &str = ".tgz";
+
+    #[test]
+    fn only_unfinished_dumps_of_this_mini_cluster_are_removed() {
+        let root = tempfile::tempdir().unwrap();
+        let files = Files::new(root.path(), "runner");
+        let name = |digits: &str| format!(".flux-dump-0011223344556677-{digits}{SUFFIX}");
+        let own = name("0123456789abcdef");
+        let stay = [
+            "archive.tgz".to_owned(),
+            own.clone(),
+            name("0123456789abcde"),
+            name("0123456789ABCDEF"),
+            name("0123456789abcdef0"),
+            name("fedcba9876543210") + ".bak",
+            ".flux-dump-ffffffffffffffff-fedcba9876543210.tgz".to_owned(),
+        ];
+        let go = [name("fedcba9876543210"), name("0000000000000000")];
+        for name in stay.iter().chain(&go) {
+            fs::write(root.path().join(name), "x").unwrap();
+        }
+        fs::create_dir(root.path().join(name("1111111111111111"))).unwrap();
+        assert_eq!(remove_leftovers(&files, &format!("/{}", name("*")), &root.path().join(&own)), go.len());
+        assert!(stay.iter().all(|name| root.path().join(name).exists()));
+        assert!(!go.iter().any(|name| root.path().join(name).exists()));
+    }
+
+    #[test]
+    fn a_broker_that_ended_badly_has_no_dump_to_trust_and_the_job_keeps_its_own_end() {
+        let end = |end, came_up, program| BrokerEnd { end, came_up, program };
+        use End::{Exited, Signaled};
+        for (told, is_trusted, job) in [
+            (end(Exited(0), true, Some(0)), true, Exited(0)),
+            (end(Exited(7), true, Some(7)), true, Exited(7)),
+            (end(Exited(129), true, None), true, Exited(129)),
+            (end(Exited(0), false, None), true, Exited(0)),
+            (end(Exited(1), false, None), false, Exited(1)),
+            (end(Exited(1), true, Some(0)), false, Exited(0)),
+            (end(Signaled(9), true, Some(0)), false, Exited(0)),
+            (end(Signaled(9), true, Some(3)), false, Signaled(9)),
+            (end(Signaled(9), true, None), false, Signaled(9)),
+        ] {
+            assert_eq!((told.trouble().is_none(), told.of_the_job()), (is_trusted, job), "{told:?}");
+        }
+    }
+}

@@ -1,0 +1,249 @@
+//! The archive: at every moment it is whole, and the job's result is the job's own.
+
+use std::fs;
+use std::io::Read;
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use flate2::Compression;
+use flate2::read::GzDecoder;
+use flate2::write::GzEncoder;
+use flux_shared::termination::Ender;
+
+use crate::image::{AGENT, Container, Image, run};
+use crate::live::{Network, Running, eventually, pod_image, send, termination_of};
+
+const ARCHIVE: &str = "/state/archive.tgz";
+
+/// An archive as the stand-in writes it.
+pub fn packed(state: &str) -> Vec<u8> {
+    let mut archive = tar::Builder::new(GzEncoder::new(Vec::new(), Compression::default()));
+    let mut header = tar::Header::new_ustar();
+    header.set_size(state.len() as u64);
+    header.set_mode(0o644);
+    header.set_cksum();
+    archive.append_data(&mut header, "starts", state.as_bytes()).unwrap();
+    archive.into_inner().unwrap().finish().unwrap()
+}
+
+/// What the archive holds: a line for each start of Flux that was saved.
+fn saved(image: &Image) -> String {
+    let mut text = String::new();
+    let mut archive = tar::Archive::new(GzDecoder::new(fs::File::open(image.at(ARCHIVE)).unwrap()));
+    for entry in archive.entries().unwrap() {
+        entry.unwrap().read_to_string(&mut text).unwrap();
+    }
+    text
+}
+
+fn image_of(script: &str, more: &str) -> Image {
+    let script = serde_json::to_string(script).unwrap();
+    let spec =
+        format!("archive = '{ARCHIVE}'\n[runner.program]\nmode = 'submit'\nwords = ['sh', '-c', {script}]\n{more}");
+    let image = pod_image(&spec, 1);
+    fs::create_dir(image.at("/state")).unwrap();
+    image
+}
+
+fn with_archive(script: &str) -> (Image, Vec<u8>) {
+    let image = image_of(script, "");
+    let old = packed("start\n");
+    fs::write(image.at(ARCHIVE), &old).unwrap();
+    (image, old)
+}
+
+fn lead<'a>(image: &'a Image, dump: &str) -> Container<'a> {
+    let mut container = Container::new(image, "mc-0", &[AGENT, "run"]);
+    container.environment.insert("FLUX_STANDIN_DUMP".into(), dump.into());
+    container
+}
+
+/// Files beside the archive.
+fn beside(image: &Image) -> Vec<PathBuf> {
+    let paths = fs::read_dir(image.at("/state")).unwrap().map(|entry| entry.unwrap().path());
+    paths.filter(|path| *path != image.at(ARCHIVE)).collect()
+}
+
+/// Why, as the termination message says.
+fn not_saved(image: &Image) -> Option<String> {
+    termination_of(image).archive_not_saved
+}
+
+/// The archive is as it was, nothing else is there, and a later run saves.
+fn assert_kept(image: &Image, old: &[u8], when: &str) {
+    assert!(fs::read(image.at(ARCHIVE)).unwrap() == old, "{when}: the archive has changed");
+    let ended = run(&[lead(image, "")]).remove(0);
+    assert!(ended.stderr.contains("archive saved to /state/archive.tgz"), "{when}, then again: {}", ended.stderr);
+    assert_eq!(not_saved(image), None, "{when}");
+    assert_eq!(saved(image), "start\nstart\n", "{when}");
+    assert_eq!(beside(image), [] as [PathBuf; 0], "{when}");
+}
+
+#[test]
+fn a_whole_dump_takes_the_archives_place_and_is_read_back() {
+    let image = image_of("exit 3", "");
+    for count in 1..4 {
+        let ended = run(&[lead(&image, "writes=5")]).remove(0);
+        assert_eq!(ended.code, 3, "{}", ended.stderr);
+        assert_eq!(saved(&image), "start\n".repeat(count));
+        assert_eq!(beside(&image), [] as [PathBuf; 0]);
+    }
+}
+
+#[test]
+fn a_broker_that_is_killed_at_any_write_of_its_dump_leaves_the_archive_and_the_jobs_code_as_they_were() {
+    for (write, code) in (1..=6).zip([0, 3].into_iter().cycle()) {
+        let (image, old) = with_archive(&format!("exit {code}"));
+        let ended = run(&[lead(&image, &format!("writes=6 die={write}"))]).remove(0);
+        // The broker's death is what is left to tell of a job that failed.
+        assert_eq!(ended.code, if code == 0 { 0 } else { 137 }, "{}", ended.stderr);
+        assert!(ended.stderr.contains("was not saved, and stays as it was"), "{}", ended.stderr);
+        assert_eq!(beside(&image), [] as [PathBuf; 0]);
+        assert_eq!(not_saved(&image).unwrap(), "the broker was ended by signal 9");
+        assert_kept(&image, &old, &format!("killed at write {write}"));
+    }
+}
+
+#[test]
+fn a_pod_that_is_killed_at_any_write_of_its_dump_leaves_the_archive_as_it_was() {
+    for writes in 0..=5_usize {
+        let (image, old) = with_archive("exit 0");
+        let network = Network::new();
+        let pod = Running::pod(&lead(&image, "writes=6 pause=300"), &network);
+        pod.says("mc-0 of mc");
+        eventually("the dump grows", || {
+            let dump = beside(&image).into_iter().next()?;
+            // Six writes of as many bytes.
+            let size = packed("start\nstart\n").len().div_ceil(6);
+            (fs::metadata(dump).ok()?.len() >= (size * writes) as u64).then_some(())
+        });
+        send(pod.pid, 9);
+        pod.end();
+        assert_eq!(beside(&image).len(), 1, "nobody could remove it");
+        assert_kept(&image, &old, &format!("after {writes} writes"));
+    }
+}
+
+#[test]
+fn a_dump_that_fails_does_not_make_a_failure_of_the_job() {
+    for code in [0, 7] {
+        let (image, old) = with_archive(&format!("exit {code}"));
+        let ended = run(&[lead(&image, "writes=4 fail")]).remove(0);
+        assert_eq!(ended.code, code, "{}", ended.stderr);
+        let told = termination_of(&image);
+        assert_eq!((told.by, told.program_code), (Ender::Program, u8::try_from(code).ok()));
+        assert!(told.archive_not_saved.is_some(), "{told:?}");
+        assert_kept(&image, &old, "a dump that failed");
+    }
+}
+
+#[test]
+fn a_full_volume_leaves_the_archive_as_it_was_whatever_its_room() {
+    let image = image_of("exit 0", "[runner.snippets]\npost = 'cmp /state/archive.tgz /old.tgz; ls -A /state'");
+    image.program("/usr/bin/cmp".as_ref(), "/usr/bin/cmp");
+    image.program("/usr/bin/ls".as_ref(), "/usr/bin/ls");
+    let state: String = (0..6000).map(|number| format!("{number} {}\n", number * 7919 % 1009)).collect();
+    let old = packed(&state);
+    fs::write(image.at("/old.tgz"), &old).unwrap();
+    let pages = old.len().div_ceil(4096);
+    assert!(pages > 5, "{pages}");
+    for room in pages + 1..2 * pages {
+        let mut container = lead(&image, "writes=8");
+        container.before = format!(
+            "mount -t tmpfs -o size={}k tmpfs \"$root/state\"; cp \"$root/old.tgz\" \"$root{ARCHIVE}\"\n",
+            room * 4
+        );
+        let ended = run(&[container]).remove(0);
+        assert_eq!((ended.code, ended.stdout.as_str()), (0, "archive.tgz\n"), "{room} pages: {}", ended.stderr);
+        assert!(ended.stderr.contains("was not saved"), "{room}: {}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_failed_restore_never_leads_to_a_dump_over_the_archive() {
+    let whole = packed("start\n");
+    for bad in [b"no archive".as_slice(), &whole[..whole.len() / 2], b""] {
+        let image = image_of("echo job", "");
+        fs::write(image.at(ARCHIVE), bad).unwrap();
+        let ended = run(&[lead(&image, "")]).remove(0);
+        assert_eq!((ended.code, ended.stdout.as_str()), (1, ""), "{}", ended.stderr);
+        assert!(not_saved(&image).unwrap().contains("the instance did not come up"), "{}", ended.stderr);
+        assert!(fs::read(image.at(ARCHIVE)).unwrap() == bad, "the archive has changed");
+        assert_eq!(beside(&image), [] as [PathBuf; 0]);
+    }
+}
+
+#[test]
+fn what_a_killed_run_left_is_never_published() {
+    let (image, _) = with_archive("exit 0");
+    // A whole dump of a run that was killed before it was renamed; and then a broker that does not start.
+    let network = Network::new();
+    let pod = Running::pod(&lead(&image, "writes=2 pause=2000"), &network);
+    let dump = eventually("the dump's file", || beside(&image).into_iter().next());
+    send(pod.pid, 9);
+    pod.end();
+    fs::write(&dump, packed("stale\n")).unwrap();
+    fs::write(image.at(ARCHIVE), "no archive").unwrap();
+    assert_eq!(run(&[lead(&image, "")]).remove(0).code, 1);
+    assert_eq!(fs::read(image.at(ARCHIVE)).unwrap(), b"no archive");
+    assert_eq!(beside(&image), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn a_stop_that_is_too_short_for_the_dump_leaves_the_archive_and_says_so() {
+    let (image, old) = with_archive("trap 'exit 4' HUP TERM; echo up; while :; do sleep 0.05; done");
+    let network = Network::new();
+    let mut container = lead(&image, "writes=10 pause=400");
+    container.command = [AGENT, "run", "--grace-period", "2"].map(str::to_owned).into();
+    let pod = Running::pod(&container, &network);
+    pod.says("up\n");
+    let begin = Instant::now();
+    pod.signal(15);
+    let ended = pod.end();
+    assert!(begin.elapsed() < Duration::from_secs(2), "{:?}: {}", begin.elapsed(), ended.stderr);
+    assert!(ended.stderr.contains("was not saved, and stays as it was"), "{}", ended.stderr);
+    assert!(fs::read(image.at(ARCHIVE)).unwrap() == old);
+    assert_eq!(beside(&image), [] as [PathBuf; 0]);
+}
+
+#[test]
+fn a_stop_that_is_long_enough_saves() {
+    let (image, _) = with_archive("trap 'exit 4' HUP TERM; echo up; while :; do sleep 0.05; done");
+    let network = Network::new();
+    let mut container = lead(&image, "writes=3 pause=100");
+    container.command = [AGENT, "run", "--grace-period", "20"].map(str::to_owned).into();
+    let pod = Running::pod(&container, &network);
+    pod.says("up\n");
+    pod.signal(15);
+    assert!(pod.end().stderr.contains("archive saved"));
+    assert_eq!(saved(&image), "start\nstart\n");
+}
+
+#[test]
+fn a_volume_that_cannot_be_written_to_is_told_before_the_job_and_a_read_only_one_is_read() {
+    let image = image_of("echo job", "");
+    image.mode("/state", 0o755);
+    image.certificate((1000, 1000));
+    for folder in ["/mnt/flux", "/mnt/flux/config"] {
+        std::os::unix::fs::chown(image.at(folder), Some(1000), Some(1000)).unwrap();
+    }
+    let mut other = lead(&image, "");
+    other.ids = (1000, 1000);
+    let ended = run(&[other]).remove(0);
+    assert_eq!((ended.code, ended.stdout.as_str()), (245, ""), "{}", ended.stderr);
+    assert!(ended.stderr.contains("fsGroup"), "{}", ended.stderr);
+
+    let (image, old) = with_archive("exit 0");
+    let mut read_only = lead(&image, "");
+    read_only.before =
+        "mount --bind \"$root/state\" \"$root/state\"; mount -o remount,bind,ro \"$root/state\"\n".into();
+    let ended = run(&[read_only]).remove(0);
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("the archive will not be saved: its volume is mounted read-only"),
+        "{}",
+        ended.stderr
+    );
+    assert_eq!(not_saved(&image).unwrap(), "its volume is mounted read-only");
+    assert_kept(&image, &old, "a read-only volume");
+}
