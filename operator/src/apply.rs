@@ -256,14 +256,13 @@ impl Writer {
         unless_gone(deleted).map_err(|error| sorted::<Job>("delete", &cluster.name, error))
     }
 
-    /// The documented label on one pod of ours, and on a follower the condition that the Job's failure policy knows it by:
-    /// one call, since a pod's status takes labels along.
+    /// The documented label on the lead's pod, and the condition that the Job's failure policy knows it by: one call, since a
+    /// pod's status takes labels along.
     pub async fn label(&self, pod: &Unlabelled) -> Result<(), ApplyError> {
-        let mut change =
-            json!({ "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: pod.index.to_string() } } });
-        if pod.index > 0 {
-            change["status"] = json!({ "conditions": [{ "type": labels::FOLLOWER, "status": "True" }] });
-        }
+        let change = json!({
+            "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: "0" } },
+            "status": { "conditions": [{ "type": labels::LEAD, "status": "True" }] },
+        });
         match self.patch_status_of(pod, &change).await {
             Ok(_) => Ok(()),
             // Gone. (A conflict is none of these: the names of a Job's pods are not used again.)

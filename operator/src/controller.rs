@@ -353,7 +353,7 @@ async fn sweep(context: &Context, store: &Store<Cluster>, orphans: mpsc::Unbound
     chores::work(orphans, CHORES, "failed to delete a PersistentVolume; it will be tried again", delete).await;
 }
 
-/// Writes the documented label on pods, one call each.
+/// Writes the documented label on leads' pods, one call each.
 async fn label(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unlabelled>) {
     let write = |pod: Unlabelled| async move {
         context.precedence.after_first().await;

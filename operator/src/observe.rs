@@ -93,13 +93,12 @@ pub enum Kind {
     Service,
 }
 
-/// A pod that still lacks the documented label `job-index`.
+/// A lead's pod that still lacks the documented label `job-index`, and the condition by which the Job knows it.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Unlabelled {
     pub namespace: String,
     pub name: String,
     pub uid: String,
-    pub index: u32,
 }
 
 /// Everything seen.
@@ -240,11 +239,10 @@ impl Index {
         let before = observed.pods.get(&uid(metadata));
         seen.labelled |= before.is_some_and(|before| before.labelled);
         let ours = observed.job.as_ref().is_some_and(|job| seen.job_uid.as_deref() == Some(job.uid.as_str()));
-        let unlabelled = (!seen.labelled && ours && !seen.deleting).then(|| Unlabelled {
+        let unlabelled = (seen.needs_label() && ours).then(|| Unlabelled {
             namespace: key.namespace.clone(),
             name: seen.name.clone(),
             uid: uid(metadata),
-            index: seen.index,
         });
         let news = before != Some(&seen);
         // It is handed out once: whoever gets it labels it.
@@ -253,20 +251,15 @@ impl Index {
         (news.then_some(key), unlabelled)
     }
 
-    /// The Job's pods that were seen before it and still need their label; each is handed out once.
+    /// The lead's pods that were seen before their Job and still need their label; each is handed out once.
     pub fn unlabelled(&self, cluster: &Key) -> Vec<Unlabelled> {
         let mut state = self.state();
         let Some(Observed { job: Some(job), pods, .. }) = state.clusters.get_mut(cluster) else { return Vec::new() };
-        let waiting = pods.iter_mut().filter(|(_, pod)| !pod.labelled && !pod.deleting);
+        let waiting = pods.iter_mut().filter(|(_, pod)| pod.needs_label());
         let ours = waiting.filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()));
         let hand_out = |(uid, pod): (&String, &mut PodSeen)| {
             pod.labelled = true;
-            Unlabelled {
-                namespace: cluster.namespace.clone(),
-                name: pod.name.clone(),
-                uid: uid.clone(),
-                index: pod.index,
-            }
+            Unlabelled { namespace: cluster.namespace.clone(), name: pod.name.clone(), uid: uid.clone() }
         };
         ours.map(hand_out).collect()
     }

@@ -78,6 +78,10 @@ pub struct Facts {
     pub nodes_mount_images: bool,
     /// A pod of this cluster could not mount the view's image.
     pub image_volume_failed: bool,
+    /// How many of the starts that `backoffLimit` allows have been used.
+    pub backoff_limit_used: u32,
+    /// What is left of `deadlineSeconds` after earlier starts. None: all.
+    pub deadline_left: Option<i64>,
 }
 
 /// Every object of a MiniCluster.

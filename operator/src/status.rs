@@ -97,6 +97,13 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
         start_time: job.and_then(|job| job.start_time).map(rfc3339).or_else(|| previous.start_time.clone()),
         timeline: timeline(picture, &facts),
         completion_time: job.filter(|_| ended).and_then(JobSeen::end_time).map(rfc3339),
+        restart_count: previous.restart_count,
+        backoff_limit_used: previous.backoff_limit_used,
+        max_restarts_used: previous.max_restarts_used,
+        container_restarts: previous.container_restarts,
+        restarts: previous.restarts.clone(),
+        lost_pods: previous.lost_pods.clone(),
+        job_uid: previous.job_uid.clone(),
         users_secret: secret(picture, |cluster| {
             (!cluster.users.is_empty()).then(|| names::users_secret(&cluster.name))
         })

@@ -102,7 +102,10 @@ pub struct ValidMiniCluster {
     pub interactive: bool,
     pub job_labels: BTreeMap<String, String>,
     pub deadline_seconds: Option<i64>,
+    /// How often the whole cluster may start again for its lead's sake. 0: never.
     pub backoff_limit: i32,
+    /// How often it may start again after a job that failed for a lost follower's sake.
+    pub max_restarts: i32,
     pub cleanup: bool,
     /// Delete pods and made volumes when the cluster has finished.
     pub cleanup_pods: bool,
@@ -402,6 +405,9 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     if spec.backoff_limit.is_some_and(|limit| limit < 0) {
         report.problem("spec.backoffLimit", "must be 0 or more");
     }
+    if spec.max_restarts < 0 {
+        report.problem("spec.maxRestarts", "must be 0 or more");
+    }
     if spec.ttl_seconds_after_finished.is_some_and(|seconds| seconds < 0) {
         report.problem("spec.ttlSecondsAfterFinished", "must be 0 or more");
     }
@@ -440,7 +446,8 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         interactive: spec.interactive,
         job_labels: spec.job_labels.clone(),
         deadline_seconds: spec.deadline_seconds,
-        backoff_limit: spec.backoff_limit.filter(|limit| *limit > 0).unwrap_or(DEFAULT_BACKOFF_LIMIT),
+        backoff_limit: spec.backoff_limit.unwrap_or(DEFAULT_BACKOFF_LIMIT),
+        max_restarts: spec.max_restarts,
         cleanup: spec.cleanup,
         cleanup_pods: spec.cleanup_pods,
         ttl_seconds_after_finished: spec.ttl_seconds_after_finished,

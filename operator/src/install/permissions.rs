@@ -42,7 +42,7 @@ pub const PERMISSIONS: &[Permission] = &[
     allow("batch", "jobs", &["list", "watch", "create", "patch"], "one a MiniCluster; patch: size and suspend"),
     allow("", "services", &["list", "watch", "create", "patch"], "the pods' names; patch: who shares one"),
     allow("", "pods", &["list", "watch"], "the state of the brokers"),
-    allow("", "pods/status", &["patch"], "the label job-index, and which pods are followers, in one call"),
+    allow("", "pods/status", &["patch"], "the label job-index, and which pod is the lead, in one call"),
     allow("", "pods", &["create"], "the pod of spec.services"),
     allow("", "configmaps", &["create", "patch"], "what the agents need to know"),
     allow("", "secrets", &["create"], "the curve certificate, made once"),

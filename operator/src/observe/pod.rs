@@ -21,9 +21,7 @@ pub struct PodSeen {
     pub index: u32,
     pub created: Option<Timestamp>,
     pub deleting: bool,
-    /// The Job knows that it is not the lead: its failure is made good again.
-    pub follower: bool,
-    /// It has the label `job-index`.
+    /// It has the label `job-index`, and the Job knows that it is the lead. Of no other pod.
     pub labelled: bool,
     pub scheduled: bool,
     /// The container that runs Flux runs.
@@ -80,6 +78,11 @@ impl PodSeen {
         self.ended && self.trouble.is_none() && self.exit.as_ref().is_some_and(|exit| exit.code == 0)
     }
 
+    /// Whether it is a lead's, and lacks what [`labelled`](PodSeen::labelled) says. No other pod costs a call.
+    pub fn needs_label(&self) -> bool {
+        self.index == 0 && !self.labelled && !self.deleting
+    }
+
     /// Of a pod whose only container runs Flux: sidecars are restartable init containers.
     pub fn of(metadata: &ObjectMeta, status: Option<&PodStatus>) -> PodSeen {
         let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key));
@@ -96,8 +99,8 @@ impl PodSeen {
             index: index_label.and_then(|text| text.parse().ok()).unwrap_or(0),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             deleting: metadata.deletion_timestamp.is_some(),
-            follower: condition(status, labels::FOLLOWER).is_some_and(|(status, _, _)| status == "True"),
-            labelled: label(labels::JOB_INDEX).is_some_and(|text| Some(text) == index_label),
+            labelled: label(labels::JOB_INDEX).is_some_and(|text| Some(text) == index_label)
+                && condition(status, labels::LEAD).is_some_and(|(status, _, _)| status == "True"),
             scheduled: condition(status, "PodScheduled").is_some_and(|(status, _, _)| status == "True"),
             running: !ended && state.is_some_and(|state| state.running.is_some()),
             ready: !ended && runner.is_some_and(|runner| runner.ready),

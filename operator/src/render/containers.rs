@@ -2,11 +2,12 @@
 
 use flux_shared::agent_spec::Program;
 use flux_shared::crd::v1alpha2::Resources;
+use flux_shared::names;
 use flux_shared::paths::VIEW_IMAGE_MOUNT;
 use flux_shared::validate::{PullPolicy, Sidecar, ValidContainer, ValidMiniCluster};
 use k8s_openapi::api::core::v1::{
-    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, Lifecycle, LifecycleHandler, Probe,
-    ResourceRequirements, SecretKeySelector, SecurityContext,
+    Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, Lifecycle, LifecycleHandler,
+    ObjectFieldSelector, Probe, ResourceRequirements, SecretKeySelector, SecurityContext,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
@@ -32,6 +33,12 @@ pub(super) fn init(
         containers.push(sidecar_of(cluster, sidecar, view, user)?);
     }
     Ok(containers)
+}
+
+/// The names of those that are ours: the only ones whose codes mean something to the Job.
+pub(super) fn own_init_names(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<String> {
+    let brings = matches!(view, ViewFrom::Copy | ViewFrom::OwnImage);
+    [AGENT.to_owned()].into_iter().chain(brings.then(|| cluster.view.name.clone())).collect()
 }
 
 /// It also links what the other containers will see of an image volume, and mounts all that they will: where that fails,
@@ -102,12 +109,22 @@ fn sidecar_of(
 }
 
 /// The container that runs Flux: the only one that is no init container.
-pub(super) fn runner(cluster: &ValidMiniCluster, view: ViewFrom, user: &UserVolumes) -> Result<Container, RenderError> {
+pub(super) fn runner(
+    cluster: &ValidMiniCluster,
+    view: ViewFrom,
+    user: &UserVolumes,
+    restarts_left: u32,
+) -> Result<Container, RenderError> {
     let runner = &cluster.runner;
     let mut container = common(&runner.container)?;
     // So that the agent can save what is left shortly before the kubelet kills it.
-    let grace = format!("--grace-period={}", super::pod::GRACE_SECONDS);
-    container.command = Some(vec![volumes::paths_of(cluster).agent(), "run".into(), grace]);
+    let grace = format!("--grace-period={}", super::pod::grace_seconds(cluster));
+    let restarts = format!("{}={restarts_left}", names::RESTARTS_LEFT);
+    container.command = Some(vec![volumes::paths_of(cluster).agent(), "run".into(), grace, restarts]);
+    // By them the agent knows that it is not the first of its index: a lead that replaces another runs nothing.
+    let of_the_index =
+        [names::INDEX_FAILURES, names::INDEX_DISRUPTIONS].map(|(name, annotation)| annotated(name, annotation));
+    container.env.get_or_insert_default().extend(of_the_index);
     // Without its socket nobody can ask the broker: then running is ready.
     container.startup_probe = (!cluster.flux.disable_socket).then(|| joined(cluster));
     container.volume_mounts = some(volumes::merged(volumes::for_runner(cluster, view), user.mounts(&runner.container)));
@@ -163,6 +180,19 @@ fn common(container: &ValidContainer) -> Result<Container, RenderError> {
         termination_message_policy: Some("File".into()),
         ..Container::default()
     })
+}
+
+/// A variable with the value of an annotation of the pod; empty where the pod has none.
+fn annotated(name: &str, annotation: &str) -> EnvVar {
+    let field_path = format!("metadata.annotations['{annotation}']");
+    EnvVar {
+        name: name.to_owned(),
+        value: None,
+        value_from: Some(EnvVarSource {
+            field_ref: Some(ObjectFieldSelector { api_version: None, field_path }),
+            ..EnvVarSource::default()
+        }),
+    }
 }
 
 fn environment(container: &ValidContainer) -> Vec<EnvVar> {

@@ -37,8 +37,8 @@ pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 pub const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
 /// The documented label with a pod's index.
 pub const JOB_INDEX: &str = "job-index";
-/// A condition of every pod but the lead's: what kills one of them says nothing about the user's command.
-pub const FOLLOWER: &str = "flux-framework.org/Follower";
+/// A condition of the lead's pod: however it fails, the Job has failed.
+pub const LEAD: &str = "flux-framework.org/Lead";
 /// What autoscalers select the pods by.
 pub const AUTOSCALER: &str = "hpa-selector";
 
@@ -56,6 +56,8 @@ pub fn of_pod(
     headless: &str,
 ) -> BTreeMap<String, String> {
     let mut labels = user.clone();
+    // The lead's alone, and of no use to anybody on the others.
+    labels.remove(JOB_INDEX);
     labels.extend(of_object(cluster));
     for (key, value) in
         [("namespace", namespace), (AUTOSCALER, cluster), ("app", "flux-operator"), (HEADLESS, headless)]

@@ -10,20 +10,27 @@ use super::view::ViewFrom;
 use super::volumes::UserVolumes;
 use super::{Options, RenderError, access, containers, labels, placement, some, typed, volumes};
 
-/// Time for the broker's orderly end before the kubelet kills it: Kubernetes' own default, said aloud.
-pub(super) const GRACE_SECONDS: i64 = 30;
+/// Time for the broker's orderly end before the kubelet kills it, where none is given: Kubernetes' own default, said aloud.
+const GRACE_SECONDS: i64 = 30;
 
+/// The pods' time to end.
+pub(super) fn grace_seconds(cluster: &ValidMiniCluster) -> i64 {
+    cluster.pod.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS)
+}
+
+/// Of pods whose whole MiniCluster may start anew so many times.
 pub(super) fn template(
     cluster: &ValidMiniCluster,
     options: &Options,
     view: ViewFrom,
+    restarts_left: u32,
 ) -> Result<PodTemplateSpec, RenderError> {
     let pod = &cluster.pod;
     let runner = &cluster.runner.container;
     let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
     let user = UserVolumes::of([runner].into_iter().chain(sidecars.clone()));
     let init_containers = containers::init(cluster, options, view, &user)?;
-    let runner_container = containers::runner(cluster, view, &user)?;
+    let runner_container = containers::runner(cluster, view, &user, restarts_left)?;
 
     let context: Option<PodSecurityContext> = typed("spec.pod.securityContext", pod.security_context.as_ref())?;
     let access =
@@ -47,7 +54,7 @@ pub(super) fn template(
         ),
         security_context: context,
         share_process_namespace: cluster.share_process_namespace.then_some(true),
-        termination_grace_period_seconds: Some(GRACE_SECONDS),
+        termination_grace_period_seconds: Some(grace_seconds(cluster)),
         ..shared_with_services(cluster)
     };
     // A runtime class defines overhead; without one, admission refuses it, and the pod's own resources are meant.
@@ -124,7 +131,7 @@ mod tests {
             );
             let cluster = crate::testing::cluster(&spec);
             for view in [ViewFrom::Copy, ViewFrom::ImageVolume, ViewFrom::OwnImage, ViewFrom::Nowhere] {
-                let pod = template(&cluster, &Options::default(), view).unwrap().spec.unwrap();
+                let pod = template(&cluster, &Options::default(), view, 0).unwrap().spec.unwrap();
                 for container in pod.containers.iter().chain(pod.init_containers.iter().flatten()) {
                     let of = container.resources.clone().unwrap_or_default();
                     assert!(of.limits.is_some() && of.limits == of.requests, "{view:?}: {}", container.name);

@@ -105,7 +105,7 @@ fn is_retried(pod: &PodSeen) -> bool {
     let code = init.or(pod.exit.as_ref().map(|exit| exit.code));
     match code.and_then(Category::from_code) {
         Some(category) => category.is_retriable(),
-        None => pod.follower || pod.trouble.as_ref().is_some_and(|trouble| trouble.disruption),
+        None => pod.trouble.as_ref().is_some_and(|trouble| trouble.disruption),
     }
 }
 

@@ -277,7 +277,12 @@ fn a_follower_that_was_told_to_complete_is_not_started_again() {
     test("complete-workers", async |bed| {
         let name = apply(&bed, "complete-workers/minicluster");
         bed.when_condition(&name, "Ready").await;
-        let follower = bed.pods(&name).await.into_iter().find(|pod| pod.labels()["job-index"] == "2").unwrap();
+        let follower = bed
+            .pods(&name)
+            .await
+            .into_iter()
+            .find(|pod| pod.labels()["batch.kubernetes.io/job-completion-index"] == "2")
+            .unwrap();
         let kill = "kill $(grep -lE '^flux(-broker.*)?$' /proc/[0-9]*/comm | cut -d/ -f3)";
         kubectl(&bed, &["exec", &follower.name_any(), "--", "sh", "-c", kill], "");
         bed.until("the follower has completed", async || {

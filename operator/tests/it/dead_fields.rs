@@ -204,7 +204,9 @@ pub fn outcome(spec: &Value) -> Result<String, Vec<Problem>> {
     let volumes: Vec<_> = volumes.iter().map(|made| (&made.volume, &made.claim)).collect();
     let cleans = is_to_be_cleaned_up(&manifest.spec, &ended(), &Observed::default(), "");
     let left = seconds_to_live(&manifest.spec, &ended(), "2026-01-01T00:00:01Z".parse().unwrap());
-    let all = json!([config_map, secrets, volumes, headless, services, job, elsewhere, services_pod, left, cleans]);
+    let restarts = cluster.max_restarts;
+    let all =
+        json!([config_map, secrets, volumes, headless, services, job, elsewhere, services_pod, left, cleans, restarts]);
     Ok(all.to_string())
 }
 

@@ -53,9 +53,9 @@ fn an_answer_of_any_kind_to_any_call_is_got_over() {
             is_whole(&bed, name).await;
             bed.when(name, "what is over is not said any more", |status| status["reason"].is_null()).await;
         }
-        until("every pod has its label, though each patch failed once", async || {
+        until("every lead has its label, though each patch failed once", async || {
             let pods = bed.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
-            pods.iter().all(|pod| pod.labels().contains_key("job-index")).then_some(())
+            (pods.iter().filter(|pod| pod.labels().contains_key("job-index")).count() == names.len()).then_some(())
         })
         .await;
         operator.stop().await;

@@ -212,6 +212,8 @@ pub(super) const RANGES: &[(&str, i64, i64)] = &[
     ("spec.tasks", 0, i32::MAX as i64),
     ("spec.deadlineSeconds", 1, EXACT_MAX),
     ("spec.backoffLimit", 0, i32::MAX as i64),
+    ("spec.maxRestarts", 0, i32::MAX as i64),
+    ("spec.pod.terminationGracePeriodSeconds", 1, i32::MAX as i64),
     ("spec.ttlSecondsAfterFinished", 0, i32::MAX as i64),
     ("spec.flux.logLevel", 0, 7),
     ("spec.containers.[].fluxLogLevel", 0, 7),

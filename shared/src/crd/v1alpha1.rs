@@ -31,6 +31,9 @@ fn one() -> i32 {
 fn is_false(value: &bool) -> bool {
     !*value
 }
+fn is_zero(value: &i32) -> bool {
+    *value == 0
+}
 fn connect_timeout() -> String {
     "5s".into()
 }
@@ -111,12 +114,18 @@ pub struct MiniClusterSpec {
     /// Labels of the Job object (not of its pods).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub job_labels: BTreeMap<String, String>,
-    /// Longest time that the Job may run, in seconds. Default: no limit.
+    /// Longest time from the first start to the end, in seconds, however often it starts again. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<i64>,
-    /// How often pods that failed for the infrastructure's sake are made again. Default: 100.
+    /// How often the whole MiniCluster may start again because its lead was lost (with its node, by a drain, by a delete),
+    /// or its Job was deleted; also how often one follower that does not start is made again. Default: 100; 0: never.
+    /// A failure of the command is never retried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backoff_limit: Option<i32>,
+    /// How often the whole MiniCluster may start again after its job has failed because a follower was taken away while the
+    /// job ran on it. May change at any time. Default: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub max_restarts: i32,
     /// When the cluster has finished, delete its pods, and the volumes and claims that were made for volumes (a volume
     /// with delete: false stays). The MiniCluster and its status remain. v1alpha2's cleanupPods.
     #[serde(default = "yes")]
@@ -253,9 +262,13 @@ block! {
         /// Name of the ServiceAccount.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub service_account_name: Option<String>,
-        /// Never (default) or OnFailure. With OnFailure a user's failure is retried by the kubelet.
+        /// Never (default) or OnFailure. With OnFailure a user's failure is retried by the kubelet, up to backoffLimit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub restart_policy: Option<String>,
+        /// Time between the order to stop and the end by force, in seconds: for the program to tidy up, and for the archive
+        /// to be written. Default: 30.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub termination_grace_period_seconds: Option<i64>,
         /// Name of the RuntimeClass.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub runtime_class_name: Option<String>,

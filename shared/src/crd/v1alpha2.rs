@@ -33,6 +33,9 @@ fn one() -> i32 {
 fn is_false(value: &bool) -> bool {
     !*value
 }
+fn is_zero(value: &i32) -> bool {
+    *value == 0
+}
 pub(crate) fn headless_name() -> String {
     "flux-service".into()
 }
@@ -110,13 +113,18 @@ pub struct MiniClusterSpec {
     /// Labels of the Job object (not of its pods).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub job_labels: BTreeMap<String, String>,
-    /// Longest time that the Job may run, in seconds. Default: no limit.
+    /// Longest time from the first start to the end, in seconds, however often it starts again. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<i64>,
-    /// How often pods that failed for the infrastructure's sake are made again. Default: 100. A user's failure is not
-    /// retried.
+    /// How often the whole MiniCluster may start again because its lead was lost (with its node, by a drain, by a delete),
+    /// or its Job was deleted; also how often one follower that does not start is made again. Default: 100; 0: never.
+    /// A failure of the command is never retried.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backoff_limit: Option<i32>,
+    /// How often the whole MiniCluster may start again after its job has failed because a follower was taken away while the
+    /// job ran on it. May change at any time. Default: 0.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub max_restarts: i32,
     /// Delete the MiniCluster, and all that belongs to it, when it has finished.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cleanup: bool,
@@ -460,9 +468,13 @@ block! {
         /// Name of the ServiceAccount.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub service_account_name: Option<String>,
-        /// Never (default) or OnFailure. With OnFailure a user's failure is retried by the kubelet.
+        /// Never (default) or OnFailure. With OnFailure a user's failure is retried by the kubelet, up to backoffLimit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub restart_policy: Option<String>,
+        /// Time between the order to stop and the end by force, in seconds: for the program to tidy up, and for the archive
+        /// to be written. Default: 30.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub termination_grace_period_seconds: Option<i64>,
         /// Name of the RuntimeClass.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub runtime_class_name: Option<String>,
@@ -794,6 +806,28 @@ block! {
         /// Why, in one sentence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub message: Option<String>,
+        /// How often it was started again, in all: each start is told in restarts.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        pub restart_count: i32,
+        /// How many of these starts count towards backoffLimit.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        pub backoff_limit_used: i32,
+        /// How many of these starts count towards maxRestarts.
+        #[serde(default, skip_serializing_if = "is_zero")]
+        pub max_restarts_used: i32,
+        /// How many of these starts were the kubelet's, of the lead's container of the present Job (restartPolicy
+        /// OnFailure).
+        #[serde(default, skip_serializing_if = "is_zero")]
+        pub container_restarts: i32,
+        /// The last 20 starts after the first one, the latest last, and why.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub restarts: Vec<Restart>,
+        /// Pods that were taken away since the last start, the latest last: 8 at most.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub lost_pods: Vec<LostPod>,
+        /// Uid of the Job that runs it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub job_uid: Option<String>,
         /// Secret with the passwords of users, one key each.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub users_secret: Option<String>,
@@ -803,6 +837,43 @@ block! {
         /// Conditions, each of its own type.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub conditions: Vec<Condition>,
+    }
+}
+
+block! {
+    /// A start after the first one.
+    pub struct Restart {
+        /// When it was decided.
+        pub time: String,
+        /// Why, in one word: LeadLost, PodLost, JobDeleted, Suspended or the reason why the lead did not start.
+        pub reason: String,
+        /// Which pod was lost, on which node, and what took it.
+        pub message: String,
+        /// Uid of the Job that was given up, if it was.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub job_uid: Option<String>,
+    }
+}
+
+block! {
+    /// A pod that was taken away.
+    #[derive(Default)]
+    pub struct LostPod {
+        /// Its name.
+        pub name: String,
+        /// Its completion index; 0 is the lead.
+        #[serde(default)]
+        pub index: i32,
+        /// Its node.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub node: Option<String>,
+        /// What took it, in one word.
+        pub reason: String,
+        /// What took it, in one sentence.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        pub message: String,
+        /// When that was first seen.
+        pub time: String,
     }
 }
 

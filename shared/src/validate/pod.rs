@@ -34,6 +34,9 @@ pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
     };
     one_of("spec.pod.restartPolicy", &pod.restart_policy, &["Never", "OnFailure"], report);
     one_of("spec.pod.dnsPolicy", &pod.dns_policy, DNS_POLICIES, report);
+    if pod.termination_grace_period_seconds.is_some_and(|seconds| seconds < 1) {
+        report.problem("spec.pod.terminationGracePeriodSeconds", "must be 1 or more; leave it out for 30");
+    }
     for (field, name) in [
         ("spec.pod.schedulerName", &pod.scheduler_name),
         ("spec.pod.serviceAccountName", &pod.service_account_name),
