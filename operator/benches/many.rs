@@ -1,5 +1,9 @@
 //! Many MiniClusters against a real control plane without nodes, and in the same run a client that only creates the same
 //! objects: `cargo bench -p flux-operator --bench many` (BENCH_N="100 1000" for other numbers).
+//!
+//! `rush`: a client with 32 creations under way, until all Jobs are there. `paced`: one with four, each of which waits for its
+//! answer, until every MiniCluster has a status that tells of its Job. `size`: what one MiniCluster costs in writes, by its
+//! size. Without nodes no pod runs: a MiniCluster that becomes ready and ends has two more statuses (`--bench large`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "a measurement")]
 #![allow(
     clippy::disallowed_methods,
@@ -12,20 +16,17 @@
 #[path = "../tests/it/controlplane.rs"]
 #[allow(dead_code, reason = "shared with the tests")]
 mod controlplane;
+#[allow(dead_code, reason = "shared with other benches")]
+mod plane;
 #[path = "../../agent/benches/report.rs"]
 #[allow(dead_code, reason = "shared with other benches")]
 mod report;
 
-use std::collections::HashMap;
-use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
-use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{HashMap, HashSet};
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use controlplane::{ControlPlane, led_over};
+use controlplane::ControlPlane;
 use flux_operator::install;
 use flux_operator::render::{Facts, Options, objects};
 use flux_shared::crd::v1alpha2::MiniCluster;
@@ -34,29 +35,46 @@ use flux_shared::manifest;
 use flux_shared::validate::validate;
 use futures::{StreamExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Secret};
-use kube::api::{ObjectMeta, PostParams, WatchParams};
-use kube::config::{KubeConfigOptions, Kubeconfig};
+use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret};
+use kube::api::{ListParams, ObjectMeta, PostParams, WatchParams};
 use kube::core::WatchEvent;
-use kube::{Api, Client, Config, ResourceExt};
+use kube::{Api, Client, ResourceExt};
+use plane::{DEADLINE, Operator, client, counted};
 use report::{Report, median, quantile, setting};
 
-/// Creations that one client has under way.
-const CONCURRENCY: usize = 32;
-const DEADLINE: Duration = Duration::from_secs(600);
+/// Creations that a client in a rush has under way.
+const RUSH: usize = 32;
+/// Those of one that waits for each answer, in four threads.
+const PACED: usize = 4;
+/// The size of a MiniCluster, where it does not matter.
+const SIZE: u32 = 4;
+/// MiniClusters of each size whose writes are counted.
+const OF_A_SIZE: usize = 20;
 
 fn main() {
     let numbers = std::env::var("BENCH_N").unwrap_or_else(|_| "100 1000".into());
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let mut report = Report::new(include_str!("ranges.toml"));
-    for number in numbers.split_whitespace() {
-        runtime.block_on(measure(number.parse().expect("BENCH_N has numbers"), &mut report));
+    let numbers = numbers.split_whitespace().map(|number| number.parse().expect("BENCH_N has numbers"));
+    let wanted = |part: &str| std::env::var("BENCH_PART").map_or(true, |parts| parts.contains(part));
+    for number in numbers {
+        if wanted("rush") {
+            runtime.block_on(rush(number, &mut report));
+        }
+        if wanted("paced") {
+            runtime.block_on(paced(number, &mut report));
+        }
+    }
+    for size in [4, 64] {
+        if wanted("size") {
+            runtime.block_on(of_size(size, &mut report));
+        }
     }
     report.print("Many MiniClusters, without nodes");
 }
 
 /// Each round has its own control planes, so that none carries the former's pods.
-async fn measure(number: usize, report: &mut Report) {
+async fn rush(number: usize, report: &mut Report) {
     // A few hundred milliseconds say little alone.
     let rounds = if number < 500 { 5 } else { 1 };
     let (mut baselines, mut alls) = (Vec::new(), Vec::new());
@@ -71,14 +89,14 @@ async fn measure(number: usize, report: &mut Report) {
             }
         };
         // The first of its kind takes longer: the API server makes the first caller of a new CRD wait for 2 s.
-        jobs_made(&client, "first", 1, by_hand("first")).await;
-        baselines.push(jobs_made(&client, "baseline", number, by_hand("baseline")).await.0.as_secs_f64());
+        jobs_made(&client, "first", 1, RUSH, by_hand("first")).await;
+        baselines.push(jobs_made(&client, "baseline", number, RUSH, by_hand("baseline")).await.0.as_secs_f64());
         drop(plane);
         alls.push(with_operator(number, (round == rounds).then_some(&mut *report)).await);
     }
     let (baseline, all) = (median(&baselines), median(&alls));
     for (what, value) in [("baseline-s", baseline), ("all-jobs-s", all), ("ratio", all / baseline)] {
-        report.figure(&format!("many-{number}-{what}"), value);
+        report.figure(&format!("rush-{number}-{what}"), value);
     }
 }
 
@@ -92,17 +110,17 @@ async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
         let client = client.clone();
         move |name: String| {
             let client = client.clone();
-            async move { create_cluster(&client, namespace, &name).await }
+            async move { create_cluster(&client, namespace, &name, SIZE).await }
         }
     };
-    jobs_made(&client, "first", 1, cluster("first")).await;
+    jobs_made(&client, "first", 1, RUSH, cluster("first")).await;
     operator.is_quiet().await;
-    let before = (operator.calls().await, operator.labels().await, bytes.load(Ordering::Relaxed));
-    let (all, times) = jobs_made(&client, "bench", number, cluster("bench")).await;
+    let before = (operator.calls().await, operator.writes().await, bytes.load(Ordering::Relaxed));
+    let (all, times) = jobs_made(&client, "bench", number, RUSH, cluster("bench")).await;
     let Some(report) = report else { return all.as_secs_f64() };
     operator.is_quiet().await;
     let calls = operator.calls().await - before.0;
-    let labels = operator.labels().await - before.1;
+    let writes = operator.writes().await - before.1;
     let bytes = bytes.load(Ordering::Relaxed) - before.2;
     let idle = operator.calls_in(Duration::from_secs(setting("BENCH_IDLE_SECONDS", 60) as u64)).await;
     let times: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
@@ -111,50 +129,16 @@ async fn with_operator(number: usize, report: Option<&mut Report>) -> f64 {
         ("create-to-job-p95-s", quantile(&times, 0.95)),
         ("create-to-job-p99-s", quantile(&times, 0.99)),
         ("calls-each", calls as f64 / number as f64),
-        ("labels-each", labels as f64 / number as f64),
+        ("writes-each", writes as f64 / number as f64),
         ("kilobytes-each", bytes as f64 / 1e3 / number as f64),
         ("cpu-s", operator.cpu_seconds()),
         ("rss-peak-mib", operator.memory("VmHWM") as f64),
         ("rss-idle-mib", operator.memory("VmRSS") as f64),
         ("idle-calls", idle as f64),
     ] {
-        report.figure(&format!("many-{number}-{what}"), value);
+        report.figure(&format!("rush-{number}-{what}"), value);
     }
     all.as_secs_f64()
-}
-
-/// A kubeconfig that leads through a forwarder, and the bytes (of TLS) that went through it, both ways.
-fn counted(kubeconfig: &Path) -> (PathBuf, Arc<AtomicU64>) {
-    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (path, server) = led_over(kubeconfig, "counted", listener.local_addr().unwrap()).unwrap();
-    let bytes = Arc::new(AtomicU64::new(0));
-    let counter = bytes.clone();
-    std::thread::spawn(move || {
-        for there in listener.incoming().flatten() {
-            let Ok(server) = TcpStream::connect(&server) else { return };
-            for (from, to) in [(&there, &server), (&server, &there)] {
-                let (from, to, counter) = (from.try_clone().unwrap(), to.try_clone().unwrap(), counter.clone());
-                std::thread::spawn(move || forward(from, to, &counter));
-            }
-        }
-    });
-    (path, bytes)
-}
-
-fn forward(mut from: TcpStream, mut to: TcpStream, bytes: &AtomicU64) {
-    let mut buffer = vec![0; 64 << 10];
-    while let Ok(count @ 1..) = from.read(&mut buffer) {
-        bytes.fetch_add(count as u64, Ordering::Relaxed);
-        if to.write_all(&buffer[..count]).is_err() {
-            break;
-        }
-    }
-    let _ = to.shutdown(std::net::Shutdown::Write);
-}
-
-async fn client(kubeconfig: &Path) -> Client {
-    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
-    Client::try_from(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()).unwrap()
 }
 
 /// Makes `number` with `create`; how long until every Job is there, and the times of each, sorted.
@@ -162,6 +146,7 @@ async fn jobs_made<F: Future<Output = ()>>(
     client: &Client,
     namespace: &str,
     number: usize,
+    concurrency: usize,
     create: impl Fn(String) -> F,
 ) -> (Duration, Vec<Duration>) {
     let metadata = ObjectMeta { name: Some(namespace.into()), ..ObjectMeta::default() };
@@ -193,22 +178,107 @@ async fn jobs_made<F: Future<Output = ()>>(
             (name, begin)
         }
     });
-    let creating = creating.buffer_unordered(CONCURRENCY).collect::<Vec<_>>();
+    let creating = creating.buffer_unordered(concurrency).collect::<Vec<_>>();
     let (made, begun) = tokio::join!(made, creating);
     let mut times: Vec<Duration> = begun.iter().map(|(name, begin)| made[name] - *begin).collect();
     times.sort();
     (made.values().max().unwrap().duration_since(begin), times)
 }
 
-fn manifest(namespace: &str, name: &str) -> String {
+/// A client that waits for each answer, as most are: until every MiniCluster has a status that tells of its Job.
+async fn paced(number: usize, report: &mut Report) {
+    let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
+    let client = client(plane.kubeconfig_path()).await;
+    let by_hand = |name: String| {
+        let client = client.clone();
+        async move { create_by_hand(&client, "baseline", &name).await }
+    };
+    let (baseline, _) = jobs_made(&client, "baseline", number, PACED, by_hand).await;
+    drop(plane);
+
+    let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
+    let client = plane::client(plane.kubeconfig_path()).await;
+    let operator = Operator::start(plane.kubeconfig_path()).await;
+    let cluster = |namespace| {
+        let client = client.clone();
+        move |name: String| {
+            let client = client.clone();
+            async move { create_cluster(&client, namespace, &name, SIZE).await }
+        }
+    };
+    jobs_made(&client, "first", 1, PACED, cluster("first")).await;
+    operator.is_quiet().await;
+    let begin = Instant::now();
+    let told = tokio::spawn(all_told(client.clone(), "bench", number));
+    let (jobs, times) = jobs_made(&client, "bench", number, PACED, cluster("bench")).await;
+    told.await.unwrap();
+    let told = begin.elapsed();
+    let times: Vec<f64> = times.iter().map(Duration::as_secs_f64).collect();
+    for (what, value) in [
+        ("baseline-s", baseline.as_secs_f64()),
+        ("all-jobs-s", jobs.as_secs_f64()),
+        ("all-statuses-s", told.as_secs_f64()),
+        ("ratio", told.as_secs_f64() / baseline.as_secs_f64()),
+        ("create-to-job-p99-s", quantile(&times, 0.99)),
+    ] {
+        report.figure(&format!("paced-{number}-{what}"), value);
+    }
+}
+
+/// Until `number` MiniClusters of a namespace have a status that tells of their Jobs.
+async fn all_told(client: Client, namespace: &str, number: usize) {
+    let clusters: Api<MiniCluster> = Api::namespaced(client, namespace);
+    let watch = async || clusters.watch(&WatchParams::default().timeout(290), "0").await.unwrap().boxed();
+    let mut watched = watch().await;
+    let mut told = HashSet::new();
+    while told.len() < number {
+        match tokio::time::timeout(DEADLINE, watched.try_next()).await.expect("in time").unwrap() {
+            Some(WatchEvent::Added(cluster) | WatchEvent::Modified(cluster)) => {
+                if cluster.status.as_ref().is_some_and(|status| status.maximum_size.is_some()) {
+                    told.insert(cluster.name_any());
+                }
+            }
+            Some(_) => {}
+            None => watched = watch().await,
+        }
+    }
+}
+
+/// What a MiniCluster of this size costs in writes, until all its pods are there (they get no node).
+async fn of_size(size: u32, report: &mut Report) {
+    let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
+    let client = client(plane.kubeconfig_path()).await;
+    let operator = Operator::start(plane.kubeconfig_path()).await;
+    let cluster = |namespace| {
+        let client = client.clone();
+        move |name: String| {
+            let client = client.clone();
+            async move { create_cluster(&client, namespace, &name, size).await }
+        }
+    };
+    jobs_made(&client, "first", 1, PACED, cluster("first")).await;
+    operator.is_quiet().await;
+    let before = operator.writes().await;
+    jobs_made(&client, "bench", OF_A_SIZE, PACED, cluster("bench")).await;
+    let pods: Api<Pod> = Api::namespaced(client, "bench");
+    while pods.list_metadata(&ListParams::default()).await.unwrap().items.len() < OF_A_SIZE * size as usize {
+        tokio::time::sleep(Duration::from_millis(200)).await;
+    }
+    operator.is_quiet().await;
+    let writes = operator.writes().await - before;
+    eprintln!("  writes with size {size}, the first MiniCluster's too: {}", operator.writes_by_kind().await);
+    report.figure(&format!("size-{size}-writes-each"), writes as f64 / OF_A_SIZE as f64);
+}
+
+fn manifest(namespace: &str, name: &str, size: u32) -> String {
     format!(
         "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: {name}, namespace: {namespace}}}\n\
-         spec: {{size: 4, containers: [{{image: 'app:1', command: hostname}}]}}\n"
+         spec: {{size: {size}, containers: [{{image: 'app:1', command: hostname}}]}}\n"
     )
 }
 
 async fn create_by_hand(client: &Client, namespace: &str, name: &str) {
-    let cluster = validate(&manifest::parse(&manifest(namespace, name)).unwrap()).unwrap();
+    let cluster = validate(&manifest::parse(&manifest(namespace, name, SIZE)).unwrap()).unwrap();
     let certificate = Certificate::from_keys(name, &[1; 32], &[2; 32]);
     let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
     let post = PostParams::default();
@@ -217,96 +287,7 @@ async fn create_by_hand(client: &Client, namespace: &str, name: &str) {
     Api::<Job>::namespaced(client.clone(), namespace).create(&post, &objects.job).await.unwrap();
 }
 
-async fn create_cluster(client: &Client, namespace: &str, name: &str) {
-    let cluster: MiniCluster = serde_saphyr::from_str(&manifest(namespace, name)).unwrap();
+async fn create_cluster(client: &Client, namespace: &str, name: &str, size: u32) {
+    let cluster: MiniCluster = serde_saphyr::from_str(&manifest(namespace, name, size)).unwrap();
     Api::namespaced(client.clone(), namespace).create(&PostParams::default(), &cluster).await.unwrap();
-}
-
-struct Operator {
-    child: Child,
-    address: String,
-}
-
-impl Operator {
-    async fn start(kubeconfig: &Path) -> Operator {
-        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-        let child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
-            .args(["run", "--log=warn", "--health", &address])
-            .env("KUBECONFIG", kubeconfig)
-            .stdin(Stdio::null())
-            .spawn()
-            .unwrap();
-        let operator = Operator { child, address };
-        let begin = Instant::now();
-        while !operator.ask("/readyz").await.contains(" 200 ") {
-            assert!(begin.elapsed() < DEADLINE, "the operator does not become ready");
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        operator
-    }
-
-    async fn ask(&self, path: &str) -> String {
-        use tokio::io::{AsyncReadExt, AsyncWriteExt};
-        let Ok(mut stream) = tokio::net::TcpStream::connect(&self.address).await else { return String::new() };
-        let mut answer = String::new();
-        stream.write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
-        stream.read_to_string(&mut answer).await.unwrap();
-        answer
-    }
-
-    /// Calls but lists, watches and the documented label on pods.
-    async fn calls(&self) -> u64 {
-        self.count(|line| {
-            !line.contains("verb=\"list\"")
-                && !line.contains("verb=\"watch\"")
-                && !line.contains("verb=\"patch\",resource=\"pods/status\"")
-        })
-        .await
-    }
-
-    /// The documented label on pods, one call each.
-    async fn labels(&self) -> u64 {
-        self.count(|line| line.contains("verb=\"patch\",resource=\"pods/status\"")).await
-    }
-
-    async fn count(&self, counts: impl Fn(&str) -> bool) -> u64 {
-        let text = self.ask("/metrics").await;
-        let lines = text.lines().filter(|line| line.starts_with("flux_operator_api_calls_total{") && counts(line));
-        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
-    }
-
-    /// Waits until it makes no calls any more, of whatever kind.
-    async fn is_quiet(&self) {
-        let begin = Instant::now();
-        while self.calls_in(Duration::from_secs(5)).await > 0 {
-            assert!(begin.elapsed() < DEADLINE, "the operator does not become quiet");
-        }
-    }
-
-    async fn calls_in(&self, time: Duration) -> u64 {
-        let is_call = |line: &str| !line.contains("verb=\"watch\"");
-        let before = self.count(is_call).await;
-        tokio::time::sleep(time).await;
-        self.count(is_call).await - before
-    }
-
-    fn memory(&self, field: &str) -> u64 {
-        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
-        let line = status.lines().find(|line| line.starts_with(field)).unwrap();
-        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
-    }
-
-    fn cpu_seconds(&self) -> f64 {
-        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
-        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
-        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
-        ticks as f64 / 100.0
-    }
-}
-
-impl Drop for Operator {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
 }

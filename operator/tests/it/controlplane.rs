@@ -43,6 +43,11 @@ impl ControlPlane {
         Ok(Self { starter, binary: binary.into(), kubeconfig })
     }
 
+    /// The program that is all of Kubernetes' by its first argument.
+    pub fn binary(&self) -> &Path {
+        &self.binary
+    }
+
     /// The administrator's kubeconfig: an https server on 127.0.0.1, its certificate authority, a token.
     pub fn kubeconfig_path(&self) -> &Path {
         &self.kubeconfig

@@ -1,0 +1,141 @@
+//! What the benches of the operator share: the operator as a process on a control plane, and what it says of itself.
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Client, Config};
+
+use crate::controlplane::led_over;
+
+pub const DEADLINE: Duration = Duration::from_secs(600);
+
+/// A kubeconfig that leads through a forwarder, and the bytes (of TLS) that went through it, both ways.
+pub fn counted(kubeconfig: &Path) -> (PathBuf, Arc<AtomicU64>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (path, server) = led_over(kubeconfig, "counted", listener.local_addr().unwrap()).unwrap();
+    let bytes = Arc::new(AtomicU64::new(0));
+    let counter = bytes.clone();
+    std::thread::spawn(move || {
+        for there in listener.incoming().flatten() {
+            let Ok(server) = TcpStream::connect(&server) else { return };
+            for (from, to) in [(&there, &server), (&server, &there)] {
+                let (from, to, counter) = (from.try_clone().unwrap(), to.try_clone().unwrap(), counter.clone());
+                std::thread::spawn(move || forward(from, to, &counter));
+            }
+        }
+    });
+    (path, bytes)
+}
+
+fn forward(mut from: TcpStream, mut to: TcpStream, bytes: &AtomicU64) {
+    let mut buffer = vec![0; 64 << 10];
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        bytes.fetch_add(count as u64, Ordering::Relaxed);
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
+        }
+    }
+    let _ = to.shutdown(std::net::Shutdown::Write);
+}
+
+pub async fn client(kubeconfig: &Path) -> Client {
+    let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
+    Client::try_from(Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()).unwrap()
+}
+
+pub struct Operator {
+    child: Child,
+    address: String,
+}
+
+impl Operator {
+    pub async fn start(kubeconfig: &Path) -> Operator {
+        let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+        let child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
+            .args(["run", "--log=warn", "--health", &address])
+            .env("KUBECONFIG", kubeconfig)
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let operator = Operator { child, address };
+        let begin = Instant::now();
+        while !operator.ask("/readyz").await.contains(" 200 ") {
+            assert!(begin.elapsed() < DEADLINE, "the operator does not become ready");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        operator
+    }
+
+    async fn ask(&self, path: &str) -> String {
+        use tokio::io::{AsyncReadExt, AsyncWriteExt};
+        let Ok(mut stream) = tokio::net::TcpStream::connect(&self.address).await else { return String::new() };
+        let mut answer = String::new();
+        stream.write_all(format!("GET {path} HTTP/1.1\r\n\r\n").as_bytes()).await.unwrap();
+        stream.read_to_string(&mut answer).await.unwrap();
+        answer
+    }
+
+    /// Every call that changes something, of whatever kind: pods, events, statuses and the Lease too.
+    pub async fn writes(&self) -> u64 {
+        self.count(|line| !["get", "list", "watch"].iter().any(|verb| line.contains(&format!("verb=\"{verb}\"")))).await
+    }
+
+    /// Calls but watches.
+    pub async fn calls(&self) -> u64 {
+        self.count(|line| !line.contains("verb=\"watch\"")).await
+    }
+
+    /// Writes by verb and resource, for people.
+    pub async fn writes_by_kind(&self) -> String {
+        let text = self.ask("/metrics").await;
+        let lines = text.lines().filter_map(|line| line.strip_prefix("flux_operator_api_calls_total{"));
+        let writes = lines.filter(|line| !["get", "list", "watch"].iter().any(|verb| line.contains(&format!("verb=\"{verb}\""))));
+        writes.collect::<Vec<_>>().join("; ")
+    }
+
+    async fn count(&self, counts: impl Fn(&str) -> bool) -> u64 {
+        let text = self.ask("/metrics").await;
+        let lines = text.lines().filter(|line| line.starts_with("flux_operator_api_calls_total{") && counts(line));
+        lines.map(|line| line.rsplit(' ').next().unwrap().parse::<u64>().unwrap()).sum()
+    }
+
+    /// Waits until it makes no calls any more, of whatever kind.
+    pub async fn is_quiet(&self) {
+        let begin = Instant::now();
+        while self.calls_in(Duration::from_secs(5)).await > 0 {
+            assert!(begin.elapsed() < DEADLINE, "the operator does not become quiet");
+        }
+    }
+
+    pub async fn calls_in(&self, time: Duration) -> u64 {
+        let before = self.calls().await;
+        tokio::time::sleep(time).await;
+        self.calls().await - before
+    }
+
+    pub fn memory(&self, field: &str) -> u64 {
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find(|line| line.starts_with(field)).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() / 1024
+    }
+
+    pub fn cpu_seconds(&self) -> f64 {
+        let stat = std::fs::read_to_string(format!("/proc/{}/stat", self.child.id())).unwrap();
+        let fields: Vec<&str> = stat.rsplit(") ").next().unwrap().split(' ').collect();
+        let ticks: u64 = fields[11].parse::<u64>().unwrap() + fields[12].parse::<u64>().unwrap();
+        ticks as f64 / 100.0
+    }
+}
+
+impl Drop for Operator {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
