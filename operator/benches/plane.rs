@@ -81,9 +81,14 @@ impl Operator {
         answer
     }
 
+    /// Whether a line of the metrics counts calls that change something.
+    fn is_write(line: &str) -> bool {
+        !["get", "list", "watch"].iter().any(|verb| line.contains(&format!("verb=\"{verb}\"")))
+    }
+
     /// Every call that changes something, of whatever kind: pods, events, statuses and the Lease too.
     pub async fn writes(&self) -> u64 {
-        self.count(|line| !["get", "list", "watch"].iter().any(|verb| line.contains(&format!("verb=\"{verb}\"")))).await
+        self.count(Self::is_write).await
     }
 
     /// Calls but watches.
@@ -95,8 +100,7 @@ impl Operator {
     pub async fn writes_by_kind(&self) -> String {
         let text = self.ask("/metrics").await;
         let lines = text.lines().filter_map(|line| line.strip_prefix("flux_operator_api_calls_total{"));
-        let writes = lines.filter(|line| !["get", "list", "watch"].iter().any(|verb| line.contains(&format!("verb=\"{verb}\""))));
-        writes.collect::<Vec<_>>().join("; ")
+        lines.filter(|line| Self::is_write(line)).collect::<Vec<_>>().join("; ")
     }
 
     async fn count(&self, counts: impl Fn(&str) -> bool) -> u64 {
