@@ -186,6 +186,9 @@ struct Entrypoint {
     /// Give up when the parent broker has not answered after so many seconds [default: wait for ever]
     #[arg(long, value_name = "SECONDS")]
     parent_deadline: Option<u64>,
+    /// Try again for so many seconds what may pass: a spec or a view that is not there yet, a full or absent volume
+    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
+    patience: u64,
     /// The pod's terminationGracePeriodSeconds: what is left shortly before its end is killed [default: not known]
     #[arg(long, value_name = "SECONDS")]
     grace_period: Option<u64>,
@@ -212,6 +215,7 @@ impl Entrypoint {
             root: self.root.clone(),
             termination_log: self.termination_log.clone(),
             format: self.log.log_format,
+            patience: Duration::from_secs(self.patience),
             grace_period: self.grace_period.map(Duration::from_secs),
             parent_deadline: self.parent_deadline.map(Duration::from_secs),
             restarts_left: self.restarts_left,

@@ -16,6 +16,7 @@ mod launch;
 mod password;
 pub mod session;
 pub mod shell;
+mod starts;
 pub mod state;
 mod user;
 
@@ -28,8 +29,9 @@ use flux_shared::exit::{Category, REPLACE, of_signal};
 use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::log::Log;
+use crate::patience::{Attempts, Then};
 use crate::plan::{COMMAND, Content, Plan, Role, Step};
-use crate::stage;
+use crate::stage::{self, Awaited, Stage};
 use crate::supervise::Supervisor;
 use crate::timing::Timeline;
 use crate::wait::Parent;
@@ -52,6 +54,8 @@ pub struct Options {
     pub root: PathBuf,
     /// `terminationGracePeriodSeconds` of the pod, if it is known.
     pub grace_period: Option<Duration>,
+    /// How long to try again what may pass.
+    pub patience: Duration,
     /// How long to wait for the parent at first. None: for ever.
     pub parent_deadline: Option<Duration>,
     /// How long the name of a lead that was there must be gone to count as its end.
@@ -78,9 +82,11 @@ pub struct Executor<'a> {
     options: Options,
     files: Files,
     session: Session,
-    supervisor: Supervisor,
+    supervisor: &'a mut Supervisor,
     shell: Option<Shell>,
     parent: Option<Parent>,
+    /// Where this container's starts are recorded, where its program may run once only.
+    record: Option<starts::Record>,
     log: Log,
     timed: bool,
     timeline: &'a mut Timeline,
@@ -105,12 +111,11 @@ enum Flow {
 pub async fn execute(
     plan: &Plan,
     options: Options,
+    supervisor: &mut Supervisor,
     log: Log,
     timeline: &mut Timeline,
     ending: &mut Ending,
 ) -> Result<u8, Failure> {
-    let supervisor =
-        Supervisor::new(log).map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
     let tag = match &plan.role {
         Role::Lead | Role::Follower => "runner",
         Role::Sidecar(name) => name,
@@ -122,6 +127,7 @@ pub async fn execute(
         supervisor,
         shell: None,
         parent: None,
+        record: None,
         log,
         timed: plan.log.timed,
         timeline,
@@ -130,9 +136,9 @@ pub async fn execute(
         broker_end: None,
     };
     let result = executor.all_steps(plan).await;
-    executor.ending.stopped = executor.supervisor.first_stop();
+    executor.note_what_followed(&result);
     if let Some(shell) = executor.shell.take() {
-        let _ = shell.end(&mut executor.supervisor).await;
+        let _ = shell.end(executor.supervisor).await;
     }
     result
 }
@@ -150,7 +156,7 @@ impl Executor<'_> {
             if planned.step == Step::Stay && code.is_some_and(|code| code != 0) {
                 break;
             }
-            match self.step(&planned.step).await {
+            match self.patiently(&planned.step, &plan.role).await {
                 Ok(Flow::Next) => {}
                 Ok(Flow::Ended(with)) => code = Some(with),
                 // The job's own failure is never hidden by what comes after it.
@@ -168,12 +174,28 @@ impl Executor<'_> {
                 plan.steps[number + 1..].iter().any(|planned| matches!(planned.step, Step::Snippet { .. }));
             if !more_snippets && let Some(shell) = self.shell.take() {
                 shell
-                    .end(&mut self.supervisor)
+                    .end(self.supervisor)
                     .await
                     .map_err(|error| Failure::internal(format!("failed to end the shell: {error}")))?;
             }
         }
         Ok(code.unwrap_or(0))
+    }
+
+    /// A step that fails for what may pass is done again: every step may be.
+    async fn patiently(&mut self, step: &Step, role: &Role) -> Result<Flow, Failure> {
+        let mut attempts = Attempts::new(self.options.patience);
+        loop {
+            let failure = match self.step(step).await {
+                Err(failure) => failure,
+                done => return done,
+            };
+            match attempts.after(failure, Awaited::Volume, self.supervisor, self.log).await? {
+                Then::Again => {}
+                Then::GiveUp(failure) => return Err(failure),
+                Then::Stop(signal) => return Ok(Flow::Exit(stop_code(role, signal))),
+            }
+        }
     }
 
     async fn step(&mut self, step: &Step) -> Result<Flow, Failure> {
@@ -231,6 +253,7 @@ impl Executor<'_> {
                 self.publish_archive(from, to);
                 self.timeline.record("archive", begin);
             }
+            Step::Once { record, again } => return self.once(record, *again),
             Step::LeadLost { restarts_left } => return self.lead_lost(*restarts_left).await,
             Step::Stay => return self.stay().await,
         }
@@ -270,11 +293,11 @@ impl Executor<'_> {
     ) -> Result<Flow, Failure> {
         let mut shell = match self.shell.take() {
             Some(shell) => shell,
-            None => Shell::start(&self.supervisor, &self.session, strict)?,
+            None => Shell::start(self.supervisor, &self.session, strict)?,
         };
         let silent = self.log.quiet && name != LAST_SNIPPET && name != COMMAND;
-        let work = shell.run(&mut self.supervisor, &mut self.session, source, silent);
-        stage::be_known_for(Some(name));
+        let work = shell.run(self.supervisor, &mut self.session, source, silent);
+        stage::be_known_for(Some(&Stage::Snippet(name.to_owned())));
         let outcome = if name == COMMAND { work.await } else { impatiently(self.log, name, work).await };
         stage::be_known_for(None);
         let outcome = outcome?;

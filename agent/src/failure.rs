@@ -15,11 +15,13 @@ pub struct Failure {
     pub cause: String,
     /// What a person can do about it; a sentence without its full stop, or empty.
     pub remedy: String,
+    /// It may be otherwise soon: worth another attempt.
+    pub passing: bool,
 }
 
 impl Failure {
     pub fn new(category: Category, cause: impl Into<String>, remedy: impl Into<String>) -> Failure {
-        Failure { category, cause: cause.into(), remedy: remedy.into() }
+        Failure { category, cause: cause.into(), remedy: remedy.into(), passing: false }
     }
 
     /// A defect of the agent or a host that lacks what every Linux has.
@@ -40,7 +42,7 @@ impl Failure {
             _ => "look at the volume that holds it",
         };
         let cause = format!("failed to {what} {}: {}", path.display(), plain(error));
-        Failure::new(Category::WriteFailed, cause, remedy)
+        Failure { passing: is_passing(error), ..Failure::new(Category::WriteFailed, cause, remedy) }
     }
 
     /// The line becomes the container's termination message, if there is one to write to. Never fails.
@@ -60,6 +62,27 @@ impl Failure {
             }
         }
     }
+}
+
+/// Whether the same call may go well a little later: room is made, a file server answers again.
+pub fn is_passing(error: &std::io::Error) -> bool {
+    const PASSING: [i32; 14] = [
+        libc::ENOSPC,
+        libc::EDQUOT,
+        libc::EIO,
+        libc::ESTALE,
+        libc::ENOTCONN,
+        libc::ETIMEDOUT,
+        libc::EHOSTDOWN,
+        libc::EHOSTUNREACH,
+        libc::EREMOTEIO,
+        libc::EAGAIN,
+        libc::EINTR,
+        libc::ENOMEM,
+        libc::EBUSY,
+        libc::ENFILE,
+    ];
+    error.raw_os_error().is_some_and(|number| PASSING.contains(&number))
 }
 
 /// The termination message becomes `line`, if the file exists.

@@ -14,6 +14,7 @@ mod failure;
 mod glibc;
 mod install;
 mod log;
+mod patience;
 mod people;
 mod plan;
 mod restful;

@@ -62,7 +62,7 @@ pub fn status(place: &Place, ready: bool, json: bool) -> Result<(String, u8), Fa
     // A probe asks every second: a broker that is there needs no look at the processes.
     let stage = if status::is_absent(&state) { crate::stage::now(Path::new("/proc")) } else { None };
     if ready {
-        return Ok(match status::ready(&state, stage.as_deref()).and_then(|()| look::served(&pod)) {
+        return Ok(match status::ready(&state, stage.as_ref()).and_then(|()| look::served(&pod)) {
             Ok(()) => (String::new(), 0),
             Err(why) => (format!("not ready: {why}\n"), 1),
         });

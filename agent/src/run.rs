@@ -7,16 +7,20 @@
 
 use std::error::Error;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use flux_shared::agent_spec::AgentSpec;
+use flux_shared::exit::{Category, REPLACE, of_signal};
 
 use crate::ending::Ending;
 use crate::execute::{self, execute};
 use crate::facts::Facts;
 use crate::failure::{Failure, without_number, write_termination};
 use crate::log::{Format, Log};
+use crate::patience::{Attempts, Then};
 use crate::plan::{ContainerRole, Plan, Role};
+use crate::stage::Awaited;
+use crate::supervise::Supervisor;
 use crate::timing::Timeline;
 
 /// How to run, apart from what the spec says.
@@ -28,6 +32,8 @@ pub struct Options {
     pub format: Format,
     pub grace_period: Option<Duration>,
     pub parent_deadline: Option<Duration>,
+    /// How long to try again what may pass.
+    pub patience: Duration,
     /// How often the whole MiniCluster may still start anew.
     pub restarts_left: u32,
     pub lead_gone: Duration,
@@ -53,13 +59,32 @@ async fn entrypoint(
     timeline: &mut Timeline,
     ending: &mut Ending,
 ) -> Result<u8, Failure> {
-    let begin = std::time::Instant::now();
-    let (plan, mount) = plan(options, container)?;
+    let begin = Instant::now();
+    let log = Log::new(options.format, false);
+    let mut supervisor =
+        Supervisor::new(log).map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
+    let result = supervised(options, container, timeline, ending, &mut supervisor, begin).await;
+    ending.stopped = supervisor.first_stop();
+    result
+}
+
+async fn supervised(
+    options: &Options,
+    container: &ContainerRole,
+    timeline: &mut Timeline,
+    ending: &mut Ending,
+    supervisor: &mut Supervisor,
+    begin: Instant,
+) -> Result<u8, Failure> {
+    let (plan, mount) = match plan_patiently(options, container, supervisor).await? {
+        Ok(planned) => planned,
+        Err(signal) => return Ok(stop_code(signal)),
+    };
     timeline.add_earlier(&options.root, &mount);
     timeline.record("plan", begin);
     let log = Log::new(options.format, plan.log.quiet);
     greet(log, &plan);
-    let result = execute(&plan, options.for_execute(), log, timeline, ending).await;
+    let result = execute(&plan, options.for_execute(), supervisor, log, timeline, ending).await;
     let role = match plan.role {
         Role::Lead => "lead",
         Role::Follower => "follower",
@@ -95,18 +120,54 @@ fn tell_panics(options: &Options) {
     }
 }
 
+/// The plan, once spec and view are there; the inner error is a stop signal.
+async fn plan_patiently(
+    options: &Options,
+    container: &ContainerRole,
+    supervisor: &mut Supervisor,
+) -> Result<Result<(Plan, String), i32>, Failure> {
+    let mut attempts = Attempts::new(options.patience);
+    loop {
+        let failure = match plan(options, container) {
+            Ok(planned) => return Ok(Ok(planned)),
+            Err(failure) => failure,
+        };
+        let awaited = if failure.category == Category::ViewMissing { Awaited::View } else { Awaited::Spec };
+        match attempts.after(failure, awaited, supervisor, Log::new(options.format, false)).await? {
+            Then::Again => {}
+            Then::GiveUp(failure) => return Err(failure),
+            Then::Stop(signal) => return Ok(Err(signal)),
+        }
+    }
+}
+
+/// Before the spec is read, the index alone tells who leads.
+fn stop_code(signal: i32) -> u8 {
+    match std::env::var("JOB_COMPLETION_INDEX") {
+        Ok(index) if index != "0" => REPLACE,
+        _ => of_signal(signal),
+    }
+}
+
 /// The plan, and where the pod's volume is.
 fn plan(options: &Options, container: &ContainerRole) -> Result<(Plan, String), Failure> {
     let (spec, facts) = read(&options.spec, &options.root)?;
     let facts = Facts { restarts_left: options.restarts_left, ..facts };
-    crate::plan::plan(&spec, &facts, container)
-        .map(|plan| (plan, spec.mount_path))
-        .map_err(|error| Failure::new(error.category(), chain(&error), error.hint()))
+    let planned = crate::plan::plan(&spec, &facts, container);
+    let view = options.root.join(spec.paths().view().trim_start_matches('/'));
+    planned.map(|plan| (plan, spec.mount_path)).map_err(|error| {
+        // Without a single file of it, the volume may be on its way; a view without Flux stays one.
+        let passing = error.category() == Category::ViewMissing && spec.view.enabled && !view.exists();
+        Failure { passing, ..Failure::new(error.category(), chain(&error), error.hint()) }
+    })
 }
 
 /// The spec, and this host.
 pub fn read(spec: &Path, root: &Path) -> Result<(AgentSpec, Facts), Failure> {
-    let spec = crate::spec::read(spec).map_err(|error| Failure::new(error.category(), chain(&error), error.hint()))?;
+    let spec = crate::spec::read(spec).map_err(|error| Failure {
+        passing: error.is_passing(),
+        ..Failure::new(error.category(), chain(&error), error.hint())
+    })?;
     let facts = Facts::read(root, &spec).map_err(|error| Failure::internal(chain(&error)))?;
     Ok((spec, facts))
 }
@@ -138,6 +199,7 @@ impl Options {
         execute::Options {
             root: self.root.clone(),
             grace_period: self.grace_period,
+            patience: self.patience,
             parent_deadline: self.parent_deadline,
             lead_gone: self.lead_gone,
             lead_silent: self.lead_silent,

@@ -24,6 +24,16 @@ impl ReadError {
         }
     }
 
+    /// It may be there soon: the volume with it is mounted late, or its server does not answer.
+    pub fn is_passing(&self) -> bool {
+        match self {
+            ReadError::Unreadable { source, .. } => {
+                source.kind() == std::io::ErrorKind::NotFound || crate::failure::is_passing(source)
+            }
+            ReadError::Invalid { .. } => false,
+        }
+    }
+
     /// What a person can do about it.
     pub fn hint(&self) -> &'static str {
         match self {

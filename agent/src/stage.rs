@@ -3,29 +3,82 @@
 #![expect(clippy::disallowed_methods, reason = "looks at the processes of the pod")]
 
 use std::ffi::CString;
+use std::fmt;
 use std::fs;
 use std::path::Path;
 
-/// Before a snippet's name. The kernel keeps 15 bytes.
-const PREFIX: &str = "run:";
+/// Before a snippet's name, and before what is waited for. The kernel keeps 15 bytes.
+const SNIPPET: &str = "run:";
+const WAIT: &str = "wait:";
 const USUAL: &str = "flux-agent";
 
-/// This process runs the snippet `name` from now on; or no snippet any more.
-pub fn be_known_for(name: Option<&str>) {
-    let name = name.map_or(USUAL.into(), |name| format!("{PREFIX}{name}"));
+/// What the entrypoint is at.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Stage {
+    /// The snippet of this name runs.
+    Snippet(String),
+    /// It tries again what has failed and may not always fail.
+    Waits(Awaited),
+}
+
+/// What may come or get better by itself.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Awaited {
+    Spec,
+    View,
+    Volume,
+}
+
+impl Awaited {
+    const ALL: [Awaited; 3] = [Awaited::Spec, Awaited::View, Awaited::Volume];
+
+    const fn name(self) -> &'static str {
+        match self {
+            Awaited::Spec => "spec",
+            Awaited::View => "view",
+            Awaited::Volume => "volume",
+        }
+    }
+}
+
+impl fmt::Display for Stage {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Stage::Snippet(name) => write!(f, "the snippet {name} runs"),
+            Stage::Waits(Awaited::Spec) => f.write_str("its spec cannot be read yet"),
+            Stage::Waits(Awaited::View) => f.write_str("its view is not there yet"),
+            Stage::Waits(Awaited::Volume) => f.write_str("a file cannot be written, and is tried again"),
+        }
+    }
+}
+
+/// This process is at `stage` from now on; or at nothing that takes its time.
+pub fn be_known_for(stage: Option<&Stage>) {
+    let name = match stage {
+        None => USUAL.into(),
+        Some(Stage::Snippet(name)) => format!("{SNIPPET}{name}"),
+        Some(Stage::Waits(awaited)) => format!("{WAIT}{}", awaited.name()),
+    };
     if let Ok(name) = CString::new(name) {
         let _ = nix::sys::prctl::set_name(&name);
     }
 }
 
-/// The snippet that this pod's `flux-agent run` is at, as the folder of processes tells it.
-pub fn now(processes: &Path) -> Option<String> {
+fn stage_of(name: &str) -> Option<Stage> {
+    if let Some(awaited) = name.strip_prefix(WAIT) {
+        return Awaited::ALL.into_iter().find(|known| known.name() == awaited).map(Stage::Waits);
+    }
+    name.strip_prefix(SNIPPET).map(|name| Stage::Snippet(name.to_owned()))
+}
+
+/// What this pod's `flux-agent run` is at, as the folder of processes tells it.
+pub fn now(processes: &Path) -> Option<Stage> {
     fs::read_dir(processes).ok()?.flatten().find_map(|entry| {
         let name = fs::read_to_string(entry.path().join("comm")).ok()?;
-        let name = name.trim_end().strip_prefix(PREFIX)?;
+        let stage = stage_of(name.trim_end())?;
         let words = fs::read(entry.path().join("cmdline")).ok()?;
         // A sidecar has snippets of its own, and a pod may have one process namespace.
-        (words.split(|byte| *byte == 0).nth(1) == Some(b"run")).then(|| name.to_owned())
+        (words.split(|byte| *byte == 0).nth(1) == Some(b"run")).then_some(stage)
     })
 }
 
@@ -48,6 +101,10 @@ mod tests {
         }
         assert_eq!(now(processes.path()), None);
         fs::write(processes.path().join("8/comm"), "run:brokerPre\n").unwrap();
-        assert_eq!(now(processes.path()), Some("brokerPre".into()));
+        assert_eq!(now(processes.path()), Some(Stage::Snippet("brokerPre".into())));
+        for awaited in Awaited::ALL {
+            fs::write(processes.path().join("8/comm"), format!("wait:{}\n", awaited.name())).unwrap();
+            assert_eq!(now(processes.path()), Some(Stage::Waits(awaited)));
+        }
     }
 }

@@ -95,6 +95,11 @@ impl PodPaths {
         self.at("config/program-result")
     }
 
+    /// What the agent alone keeps of this pod's starts.
+    pub fn starts(&self) -> String {
+        self.at("config/agent/starts")
+    }
+
     pub fn broker_toml(&self) -> String {
         self.at("config/etc/flux/config/broker.toml")
     }

@@ -209,6 +209,10 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         Step::PublishArchive { from, to } => {
             first(&format!("rename {} to {}, if the dump is whole and the broker ended well", quote(from), quote(to)))
         }
+        Step::Once { record, again } => {
+            let unless = if *again { "ended with 0" } else { "begun" };
+            first(&format!("end at once if an earlier start of this container has {unless}: {}", quote(record)));
+        }
         Step::LeadLost { restarts_left: 0 } => {
             first("end with lead-lost: an earlier pod of this lead was lost, and its program may have run");
         }

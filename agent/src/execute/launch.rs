@@ -64,6 +64,7 @@ impl Executor<'_> {
         let end = broker.of_the_job();
         if let Some((code, _)) = &mut self.ending.program {
             *code = end.code();
+            self.note_end(end.code());
         }
         if end != ended.end {
             let code = ended.end.code();
@@ -130,7 +131,7 @@ impl Executor<'_> {
 
     /// What a broker that was killed has left running must not run on beside the next one.
     async fn end_orphans(&mut self, others: &BTreeSet<i32>) -> Result<(), Failure> {
-        let count = orphans::end(&mut self.supervisor, others).await.map_err(wait_failed)?;
+        let count = orphans::end(self.supervisor, others).await.map_err(wait_failed)?;
         if count > 0 {
             self.log.info("broker", &format!("killed {count} processes that the broker had left"));
         }
@@ -187,6 +188,9 @@ impl Executor<'_> {
             return Ok(Err(if is_follower { REPLACE } else { of_signal(signal) }));
         }
         let argv: Vec<OsString> = launch.argv.iter().map(|word| self.session.resolve(word)).collect();
+        if let Some(record) = self.record.as_ref().filter(|_| launch.at_end == AtEnd::Exit) {
+            record.start()?;
+        }
         let begin = Instant::now();
         let child = match self.program(launch, &argv).start() {
             Ok(child) => child,

@@ -13,6 +13,7 @@ use super::Pod;
 use super::broker::{ANY, Silence, ask};
 use super::status::{Absent, Link, Seen, State};
 use crate::failure::Failure;
+use crate::stage::Stage;
 use crate::wait::{Missing, Parent};
 
 /// Absent hosts that are looked for; the rest is only named.
@@ -40,7 +41,7 @@ pub fn served(pod: &Pod) -> Result<(), String> {
 }
 
 /// … and all else that can be learned from here.
-pub fn all(pod: &Pod, state: Result<State, Silence>, stage: Option<String>) -> Result<Seen<'_>, Failure> {
+pub fn all(pod: &Pod, state: Result<State, Silence>, stage: Option<Stage>) -> Result<Seen<'_>, Failure> {
     let mut seen = Seen { stage, ..Seen::new(&pod.instance, state) };
     // A broker that has not joined yet would wait for its parent with every question to the lead.
     let joined = pod.instance.is_lead || seen.state.as_ref().is_ok_and(|state| state.has_joined());

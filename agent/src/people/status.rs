@@ -4,6 +4,7 @@ use serde_json::{Value, json};
 
 use super::broker::Silence;
 use crate::plan::Instance;
+use crate::stage::Stage;
 use crate::wait::Missing;
 
 /// Job states, as Flux numbers them (RFC 21): those that wait for the scheduler.
@@ -54,8 +55,8 @@ pub struct Absent {
 pub struct Seen<'a> {
     pub instance: &'a Instance,
     pub state: Result<State, Silence>,
-    /// The snippet that the pod's entrypoint runs.
-    pub stage: Option<String>,
+    /// What the pod's entrypoint is at.
+    pub stage: Option<Stage>,
     pub online: Option<Vec<u32>>,
     /// Online, and silent for a while.
     pub torpid: Vec<u32>,
@@ -86,9 +87,17 @@ impl<'a> Seen<'a> {
         }
     }
 
+    /// What goes on while there is no broker.
+    fn stage(&self) -> Option<&Stage> {
+        self.stage.as_ref().filter(|_| is_absent(&self.state))
+    }
+
     /// The snippet that runs while there is no broker.
     fn snippet(&self) -> Option<&str> {
-        self.stage.as_deref().filter(|_| is_absent(&self.state))
+        match self.stage()? {
+            Stage::Snippet(name) => Some(name),
+            Stage::Waits(_) => None,
+        }
     }
 
     /// Ranks that are not online, if that is known.
@@ -119,13 +128,13 @@ pub fn is_absent(state: &Result<State, Silence>) -> bool {
 }
 
 /// Whether the pod's broker is in its running state; if not, why.
-pub fn ready(state: &Result<State, Silence>, stage: Option<&str>) -> Result<(), String> {
+pub fn ready(state: &Result<State, Silence>, stage: Option<&Stage>) -> Result<(), String> {
     match state {
         Ok(state) if state.name == "run" => Ok(()),
         // Without the time: Kubernetes counts equal messages as one event.
         Ok(state) => Err(format!("the broker is in state {}{}", state.name, meaning(state))),
         Err(silence) => Err(match stage.filter(|_| is_absent(state)) {
-            Some(stage) => format!("the snippet {stage} runs"),
+            Some(stage) => stage.to_string(),
             None => format!("the broker does not answer: {silence}"),
         }),
     }
@@ -190,10 +199,8 @@ impl Report<'_> {
 
 fn broker(seen: &Seen) -> String {
     let Instance { hostname, rank, .. } = seen.instance;
-    if let Some(stage) = seen.snippet() {
-        return format!(
-            "{hostname} (rank {rank}) is not up: the snippet {stage} runs. The pod's log says what it does"
-        );
+    if let Some(stage) = seen.stage() {
+        return format!("{hostname} (rank {rank}) is not up: {stage}. The pod's log says what it does");
     }
     match &seen.state {
         Ok(state) => {
@@ -236,7 +243,7 @@ fn parent(seen: &Seen, host: &str, link: &Result<Link, Missing>) -> String {
     let stuck = seen.state.as_ref().is_ok_and(|state| state.seconds >= STUCK);
     match link {
         Err(missing) => format!("{host}: {missing}. {}", remedy(missing)),
-        Ok(_) if seen.snippet().is_some() => format!("{host} answers"),
+        Ok(_) if seen.stage().is_some() => format!("{host} answers"),
         Ok(Link::Broken) if matches!(seen.state, Err(Silence::NoSocket(_))) => format!(
             "{host} answers, but no connection to it stands: this broker has not started, or its certificate is another \
              one (`flux-agent preflight` on both shows them)"

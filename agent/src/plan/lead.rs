@@ -1,6 +1,6 @@
 //! Rank 0: starts the instance, runs the program in it, saves its state.
 
-use flux_shared::agent_spec::Program;
+use flux_shared::agent_spec::{Program, RestartPolicy};
 use flux_shared::words::Word;
 
 use super::program::{self, Initial};
@@ -12,7 +12,8 @@ pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
         return Ok(vec![Planned::with(&["earlier_pods", "restarts_left"], step)]);
     }
     let initial = program::initial(scene);
-    let mut steps = runner::prepare(scene)?;
+    let mut steps: Vec<Planned> = once(scene, &initial).into_iter().collect();
+    steps.extend(runner::prepare(scene)?);
     steps.extend(snippets::step(scene, "brokerPre", scene.spec.runner.snippets.broker_pre.as_ref())?);
     steps.extend(archive::prepare(scene));
     steps.extend(archive::result_file(scene).filter(|_| initial.words.is_some()));
@@ -20,6 +21,13 @@ pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     steps.extend(archive::publish(scene));
     steps.extend(snippets::step(scene, "post", scene.spec.runner.snippets.post.as_ref())?);
     Ok(steps)
+}
+
+/// A broker without a program may start again.
+fn once(scene: &Scene, initial: &Initial) -> Option<Planned> {
+    initial.words.as_ref()?;
+    let again = scene.spec.restart_policy == RestartPolicy::OnFailure;
+    Some(Planned::with(&["uid"], Step::Once { record: scene.paths.starts(), again }))
 }
 
 /// Without a program there is nothing that `flux start` would do for us, so it is the broker itself. It gets no shell

@@ -50,6 +50,7 @@ fn outline(plan: &Plan) -> Vec<String> {
             Step::Snippet { name, .. } => format!("snippet {name}"),
             Step::WaitParent { .. } => "wait-parent".into(),
             Step::WaitSocket { .. } => "wait-socket".into(),
+            Step::Once { again, .. } => format!("once {again}"),
             Step::LeadLost { restarts_left } => format!("lead-lost {restarts_left}"),
             Step::Launch(_) => "launch".into(),
             Step::PrepareArchive { .. } => "prepare-archive".into(),
@@ -194,7 +195,7 @@ fn the_archive_is_read_if_it_is_there_and_written_beside_itself() {
     let spec = spec("archive = '/state/a.tar.gz'");
     let mut facts = facts(0);
     facts.attempt = "00112233445566ff".into();
-    let dump = "/state/.flux-dump-6b1ddb0cb6b5a2a2-00112233445566ff.tar.gz";
+    let dump = "/state/.flux-dump-568bca65692d2ab9-00112233445566ff.tar.gz";
     assert!(argv(&run(&spec, &facts)).ends_with(&format!("-Scontent.dump={dump}")), "{}", argv(&run(&spec, &facts)));
     assert!(!argv(&run(&spec, &facts)).contains("content.restore"));
     facts.present.insert("/state/a.tar.gz".into());

@@ -52,7 +52,9 @@ fn with_archive(script: &str) -> (Image, Vec<u8>) {
     (image, old)
 }
 
+/// That of another pod, whose own volume is new.
 fn lead<'a>(image: &'a Image, dump: &str) -> Container<'a> {
+    crate::live::forget_starts(image);
     let mut container = Container::new(image, "mc-0", &[AGENT, "run"]);
     container.environment.insert("FLUX_STANDIN_DUMP".into(), dump.into());
     container

@@ -34,7 +34,7 @@ fn a_spec_that_is_missing_or_not_understood() {
     gives_up(
         &image,
         "mc-0",
-        &[],
+        &["--patience", "1"],
         ROOT,
         Category::SpecUnreadable,
         &[SPEC_FILE, "No such file or directory. Is the ConfigMap"],

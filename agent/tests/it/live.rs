@@ -170,7 +170,7 @@ pub fn send(pid: i32, signal: i32) {
     let _ = Command::new("bash").args(words).stderr(Stdio::null()).status();
 }
 
-fn children_of(pid: i32) -> Vec<i32> {
+pub fn children_of(pid: i32) -> Vec<i32> {
     let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).unwrap_or_default();
     text.split_whitespace().map(|pid| pid.parse().unwrap()).collect()
 }
@@ -280,6 +280,11 @@ pub fn pod_image(spec: &str, size: u32) -> Image {
 /// The words of `run` in an image.
 pub fn run_words<'a>(more: &[&'a str]) -> Vec<&'a str> {
     [&[crate::image::AGENT, "run"], more].concat()
+}
+
+/// The image becomes that of another pod: its volume knows of no start.
+pub fn forget_starts(image: &Image) {
+    let _ = fs::remove_file(image.at("/mnt/flux/config/agent/starts"));
 }
 
 /// What the agent has left as a pod's termination message.

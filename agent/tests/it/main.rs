@@ -5,6 +5,7 @@
 mod accounting;
 mod any_image;
 mod archive;
+mod chain;
 mod crash;
 mod giving_up;
 mod happened;

@@ -169,6 +169,12 @@ impl Expected {
                 self.put(path, 0o644, self.us, What::File(crate::archive::packed(state)));
             }
             "wait-parent" | "wait-socket" | "prepare-archive" | "stay" => {}
+            "once" => {
+                let path = text(step, "record");
+                self.folders(parent(parent(path)));
+                self.put(parent(path), 0o700, self.us, What::Folder);
+                self.put(path, 0o644, self.us, What::File(b"started\nended 0\n".to_vec()));
+            }
             other => panic!("unknown step {other}"),
         }
     }

@@ -68,7 +68,8 @@ containers:
     assert_eq!(ended[0].code, 0, "{ended:?}");
 
     let steps = plan[0]["steps"].as_array().unwrap();
-    let planned_paths: Vec<&str> = steps.iter().filter_map(|step| step["path"].as_str()).collect();
+    let planned_paths: Vec<&str> =
+        steps.iter().filter_map(|step| step["path"].as_str().or(step["record"].as_str())).collect();
     let calls = calls(&std::fs::read_to_string(log).unwrap());
     let is_agent = |call: &Call| call.name == "execve" && call.words.starts_with(&format!("\"{AGENT}\""));
     // strace's own child, env and chroot come before the agent.
@@ -104,6 +105,8 @@ containers:
         planned_paths.contains(&path)
             || (path.ends_with(".runner.new") && planned_paths.contains(&whole.as_str()))
             || planned_paths.iter().any(is_above)
+            || (whole.ends_with(".new") && planned_paths.contains(&whole.trim_end_matches(".new")))
+            || planned_paths.iter().any(|planned| planned.starts_with(&format!("{whole}/")))
             || ["/etc/passwd", "/etc/group", "/dev/null", "/dev/ptmx"].contains(&path)
             || path.starts_with("/dev/pts/")
             || path.starts_with("/proc/self/fd/")

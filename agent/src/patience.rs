@@ -1,0 +1,65 @@
+//! What another attempt may help is tried again, in this pod, with growing pauses and a bound: nobody else does it.
+#![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
+
+use std::time::{Duration, Instant};
+
+use crate::failure::Failure;
+use crate::log::Log;
+use crate::stage::{self, Awaited, Stage};
+use crate::supervise::Supervisor;
+
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
+const LONGEST_PAUSE: Duration = Duration::from_secs(5);
+const REPORT_EVERY: Duration = Duration::from_secs(10);
+
+/// Attempts at one thing.
+#[derive(Debug)]
+pub struct Attempts {
+    begin: Instant,
+    bound: Duration,
+    pause: Duration,
+    told: Option<Instant>,
+}
+
+/// What to do after a failure.
+#[derive(Debug)]
+pub enum Then {
+    Again,
+    /// It is final.
+    GiveUp(Failure),
+    /// Told to stop meanwhile, by this signal.
+    Stop(i32),
+}
+
+impl Attempts {
+    pub fn new(bound: Duration) -> Attempts {
+        Attempts { begin: Instant::now(), bound, pause: FIRST_PAUSE, told: None }
+    }
+
+    /// After `failure` of an attempt: waits a little if another one may help.
+    pub async fn after(
+        &mut self,
+        failure: Failure,
+        awaited: Awaited,
+        supervisor: &mut Supervisor,
+        log: Log,
+    ) -> Result<Then, Failure> {
+        if !failure.passing || self.begin.elapsed() >= self.bound {
+            return Ok(Then::GiveUp(failure));
+        }
+        if self.told.is_none_or(|told| told.elapsed() >= REPORT_EVERY) {
+            self.told = Some(Instant::now());
+            let left = self.bound.saturating_sub(self.begin.elapsed()).as_secs();
+            log.error("wait", &format!("{}; trying again for up to {left} s", failure.cause));
+        }
+        stage::be_known_for(Some(&Stage::Waits(awaited)));
+        let waited = supervisor.unless_stopped(tokio::time::sleep(self.pause)).await;
+        stage::be_known_for(None);
+        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
+        match waited {
+            Ok(Ok(())) => Ok(Then::Again),
+            Ok(Err(signal)) => Ok(Then::Stop(signal)),
+            Err(error) => Err(Failure::internal(format!("failed to wait for events: {error}"))),
+        }
+    }
+}

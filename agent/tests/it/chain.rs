@@ -1,0 +1,286 @@
+//! From the program to the pod's end, by a table: the container's code is the program's, the termination message says who
+//! ended it, and the program started as often as it may.
+
+use std::fs;
+use std::time::{Duration, Instant};
+
+use flux_shared::exit::{Category, REPLACE};
+use flux_shared::termination::{Ender, Termination};
+
+use crate::image::{Container, Ended, Image, real_flux, run};
+use crate::instance::{images, start, submit};
+use crate::live::{Network, Running, Solo, children_of, eventually, gate, run_words, send, state_of, termination_of};
+
+/// A line in `/tmp/starts` for every start of the program, on whichever node.
+fn counted(script: &str) -> String {
+    format!("echo >>/tmp/starts; {script}")
+}
+
+fn starts(images: &[Image]) -> usize {
+    let count = |image| fs::read_to_string(gate(image, "starts")).unwrap_or_default().lines().count();
+    images.iter().map(count).sum()
+}
+
+/// Runs all pods of a cluster to their end.
+fn run_all(images: &[Image]) -> Vec<Ended> {
+    let command = run_words(&[]);
+    let pods: Vec<Container> =
+        images.iter().enumerate().map(|(at, image)| Container::new(image, &format!("mc-{at}"), &command)).collect();
+    run(&pods)
+}
+
+fn in_parallel<T: Send>(all: impl Iterator<Item = T>, work: impl Fn(T) + Sync) {
+    let all = std::sync::Mutex::new(all.collect::<Vec<_>>());
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                while let Some(one) = { all.lock().unwrap().pop() } {
+                    work(one);
+                }
+            });
+        }
+    });
+}
+
+fn of_the_program(code: u8) -> Termination {
+    Termination { program_code: Some(code), ..Termination::new(Ender::Program, code) }
+}
+
+#[test]
+fn every_code_is_the_containers_and_says_who_ended_it() {
+    in_parallel(0..=255, |code: u8| {
+        let solo = Solo::new("", "", &format!("echo >>\"$FLUX_STANDIN_RECORD.starts\"; exit {code}")).with(&["sh"]);
+        assert_eq!(solo.run(&[]).code, i32::from(code));
+        assert_eq!(solo.termination(), of_the_program(code));
+        // Started again in the same pod, it does not run again, and says the same.
+        assert_eq!(solo.run(&[]).code, i32::from(code), "{code}");
+        assert_eq!((solo.termination().by, solo.termination().code), (Ender::Program, code));
+        assert_eq!(fs::read_to_string(solo.folder.path().join("record.starts")).unwrap(), "\n", "{code}");
+    });
+}
+
+/// Those that are somebody's: shells', signals', the agent's; with the stand-in some more.
+fn telling_codes() -> Vec<u8> {
+    let few: Vec<u8> = [0, 1, 2, 126, 127, 128, 137, 143, 255].into_iter().chain(237..250).collect();
+    if real_flux().is_some() { few } else { few.into_iter().chain((3..126).step_by(29)).collect() }
+}
+
+#[test]
+fn codes_of_a_submitted_job_for_one_and_three_pods() {
+    let both = telling_codes().into_iter().flat_map(|code| [(code, 1), (code, 3)]);
+    in_parallel(both, |(code, size)| {
+        let images = images(&submit(&counted(&format!("exit {code}"))), size);
+        let ended = run_all(&images);
+        assert_eq!(ended[0].code, i32::from(code), "{size}: {}", ended[0].stderr);
+        assert!(ended[1..].iter().all(|ended| ended.code == 0), "{code}: {ended:?}");
+        assert_eq!(termination_of(&images[0]), of_the_program(code), "{size}");
+        for follower in &images[1..] {
+            assert_eq!(termination_of(follower), Termination::new(Ender::Program, 0), "{code}");
+        }
+        assert_eq!(starts(&images), 1, "{code}, {size} pods");
+    });
+}
+
+#[test]
+fn signals_that_end_a_job_are_128_and_their_number() {
+    let deadly: Vec<u8> = match real_flux() {
+        // Its shell has a lot to do for each.
+        Some(_) => vec![1, 2, 9, 11, 15, 34],
+        None => (1..32).filter(|signal| !(17..=23).contains(signal) && *signal != 28).chain([34, 64]).collect(),
+    };
+    in_parallel(deadly.into_iter(), |signal| {
+        let size = if signal % 4 == 3 { 3 } else { 1 };
+        let images = images(&submit(&counted(&format!("ulimit -c 0; kill -{signal} $$; sleep 9"))), size);
+        let ended = run_all(&images);
+        assert_eq!(ended[0].code, 128 + i32::from(signal), "{}", ended[0].stderr);
+        assert_eq!((termination_of(&images[0]), starts(&images)), (of_the_program(128 + signal), 1));
+    });
+}
+
+/// The pod of `index`, started again or for the first time.
+fn pod(images: &[Image], index: usize, network: &Network) -> Running {
+    let command = run_words(&[]);
+    Running::pod(&Container::new(&images[index], &format!("mc-{index}"), &command), network)
+}
+
+#[test]
+fn a_lead_that_was_killed_does_not_run_its_program_again_by_itself() {
+    let images = images(&submit(&counted("echo up; while :; do sleep 0.05; done")), 1);
+    let network = Network::new();
+    let lead = pod(&images, 0, &network);
+    lead.says("up\n");
+    send(lead.pid, 9);
+    lead.end();
+    let again = pod(&images, 0, &network).end();
+    assert_eq!(again.code, i32::from(Category::LeadLost.code()), "{}", again.stderr);
+    let told = termination_of(&images[0]);
+    assert_eq!((told.by, told.category, told.program_code), (Ender::Agent, Some(Category::LeadLost), None));
+    assert_eq!(starts(&images), 1);
+}
+
+const ON_FAILURE: &str = "restart_policy = 'OnFailure'\n";
+
+#[test]
+fn with_on_failure_a_program_that_failed_runs_again_with_the_same_followers_and_never_after_a_success() {
+    for size in [1, 3] {
+        let script = counted("[ -e /tmp/again ] || exit 7");
+        let images = images(&format!("{ON_FAILURE}{}", submit(&script)), size);
+        let network = Network::new();
+        let mut pods: Vec<Running> = (0..images.len()).map(|index| pod(&images, index, &network)).collect();
+        assert_eq!(pods.remove(0).end().code, 7);
+        assert_eq!(termination_of(&images[0]), of_the_program(7));
+        pods.iter().for_each(|follower| follower.says("this pod stays for the lead's next attempt"));
+        // The job may run on any of them.
+        images.iter().for_each(|image| fs::write(gate(image, "again"), "").unwrap());
+        assert_eq!(pod(&images, 0, &network).end().code, 0);
+        assert_eq!((termination_of(&images[0]), starts(&images)), (of_the_program(0), 2));
+        let third = pod(&images, 0, &network).end();
+        assert_eq!((third.code, starts(&images)), (0, 2), "{}", third.stderr);
+        let begin = Instant::now();
+        pods.iter().for_each(|follower| follower.signal(15));
+        assert!(pods.into_iter().all(|follower| follower.end().code == 0));
+        assert!(begin.elapsed() < Duration::from_secs(3));
+    }
+}
+
+#[test]
+fn with_on_failure_what_fails_after_a_success_is_told_and_the_program_is_not_run_again() {
+    let post = "[runner.snippets]\npost = 'exit 9'\n";
+    let images = images(&format!("{ON_FAILURE}{}{post}", submit(&counted("exit 0"))), 1);
+    let network = Network::new();
+    assert_eq!(pod(&images, 0, &network).end().code, 9);
+    let told = termination_of(&images[0]);
+    assert_eq!((told.by, told.code, told.program_code), (Ender::Snippet, 9, Some(0)));
+    assert_eq!(pod(&images, 0, &network).end().code, 0);
+    let told = termination_of(&images[0]);
+    assert_eq!((told.by, told.code, told.program_code), (Ender::Program, 0, Some(0)));
+    assert!(told.message.contains("the snippet post ended the entrypoint with code 9"), "{}", told.message);
+    assert_eq!(starts(&images), 1);
+}
+
+#[test]
+fn with_on_failure_a_lead_that_was_killed_runs_its_program_again() {
+    let images = images(&format!("{ON_FAILURE}{}", submit(&counted("[ -e /tmp/again ] || { echo up; sleep 60; }"))), 2);
+    let network = Network::new();
+    let mut pods = vec![pod(&images, 0, &network), pod(&images, 1, &network)];
+    pods[0].says("up\n");
+    std::thread::sleep(Duration::from_millis(600));
+    let lead = pods.remove(0);
+    send(lead.pid, 9);
+    lead.end();
+    pods[0].says("the parent broker is gone");
+    images.iter().for_each(|image| fs::write(gate(image, "again"), "").unwrap());
+    assert_eq!(pod(&images, 0, &network).end().code, 0);
+    assert_eq!(starts(&images), 2);
+    pods[0].signal(15);
+    assert_eq!(pods.remove(0).end().code, 0);
+}
+
+#[test]
+fn in_place_of_a_lead_that_was_lost_nothing_starts() {
+    let spec = submit(&counted("exit 0")) + "[runner.snippets]\ninit = 'echo >>/tmp/starts'\n";
+    for (variable, left) in [("FLUX_AGENT_INDEX_FAILURES", "0"), ("FLUX_AGENT_INDEX_DISRUPTIONS", "2")] {
+        let images = images(&spec, 1);
+        let command = run_words(&["--restarts-left", left]);
+        let mut container = Container::new(&images[0], "mc-0", &command);
+        container.environment.insert(variable.into(), "1".into());
+        let lead = Running::pod(&container, &Network::new());
+        if left == "0" {
+            assert_eq!(lead.end().code, i32::from(Category::LeadLost.code()));
+            assert_eq!(termination_of(&images[0]).category, Some(Category::LeadLost));
+        } else {
+            lead.says("the operator starts this MiniCluster anew");
+            lead.signal(15);
+            assert_eq!(lead.end().code, 143);
+            assert_eq!(termination_of(&images[0]), Termination::new(Ender::Stop, 143));
+        }
+        assert_eq!(starts(&images), 0);
+    }
+}
+
+#[test]
+fn a_follower_that_fails_before_the_start_says_with_what() {
+    let spec = submit("true") + "[runner.snippets]\nworkerPre = 'echo oh; exit 4'\n";
+    let spec = spec.replace("workerPre", "worker_pre");
+    let images = images(&spec, 2);
+    let ended = start(&images, &Network::new(), &[]).remove(1).end();
+    let told = termination_of(&images[1]);
+    assert_eq!((ended.code, told.by, told.snippet.as_deref()), (4, Ender::Snippet, Some("workerPre")), "{told:?}");
+}
+
+#[test]
+fn a_follower_that_is_told_to_stop_while_it_waits_may_be_replaced() {
+    let images = images(&submit("true"), 2);
+    let follower = pod(&images, 1, &Network::new());
+    follower.says("waiting for mc-0");
+    follower.signal(15);
+    assert_eq!(follower.end().code, i32::from(REPLACE));
+    assert_eq!(termination_of(&images[1]), Termination::new(Ender::Stop, REPLACE));
+}
+
+#[test]
+fn a_worker_that_completes_has_joined_or_failed() {
+    let spec = submit("while [ ! -e /tmp/go ]; do sleep 0.02; done") + "[flux]\ncomplete_workers = true\n";
+    let all = images(&spec, 2);
+    let pods = start(&all, &Network::new(), &[]);
+    let broker = eventually("the follower's broker", || pods[1].children().first().copied());
+    // It has joined when the lead's job runs.
+    std::thread::sleep(Duration::from_millis(1500));
+    send(broker, 9);
+    let mut pods = pods;
+    assert_eq!(pods.remove(1).end().code, 0);
+    let alone = images(&spec, 2);
+    fs::remove_file(alone[1].at("/mnt/flux/view/bin/flux")).unwrap();
+    alone[1].file("/mnt/flux/view/bin/flux", 0o755, "#!/bin/sh\nexit 1\n");
+    let mut pods = start(&alone, &Network::new(), &[]);
+    let ended = pods.remove(1).end();
+    assert_eq!(ended.code, i32::from(Category::BrokerFailed.code()), "{}", ended.stderr);
+    assert!(termination_of(&alone[1]).message.contains("before it had joined its lead"), "{}", ended.stderr);
+}
+
+#[test]
+fn what_a_killed_broker_has_left_does_not_run_on() {
+    let images = images("", 2);
+    let flux = images[1].at("/mnt/flux/view/bin/flux");
+    fs::rename(&flux, flux.with_file_name("flux-itself")).unwrap();
+    let script = "#!/bin/sh\nsleep 300 &\necho \"left $!.\"\nexec /mnt/flux/view/bin/flux-itself \"$@\"\n";
+    images[1].file("/mnt/flux/view/bin/flux", 0o755, script);
+    let pods = start(&images, &Network::new(), &[]);
+    pods[1].says("left ");
+    let broker = eventually("the follower's broker", || pods[1].children().first().copied());
+    let left = eventually("what it starts", || children_of(broker).first().copied());
+    send(broker, 9);
+    pods[1].says("killed 1 processes that the broker had left");
+    // That of the next broker.
+    eventually("the next broker", || (pods[1].stdout().matches("left ").count() == 2).then_some(()));
+    assert!(state_of(left).is_none_or(|state| state == 'Z'));
+}
+
+#[test]
+fn what_may_pass_is_tried_again_in_the_pod() {
+    let images = images(&submit(&counted("exit 0")), 1);
+    let spec = images[0].at(flux_shared::paths::SPEC_FILE);
+    let text = fs::read_to_string(&spec).unwrap();
+    fs::remove_file(&spec).unwrap();
+    let lead = pod(&images, 0, &Network::new());
+    lead.says("trying again");
+    fs::write(&spec, text).unwrap();
+    assert_eq!((lead.end().code, starts(&images)), (0, 1));
+}
+
+#[test]
+fn a_full_volume_is_waited_for_and_then_the_end() {
+    for (script, code) in [("(sleep 1; mount -o remount,size=1m \"$volume\") &", 0), ("", 245)] {
+        let images = images(&submit(&counted("exit 0")), 1);
+        let command = run_words(&["--patience", if code == 0 { "30" } else { "1" }]);
+        let mut container = Container::new(&images[0], "mc-0", &command);
+        container.before = format!(
+            "volume=$root/mnt/flux/config\nmount -t tmpfs -o size=4k tmpfs \"$volume\"\n\
+             head -c 4096 /dev/zero >\"$volume/full\"\n{script}\n"
+        );
+        let ended = run(&[container]).remove(0);
+        assert_eq!(ended.code, code, "{}", ended.stderr);
+        assert!(ended.stderr.contains("no space left on device; trying again"), "{}", ended.stderr);
+        assert_eq!(starts(&images), usize::from(code == 0));
+    }
+}
