@@ -1,12 +1,13 @@
 //! Manifests that users of the earlier operator have apply unchanged.
 //!
-//! They are not part of this repository: the test takes them where the folder stands beside the checkout (or where
-//! `UPSTREAM_MANIFESTS` says), and says how many it took.
+//! They are not part of this repository: `manifests/folder.rs` says where they are. The test says how many it took.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "tests look, and say what they saw")]
 
 use std::collections::BTreeMap;
-use std::path::PathBuf;
+
+#[path = "manifests/folder.rs"]
+mod folder;
 
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::crd::convert::{Version, convert};
@@ -19,13 +20,6 @@ const BROKEN: &[(&str, &str)] = &[];
 /// The same, of 2023.
 const BROKEN_2023_05: &[(&str, &str)] = &[];
 const BROKEN_2023_09: &[(&str, &str)] = &[];
-
-fn folder() -> PathBuf {
-    match std::env::var_os("UPSTREAM_MANIFESTS") {
-        Some(folder) => PathBuf::from(folder),
-        None => PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/manifests"),
-    }
-}
 
 /// The AgentSpec of a manifest, or all that is wrong with it.
 fn take(text: &str) -> Result<AgentSpec, String> {
@@ -44,11 +38,8 @@ fn take(text: &str) -> Result<AgentSpec, String> {
 
 /// How many manifests of `version` were taken; all that was wrong otherwise.
 fn take_all(version: &str, broken: &[(&str, &str)]) {
-    let folder = folder().join(version);
-    let Ok(entries) = std::fs::read_dir(&folder) else {
-        println!("no manifests at {}: none taken", folder.display());
-        return;
-    };
+    let Some(folder) = folder::manifests(version) else { return };
+    let entries = std::fs::read_dir(&folder).unwrap();
     let mut expected: BTreeMap<&str, &str> = broken.iter().copied().collect();
     let mut wrong = Vec::new();
     let mut taken = 0;

@@ -1,4 +1,4 @@
-//! A real etcd, API server and controller manager for the tests of this process (`tests/controlplane/start`).
+//! A real etcd, API server and controller manager for the tests of this process (`test-node/control-plane`).
 //!
 //! They end when their standard input does, so with this process, however it ends: a static is never dropped, and a killed
 //! process drops nothing. There is no kubelet: pods stay Pending until a test writes their status.
@@ -36,11 +36,15 @@ impl ControlPlane {
     pub fn start(manifests: &str) -> Result<Self> {
         let mut file = tempfile::NamedTempFile::new().map_err(|e| format!("failed to make a file: {e}"))?;
         file.write_all(manifests.as_bytes()).map_err(|e| format!("failed to write the manifests: {e}"))?;
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/controlplane");
-        let binary = first_line(&mut start(&mut Command::new(folder.join("ensure")))?)?;
-        let mut starter = start(Command::new(folder.join("start")).env("CONTROLPLANE", &binary).arg(file.path()))?;
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../test-node");
+        let binary = match std::env::var_os("CONTROLPLANE") {
+            Some(binary) => binary.into(),
+            None => Path::new(&first_line(&mut start(&mut Command::new(folder.join("build")))?)?).join("node"),
+        };
+        let mut starter =
+            start(Command::new(folder.join("control-plane")).env("CONTROLPLANE", &binary).arg(file.path()))?;
         let kubeconfig = first_line(&mut starter)?.into();
-        Ok(Self { starter, binary: binary.into(), kubeconfig })
+        Ok(Self { starter, binary, kubeconfig })
     }
 
     /// The program that is all of Kubernetes' by its first argument.

@@ -15,8 +15,11 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, test};
 
+#[path = "../../../shared/tests/manifests/folder.rs"]
+mod folder;
+
 fn files(folder: &Path) -> Vec<PathBuf> {
-    let Ok(entries) = std::fs::read_dir(folder) else { return Vec::new() };
+    let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
     let mut paths: Vec<PathBuf> = entries.map(|entry| entry.unwrap().path()).collect();
     paths.sort();
     let nested = paths.into_iter().flat_map(|path| if path.is_dir() { files(&path) } else { vec![path] });
@@ -95,8 +98,7 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
 #[test]
 fn upstreams_manifests_are_accepted_where_they_are_at_hand() {
     test("upstream", async |bed| {
-        let folder = std::env::var_os("UPSTREAM_MANIFESTS").map(PathBuf::from);
-        let folder = folder.unwrap_or_else(|| below_the_crate("../../shared/manifests")).join("v1alpha2");
+        let Some(folder) = folder::manifests("v1alpha2") else { return };
         let mut wrong = Vec::new();
         for file in files(&folder) {
             let document = minicluster(&std::fs::read_to_string(&file).unwrap()).unwrap();

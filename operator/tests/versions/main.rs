@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
 
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,8 @@ mod call;
 #[allow(dead_code, reason = "the other suite asks for more")]
 #[path = "../it/controlplane.rs"]
 mod controlplane;
+#[path = "../../../shared/tests/manifests/folder.rs"]
+mod folder;
 
 use call::{Call, assert_exactly};
 use controlplane::ControlPlane;
@@ -190,8 +192,7 @@ fn holds(found: &Value, wanted: &Value, path: &str) -> Result<(), String> {
 fn of_2023() -> Vec<(String, Value)> {
     let mut all = Vec::new();
     for folder in ["v1alpha1-2023-05", "v1alpha1-2023-09"] {
-        let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../shared/manifests").join(folder);
-        for file in std::fs::read_dir(folder).into_iter().flatten() {
+        for file in folder::manifests(folder).into_iter().flat_map(|folder| std::fs::read_dir(folder).unwrap()) {
             let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
             let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
             let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(&text, options).unwrap();
