@@ -10,7 +10,7 @@ use flux_shared::exit::Category;
 use flux_shared::paths::{DEFAULT_MOUNT_PATH, SOFTWARE_STAGE, SPEC_FILE, TERMINATION_LOG};
 
 use crate::failure::Failure;
-use crate::install::{Installed, install};
+use crate::install::{self, Installed, install};
 use crate::log::{Format, Log};
 use crate::people::{self, Place, Shell};
 use crate::plan::ContainerRole;
@@ -42,13 +42,16 @@ Where the agent itself fails, with one line on standard error (the pod's termina
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Copy this binary into the pod's shared volume, whole or not at all
+    /// Copy this binary into a volume of the pod, whole or not at all, and lay out the shared volume
     Install {
-        /// The volume's folder; the binary becomes DIR/flux-agent
-        #[arg(long, value_name = "DIR", default_value = DEFAULT_MOUNT_PATH)]
-        to: PathBuf,
-        /// The image with the view is mounted at DIR: link it into the volume
+        /// Where the binary becomes DIR/flux-agent, best in a volume that the other containers only read [default: as --to]
         #[arg(long, value_name = "DIR")]
+        binary: Option<PathBuf>,
+        /// The shared volume, which gets the documented links [default: /mnt/flux, or none where --binary is given]
+        #[arg(long, value_name = "DIR")]
+        to: Option<PathBuf>,
+        /// The image with the view is mounted at DIR: link it into the volume
+        #[arg(long, value_name = "DIR", requires = "to")]
         link_view: Option<PathBuf>,
     },
     /// In the view's container: copy Flux (/opt/view and /opt/software) into the pod's volumes, once
@@ -230,22 +233,15 @@ impl Cli {
     /// Does what was asked for; the exit code.
     pub fn run(self) -> ExitCode {
         ExitCode::from(match self.command {
-            Command::Install { to, link_view } => {
-                finish(noted("install", &to, || install(&to)).and_then(|installed| {
-                    let log = Log::new(Format::Text, false);
-                    let (Installed::Now(path) | Installed::Already(path)) = &installed;
-                    let verb = if matches!(installed, Installed::Now(_)) { "installed as" } else { "already at" };
-                    log.info("install", &format!("{verb} {}", path.display()));
-                    link_view.map_or(Ok(()), |root| noted("view", &to, || view::link(&root, &to, log))).map(|()| 0)
-                }))
-            }
+            Command::Install { binary, to, link_view } => finish(put_in(binary, to, link_view).map(|()| 0)),
             Command::View { to, root, link: true, log, .. } => {
-                finish(noted("view", &to, || view::link(&root, &to, Log::new(log.log_format, false))).map(|()| 0))
+                let view = || view::link(&root, &to, Log::new(log.log_format, false));
+                finish(noted("view", &to, view).and_then(|()| install::link_own(&to)).map(|()| 0))
             }
             Command::View { to, software, root, log, .. } => {
                 let options = view::Options { root, mount: to, stage: software };
                 let view = || view::view(&options, Log::new(log.log_format, false));
-                finish(noted("view", &options.mount, view).map(|()| 0))
+                finish(noted("view", &options.mount, view).and_then(|()| install::link_own(&options.mount)).map(|()| 0))
             }
             Command::Run { container, entrypoint } => {
                 entrypoint.run(container.map_or(ContainerRole::Runner, ContainerRole::Sidecar))
@@ -275,6 +271,26 @@ impl Cli {
             }
         })
     }
+}
+
+/// The init container of the agent's own image.
+fn put_in(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBuf>) -> Result<(), Failure> {
+    let mount = match &binary {
+        Some(_) => to,
+        None => Some(to.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into())),
+    };
+    let Some(folder) = binary.or_else(|| mount.clone()) else { return Ok(()) };
+    let installed = noted("install", &folder, || install(&folder))?;
+    let log = Log::new(Format::Text, false);
+    let (Installed::Now(path) | Installed::Already(path)) = &installed;
+    let verb = if matches!(installed, Installed::Now(_)) { "installed as" } else { "already at" };
+    log.info("install", &format!("{verb} {}", path.display()));
+    let Some(mount) = mount else { return Ok(()) };
+    match link_view {
+        Some(root) => noted("view", &mount, || view::link(&root, &mount, log))?,
+        None => view::lay_out(&mount)?,
+    }
+    install::link(&mount, path)
 }
 
 /// Does `work` and, if it went well, leaves a note for the timeline of the pod's other containers.

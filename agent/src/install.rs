@@ -1,9 +1,10 @@
-//! `flux-agent install`: the binary copies itself into the pod's shared volume, where the other containers run it.
+//! `flux-agent install`: the binary copies itself into a volume of the pod, from where the other containers run it.
 //!
 //! ```text
 //! /proc/self/exe ─► DIR/.flux-agent.new (written in pieces, synced) ─► compared byte for byte ─► renamed to DIR/flux-agent
 //! ```
 //!
+//! The volume is its own, which no other container may write to; below the mount path there is a link to it.
 //! Killed at any moment, there is the old binary, the whole new one, or none: never a part of one under its name.
 #![expect(clippy::disallowed_methods, reason = "act: writes the binary")]
 
@@ -12,10 +13,10 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::execute::files::make_parents;
+use crate::execute::files::{Files, make_parents};
 use crate::failure::Failure;
 
-/// The name in the shared volume.
+/// The name in the volume.
 pub const NAME: &str = "flux-agent";
 const MODE: u32 = 0o755;
 /// After so much is written it goes to the disk, so that a small memory limit is not filled with dirty pages.
@@ -31,6 +32,19 @@ pub enum Installed {
 /// Copies the running binary to `folder`.
 pub fn install(folder: &Path) -> Result<Installed, Failure> {
     copy_to(Path::new("/proc/self/exe"), folder)
+}
+
+/// The documented path of the agent, below `mount`, becomes a link to `binary`, unless it is that itself.
+pub fn link(mount: &Path, binary: &Path) -> Result<(), Failure> {
+    Files::new(mount, "install").link(&format!("/{NAME}"), &binary.to_string_lossy())
+}
+
+/// Links the agent that runs.
+pub fn link_own(mount: &Path) -> Result<(), Failure> {
+    match std::env::current_exe() {
+        Ok(binary) => link(mount, &binary),
+        Err(error) => Err(Failure::internal(format!("failed to find the agent's own binary: {error}"))),
+    }
 }
 
 fn copy_to(source: &Path, folder: &Path) -> Result<Installed, Failure> {

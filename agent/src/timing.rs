@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use flux_shared::paths::PodPaths;
+use flux_shared::paths::{AGENT_DIR, PodPaths, stage_in};
 
 use crate::execute::files::Files;
 use crate::log::{Format, Log, since_epoch, timestamp};
@@ -29,12 +29,12 @@ struct Stage {
 /// Stages of the init containers, each of which leaves a note in the pod's volume.
 const EARLIER: [&str; 2] = ["install", "view"];
 
-/// Leaves a note that the stage `name` of this pod began at `begin` and ends now. It only informs: no failure if it cannot.
+/// Leaves a note in `mount` that the stage `name` of this pod began at `begin` and ends now. It only informs: no failure if it cannot.
 pub fn leave(mount: &str, name: &str, begin: Instant) {
     let seconds = begin.elapsed();
     let start = since_epoch().saturating_sub(seconds);
     let text = format!("{:.6} {:.6}\n", start.as_secs_f64(), seconds.as_secs_f64());
-    let path = PodPaths::new(mount).stage(name);
+    let path = stage_in(mount, name);
     let us = Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
     let _ = Files::new(Path::new("/"), "stage").file(&path, Mode(0o644), us, text.as_bytes());
 }
@@ -49,7 +49,9 @@ impl Timeline {
         let paths = PodPaths::new(mount);
         let files = Files::new(root, "stage");
         for name in EARLIER {
-            let text = std::fs::read_to_string(files.at(&paths.stage(name))).unwrap_or_default();
+            // That of the binary's installer is beside the binary.
+            let notes = [paths.stage(name), stage_in(AGENT_DIR, name)];
+            let text = notes.iter().find_map(|path| std::fs::read_to_string(files.at(path)).ok()).unwrap_or_default();
             let mut numbers = text.split_whitespace().map(str::parse::<f64>);
             if let (Some(Ok(start)), Some(Ok(seconds))) = (numbers.next(), numbers.next()) {
                 self.stages.push(Stage { name, start: start - self.started_at.as_secs_f64(), seconds });

@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 use std::time::Instant;
 
 use flux_shared::exit::Category;
-use flux_shared::paths::{PodPaths, SOFTWARE_DIR, VIEW_IMAGE_LINK, VIEW_IMAGE_VIEWS};
+use flux_shared::paths::{HELPER_LINKS, PodPaths, SOFTWARE_DIR, VIEW_IMAGE_LINK, VIEW_IMAGE_VIEWS, VIEW_LINKS};
 
 use crate::execute::files::{Files, make_parents};
 use crate::failure::{Failure, plain};
@@ -50,7 +50,7 @@ pub fn view(options: &Options, log: Log) -> Result<(), Failure> {
     let software = options.root.join(SOFTWARE_DIR.trim_start_matches('/'));
     let (mut view, software) = list(&source, &software).map_err(failed)?;
     let mark = mark(&view, software.as_ref());
-    if fs::read_to_string(&marker).is_ok_and(|text| text == mark) {
+    if fs::read_to_string(&marker).is_ok_and(|text| text == mark) && options.stage.is_dir() {
         log.info("view", "the view is already there");
         return Ok(());
     }
@@ -58,6 +58,8 @@ pub fn view(options: &Options, log: Log) -> Result<(), Failure> {
     tree::remove(&marker).map_err(failed)?;
     let spare_memory = memory_limit(&options.root).is_some_and(|limit| limit < SCARCE);
     make_parents(&options.mount)?;
+    // Also where there is nothing for it: others mount it.
+    make_parents(&options.stage)?;
     if let Some(software) = &software {
         fold::fold(&mut view, software, Path::new(SOFTWARE_DIR));
     }
@@ -67,7 +69,7 @@ pub fn view(options: &Options, log: Log) -> Result<(), Failure> {
         tidy(options);
     }
     result?;
-    links(&options.mount)?;
+    lay_out(&options.mount)?;
     let files = Files::new(Path::new("/"), "view");
     let us = crate::plan::Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
     files.file(&marker.to_string_lossy(), crate::plan::Mode(0o644), us, mark.as_bytes())?;
@@ -126,22 +128,18 @@ fn tidy(options: &Options) {
     let _ = tree::remove(&options.stage.join(".software.new"));
 }
 
-/// The documented paths below the view lead to the configuration root; a view's real folders stay.
-fn links(mount: &Path) -> Result<(), Failure> {
+/// All that other containers find at the mount path beside the view: the documented links (of the agent's own binary, of the
+/// files that its entrypoint will write, and below the view, whose real folders stay) and the folder that they lead to.
+pub fn lay_out(mount: &Path) -> Result<(), Failure> {
+    make_parents(&mount.join("config"))?;
     let files = Files::new(mount, "view");
-    for (path, target) in [
-        ("/view/run", "../config/run"),
-        ("/view/curve", "../config/curve"),
-        ("/view/var", "../config/var"),
-        ("/view/etc/flux/config", "../../../config/etc/flux/config"),
-        ("/view/etc/flux/system", "../../../config/etc/flux/system"),
-        ("/software", SOFTWARE_DIR),
-    ] {
-        let folder = mount.join(path.trim_start_matches('/'));
+    let links = VIEW_LINKS.iter().chain(&HELPER_LINKS).chain(&[("software", SOFTWARE_DIR)]);
+    for (path, target) in links {
+        let folder = mount.join(path);
         // Through a link the path would lead out of the view.
         let through_link = folder.ancestors().skip(1).take_while(|up| *up != mount).any(Path::is_symlink);
         if !through_link {
-            files.link(path, target)?;
+            files.link(&format!("/{path}"), target)?;
         }
     }
     Ok(())
@@ -250,6 +248,8 @@ mod tests {
         );
         assert!(at("flux/view/etc/flux/system").symlink_metadata().unwrap().is_dir(), "a real folder stays");
         assert_eq!(fs::read_link(at("flux/software")).unwrap(), Path::new("/opt/software"));
+        assert_eq!(fs::read_link(at("flux/flux-view.sh")).unwrap(), Path::new("config/flux-view.sh"));
+        assert!(at("flux/config").is_dir());
         assert!(
             at("flux/.flux-view.done").is_file()
                 && !at("flux/.view.new").exists()

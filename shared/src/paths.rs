@@ -6,6 +6,10 @@ pub const DEFAULT_MOUNT_PATH: &str = "/mnt/flux";
 pub const SPEC_DIR: &str = "/etc/flux-agent/spec";
 /// Where the output of a batch's jobs goes if the spec names no place.
 pub const DEFAULT_LOGS: &str = "/tmp/fluxout";
+/// Where the agent's binary is in every container: in a volume of its own, which only its installer may write to.
+pub const AGENT_DIR: &str = "/etc/flux-agent/bin";
+/// The agent's binary. What runs as root is started from here, never by way of the documented link.
+pub const AGENT_FILE: &str = "/etc/flux-agent/bin/flux-agent";
 /// The key of the spec in the ConfigMap.
 pub const SPEC_KEY: &str = "agent.toml";
 /// The spec as `flux-agent run` reads it.
@@ -34,12 +38,39 @@ pub const VIEW_IMAGE_VIEWS: &str = "/opt/views/._view";
 pub const VIEW_IMAGE_LINK: &str = "/opt/view";
 /// HOME where the image gives none, or `/`.
 pub const FALLBACK_HOME: &str = "/home/flux-operator";
-/// Where the `view` init container finds the volume that becomes `/opt/software`, relative to the mount path's parent.
+/// Where the init containers find the volume that becomes the mount path. Anybody may write to a volume's own folder, so
+/// the other containers see a folder of it only, which belongs to who made it.
+pub const MOUNT_STAGE: &str = "/mnt/flux-view";
+/// That folder.
+pub const MOUNT_FOLDER: &str = "flux";
+/// Where the `view` init container finds the volume that becomes `/opt/software`.
 pub const SOFTWARE_STAGE: &str = "/mnt/flux-software";
+/// The folder of it that the other containers see.
+pub const SOFTWARE_FOLDER: &str = "software";
 /// Where the whole view image is mounted if the node can mount images as volumes.
 pub const VIEW_IMAGE_MOUNT: &str = "/mnt/flux-image";
 /// Kubernetes' default for a container's termination message.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
+
+/// Links from where the documents have things below the view to where they are, relative to the mount path.
+pub const VIEW_LINKS: [(&str, &str); 5] = [
+    ("view/run", "../config/run"),
+    ("view/curve", "../config/curve"),
+    ("view/var", "../config/var"),
+    ("view/etc/flux/config", "../../../config/etc/flux/config"),
+    ("view/etc/flux/system", "../../../config/etc/flux/system"),
+];
+/// Links to the files that people source or run.
+pub const HELPER_LINKS: [(&str, &str); 3] = [
+    ("flux-view.sh", "config/flux-view.sh"),
+    ("flux-connect.sh", "config/flux-connect.sh"),
+    ("load-fluxion.sh", "config/load-fluxion.sh"),
+];
+
+/// The note of a stage in `folder`.
+pub fn stage_in(folder: &str, name: &str) -> String {
+    format!("{folder}/.flux-stage.{name}")
+}
 
 /// The paths below one mount path.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -61,7 +92,7 @@ impl PodPaths {
         &self.mount
     }
 
-    /// The agent's binary, put there by the first init container.
+    /// Where people find the agent: a link to [`AGENT_FILE`].
     pub fn agent(&self) -> String {
         self.at("flux-agent")
     }
@@ -78,7 +109,12 @@ impl PodPaths {
 
     /// When a stage of an init container was, for the timeline of the others.
     pub fn stage(&self, name: &str) -> String {
-        format!("{}/.flux-stage.{name}", self.mount)
+        stage_in(&self.mount, name)
+    }
+
+    /// What a link of ours is called, and where it leads.
+    pub fn link(&self, (path, target): (&str, &str)) -> (String, String) {
+        (self.at(path), target.to_owned())
     }
 
     pub fn software_link(&self) -> String {
@@ -152,15 +188,15 @@ impl PodPaths {
     }
 
     pub fn flux_view_sh(&self) -> String {
-        self.at("flux-view.sh")
+        self.at("config/flux-view.sh")
     }
 
     pub fn flux_connect_sh(&self) -> String {
-        self.at("flux-connect.sh")
+        self.at("config/flux-connect.sh")
     }
 
     pub fn load_fluxion_sh(&self) -> String {
-        self.at("load-fluxion.sh")
+        self.at("config/load-fluxion.sh")
     }
 
     /// A user's `commands.script` of container `index`.

@@ -84,19 +84,29 @@ impl Shell {
             nix::fcntl::fcntl(&reply, nix::fcntl::FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
             let memory = |name: &str| memfd_create(name, MFdFlags::MFD_CLOEXEC).map(File::from);
             let (changes, snippet) = (memory("changes")?, memory("snippet")?);
-            Ok(([ask_there, reply_there, errors_there], File::from(ask), reply, errors, changes, snippet))
+            // By its path, the shell might run what stands there by then.
+            let program = File::open("/proc/self/exe")?;
+            Ok((
+                [ask_there, reply_there, errors_there, program.into()],
+                File::from(ask),
+                reply,
+                errors,
+                changes,
+                snippet,
+            ))
         };
         let failed = |error: io::Error| Failure::internal(format!("failed to talk to the shell: {error}"));
         let (theirs, ask, reply, errors_from, changes, snippet) = plumbing().map_err(failed)?;
         let errors = LastErrors::keep(errors_from).map_err(failed)?;
         let numbers = [
+            theirs[3].as_raw_fd(),
             theirs[0].as_raw_fd(),
             changes.as_raw_fd(),
             snippet.as_raw_fd(),
             theirs[1].as_raw_fd(),
             theirs[2].as_raw_fd(),
         ];
-        let argv = command_line(&path, is_bash, strict, &numbers).map_err(failed)?;
+        let argv = command_line(&path, is_bash, strict, &numbers);
         let program = Program {
             argv: &argv,
             environment: &session.environment,
@@ -228,16 +238,16 @@ fn image_shell(session: &Session) -> Result<(PathBuf, bool), Failure> {
     ))
 }
 
-fn command_line(path: &Path, is_bash: bool, strict: bool, numbers: &[RawFd]) -> io::Result<Vec<OsString>> {
+fn command_line(path: &Path, is_bash: bool, strict: bool, numbers: &[RawFd]) -> Vec<OsString> {
     let mut argv: Vec<OsString> = vec![path.into()];
     match (strict, is_bash) {
         (true, true) => argv.extend(["-e", "-E", "-u", "-o", "pipefail"].map(OsString::from)),
         (true, false) => argv.extend(["-e", "-u"].map(OsString::from)),
         (false, _) => {}
     }
-    argv.extend(["-c".into(), DRIVER.into(), "flux-agent".into(), std::env::current_exe()?.into()]);
+    argv.extend(["-c", DRIVER, "flux-agent"].map(OsString::from));
     argv.extend(numbers.iter().map(|number| OsString::from(format!("/proc/self/fd/{number}"))));
-    Ok(argv)
+    argv
 }
 
 /// The content of a memory file becomes `bytes`.

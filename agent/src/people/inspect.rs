@@ -25,8 +25,10 @@ pub fn findings(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let own = pod.spec.paths();
     // As who Flux runs, where the agent may become that user.
     look::be_owner(pod);
+    // The folder itself belongs to the agent's user, who has perhaps not made Flux's yet.
+    let written = [own.run_dir(), own.config_root()].into_iter().find(|path| at(path).is_dir()).unwrap_or_default();
     let places =
-        [own.mount(), &home, "/tmp"].map(|path| (path.to_owned(), access(&at(path), AccessFlags::W_OK).is_ok()));
+        [written.as_str(), &home, "/tmp"].map(|path| (path.to_owned(), access(&at(path), AccessFlags::W_OK).is_ok()));
     let mut findings = Findings {
         instance: &pod.instance,
         facts: &pod.facts,

@@ -1,6 +1,7 @@
 //! broker.toml, and what it refers to: directories and the hostlist.
 
 use flux_shared::agent_spec::AgentSpec;
+use flux_shared::paths::VIEW_LINKS;
 use serde::Serialize;
 
 use super::error::RenderError;
@@ -14,34 +15,35 @@ const HEARTBEAT_PERIOD: &str = "2s";
 /// Where Design 3.3 has the broker's configuration.
 pub const SYSTEM_CONFIG: &str = "/etc/flux/config";
 
-/// The directories of Flux, owned by who runs it.
+/// The directories of Flux. Who runs it owns those that it writes to, and no folder above one.
 pub fn directories(scene: &Scene) -> Vec<Planned> {
     let paths = &scene.paths;
+    let (own, owner) = (scene.own(), scene.identity.owner);
     let mut directories = vec![
-        (paths.broker_config_dir(), 0o755),
-        (paths.system_dir(), 0o755),
-        (paths.cron_dir(), 0o755),
-        (paths.run_dir(), 0o755),
-        (paths.state_dir(), 0o700),
+        (paths.config_root(), 0o755, own),
+        (paths.broker_config_dir(), 0o755, own),
+        (paths.system_dir(), 0o755, own),
+        (paths.cron_dir(), 0o755, own),
+        (paths.run_dir(), 0o755, owner),
+        (paths.state_dir(), 0o700, owner),
     ];
     if scene.needs_curve() {
-        directories.push((paths.curve_dir(), 0o700));
+        directories.push((paths.curve_dir(), 0o700, owner));
     }
     // One that is there already may be a volume of the user's: it stays as it is.
     if !scene.facts.is_present(&scene.logs) {
-        directories.push((scene.logs.clone(), 0o755));
+        directories.push((scene.logs.clone(), 0o755, owner));
     }
-    let owner = scene.identity.owner;
     directories
         .into_iter()
-        .map(|(path, mode)| Planned::with(&["uid"], Step::Directory { path, mode: Mode(mode), owner }))
+        .map(|(path, mode, owner)| Planned::with(&["uid"], Step::Directory { path, mode: Mode(mode), owner }))
         .collect()
 }
 
 /// The hostlist, one line.
 pub fn hostlist(scene: &Scene) -> Planned {
     let content = Content::Text(format!("{}\n", scene.hosts.list));
-    let owner = scene.identity.owner;
+    let owner = scene.own();
     Planned::with(&["uid"], Step::File { path: scene.paths.hostlist(), mode: Mode(0o644), owner, content })
 }
 
@@ -51,31 +53,22 @@ pub fn config(scene: &Scene) -> Result<Planned, PlanError> {
         Some(text) => (text.clone(), &["uid"]),
         None => (generate(scene)?, &["uid", "address", "cluster_domain", "cores", "view"]),
     };
-    let owner = scene.identity.owner;
+    let owner = scene.own();
     let content = Content::Text(text);
     Ok(Planned::with(facts, Step::File { path: scene.paths.broker_toml(), mode: Mode(0o644), owner, content }))
 }
 
 /// Links from where the first documents had the files to where they are. With a view they were made when it was
-/// brought in; without one there is only this folder.
+/// brought in; without one they may have been made by the agent's installer.
 pub fn documented_links(scene: &Scene) -> Vec<Planned> {
     let mut links: Vec<Planned> = system_link(scene).into_iter().collect();
     if scene.spec.view.enabled {
         return links;
     }
-    let view = scene.paths.view();
-    let below_view = [
-        ("etc/flux/config", scene.paths.broker_config_dir()),
-        ("etc/flux/system", scene.paths.system_dir()),
-        ("run/flux", scene.paths.run_dir()),
-        ("var/lib/flux", scene.paths.state_dir()),
-        ("curve", scene.paths.curve_dir()),
-    ];
-    links.extend(
-        below_view
-            .into_iter()
-            .map(|(path, target)| Planned::with(&[], Step::Link { path: format!("{view}/{path}"), target })),
-    );
+    links.extend(VIEW_LINKS.into_iter().map(|link| {
+        let (path, target) = scene.paths.link(link);
+        Planned::with(&[], Step::Link { path, target })
+    }));
     links
 }
 

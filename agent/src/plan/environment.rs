@@ -34,7 +34,7 @@ fn temporary(scene: &Scene, steps: &mut Vec<Planned>) -> Option<EnvChange> {
     if missing.is_empty() || facts.environment.contains_key("TMPDIR") {
         return None;
     }
-    let value = there.first().map_or_else(|| format!("{}/tmp", scene.paths.mount()), |path| (*path).to_owned());
+    let value = there.first().map_or_else(|| format!("{}/tmp", scene.paths.config_root()), |path| (*path).to_owned());
     if there.is_empty() {
         let owner = scene.identity.owner;
         let step = Step::Directory { path: value.clone(), mode: Mode(0o1777), owner };

@@ -2,22 +2,30 @@
 
 use std::collections::BTreeMap;
 
+use flux_shared::paths::HELPER_LINKS;
 use flux_shared::words::{Part, Word};
 
 use super::display::quote;
 use super::{Content, Mode, Planned, Scene, Step};
 
-/// flux-view.sh, flux-connect.sh, load-fluxion.sh. Executable, so that they can be run as well as sourced.
+/// flux-view.sh, flux-connect.sh, load-fluxion.sh. Executable, so that they can be run as well as sourced; and the agent's
+/// own, not of the user that Flux runs as, whose jobs would change what root sources. The documented paths are links, which
+/// an init container may have made.
 pub fn steps(scene: &Scene) -> Vec<Planned> {
     let paths = &scene.paths;
     let file = |path: String, content: Content, facts: &[&'static str]| {
-        Planned::with(facts, Step::File { path, mode: Mode(0o755), owner: scene.identity.owner, content })
+        Planned::with(facts, Step::File { path, mode: Mode(0o755), owner: scene.own(), content })
     };
-    vec![
+    let links = HELPER_LINKS.into_iter().map(|link| {
+        let (path, target) = paths.link(link);
+        Planned::with(&[], Step::Link { path, target })
+    });
+    let files = [
         file(paths.flux_view_sh(), Content::Exports(exports(scene)), &["uid", "view"]),
         file(paths.flux_connect_sh(), Content::Text(connect(scene)), &["uid", "shell"]),
         file(paths.load_fluxion_sh(), Content::Text(fluxion(scene)), &["uid"]),
-    ]
+    ];
+    files.into_iter().chain(links).collect()
 }
 
 /// What flux-view.sh exports: the values that the entrypoint had when it wrote the file.

@@ -57,7 +57,7 @@ pub fn step(scene: &Scene) -> Result<Planned, PlanError> {
     let step = Step::File {
         path: scene.paths.resources(),
         mode: Mode(0o644),
-        owner: scene.identity.owner,
+        owner: scene.own(),
         content: Content::Text(text + "\n"),
     };
     Ok(Planned::with(&["uid", "cores", "gpus"], step))

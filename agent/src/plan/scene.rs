@@ -7,7 +7,7 @@ use flux_shared::paths::{CURVE_FILE, DEFAULT_LOGS, PodPaths};
 
 use super::hosts::{self, Hosts};
 use super::user::Identity;
-use super::{PlanError, accounts, topology};
+use super::{Owner, PlanError, accounts, topology};
 use crate::facts::Facts;
 
 /// All that steps are planned from.
@@ -54,6 +54,11 @@ impl<'a> Scene<'a> {
     /// The scene of a container beside the runner: it runs as its own user.
     pub fn in_sidecar(&mut self) {
         self.identity = Identity::of(None, self.facts);
+    }
+
+    /// Who the agent runs as: the owner of what those that Flux runs as must not change.
+    pub fn own(&self) -> Owner {
+        Owner { uid: self.facts.uid, gid: self.facts.gid }
     }
 
     /// Design 3.3's kind of cluster: Flux is the image's own, and a user is made for it.

@@ -1,6 +1,7 @@
 //! A container beside the runner: the user's command, once the broker answers on its socket.
 
 use flux_shared::agent_spec::Sidecar;
+use flux_shared::paths::FALLBACK_HOME;
 use flux_shared::words::Word;
 
 use super::{
@@ -50,7 +51,9 @@ fn script(scene: &Scene, name: &str, sidecar: &Sidecar) -> Result<Option<Planned
     Ok(Some(Planned::with(&["uid", "shell"], step)))
 }
 
-/// At the mount's root, which every user may write to: the configuration belongs to the runner's.
+/// In the container's own home, or where there is none at the mount's root: the configuration belongs to the runner's.
 fn script_path(scene: &Scene, name: &str) -> String {
-    format!("{}/script-{name}", scene.paths.mount())
+    let facts = scene.facts;
+    let has_home = facts.is_writable(FALLBACK_HOME) || (facts.uid == 0 && facts.is_present(FALLBACK_HOME));
+    format!("{}/script-{name}", if has_home { FALLBACK_HOME } else { scene.paths.mount() })
 }

@@ -250,7 +250,10 @@ fn a_home_that_leads_nowhere_is_replaced() {
     assert_eq!(home(&facts).0.as_deref(), Some("/home/flux-operator"));
     facts.environment.remove("HOME");
     facts.writable.clear();
-    assert_eq!(home(&facts), (Some("/mnt/flux/home-4711".into()), "directory /mnt/flux/home-4711".into()));
+    assert_eq!(
+        home(&facts),
+        (Some("/mnt/flux/config/home-4711".into()), "directory /mnt/flux/config/home-4711".into())
+    );
 }
 
 #[test]
@@ -259,7 +262,7 @@ fn an_instance_in_the_instance_finds_a_place_for_what_is_temporary() {
         let mut facts = Facts { writable: writable.iter().map(|path| (*path).to_owned()).collect(), ..facts(0) };
         facts.environment.extend(own.map(|own| ("TMPDIR".into(), own.to_owned())));
         let plan = run(&spec(""), &facts);
-        let made = outline(&plan).contains(&"directory /mnt/flux/tmp".to_owned());
+        let made = outline(&plan).contains(&"directory /mnt/flux/config/tmp".to_owned());
         let set = plan.steps.iter().find_map(|planned| match &planned.step {
             Step::Environment { changes } => changes.iter().find_map(|change| match change {
                 EnvChange::Default { name, value } if name == "TMPDIR" => Some(value.clone()),
@@ -272,7 +275,7 @@ fn an_instance_in_the_instance_finds_a_place_for_what_is_temporary() {
     assert_eq!(place(&["/tmp", "/var/tmp"], None), (None, false));
     assert_eq!(place(&["/tmp"], None), (Some("/tmp".into()), false));
     assert_eq!(place(&["/var/tmp"], None), (Some("/var/tmp".into()), false));
-    assert_eq!(place(&[], None), (Some("/mnt/flux/tmp".into()), true));
+    assert_eq!(place(&[], None), (Some("/mnt/flux/config/tmp".into()), true));
     assert_eq!(place(&[], Some("/scratch")), (None, false));
 }
 

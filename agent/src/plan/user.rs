@@ -109,7 +109,7 @@ fn home(scene: &Scene, changes: &mut Vec<EnvChange>, steps: &mut Vec<Planned>) -
         true => FALLBACK_HOME.to_owned(),
         false => {
             let owner = scene.identity.owner;
-            let home = format!("{}/home-{}", scene.paths.mount(), owner.uid);
+            let home = format!("{}/home-{}", scene.paths.config_root(), owner.uid);
             steps.push(Planned::with(&["env.HOME"], Step::Directory { path: home.clone(), mode: Mode(0o755), owner }));
             home
         }

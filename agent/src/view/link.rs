@@ -14,7 +14,7 @@ use std::path::{Path, PathBuf};
 use flux_shared::paths::PodPaths;
 
 use super::tree::{self, TreeError};
-use super::{failed, find_view, links};
+use super::{failed, find_view, lay_out};
 use crate::execute::files::make_parents;
 use crate::failure::Failure;
 use crate::log::Log;
@@ -34,7 +34,7 @@ pub fn link(root: &Path, mount: &Path, log: Log) -> Result<(), Failure> {
     folder(&source, &beside, &OWN).map_err(failed)?;
     tree::remove(&target).map_err(failed)?;
     fs::rename(&beside, &target).map_err(|error| Failure::write("put in place", &target, &error))?;
-    links(mount)?;
+    lay_out(mount)?;
     log.info("view", &format!("linked to {}: nothing is copied", source.display()));
     Ok(())
 }

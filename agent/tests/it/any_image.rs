@@ -47,6 +47,7 @@ fn a_job_runs_in_an_empty_read_only_image_as_any_user() {
         if uid == 0 {
             // Root without capabilities owns what it has to change.
             image.mode("/mnt/flux", 0o755);
+            image.mode("/mnt/flux/config", 0o755);
         }
         let before = image.tree();
         let ended = run(restricted(&image, uid, &[AGENT, "run"]));
@@ -148,14 +149,17 @@ fn install_and_view_need_nothing_either() {
     let image = Image::empty();
     image.program(image::stand_in(), "/opt/view/bin/flux");
     std::fs::rename(image.at(AGENT), image.at("/flux-agent")).unwrap();
+    // As a person's own Job has it: all in one volume.
+    let installed = "/mnt/flux/flux-agent";
+    std::fs::remove_file(image.at(installed)).unwrap();
     image.mode("/mnt/flux", 0o777);
     std::fs::create_dir(image.at("/mnt/flux-software")).unwrap();
-    for command in [&["/flux-agent", "install"], &["/flux-agent", "view"], &[AGENT, "view"]] {
+    for command in [&["/flux-agent", "install"], &["/flux-agent", "view"], &[installed, "view"]] {
         let ended = run(restricted(&image, 1000, command));
         assert_eq!(ended.code, 0, "{command:?}: {ended:?}");
     }
     let have = image.tree();
     assert_eq!(have["/mnt/flux/view/bin/flux"].owner, (1000, 1000));
     assert!(have["/mnt/flux/view/bin/flux"].what == have["/opt/view/bin/flux"].what);
-    assert!(have[AGENT].what == have["/flux-agent"].what);
+    assert!(have[installed].what == have["/flux-agent"].what);
 }

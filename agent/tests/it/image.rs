@@ -11,7 +11,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, OnceLock};
 
-pub const AGENT: &str = "/mnt/flux/flux-agent";
+pub const AGENT: &str = flux_shared::paths::AGENT_FILE;
+/// Where people find it.
+const DOCUMENTED_AGENT: &str = "/mnt/flux/flux-agent";
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 /// Where the stand-in puts its record. Not a part of the comparison.
 pub const RECORD: &str = "/record";
@@ -201,6 +203,8 @@ impl Image {
         .expect("these tests make devices and namespaces: run them as root");
         image.mode("/dev/null", 0o666);
         image.program(agent(), AGENT);
+        fs::create_dir_all(image.at("/mnt/flux")).unwrap();
+        symlink(AGENT, image.at(DOCUMENTED_AGENT)).unwrap();
         image
     }
 

@@ -3,7 +3,9 @@
 use flux_shared::agent_spec::Program;
 use flux_shared::crd::v1alpha2::Resources;
 use flux_shared::names;
-use flux_shared::paths::VIEW_IMAGE_MOUNT;
+use flux_shared::paths::{
+    AGENT_DIR, AGENT_FILE, MOUNT_FOLDER, MOUNT_STAGE, SOFTWARE_FOLDER, SOFTWARE_STAGE, VIEW_IMAGE_MOUNT,
+};
 use flux_shared::validate::{PullPolicy, Sidecar, ValidContainer, ValidMiniCluster};
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, Lifecycle, LifecycleHandler,
@@ -41,11 +43,13 @@ pub(super) fn own_init_names(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<
     [AGENT.to_owned()].into_iter().chain(brings.then(|| cluster.view.name.clone())).collect()
 }
 
-/// It also links what the other containers will see of an image volume, and mounts all that they will: where that fails,
-/// nothing has run yet.
+/// It also lays out what the other containers see at the mount path, unless the view's container does. It mounts what they
+/// will of the view: where that fails, nothing has run yet.
 fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Container {
-    let paths = volumes::paths_of(cluster);
-    let mut command = [AGENT_IN_IMAGE, "install", "--to", paths.mount()].map(str::to_owned).to_vec();
+    let mut command = [AGENT_IN_IMAGE, "install", "--binary", AGENT_DIR].map(str::to_owned).to_vec();
+    if matches!(view, ViewFrom::ImageVolume | ViewFrom::Nowhere) {
+        command.extend(["--to".to_owned(), laid_out()]);
+    }
     if view == ViewFrom::ImageVolume {
         command.extend(["--link-view".to_owned(), VIEW_IMAGE_MOUNT.to_owned()]);
     }
@@ -57,7 +61,7 @@ fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Con
         // Of every init container of ours: a pod is of class Guaranteed only if all of its containers have some.
         resources: resources(&cluster.view.resources),
         volume_mounts: Some(volumes::for_install(cluster, view)),
-        // It writes into an empty directory that everybody may write to, and needs nothing else.
+        // It writes into empty directories that everybody may write to, and needs nothing else.
         security_context: Some(SecurityContext {
             allow_privilege_escalation: Some(false),
             capabilities: Some(Capabilities { drop: Some(vec!["ALL".into()]), add: None }),
@@ -69,12 +73,18 @@ fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Con
     }
 }
 
+/// What becomes the mount path, as the init containers see it.
+fn laid_out() -> String {
+    format!("{MOUNT_STAGE}/{MOUNT_FOLDER}")
+}
+
 /// The container of the view's image: it copies the view, or links to it where the others run the same image.
 fn bring(cluster: &ValidMiniCluster, options: &Options, from: ViewFrom) -> Result<Container, RenderError> {
     let view = &cluster.view;
-    let mut command = vec![volumes::paths_of(cluster).agent(), "view".into(), "--to".into(), view.mount_path.clone()];
-    if from == ViewFrom::OwnImage {
-        command.push("--link".into());
+    let mut command = [AGENT_FILE, "view", "--to", &laid_out()].map(str::to_owned).to_vec();
+    match from {
+        ViewFrom::OwnImage => command.push("--link".into()),
+        _ => command.extend(["--software".to_owned(), format!("{SOFTWARE_STAGE}/{SOFTWARE_FOLDER}")]),
     }
     Ok(Container {
         name: view.name.clone(),
@@ -96,13 +106,11 @@ fn sidecar_of(
     view: ViewFrom,
     user: &UserVolumes,
 ) -> Result<Container, RenderError> {
-    let wrapped = sidecar.wrapped.is_some();
     let mut container = common(&sidecar.container)?;
     container.volume_mounts =
-        some(volumes::merged(volumes::for_sidecar(cluster, view, wrapped), user.mounts(&sidecar.container)));
-    if wrapped {
-        let agent = volumes::paths_of(cluster).agent();
-        container.command = Some(vec![agent, "sidecar".into(), sidecar.container.name.clone()]);
+        some(volumes::merged(volumes::for_sidecar(cluster, view, sidecar), user.mounts(&sidecar.container)));
+    if sidecar.wrapped.is_some() {
+        container.command = Some(vec![AGENT_FILE.into(), "sidecar".into(), sidecar.container.name.clone()]);
     }
     container.restart_policy = Some("Always".into());
     Ok(container)
@@ -120,13 +128,13 @@ pub(super) fn runner(
     // So that the agent can save what is left shortly before the kubelet kills it.
     let grace = format!("--grace-period={}", super::pod::grace_seconds(cluster));
     let restarts = format!("{}={restarts_left}", names::RESTARTS_LEFT);
-    container.command = Some(vec![volumes::paths_of(cluster).agent(), "run".into(), grace, restarts]);
+    container.command = Some(vec![AGENT_FILE.into(), "run".into(), grace, restarts]);
     // By them the agent knows that it is not the first of its index: a lead that replaces another runs nothing.
     let of_the_index =
         [names::INDEX_FAILURES, names::INDEX_DISRUPTIONS].map(|(name, annotation)| annotated(name, annotation));
     container.env.get_or_insert_default().extend(of_the_index);
     // Without its socket nobody can ask the broker: then running is ready.
-    container.startup_probe = (!cluster.flux.disable_socket).then(|| joined(cluster));
+    container.startup_probe = (!cluster.flux.disable_socket).then(joined);
     container.volume_mounts = some(volumes::merged(volumes::for_runner(cluster, view), user.mounts(&runner.container)));
     // A terminal mixes standard output and error and ends lines in CR LF, so only where a person may attach.
     let is_idle = runner.program == Program::Persistent && cluster.restful.is_none();
@@ -138,10 +146,9 @@ pub(super) fn runner(
 
 /// Asks until the broker has joined, and then no more: a probe that goes on would disturb the job. The container is ready
 /// from then on, until it ends. It is never killed for being late: that is for the agent to decide.
-fn joined(cluster: &ValidMiniCluster) -> Probe {
-    let agent = volumes::paths_of(cluster).agent();
+fn joined() -> Probe {
     Probe {
-        exec: Some(ExecAction { command: Some(vec![agent, "status".into(), "--ready".into()]) }),
+        exec: Some(ExecAction { command: Some(vec![AGENT_FILE.into(), "status".into(), "--ready".into()]) }),
         period_seconds: Some(1),
         timeout_seconds: Some(5),
         failure_threshold: Some(i32::MAX),

@@ -121,6 +121,42 @@ pub(super) fn pull_secrets_of(containers: &[ValidContainer]) -> Option<Vec<Local
 mod tests {
     use super::*;
 
+    /// Who may write where: the agent's binary, what the runner's agent writes, and the folders that init containers made.
+    #[test]
+    fn what_root_runs_is_written_by_nobody_else() {
+        let containers = "containers: [{image: a, runFlux: true, securityContext: {runAsUser: 7}}, {image: b, name: b, command: c}, {image: c, name: c}]";
+        let kinds = [ViewFrom::Copy, ViewFrom::ImageVolume, ViewFrom::OwnImage, ViewFrom::Nowhere];
+        for (user, view) in [0, 1000].into_iter().flat_map(|user| kinds.map(|view| (user, view))) {
+            let disable = view == ViewFrom::Nowhere;
+            let spec = format!(
+                "flux: {{container: {{disable: {disable}}}}}\npod: {{securityContext: {{runAsUser: {user}}}}}\n{containers}"
+            );
+            let pod = template(&crate::testing::cluster(&spec), &Options::default(), view, 0).unwrap().spec.unwrap();
+            let all: Vec<_> = pod.init_containers.iter().flatten().chain(&pod.containers).collect();
+            assert_eq!(all.len(), if matches!(view, ViewFrom::Copy | ViewFrom::OwnImage) { 5 } else { 4 });
+            for container in all {
+                let is = |name: &str| container.name == name;
+                let is_ours = is("flux-agent") || is("flux-view");
+                let is_runner = !is_ours && !is("b") && !is("c");
+                assert!(!container.command.iter().flatten().any(|word| word.starts_with("/mnt/flux/")));
+                for mount in container.volume_mounts.iter().flatten() {
+                    let read_only = mount.read_only == Some(true);
+                    let of_folder = mount.sub_path.is_some();
+                    let allowed = match mount.name.as_str() {
+                        "flux-agent-bin" => read_only != is("flux-agent"),
+                        "flux-agent-config" => !is_ours && read_only != is_runner,
+                        // The pod's user is not root, and another runs Flux.
+                        "flux-view" | "flux-software" if user != 0 => is_ours || (of_folder && read_only),
+                        "flux-view" | "flux-software" => is_ours || of_folder,
+                        "flux-operator-home" => of_folder,
+                        _ => read_only,
+                    };
+                    assert!(allowed, "{view:?} {user} {}: {mount:?}", container.name);
+                }
+            }
+        }
+    }
+
     /// Kubernetes' class Guaranteed takes equal requests and limits of cpu and memory, of every container.
     #[test]
     fn a_pod_can_be_of_class_guaranteed_however_the_view_comes() {

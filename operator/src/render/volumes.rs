@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use flux_shared::names;
 use flux_shared::paths::{self, PodPaths};
-use flux_shared::validate::{Mount, ValidContainer, ValidMiniCluster, VolumeSource};
+use flux_shared::validate::{Mount, Sidecar, ValidContainer, ValidMiniCluster, VolumeSource};
 use k8s_openapi::api::core::v1::{
     CSIVolumeSource, ConfigMapVolumeSource, EmptyDirVolumeSource, HostPathVolumeSource, ImageVolumeSource, KeyToPath,
     PersistentVolumeClaimVolumeSource, SecretVolumeSource, Volume, VolumeMount,
@@ -14,6 +14,10 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::view::ViewFrom;
 use super::{Options, some};
 
+/// The agent's binary.
+const AGENT: &str = "flux-agent-bin";
+/// What the runner's agent writes.
+const CONFIG: &str = "flux-agent-config";
 const SOFTWARE: &str = "flux-software";
 /// The view's image, mounted.
 pub const IMAGE: &str = "flux-view-image";
@@ -149,7 +153,7 @@ pub(super) fn own(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom,
         }),
         ..Volume::default()
     };
-    let mut volumes = vec![empty(&cluster.view.name)];
+    let mut volumes = vec![empty(AGENT), empty(&cluster.view.name), empty(CONFIG)];
     match view {
         ViewFrom::Copy => volumes.push(empty(SOFTWARE)),
         ViewFrom::ImageVolume => volumes.push(Volume {
@@ -194,46 +198,84 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     }
 }
 
-/// Mounts of the init container that installs the agent: what all containers have.
+/// Mounts of the init container that installs the agent: nobody else may write to the first.
 pub(super) fn for_install(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
-    let mut mounts = vec![mount(&cluster.view.name, paths_of(cluster).mount(), false)];
-    if view == ViewFrom::ImageVolume {
-        // The view's folder is named after a hash, behind an absolute link, which no subPath may follow: the whole image,
-        // and what the view's links refer to.
-        mounts.push(mount(IMAGE, paths::VIEW_IMAGE_MOUNT, true));
-        mounts.push(VolumeMount {
-            sub_path: Some(paths::SOFTWARE_DIR.trim_start_matches('/').to_owned()),
-            ..mount(IMAGE, paths::SOFTWARE_DIR, true)
-        });
+    let mut mounts = vec![mount(AGENT, paths::AGENT_DIR, false)];
+    if matches!(view, ViewFrom::ImageVolume | ViewFrom::Nowhere) {
+        mounts.push(mount(&cluster.view.name, paths::MOUNT_STAGE, false));
     }
+    mounts.extend(image_mounts(view));
     mounts
+}
+
+/// The view's folder is named after a hash, behind an absolute link, which no subPath may follow: the whole image, and what
+/// the view's links refer to.
+fn image_mounts(view: ViewFrom) -> Vec<VolumeMount> {
+    match view {
+        ViewFrom::ImageVolume => vec![
+            mount(IMAGE, paths::VIEW_IMAGE_MOUNT, true),
+            folder(paths::SOFTWARE_DIR.trim_start_matches('/'), mount(IMAGE, paths::SOFTWARE_DIR, true)),
+        ],
+        _ => Vec::new(),
+    }
 }
 
 /// Mounts of the init container that brings the view. `/opt/software` is the image's own there.
 pub(super) fn for_view(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
-    let mut mounts = for_install(cluster, view);
+    let mut mounts = vec![mount(AGENT, paths::AGENT_DIR, true), mount(&cluster.view.name, paths::MOUNT_STAGE, false)];
     if view == ViewFrom::Copy {
         mounts.push(mount(SOFTWARE, paths::SOFTWARE_STAGE, false));
     }
     mounts
 }
 
-/// Our mounts in a sidecar.
-pub(super) fn for_sidecar(cluster: &ValidMiniCluster, view: ViewFrom, wrapped: bool) -> Vec<VolumeMount> {
-    let mut mounts = for_install(cluster, view);
-    if view == ViewFrom::Copy {
-        mounts.push(mount(SOFTWARE, paths::SOFTWARE_DIR, false));
-    }
-    if wrapped {
+/// Our mounts in a sidecar. What the runner's agent has written is not its to change.
+pub(super) fn for_sidecar(cluster: &ValidMiniCluster, view: ViewFrom, sidecar: &Sidecar) -> Vec<VolumeMount> {
+    let mut mounts = for_any(cluster, view, &sidecar.container);
+    mounts.push(mount(CONFIG, &paths_of(cluster).config_root(), true));
+    if sidecar.wrapped.is_some() {
         mounts.push(mount(SPEC, paths::SPEC_DIR, true));
     }
-    mounts.push(mount(HOME, paths::FALLBACK_HOME, false));
     mounts
+}
+
+/// What all containers but the init containers have. Of the volumes that init containers fill they see a folder: a volume's
+/// own is everybody's to write to, a folder in it belongs to the init container's user.
+fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContainer) -> Vec<VolumeMount> {
+    let read_only = is_shared_by_users(cluster);
+    let mut mounts = vec![
+        mount(AGENT, paths::AGENT_DIR, true),
+        folder(paths::MOUNT_FOLDER, mount(&cluster.view.name, paths_of(cluster).mount(), read_only)),
+    ];
+    mounts.extend(image_mounts(view));
+    if view == ViewFrom::Copy {
+        mounts.push(folder(paths::SOFTWARE_FOLDER, mount(SOFTWARE, paths::SOFTWARE_DIR, read_only)));
+    }
+    // Programs run what they find in their home: each container has its own.
+    let home = mount(HOME, paths::FALLBACK_HOME, false);
+    mounts.push(if cluster.sidecars.is_empty() { home } else { folder(&container.name, home) });
+    mounts
+}
+
+/// The init containers run as the user that the pod names, who is not root, and some container runs as another: what they
+/// made would be in the hands of all containers of the pod's user.
+fn is_shared_by_users(cluster: &ValidMiniCluster) -> bool {
+    let user = |context: Option<&serde_json::Value>| context.and_then(|context| context.get("runAsUser")?.as_i64());
+    let Some(pod) = user(cluster.pod.security_context.as_ref()).filter(|uid| *uid != 0) else { return false };
+    let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
+    let mut all = sidecars.chain([&cluster.runner.container]);
+    all.any(|container| user(container.security_context.as_ref()).is_some_and(|uid| uid != pod))
+}
+
+fn folder(path: &str, mount: VolumeMount) -> VolumeMount {
+    VolumeMount { sub_path: Some(path.to_owned()), ..mount }
 }
 
 /// Our mounts in the container that runs Flux: the only one with the certificate.
 pub(super) fn for_runner(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
-    let mut mounts = for_sidecar(cluster, view, true);
+    let mut mounts = for_any(cluster, view, &cluster.runner.container);
+    mounts.push(mount(CONFIG, &paths_of(cluster).config_root(), false));
+    mounts.push(mount(SPEC, paths::SPEC_DIR, true));
     mounts.push(mount(CURVE, paths::CURVE_DIR, true));
     if !cluster.users.is_empty() {
         mounts.push(mount(USERS, paths::USERS_DIR, true));

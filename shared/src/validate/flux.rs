@@ -14,7 +14,9 @@ pub(super) const DEFAULT_LOG_LEVEL: u8 = 6;
 /// What Fluxion knows.
 pub(crate) const QUEUE_POLICIES: &[&str] = &["fcfs", "easy", "conservative", "hybrid"];
 /// Volumes of the pod that are the operator's own.
-pub(super) const OWN_VOLUMES: [&str; 8] = [
+pub(super) const OWN_VOLUMES: [&str; 10] = [
+    "flux-agent-bin",
+    "flux-agent-config",
     "flux-view-image",
     "flux-software",
     "flux-agent-spec",
