@@ -48,6 +48,7 @@ impl ControlPlane {
     }
 
     /// The program that is all of Kubernetes' by its first argument.
+    #[allow(dead_code, reason = "a bench starts more of it")]
     pub fn binary(&self) -> &Path {
         &self.binary
     }
