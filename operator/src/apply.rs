@@ -224,11 +224,19 @@ impl Writer {
         Ok(())
     }
 
-    /// Changes a status. The resourceVersion that the MiniCluster has then; None: it is gone.
+    /// Changes a status by a JSON patch that tests whose it is. The resourceVersion that the MiniCluster has then; None: it is
+    /// gone.
     pub async fn status(&self, cluster: &Key, change: &Value) -> Result<Option<u64>, ApplyError> {
-        let api: Api<Cluster> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        const JSON_PATCH: http::HeaderValue = http::HeaderValue::from_static("application/json-patch+json");
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
-        match api.patch_status(&cluster.name, &parameters, &Patch::Merge(change)).await {
+        let clusters = Request::new(MiniCluster::url_path(&(), Some(&cluster.namespace)));
+        let request = clusters.patch_subresource("status", &cluster.name, &parameters, &Patch::Merge(change));
+        let answer = async {
+            let mut request = request.map_err(kube::Error::BuildRequest)?;
+            request.headers_mut().insert(http::header::CONTENT_TYPE, JSON_PATCH);
+            self.client.request::<Cluster>(request).await
+        };
+        match answer.await {
             Ok(object) => Ok(Some(version(&object))),
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
             Err(source) => Err(ApplyError::Api {

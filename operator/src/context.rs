@@ -66,7 +66,10 @@ impl Context {
     pub fn latest(&self, mut target: Target) -> Target {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         match written.get(&target.uid) {
-            Some((version, status)) if *version > target.resource_version => target.status = status.clone(),
+            Some((version, status)) if *version > target.resource_version => {
+                target.status = status.clone();
+                target.has_status = true;
+            }
             Some(_) => drop(written.remove(&target.uid)),
             None => {}
         }

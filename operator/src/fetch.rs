@@ -7,6 +7,7 @@ use kube::core::DeserializeGuard;
 use kube::{Resource, ResourceExt};
 
 use crate::observe::Key;
+use crate::render;
 
 pub mod warning;
 
@@ -22,6 +23,8 @@ pub struct Target {
     pub deleting: bool,
     pub spec: Result<MiniClusterSpec, Vec<Problem>>,
     pub status: MiniClusterStatus,
+    /// It has a status at all.
+    pub has_status: bool,
     pub resource_version: u64,
 }
 
@@ -29,8 +32,8 @@ impl Target {
     pub fn of(object: &Cluster) -> Target {
         let metadata = object.meta();
         let (spec, status) = match &object.0 {
-            Ok(cluster) => (Ok(cluster.spec.clone()), cluster.status.clone().unwrap_or_default()),
-            Err(invalid) => (Err(vec![Problem::new("", invalid.error.clone())]), MiniClusterStatus::default()),
+            Ok(cluster) => (Ok(cluster.spec.clone()), cluster.status.clone()),
+            Err(invalid) => (Err(vec![Problem::new("", invalid.error.clone())]), None),
         };
         Target {
             key: Key::of(metadata),
@@ -38,9 +41,15 @@ impl Target {
             generation: metadata.generation,
             deleting: metadata.deletion_timestamp.is_some(),
             spec,
-            status,
+            has_status: status.is_some(),
+            status: status.unwrap_or_default(),
             resource_version: version(object),
         }
+    }
+
+    /// Of what cannot change of the spec, once its Job has been made.
+    pub fn spec_hash(&self) -> Option<String> {
+        self.spec.as_ref().ok().map(render::spec_hash::of)
     }
 
     /// The checked spec, or every problem.

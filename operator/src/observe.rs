@@ -369,6 +369,11 @@ impl Observed {
         self.job.as_ref().filter(|job| job.owner_uid.as_deref() == Some(uid))
     }
 
+    /// Whether a container of the Job's was ever started.
+    pub fn has_begun(&self, job: &JobSeen) -> bool {
+        job.has_ended_pods || self.pods_of(job).any(|pod| pod.begun)
+    }
+
     /// The pods of the Job.
     pub fn pods_of<'a>(&'a self, job: &'a JobSeen) -> impl Iterator<Item = &'a PodSeen> {
         self.pods.values().filter(|pod| pod.job_uid.as_deref() == Some(job.uid.as_str()))

@@ -34,7 +34,7 @@ const TO_TELL: Duration = Duration::from_millis(100);
 /// What [`make`] has left to do.
 enum Done {
     All,
-    /// There is a Job now: the rest is for the next reconcile, which others may go before.
+    /// There is a Job now, or will be: the rest is for the next reconcile, which others may go before.
     MadeJob,
 }
 
@@ -91,7 +91,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     let warning = look.as_ref().and_then(|(warning, _)| warning.as_ref());
     let after = describe(&target, &checked, done.as_ref().err(), warning, &context);
     let mut later = None;
-    if let Some(change) = patch::patch(&target.status, &after) {
+    if let Some(change) = patch::patch(&target, &target.status, &after) {
         later =
             context.wait_to_write(&target.uid, Instant::now()).filter(|_| !patch::is_telling(&target.status, &after));
         if later.is_some() {
@@ -114,7 +114,8 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
 }
 
 fn became_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
-    let is_ready = |it| status::condition(it, "Ready").is_some_and(|condition| condition.status == "True");
+    let is_ready =
+        |it| status::condition(it, "JobMiniClusterReady").is_some_and(|condition| condition.status == "True");
     if let Some(created) = object.meta().creation_timestamp.as_ref().filter(|_| is_ready(after) && !is_ready(before)) {
         let time = Timestamp::now().duration_since(created.0);
         context.metrics.ready_after(Duration::try_from(time).unwrap_or_default());
@@ -125,7 +126,7 @@ fn became_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniCluste
 async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Context) -> Result<Done, ReconcileError> {
     let observed = context.index.observed(&target.key);
     let headless = cluster.and_then(|cluster| context.index.headless(&todo::headless_key(cluster)));
-    let todo = todo::todo(&target.uid, target.deleting, cluster, &target.status, &observed, headless.as_deref());
+    let todo = todo::todo(target, cluster, &observed, headless.as_deref());
     let Some(cluster) = cluster else { return Ok(Done::All) };
     match todo {
         Todo::Nothing => Ok(Done::All),
@@ -144,6 +145,11 @@ async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Con
             let objects = objects(cluster, &facts, context)?;
             check(&objects, &target.key, context).await?;
             context.writer.create_all(&context.index, &objects, &member(target, cluster)).await?;
+            Ok(Done::MadeJob)
+        }
+        Todo::MakeAnew { job_uid } => {
+            context.writer.delete_job(&target.key, &job_uid).await?;
+            tracing::info!("deleted the Job, whose spec was edited before anything had begun, to make it anew");
             Ok(Done::MadeJob)
         }
         Todo::Keep { facts, job_uid, elastic, join, services, services_pod } => {
@@ -263,6 +269,7 @@ fn describe(
         },
         previous: &target.status,
         job,
+        spec_hash: target.spec_hash().as_deref(),
         pods: job.map(|job| observed.pods_of(job).collect()).unwrap_or_default(),
         obstacle: error.and_then(ReconcileError::obstacle),
         nodes_mount_images: context.index.nodes_mount_images(),
@@ -291,7 +298,7 @@ async fn clean_up(
     let services_pod = observed.services_pod.as_ref().filter(|(_, owner)| owner.as_deref() == Some(&target.uid));
     context.writer.clean_up(&target.key, &job.uid, services_pod.map(|(uid, _)| uid), &volumes, &target.uid).await?;
     let cleaned = status::cleaned_up(after, Timestamp::now());
-    if let Some(change) = patch::patch(after, &cleaned)
+    if let Some(change) = patch::patch(target, after, &cleaned)
         && let Some(version) = context.writer.status(&target.key, &change).await?
     {
         context.remember(&target.uid, version, &cleaned, Instant::now());

@@ -29,6 +29,7 @@ mod pod;
 mod secrets;
 pub mod services;
 mod services_pod;
+pub mod spec_hash;
 pub mod storage;
 pub mod view;
 mod volumes;
@@ -82,6 +83,8 @@ pub struct Facts {
     pub backoff_limit_used: u32,
     /// What is left of `deadlineSeconds` after earlier starts. None: all.
     pub deadline_left: Option<i64>,
+    /// Of what cannot change of the spec, once there is a Job (`fetch::Target::spec_hash`).
+    pub spec_hash: Option<String>,
 }
 
 /// Every object of a MiniCluster.

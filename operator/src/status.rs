@@ -27,6 +27,8 @@ const CLEANED_UP: &str = "CleanedUp";
 pub(crate) const VIEW_MOUNTED: &str = "ViewMounted";
 /// The condition that tells of volumes that Kubernetes takes, though their author may not mean them.
 pub(crate) const VOLUMES_VALID: &str = "VolumesValid";
+/// Why a spec is not valid that was changed after its Job had been made from it.
+pub(crate) const CHANGED_TOO_LATE: &str = "ChangedTooLate";
 /// Longest message in a status or an event.
 const MESSAGE_MAX: usize = 1024;
 
@@ -56,6 +58,8 @@ pub struct Picture<'a> {
     pub verdict: Verdict<'a>,
     pub previous: &'a MiniClusterStatus,
     pub job: Option<&'a JobSeen>,
+    /// Of the spec as it is now (`fetch::Target::spec_hash`).
+    pub spec_hash: Option<&'a str>,
     pub pods: Vec<&'a PodSeen>,
     pub obstacle: Option<&'a Obstacle>,
     /// Every node is known to mount images.
@@ -67,6 +71,16 @@ pub struct Picture<'a> {
     pub now: Timestamp,
 }
 
+impl Picture<'_> {
+    /// Whether the Job was made from another spec than this one. Only before the first status can that be: from then on the
+    /// API server refuses such a change. (So a hash that a later version computes otherwise tells nothing wrong.)
+    fn changed_too_late(&self) -> bool {
+        let was_said = condition(self.previous, "Valid").is_some_and(|valid| valid.reason == CHANGED_TOO_LATE);
+        let differs = self.job.is_some_and(|job| !job.deleting && job.differs_from(self.spec_hash));
+        differs && (self.previous.maximum_size.is_none() || was_said)
+    }
+}
+
 /// The status. The same picture gives the same status; a later time alone changes nothing.
 pub fn status(picture: &Picture) -> MiniClusterStatus {
     // A Job that was deleted after its end takes nothing back, nor do pods that were cleaned up.
@@ -75,6 +89,8 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
             phase: if picture.deleting { Some("Terminating".into()) } else { picture.previous.phase.clone() },
             size: 0,
             ready_size: 0,
+            observed_generation: picture.generation,
+            conditions: picture.previous.conditions.iter().map(|it| seen_again(it, picture.generation)).collect(),
             ..picture.previous.clone()
         };
     }
@@ -91,7 +107,7 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
         phase: Some(phase(picture, &facts).to_owned()),
         size: count(facts.living),
         ready_size: count(facts.ready),
-        maximum_size: previous.maximum_size.or(job.and_then(|job| job.maximum_size).map(count)),
+        maximum_size: maximum_size(picture),
         selector: job.map(|_| labels::selector(picture.name)).or_else(|| previous.selector.clone()),
         observed_generation: picture.generation,
         start_time: job.and_then(|job| job.start_time).map(rfc3339).or_else(|| previous.start_time.clone()),
@@ -125,6 +141,17 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
         message: (!outcome.message.is_empty()).then(|| short(&outcome.message)),
         conditions,
     }
+}
+
+/// That of the first Job that stays.
+fn maximum_size(picture: &Picture) -> Option<i32> {
+    let of_job = || picture.job.filter(|job| !job.deleting).and_then(|job| job.maximum_size).map(count);
+    picture.previous.maximum_size.or_else(of_job)
+}
+
+/// A condition that holds for a later spec as well.
+fn seen_again(condition: &Condition, generation: Option<i64>) -> Condition {
+    Condition { observed_generation: generation, ..condition.clone() }
 }
 
 /// When each step was seen first. A start after a suspension begins anew.
@@ -236,8 +263,14 @@ impl<'a> Facts<'a> {
         self.lead.is_some_and(|lead| lead.running)
     }
 
+    /// Pods that have to be ready.
+    fn needed(&self) -> u32 {
+        self.quorum.saturating_sub(self.left).max(1)
+    }
+
     fn is_ready(&self) -> bool {
-        self.wanted > 0 && self.lead_runs() && self.ready >= self.quorum.saturating_sub(self.left).max(1)
+        let lead = self.lead.is_some_and(|lead| lead.running && lead.ready);
+        self.wanted > 0 && lead && self.ready >= self.needed()
     }
 }
 
@@ -255,10 +288,17 @@ fn phase(picture: &Picture, facts: &Facts) -> &'static str {
         () if job.failed.is_some() => "Failed",
         () if job.suspended => "Suspended",
         () if facts.is_ready() => "Running",
+        // Who is missing now says nothing about the job, which has begun.
+        () if facts.lead.is_some_and(|lead| lead.joined) && has_been_ready(picture.previous) => "Running",
         () if facts.lead.is_some_and(|lead| lead.exit.is_some()) => "Running",
         () if facts.scheduled > 0 => "Starting",
         () => "Pending",
     }
+}
+
+/// In this start.
+fn has_been_ready(status: &MiniClusterStatus) -> bool {
+    status.timeline.as_ref().is_some_and(|timeline| timeline.ready.is_some())
 }
 
 fn count(number: u32) -> i32 {

@@ -1,6 +1,24 @@
 //! What unit tests share.
 
+use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use flux_shared::validate::{ValidMiniCluster, validate};
+
+use crate::fetch::Target;
+use crate::observe::Key;
+
+/// The MiniCluster `mc` of generation 1, whose spec is of no interest.
+pub(crate) fn target(uid: &str, status: &MiniClusterStatus) -> Target {
+    Target {
+        key: Key::new("ns", "mc"),
+        uid: uid.into(),
+        generation: Some(1),
+        deleting: false,
+        spec: Err(Vec::new()),
+        status: status.clone(),
+        has_status: true,
+        resource_version: 1,
+    }
+}
 
 /// The valid MiniCluster `mc` with `spec` (YAML lines) and one container, unless `spec` has containers.
 pub(crate) fn cluster(spec: &str) -> ValidMiniCluster {

@@ -4,12 +4,13 @@ use flux_shared::crd::v1alpha2::{MiniClusterSpec, MiniClusterStatus};
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::jiff::Timestamp;
 
+use crate::fetch::Target;
 use crate::observe::job::JobSeen;
 use crate::observe::pod::PodSeen;
 use crate::observe::service::ServiceSeen;
 use crate::observe::{Key, Observed};
-use crate::render::Facts;
 use crate::render::elastic::Elastic;
+use crate::render::{Facts, spec_hash};
 use crate::status;
 
 /// What has to be done.
@@ -23,6 +24,8 @@ pub enum Todo {
     NameTaken,
     /// There is no Job: make everything.
     Create { facts: Facts },
+    /// The spec was edited after its Job had been made from it, and nothing has begun: delete that Job.
+    MakeAnew { job_uid: String },
     /// There is one: put right what is missing or differs.
     Keep {
         facts: Facts,
@@ -36,34 +39,31 @@ pub enum Todo {
 
 /// Decides. `headless` is the Service that the cluster's pods are named by.
 pub fn todo(
-    uid: &str,
-    deleting: bool,
+    target: &Target,
     valid: Option<&ValidMiniCluster>,
-    status: &MiniClusterStatus,
     observed: &Observed,
     headless: Option<&ServiceSeen>,
 ) -> Todo {
-    let Some(cluster) = valid.filter(|_| !deleting) else { return Todo::Nothing };
+    let Target { uid, status, .. } = target;
+    let Some(cluster) = valid.filter(|_| !target.deleting) else { return Todo::Nothing };
     let Some(seen) = &observed.job else {
         if status::is_finished(status) {
             return Todo::Nothing;
         }
         let maximum_size = status.maximum_size.and_then(|size| u32::try_from(size).ok());
         let image_volume_failed = status::image_volume_failed(status);
-        let uid = Some(uid.to_owned());
-        return Todo::Create { facts: Facts { uid, maximum_size, image_volume_failed, ..Facts::default() } };
+        let (uid, spec_hash) = (Some(uid.to_owned()), target.spec_hash());
+        return Todo::Create { facts: Facts { uid, maximum_size, image_volume_failed, spec_hash, ..Facts::default() } };
     };
     let Some(job) = observed.job_of(uid) else {
         return if seen.owner_uid.is_some() || seen.deleting { Todo::WaitForPrevious } else { Todo::NameTaken };
     };
-    if job.deleting && job.mounts_view && status::image_volume_failed(status) {
+    // A Job of its own that is being deleted is made again when it is gone, which will be seen.
+    if job.deleting || job.is_finished() {
         return Todo::Nothing;
     }
-    if job.deleting {
-        return Todo::WaitForPrevious;
-    }
-    if job.is_finished() {
-        return Todo::Nothing;
+    if is_edited(target, cluster, job) && !observed.has_begun(job) {
+        return Todo::MakeAnew { job_uid: job.uid.clone() };
     }
     let facts = facts(uid, status, job);
     let maximum = facts.maximum_size;
@@ -77,10 +77,10 @@ pub fn todo(
     let with_ports = cluster.sidecars.iter().filter(|sidecar| !sidecar.container.ports.is_empty());
     let names = with_ports.map(|sidecar| &sidecar.container.name);
     let is_ours = |name: &&String| {
-        observed.services.get(*name).is_some_and(|service| service.controller_uid.as_deref() == Some(uid))
+        observed.services.get(*name).is_some_and(|service| service.controller_uid.as_deref() == Some(uid.as_str()))
     };
     let services_pod = !cluster.services.is_empty()
-        && observed.services_pod.as_ref().is_none_or(|(_, owner)| owner.as_deref() != Some(uid));
+        && observed.services_pod.as_ref().is_none_or(|(_, owner)| owner.as_deref() != Some(uid.as_str()));
     Todo::Keep {
         facts,
         job_uid: job.uid.clone(),
@@ -89,6 +89,22 @@ pub fn todo(
         services: names.filter(|name| !is_ours(name)).cloned().collect(),
         services_pod,
     }
+}
+
+/// Whether the spec was edited after its Job had been made from it, in what another Job can mend. Only before the first
+/// status can that be: from then on the API server refuses such an edit.
+fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
+    if target.status.maximum_size.is_some() {
+        return false;
+    }
+    let hash = target.spec_hash();
+    let same_objects = job
+        .spec_hash
+        .as_deref()
+        .zip(hash.as_deref())
+        .is_some_and(|(made, now)| spec_hash::is_of_the_same_objects(made, now));
+    let grows = job.maximum_size.is_some_and(|maximum| cluster.size > maximum);
+    same_objects && (grows || job.differs_from(hash.as_deref()))
 }
 
 /// What was frozen when the Job was made.
@@ -149,7 +165,8 @@ mod tests {
         let cluster = crate::testing::cluster(spec);
         let observed = Observed { job, ..Observed::default() };
         let service = ServiceSeen { owners: vec![("mc".into(), "uid".into())], ..ServiceSeen::default() };
-        todo("uid", deleting, Some(&cluster), status, &observed, Some(&service))
+        let target = Target { deleting, ..crate::testing::target("uid", status) };
+        todo(&target, Some(&cluster), &observed, Some(&service))
     }
 
     fn job(size: u32) -> JobSeen {
@@ -209,7 +226,7 @@ mod tests {
         let none = MiniClusterStatus::default();
         let other = JobSeen { owner_uid: Some("earlier".into()), ..job(2) };
         assert_eq!(decide("size: 2", &none, Some(other), false), Todo::WaitForPrevious);
-        assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), Todo::WaitForPrevious);
+        assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), Todo::Nothing);
         assert_eq!(decide("size: 2", &none, Some(JobSeen { owner_uid: None, ..job(2) }), false), Todo::NameTaken);
     }
 
@@ -258,6 +275,33 @@ mod tests {
         assert!(!lacks_followers(&cluster, &job(1), &[&again, &follower(0)]), "it has been scaled down");
         let leave = crate::testing::cluster("size: 2\nflux: {completeWorkers: true}");
         assert!(!lacks_followers(&leave, &job(2), &[&again, &follower(0)]));
+    }
+
+    #[test]
+    fn a_job_of_another_spec_is_made_anew_before_it_has_begun_and_the_spec_is_frozen() {
+        let spec = |image: &str| serde_json::json!({ "containers": [{ "image": image }] });
+        let target = |image: &str, status: &MiniClusterStatus| Target {
+            spec: Ok(serde_json::from_value(spec(image)).unwrap()),
+            ..crate::testing::target("uid", status)
+        };
+        let cluster = crate::testing::cluster("size: 2");
+        let none = MiniClusterStatus::default();
+        let job = JobSeen { spec_hash: target("app:1", &none).spec_hash(), ..job(2) };
+        let decide = |target: &Target, job: &JobSeen, pods: Vec<PodSeen>| {
+            let pods = pods.into_iter().map(|pod| (pod.name.clone(), pod)).collect();
+            let observed = Observed { job: Some(job.clone()), pods, ..Observed::default() };
+            matches!(todo(target, Some(&cluster), &observed, None), Todo::MakeAnew { .. })
+        };
+        assert!(!decide(&target("app:1", &none), &job, Vec::new()));
+        assert!(decide(&target("app:2", &none), &job, Vec::new()));
+        let pod = PodSeen { job_uid: Some("job".into()), scheduled: true, ..PodSeen::default() };
+        assert!(decide(&target("app:2", &none), &job, vec![pod.clone()]));
+        assert!(!decide(&target("app:2", &none), &job, vec![PodSeen { begun: true, ..pod }]));
+        assert!(!decide(&target("app:2", &none), &JobSeen { has_ended_pods: true, ..job.clone() }, Vec::new()));
+        assert!(!decide(&target("app:2", &none), &JobSeen { spec_hash: None, ..job.clone() }, Vec::new()), "unknown");
+        let frozen = MiniClusterStatus { maximum_size: Some(2), ..MiniClusterStatus::default() };
+        assert!(!decide(&target("app:2", &frozen), &job, Vec::new()), "the API server refuses it");
+        assert!(decide(&target("app:1", &none), &JobSeen { maximum_size: Some(1), ..job.clone() }, Vec::new()));
     }
 
     #[test]

@@ -200,13 +200,14 @@ pub async fn jobs(client: Client, namespace: Option<String>, context: Arc<Contex
     .await;
 }
 
-/// The pods, without their specifications. Endless.
+/// The pods, without most of their specifications. Endless.
 pub async fn pods(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
     let events = watched(partial::<Pod, PodStatusObject>(client, namespace.as_deref()), labelled(labels::HEADLESS));
     let index = context.clone();
     let send = outlets.unlabelled.clone();
     follow(Kind::Pod, events, context, outlets, move |pod: &PodStatusObject| {
-        let (key, unlabelled) = index.index.pod(&pod.metadata, PodSeen::of(&pod.metadata, pod.status.as_ref()));
+        let (key, unlabelled) =
+            index.index.pod(&pod.metadata, PodSeen::of(&pod.metadata, pod.status.as_ref()).on(&pod.spec));
         if let Some(unlabelled) = unlabelled {
             let _ = send.send(unlabelled);
         }

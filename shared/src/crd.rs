@@ -16,6 +16,8 @@ pub mod convert;
 pub mod definition;
 #[cfg(feature = "crd")]
 mod rules;
+#[cfg(feature = "crd")]
+pub use rules::FIXED;
 pub mod shape;
 pub mod v1alpha1;
 pub mod v1alpha2;

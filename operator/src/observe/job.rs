@@ -28,6 +28,10 @@ pub struct JobSeen {
     pub deleting: bool,
     /// What it was last applied as (`render::elastic`).
     pub rendered_hash: Option<String>,
+    /// Of what it was made from (`fetch::Target::spec_hash`).
+    pub spec_hash: Option<String>,
+    /// Pods of it have ended.
+    pub has_ended_pods: bool,
     /// Its pods mount the view's image.
     pub mounts_view: bool,
     pub maximum_size: Option<u32>,
@@ -63,6 +67,8 @@ impl JobSeen {
             owner_uid: controller_uid(metadata).map(str::to_owned),
             deleting: metadata.deletion_timestamp.is_some(),
             rendered_hash: annotation(labels::RENDERED_HASH).cloned(),
+            spec_hash: annotation(labels::SPEC_HASH).cloned(),
+            has_ended_pods: status.is_some_and(|status| status.succeeded.max(status.failed).unwrap_or(0) > 0),
             mounts_view: annotation(labels::VIEW).is_some_and(|from| from == ViewFrom::ImageVolume.name()),
             maximum_size: number(labels::MAXIMUM_SIZE),
             initial_size: number(labels::INITIAL_SIZE),
@@ -73,6 +79,11 @@ impl JobSeen {
             complete: condition(status, "Complete"),
             failed: condition(status, "Failed"),
         }
+    }
+
+    /// Whether it was made from another spec than that of this hash, as far as both are known.
+    pub fn differs_from(&self, spec_hash: Option<&str>) -> bool {
+        self.spec_hash.as_deref().zip(spec_hash).is_some_and(|(made, now)| made != now)
     }
 
     pub fn is_finished(&self) -> bool {

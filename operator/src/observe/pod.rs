@@ -3,12 +3,20 @@
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
+use serde::{Deserialize, Serialize};
 
 use super::controller_uid;
 use crate::render::{AGENT, labels};
 
-/// A pod's status without its specification, which nobody reads here: most of a pod's bytes.
-pub type PodStatusObject = kube::core::Object<kube::core::object::NotUsed, PodStatus>;
+/// A pod's status with next to nothing of its specification: most of a pod's bytes.
+pub type PodStatusObject = kube::core::Object<PodPlace, PodStatus>;
+
+/// Where a pod was put.
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct PodPlace {
+    pub node_name: Option<String>,
+}
 
 /// Longest message that is kept.
 const MESSAGE_MAX: usize = 512;
@@ -24,8 +32,17 @@ pub struct PodSeen {
     /// It has the label `job-index`, and the Job knows that it is the lead. Of no other pod.
     pub labelled: bool,
     pub scheduled: bool,
+    /// Its node, once it has one.
+    pub node: Option<String>,
+    /// Its node has stopped to answer: what the rest says of its containers is what was last heard.
+    pub lost: bool,
+    /// A container of it has been started.
+    pub begun: bool,
     /// The container that runs Flux runs.
     pub running: bool,
+    /// … and its broker was in its running state once.
+    pub joined: bool,
+    /// Kubernetes says so of the pod, and it stays.
     pub ready: bool,
     /// Phase Succeeded or Failed.
     pub ended: bool,
@@ -83,6 +100,11 @@ impl PodSeen {
         self.index == 0 && !self.labelled && !self.deleting
     }
 
+    /// With the node that it was put on.
+    pub fn on(self, place: &PodPlace) -> PodSeen {
+        PodSeen { node: place.node_name.clone(), ..self }
+    }
+
     /// Of a pod whose only container runs Flux: sidecars are restartable init containers.
     pub fn of(metadata: &ObjectMeta, status: Option<&PodStatus>) -> PodSeen {
         let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key));
@@ -93,23 +115,47 @@ impl PodSeen {
         let ended = matches!(phase, "Succeeded" | "Failed");
         let runner = status.container_statuses.as_deref().and_then(<[_]>::first);
         let state = runner.and_then(|runner| runner.state.as_ref());
+        let deleting = metadata.deletion_timestamp.is_some();
+        let is_ready = condition(status, "Ready").is_some_and(|(status, _, _)| status == "True");
+        let joined = !ended && runner.is_some_and(|runner| runner.ready);
         PodSeen {
             name: metadata.name.clone().unwrap_or_default(),
             job_uid: controller_uid(metadata).map(str::to_owned),
             index: index_label.and_then(|text| text.parse().ok()).unwrap_or(0),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
-            deleting: metadata.deletion_timestamp.is_some(),
+            deleting,
             labelled: label(labels::JOB_INDEX).is_some_and(|text| Some(text) == index_label)
                 && condition(status, labels::LEAD).is_some_and(|(status, _, _)| status == "True"),
             scheduled: condition(status, "PodScheduled").is_some_and(|(status, _, _)| status == "True"),
+            node: None,
+            lost: !ended && is_lost(status),
+            begun: ended || containers(status).any(has_begun),
             running: !ended && state.is_some_and(|state| state.running.is_some()),
-            ready: !ended && runner.is_some_and(|runner| runner.ready),
+            joined,
+            ready: joined && is_ready && !deleting,
             ended,
             exit: state.and_then(|state| state.terminated.as_ref()).map(exit),
             trouble: trouble(status, phase, ended),
             not_made: not_made(status).filter(|_| !ended),
         }
     }
+}
+
+/// Init containers first.
+fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
+    let init = status.init_container_statuses.as_deref().unwrap_or_default();
+    init.iter().chain(status.container_statuses.as_deref().unwrap_or_default())
+}
+
+fn has_begun(container: &ContainerStatus) -> bool {
+    !never_ran(container) || container.restart_count > 0
+}
+
+/// The node's controller takes a pod's readiness away when its node has not been heard of for a while, and gives no reason.
+/// What the kubelet says always has one, and agrees with its containers.
+fn is_lost(status: &PodStatus) -> bool {
+    condition(status, "Ready").is_some_and(|(status, reason, _)| status == "False" && reason.is_empty())
+        && condition(status, "ContainersReady").is_some_and(|(status, _, _)| status == "True")
 }
 
 fn not_made(status: &PodStatus) -> Option<String> {
@@ -178,8 +224,8 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool) -> Option<Trouble> {
     {
         return Some(new(reason, message));
     }
-    let all = init.iter().chain(status.container_statuses.as_deref().unwrap_or_default());
-    let waiting = all.filter_map(|container| Some((container, container.state.as_ref()?.waiting.as_ref()?)));
+    let waiting =
+        containers(status).filter_map(|container| Some((container, container.state.as_ref()?.waiting.as_ref()?)));
     let mut stuck = waiting.filter(|(_, waiting)| is_stuck(waiting));
     stuck.next().map(|(container, waiting)| {
         let text = waiting.message.as_deref().unwrap_or_default();

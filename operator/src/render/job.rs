@@ -36,6 +36,9 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
         ]
         .into(),
     );
+    if let (Some(annotations), Some(hash)) = (&mut metadata.annotations, &facts.spec_hash) {
+        annotations.insert(labels::SPEC_HASH.to_owned(), hash.clone());
+    }
     let mut job = Job {
         metadata,
         spec: Some(JobSpec {

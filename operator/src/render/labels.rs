@@ -21,6 +21,8 @@ pub const RENDERED_HASH: &str = "flux-framework.org/rendered-hash";
 pub const MAXIMUM_SIZE: &str = "flux-framework.org/maximum-size";
 /// On the Job: the size when it was made.
 pub const INITIAL_SIZE: &str = "flux-framework.org/initial-size";
+/// On the Job: what of the spec it was made from (`fetch::Target::spec_hash`).
+pub const SPEC_HASH: &str = "flux-framework.org/spec-hash";
 /// On the Job: how the view comes into its pods (`render::view`).
 pub const VIEW: &str = "flux-framework.org/view";
 /// On a PersistentVolume, which has no namespace of its own: that of its MiniCluster.

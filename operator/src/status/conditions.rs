@@ -4,7 +4,7 @@ use flux_shared::crd::v1alpha2::Condition;
 use k8s_openapi::jiff::Timestamp;
 
 use super::outcome::Outcome;
-use super::{Facts, Picture, VIEW_MOUNTED, VOLUMES_VALID, Verdict, rfc3339, short};
+use super::{CHANGED_TOO_LATE, Facts, Picture, VIEW_MOUNTED, VOLUMES_VALID, Verdict, rfc3339, short};
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
@@ -13,79 +13,192 @@ use crate::render::VIEW_IMAGE_VOLUME;
 /// What a condition is about to say.
 struct Statement {
     type_: &'static str,
-    is_true: bool,
+    /// None: nobody knows.
+    is_true: Option<bool>,
     reason: String,
     message: String,
     /// Since when, if Kubernetes knows.
     since: Option<Timestamp>,
 }
 
+impl Statement {
+    fn new(type_: &'static str, is_true: bool, reason: &str, message: impl Into<String>) -> Statement {
+        Statement { type_, is_true: Some(is_true), reason: reason.to_owned(), message: message.into(), since: None }
+    }
+}
+
+/// Where the Job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    NotRequested,
+    Suspended,
+    Active,
+    Completed,
+    Failed,
+}
+
+impl Stage {
+    fn of(job: Option<&JobSeen>) -> Stage {
+        match job {
+            None => Stage::NotRequested,
+            Some(job) if job.complete.is_some() => Stage::Completed,
+            Some(job) if job.failed.is_some() => Stage::Failed,
+            Some(job) if job.suspended => Stage::Suspended,
+            Some(_) => Stage::Active,
+        }
+    }
+
+    fn is_finished(self) -> bool {
+        matches!(self, Stage::Completed | Stage::Failed)
+    }
+
+    /// Why nothing runs, where nothing can.
+    fn idle(self) -> (&'static str, &'static str) {
+        match self {
+            Stage::NotRequested => ("NotRequested", "there is no Job yet"),
+            Stage::Suspended => ("Suspended", "the Job is suspended: it has no pods"),
+            Stage::Active => ("NotFinished", "the job has not ended"),
+            Stage::Completed => ("Completed", "the job has completed"),
+            Stage::Failed => ("Failed", "the job has failed"),
+        }
+    }
+
+    /// Whether it has ended in one way, or why not.
+    fn ended(self, type_: &'static str, wanted: Stage, reason: &str, message: &str) -> Statement {
+        let idle = if self == Stage::Suspended { Stage::Active } else { self }.idle();
+        match self == wanted {
+            true => Statement::new(type_, true, reason, message),
+            false => Statement::new(type_, false, idle.0, idle.1),
+        }
+    }
+}
+
 pub(super) fn conditions(picture: &Picture, facts: &Facts, outcome: &Outcome) -> Vec<Condition> {
-    let job = picture.job;
-    let finished = job.is_some_and(JobSeen::is_finished);
-    let end = job.and_then(JobSeen::end_time);
-    let active = job.is_some_and(|job| !finished && !job.suspended);
-    // Why nothing can be true yet, or any more.
-    let (idle_reason, idle_message) = match job {
-        None if outcome.reason.is_empty() => ("NotRequested".to_owned(), "the Job has not been made yet".to_owned()),
-        Some(job) if !finished && !job.suspended => ("Starting".to_owned(), progress(facts)),
-        _ => (outcome.reason.clone(), outcome.message.clone()),
+    let stage = Stage::of(picture.job);
+    let since = picture.job.and_then(JobSeen::end_time);
+    let valid = valid(picture);
+    let stalled = stalled(stage, &valid, picture, outcome);
+    let finished = match stage.is_finished() {
+        true => Statement::new("JobFinished", true, &outcome.reason, outcome.message.clone()),
+        false => stage.ended("JobFinished", Stage::Completed, "", ""),
     };
-    let say = |type_: &'static str, is_true: bool, reason: &str, message: &str| match is_true {
-        true => Statement { type_, is_true, reason: reason.to_owned(), message: message.to_owned(), since: None },
-        false => Statement { type_, is_true, reason: idle_reason.clone(), message: idle_message.clone(), since: None },
-    };
-    let waiting = active && facts.running < facts.wanted.saturating_sub(facts.left);
-    let stuck = !outcome.reason.is_empty();
-    let waits = match (waiting, stuck) {
-        (true, true) => say("JobWaitingForResources", true, &outcome.reason, &outcome.message),
-        (true, false) => say("JobWaitingForResources", true, "PodsStarting", &progress(facts)),
-        (false, _) if active => Statement {
-            type_: "JobWaitingForResources",
-            is_true: false,
-            reason: "PodsRunning".into(),
-            message: progress(facts),
-            since: None,
-        },
-        (false, _) => say("JobWaitingForResources", false, "", ""),
-    };
-    let ready = active && facts.is_ready();
-    let runs = active && facts.lead_runs();
-    let complete = job.is_some_and(|job| job.complete.is_some());
-    let failed = job.is_some_and(|job| job.failed.is_some());
-    let suspended = job.is_some_and(|job| job.suspended && !finished);
+    let is_suspended = stage == Stage::Suspended;
+    let suspended = if is_suspended { stage.idle() } else { ("NotSuspended", "the Job is not suspended") };
+    let ready = ready(stage, facts, outcome);
+    let reconciling = reconciling(stage, facts, stalled.is_some(), &ready);
     let statements = [
-        valid(picture),
-        say("JobRequested", job.is_some(), "JobCreated", "the Job exists"),
-        waits,
-        say("JobRunning", runs, "LeadRunning", "the lead broker's container runs"),
-        say("JobMiniClusterReady", ready, "BrokersReady", &progress(facts)),
-        Statement { since: end, ..say("JobFinished", finished, &outcome.reason, &outcome.message) },
-        say("Ready", ready, "BrokersReady", &progress(facts)),
-        Statement { since: end, ..say("Complete", complete, "Completed", "the job ended with exit code 0") },
-        Statement { since: end, ..say("Failed", failed, &outcome.reason, &outcome.message) },
-        say("Suspended", suspended, "Suspended", "the Job is suspended: it has no pods"),
+        valid,
+        requested(stage, picture, outcome),
+        waiting(stage, facts, outcome),
+        running(stage, facts),
+        brokers(stage, facts),
+        Statement { since, ..finished },
+        ready,
+        Statement { since, ..stage.ended("Complete", Stage::Completed, "Completed", "the job ended with exit code 0") },
+        Statement { since, ..stage.ended("Failed", Stage::Failed, &outcome.reason, &outcome.message) },
+        Statement::new("Suspended", is_suspended, suspended.0, suspended.1),
     ];
-    let optional = view(picture, facts).into_iter().chain(volumes(picture));
+    let optional = view(picture, facts).into_iter().chain(volumes(picture)).chain(reconciling).chain(stalled);
     statements.into_iter().chain(optional).map(|statement| stamped(picture, statement)).collect()
+}
+
+fn requested(stage: Stage, picture: &Picture, outcome: &Outcome) -> Statement {
+    match stage {
+        Stage::NotRequested if !outcome.reason.is_empty() => {
+            Statement::new("JobRequested", false, &outcome.reason, outcome.message.clone())
+        }
+        Stage::NotRequested => Statement::new("JobRequested", false, "NotRequested", "the Job has not been made yet"),
+        _ => Statement::new("JobRequested", true, "JobCreated", format!("Job {} was made", picture.name)),
+    }
+}
+
+/// Whether pods that there should be do not run.
+fn waiting(stage: Stage, facts: &Facts, outcome: &Outcome) -> Statement {
+    const TYPE: &str = "JobWaitingForResources";
+    let waits = facts.running < facts.wanted.saturating_sub(facts.left);
+    match stage {
+        Stage::Active if waits && !outcome.reason.is_empty() => {
+            Statement::new(TYPE, true, &outcome.reason, outcome.message.clone())
+        }
+        Stage::Active if waits => Statement::new(TYPE, true, "PodsStarting", progress(facts)),
+        Stage::Active => Statement::new(TYPE, false, "PodsRunning", progress(facts)),
+        _ => Statement::new(TYPE, false, stage.idle().0, stage.idle().1),
+    }
+}
+
+fn running(stage: Stage, facts: &Facts) -> Statement {
+    const TYPE: &str = "JobRunning";
+    match stage {
+        Stage::Active if facts.lead.is_some_and(|lead| lead.lost) => {
+            let message = "the lead's node has stopped answering: nobody knows whether its container runs";
+            Statement { is_true: None, ..Statement::new(TYPE, false, "NodeLost", message) }
+        }
+        Stage::Active if facts.lead_runs() => {
+            Statement::new(TYPE, true, "LeadRunning", "the lead broker's container runs")
+        }
+        Stage::Active => Statement::new(TYPE, false, "LeadNotRunning", "the lead broker's container does not run"),
+        _ => Statement::new(TYPE, false, stage.idle().0, stage.idle().1),
+    }
+}
+
+fn brokers(stage: Stage, facts: &Facts) -> Statement {
+    const TYPE: &str = "JobMiniClusterReady";
+    match stage {
+        Stage::Active if facts.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(facts)),
+        Stage::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(facts)),
+        _ => Statement::new(TYPE, false, stage.idle().0, stage.idle().1),
+    }
+}
+
+/// As kstatus and `kubectl wait` want it: true as well when there is nothing left to do, so that nobody waits for ever.
+fn ready(stage: Stage, facts: &Facts, outcome: &Outcome) -> Statement {
+    const TYPE: &str = "Ready";
+    match stage {
+        Stage::Completed => Statement::new(TYPE, true, "Completed", "the job has completed: nothing is left to do"),
+        Stage::Active if facts.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(facts)),
+        Stage::Active | Stage::NotRequested if !outcome.reason.is_empty() => {
+            Statement::new(TYPE, false, &outcome.reason, outcome.message.clone())
+        }
+        Stage::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(facts)),
+        _ => Statement::new(TYPE, false, stage.idle().0, stage.idle().1),
+    }
+}
+
+/// By kstatus' convention it is there only while it is true: something is on its way.
+fn reconciling(stage: Stage, facts: &Facts, is_stalled: bool, ready: &Statement) -> Option<Statement> {
+    const TYPE: &str = "Reconciling";
+    match stage {
+        _ if is_stalled || ready.is_true == Some(true) => None,
+        Stage::NotRequested => Some(Statement::new(TYPE, true, "NotRequested", "the Job is about to be made")),
+        Stage::Active => Some(Statement::new(TYPE, true, "PodsStarting", progress(facts))),
+        _ => None,
+    }
+}
+
+/// By kstatus' convention it is there only while it is true: only a person can help.
+fn stalled(stage: Stage, valid: &Statement, picture: &Picture, outcome: &Outcome) -> Option<Statement> {
+    const TYPE: &str = "Stalled";
+    let obstacle = picture.obstacle.filter(|obstacle| obstacle.reason != "WaitingForPrevious");
+    match stage {
+        Stage::Completed => None,
+        Stage::Failed => Some(Statement::new(TYPE, true, &outcome.reason, stage.idle().1)),
+        _ if valid.is_true == Some(false) => {
+            Some(Statement::new(TYPE, true, &valid.reason, "the spec is not what runs: see the condition Valid"))
+        }
+        _ => obstacle.map(|obstacle| Statement::new(TYPE, true, obstacle.reason, obstacle.message.clone())),
+    }
 }
 
 /// Whether the view's image could be mounted, where it was tried. Once it could not, that is remembered.
 fn view(picture: &Picture, facts: &Facts) -> Option<Statement> {
-    let say = |is_true: bool, reason: &str, message: String| Statement {
-        type_: VIEW_MOUNTED,
-        is_true,
-        reason: reason.to_owned(),
-        message,
-        since: None,
-    };
+    let say = |is_true: bool, reason: &str, message: String| Statement::new(VIEW_MOUNTED, is_true, reason, message);
     if super::image_volume_failed(picture.previous) {
         let before = super::condition(picture.previous, VIEW_MOUNTED)?;
         return Some(say(false, &before.reason, before.message.clone()));
     }
     picture.job.filter(|job| job.mounts_view)?;
     // Where the job may have begun, nothing is taken away from it.
-    let begun = facts.lead.is_some_and(|lead| lead.ready) || picture.pods.iter().any(|pod| pod.exit.is_some());
+    let begun = facts.lead.is_some_and(|lead| lead.joined) || picture.pods.iter().any(|pod| pod.exit.is_some());
     Some(match not_mounted(picture).filter(|_| !begun) {
         Some((who, error)) => say(
             false,
@@ -108,10 +221,8 @@ fn view(picture: &Picture, facts: &Facts) -> Option<Statement> {
 /// Whether the volumes of CSI drivers are what their author means, where there are any. Nothing waits for it: shared disks
 /// may work, and a volume is bound to its claim without its class.
 fn volumes(picture: &Picture) -> Option<Statement> {
-    let say = |is_true: bool, reason: &str, message: String| {
-        let (type_, reason) = (VOLUMES_VALID, reason.to_owned());
-        Some(Statement { type_, is_true, reason, message, since: None })
-    };
+    let say =
+        |is_true: bool, reason: &str, message: String| Some(Statement::new(VOLUMES_VALID, is_true, reason, message));
     let Some(disks) = &picture.disks else {
         let before = super::condition(picture.previous, VOLUMES_VALID)?;
         return say(before.status == "True", &before.reason, before.message.clone());
@@ -162,14 +273,28 @@ fn progress(facts: &Facts) -> String {
     format!("of {wanted} pods {scheduled} have a node, {running} run, {ready} are ready{left}")
 }
 
+/// How many brokers are ready, of how many.
+fn quorum(facts: &Facts) -> String {
+    let Facts { ready, wanted, left, .. } = facts;
+    let needed = facts.needed();
+    let left = if *left > 0 { format!(", {left} have completed") } else { String::new() };
+    let enough = if needed < *wanted { format!(" ({needed} are enough)") } else { String::new() };
+    let lead = if *ready >= needed && !facts.is_ready() { ", but not the lead" } else { "" };
+    format!("{ready} of {wanted} brokers are ready{left}{lead}{enough}")
+}
+
 fn valid(picture: &Picture) -> Statement {
-    let maximum = picture.previous.maximum_size.map(i64::from);
-    let maximum = maximum.or(picture.job.and_then(|job| job.maximum_size).map(i64::from));
+    let maximum = super::maximum_size(picture).map(i64::from);
     let (is_true, reason, message) = match (picture.verdict, maximum) {
         (Verdict::Invalid(problems), _) => {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             (false, "Invalid", lines.join("; "))
         }
+        (Verdict::Valid(_), _) if picture.changed_too_late() => (
+            false,
+            CHANGED_TOO_LATE,
+            "the spec was changed while its Job was being made, too late for it: the Job runs as the spec was at first; delete the MiniCluster and create it anew to run it as it is now".to_owned(),
+        ),
         (Verdict::Valid(cluster), Some(maximum)) if i64::from(cluster.size) > maximum => (
             false,
             "SizeBeyondMaximum",
@@ -184,16 +309,20 @@ fn valid(picture: &Picture) -> Statement {
         }
         (Verdict::Valid(_), _) => (true, "Valid", "every field can be used".to_owned()),
     };
-    Statement { type_: "Valid", is_true, reason: reason.to_owned(), message, since: None }
+    Statement::new("Valid", is_true, reason, message)
 }
 
 /// The condition with the time since when its status has been so.
 fn stamped(picture: &Picture, statement: Statement) -> Condition {
-    let status = if statement.is_true { "True" } else { "False" };
+    let status = match statement.is_true {
+        Some(true) => "True",
+        Some(false) => "False",
+        None => "Unknown",
+    };
     let previous = super::condition(picture.previous, statement.type_).filter(|previous| previous.status == status);
     let since = match previous {
         Some(previous) => previous.last_transition_time.clone(),
-        None => rfc3339(statement.since.filter(|_| statement.is_true).unwrap_or(picture.now)),
+        None => rfc3339(statement.since.filter(|_| statement.is_true == Some(true)).unwrap_or(picture.now)),
     };
     Condition {
         type_: statement.type_.to_owned(),

@@ -42,9 +42,30 @@ pub(super) fn outcome(picture: &Picture, facts: &Facts) -> Outcome {
     if job.suspended {
         return Outcome::new("Suspended", "the Job is suspended: it has no pods");
     }
+    if let Some(lost) = lost(picture) {
+        return lost;
+    }
     let warning = || picture.warning.filter(|_| !facts.is_ready());
     let warned = || warning().map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()));
     trouble(picture, facts).or_else(warned).unwrap_or_default()
+}
+
+/// Pods whose node has stopped answering.
+fn lost(picture: &Picture) -> Option<Outcome> {
+    let lost = || picture.pods.iter().filter(|pod| pod.lost);
+    let first = lost().min_by_key(|pod| pod.index)?;
+    let others = match lost().count() - 1 {
+        0 => String::new(),
+        count => format!(" ({count} more pods are lost, too)"),
+    };
+    let node = first.node.as_deref().unwrap_or("unknown");
+    Some(Outcome::new(
+        "NodeLost",
+        format!(
+            "pod {} is on node {node}, which has stopped answering: nobody knows whether it runs{others}; Kubernetes takes it away after 5 minutes, and it is replaced when the node is back or was deleted (kubectl delete node {node})",
+            first.name
+        ),
+    ))
 }
 
 /// A pod that keeps the cluster from starting.

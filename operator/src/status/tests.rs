@@ -5,7 +5,7 @@ use k8s_openapi::jiff::Timestamp;
 use super::{Obstacle, Picture, Verdict, condition, image_volume_failed, is_finished, status};
 use crate::notice;
 use crate::observe::job::{self, JobSeen};
-use crate::observe::pod::{Exit, PodSeen, Trouble};
+use crate::observe::pod::{Exit, PodPlace, PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
 
 const NOW: &str = "2026-01-01T00:10:00Z";
@@ -29,7 +29,7 @@ fn pod(index: u32) -> PodSeen {
 }
 
 fn ready(index: u32) -> PodSeen {
-    PodSeen { running: true, ready: true, ..pod(index) }
+    PodSeen { running: true, joined: true, ready: true, ..pod(index) }
 }
 
 fn ended(index: u32, code: i32, minute: u32) -> PodSeen {
@@ -56,6 +56,8 @@ struct Scene {
     problems: Vec<Problem>,
     disks: Option<Vec<DiskSeen>>,
     warning: Option<Trouble>,
+    spec_hash: Option<&'static str>,
+    generation: i64,
     now: &'static str,
 }
 
@@ -69,6 +71,8 @@ fn scene(spec: &str) -> Scene {
         problems: Vec::new(),
         disks: None,
         warning: None,
+        spec_hash: None,
+        generation: 1,
         now: NOW,
     }
 }
@@ -77,7 +81,7 @@ impl Scene {
     fn status(&self) -> MiniClusterStatus {
         status(&Picture {
             name: "mc",
-            generation: Some(1),
+            generation: Some(self.generation),
             deleting: false,
             verdict: match self.problems.is_empty() {
                 true => Verdict::Valid(&self.cluster),
@@ -85,6 +89,7 @@ impl Scene {
             },
             previous: &self.previous,
             job: self.job.as_ref(),
+            spec_hash: self.spec_hash,
             pods: self.pods.iter().collect(),
             nodes_mount_images: false,
             obstacle: self.obstacle.as_ref(),
@@ -107,7 +112,7 @@ fn followers_that_have_completed_are_not_waited_for() {
     let status = scene.status();
     assert!(is(&status, "Ready") && !is(&status, "JobWaitingForResources"), "{status:#?}");
     assert_eq!((status.phase.as_deref(), status.ready_size), (Some("Running"), 2));
-    assert!(condition(&status, "Ready").unwrap().message.ends_with("2 are ready, 1 have completed"));
+    assert!(condition(&status, "Ready").unwrap().message.starts_with("2 of 3 brokers are ready, 1 have completed"));
     scene.pods = vec![ready(0), ready(1), ended(2, 1, 5)];
     assert!(!is(&scene.status(), "Ready"), "one that failed comes back");
 }
@@ -155,6 +160,153 @@ fn a_minimum_size_is_enough_to_be_ready() {
     assert!(is(&status, "Ready") && is(&status, "JobMiniClusterReady") && is(&status, "JobWaitingForResources"));
     scene.pods = vec![pod(0), ready(1), ready(2), ready(3)];
     assert!(!is(&scene.status(), "Ready"), "nothing goes without the lead");
+}
+
+#[test]
+fn each_condition_says_one_thing_in_every_phase() {
+    let mut scene = scene("size: 2");
+    let said = |scene: &Scene| {
+        let status = scene.status();
+        let told = status.conditions.iter().map(|it| format!("{} {} {}", it.type_, it.status, it.reason));
+        told.collect::<Vec<_>>().join("\n")
+    };
+    let common = |pending: &str| format!("Valid True Valid\n{pending}");
+    let all = |reason: &str, types: &[&str]| {
+        types.iter().map(|type_| format!("{type_} False {reason}")).collect::<Vec<_>>().join("\n")
+    };
+    assert_eq!(
+        said(&scene),
+        common(&all(
+            "NotRequested",
+            &[
+                "JobRequested",
+                "JobWaitingForResources",
+                "JobRunning",
+                "JobMiniClusterReady",
+                "JobFinished",
+                "Ready",
+                "Complete",
+                "Failed",
+            ]
+        )) + "\nSuspended False NotSuspended\nReconciling True NotRequested"
+    );
+    scene.job = Some(job(2));
+    scene.pods = vec![ready(0), pod(1)];
+    let not_ended = all("NotFinished", &["Complete", "Failed"]) + "\nSuspended False NotSuspended";
+    assert_eq!(
+        said(&scene),
+        common(
+            "JobRequested True JobCreated\nJobWaitingForResources True PodsStarting\nJobRunning True LeadRunning\nJobMiniClusterReady False BrokersNotReady\nJobFinished False NotFinished\nReady False BrokersNotReady\n"
+        ) + &not_ended
+            + "\nReconciling True PodsStarting"
+    );
+    scene.pods = vec![ready(0), ready(1)];
+    assert_eq!(
+        said(&scene),
+        common(
+            "JobRequested True JobCreated\nJobWaitingForResources False PodsRunning\nJobRunning True LeadRunning\nJobMiniClusterReady True BrokersReady\nJobFinished False NotFinished\nReady True BrokersReady\n"
+        ) + &not_ended
+    );
+    let idle = |reason: &str| all(reason, &["JobWaitingForResources", "JobRunning", "JobMiniClusterReady"]);
+    scene.job = Some(JobSeen { complete: failed("", ""), ..job(2) });
+    assert_eq!(
+        said(&scene),
+        common("JobRequested True JobCreated\n")
+            + &idle("Completed")
+            + "\nJobFinished True Completed\nReady True Completed\nComplete True Completed\nFailed False Completed\nSuspended False NotSuspended"
+    );
+    scene.job = Some(JobSeen { failed: failed("DeadlineExceeded", "too long"), ..job(2) });
+    assert_eq!(
+        said(&scene),
+        common("JobRequested True JobCreated\n")
+            + &idle("Failed")
+            + "\nJobFinished True DeadlineExceeded\nReady False Failed\nComplete False Failed\nFailed True DeadlineExceeded\nSuspended False NotSuspended\nStalled True DeadlineExceeded"
+    );
+    scene.job = Some(JobSeen { suspended: true, ..job(2) });
+    assert_eq!(
+        said(&scene),
+        common("JobRequested True JobCreated\n")
+            + &idle("Suspended")
+            + "\nJobFinished False NotFinished\nReady False Suspended\nComplete False NotFinished\nFailed False NotFinished\nSuspended True Suspended"
+    );
+}
+
+#[test]
+fn a_node_that_stops_answering_is_named_and_its_pods_are_not_ready() {
+    let conditions = |ready: &str, reason: Option<&str>| {
+        serde_json::json!([
+            { "type": "PodScheduled", "status": "True" },
+            { "type": "ContainersReady", "status": "True" },
+            { "type": "Ready", "status": ready, "reason": reason },
+        ])
+    };
+    let seen = |conditions: serde_json::Value, going: bool| {
+        let container = serde_json::json!({
+            "name": "runner", "image": "i", "imageID": "i", "ready": true, "restartCount": 0, "started": true,
+            "state": { "running": { "startedAt": "2026-01-01T00:00:00Z" } },
+        });
+        let status = serde_json::json!({
+            "phase": "Running", "conditions": conditions, "containerStatuses": [container],
+        });
+        let going = going.then_some("2026-01-01T00:05:00Z");
+        let metadata = serde_json::json!({ "name": "mc-0-x", "deletionTimestamp": going });
+        let metadata = serde_json::from_value(metadata).unwrap();
+        let place = PodPlace { node_name: Some("node-7".into()) };
+        PodSeen::of(&metadata, serde_json::from_value(status).ok().as_ref()).on(&place)
+    };
+    let mut scene = scene("size: 1");
+    scene.job = Some(job(1));
+    scene.pods = vec![seen(conditions("True", None), false)];
+    scene.previous = scene.status();
+    assert!(is(&scene.previous, "Ready") && scene.previous.ready_size == 1);
+    // As the node's controller writes it: the condition's status alone, and later it deletes the pod.
+    for going in [false, true] {
+        scene.pods = vec![seen(conditions("False", None), going)];
+        let status = scene.status();
+        assert!(!is(&status, "Ready") && status.ready_size == 0, "{status:#?}");
+        assert_eq!(status.reason.as_deref(), Some("NodeLost"));
+        let message = status.message.clone().unwrap();
+        assert!(message.contains("mc-0-x") && message.contains("node node-7"), "{message}");
+        assert_eq!(condition(&status, "JobRunning").unwrap().status, "Unknown");
+        assert_eq!(status.phase.as_deref(), Some("Running"), "as far as anybody knows");
+        assert!(notice::events(&scene.previous, &status).iter().any(|event| event.reason == "NodeLost"));
+    }
+    scene.pods = vec![seen(conditions("False", Some("ReadinessGatesNotReady")), false)];
+    assert_eq!(scene.status().reason, None, "the kubelet lives");
+    scene.pods = vec![seen(conditions("True", None), true)];
+    let going = scene.status();
+    assert!(!is(&going, "Ready") && going.ready_size == 0, "a pod that goes is not ready");
+}
+
+#[test]
+fn a_finished_cluster_has_seen_every_edit_whether_or_not_its_job_is_there() {
+    let mut scene = scene("size: 1");
+    scene.job = Some(JobSeen { complete: failed("", ""), ..job(1) });
+    scene.previous = scene.status();
+    scene.job = None;
+    scene.generation = 2;
+    let after = scene.status();
+    assert_eq!(after.observed_generation, Some(2));
+    assert!(after.conditions.iter().all(|it| it.observed_generation == Some(2)), "{after:#?}");
+    assert!(is(&after, "Complete"));
+}
+
+#[test]
+fn an_edit_that_came_too_late_is_said_until_a_new_job_has_it() {
+    let mut scene = scene("size: 1");
+    scene.job = Some(JobSeen { spec_hash: Some("a.b".into()), ..job(1) });
+    scene.spec_hash = Some("c.b");
+    scene.previous = scene.status();
+    let valid = condition(&scene.previous, "Valid").unwrap();
+    assert_eq!((valid.status.as_str(), valid.reason.as_str()), ("False", "ChangedTooLate"));
+    assert!(is(&scene.previous, "Stalled"));
+    assert_eq!(scene.previous.maximum_size, Some(1), "and no other comes in");
+    assert_eq!(condition(&scene.status(), "Valid").unwrap().reason, "ChangedTooLate", "it stays said");
+    scene.job = Some(JobSeen { spec_hash: Some("c.b".into()), ..job(1) });
+    assert!(is(&scene.status(), "Valid"));
+    scene.previous = scene.status();
+    scene.job = Some(JobSeen { spec_hash: Some("of another version".into()), ..job(1) });
+    assert!(is(&scene.status(), "Valid"), "nothing can have changed since the first status");
 }
 
 #[test]
@@ -350,7 +502,7 @@ fn a_view_that_cannot_be_mounted_is_told_remembered_and_never_takes_a_job_away()
     assert_eq!(mounted(&scene.status()).unwrap().reason, "ImageVolumeUnsure", "the nodes are not known");
 
     let stuck = PodSeen { not_made: Some("path escapes from parent".into()), ..pod(1) };
-    let ready = PodSeen { ready: true, running: true, ..pod(0) };
+    let ready = PodSeen { ready: true, joined: true, running: true, ..pod(0) };
     scene.pods = vec![ready, stuck.clone()];
     assert!(!image_volume_failed(&scene.status()), "the lead is ready: its job may have begun");
     scene.pods = vec![pod(0), stuck];

@@ -283,6 +283,11 @@ impl Bed {
         Client::try_from(config).unwrap()
     }
 
+    /// A writer with the operator's permissions.
+    pub async fn writer(&self) -> Writer {
+        Writer::new(self.client_of_operator(&plane().operator_kubeconfig, &Calls::default()).await)
+    }
+
     /// Calls of a writer that has seen nothing, about a cluster whose objects are all there but the Job's size.
     pub async fn calls_about_what_exists(&self) -> Vec<Call> {
         let calls = Calls::default();

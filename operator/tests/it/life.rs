@@ -103,7 +103,13 @@ fn exit_code_0_of_the_lead_completes_the_cluster() {
         assert!(status["completionTime"].is_string() && status["startTime"].is_string());
         assert_eq!(condition(status, "JobFinished")["status"], "True");
         assert_eq!(condition(status, "Failed")["status"], "False");
-        assert_eq!(condition(status, "Ready")["status"], "False");
+        assert_eq!(condition(status, "JobMiniClusterReady")["status"], "False");
+        let ready = condition(status, "Ready");
+        assert_eq!(
+            (&ready["status"], &ready["reason"]),
+            (&json!("True"), &json!("Completed")),
+            "nobody waits for ever"
+        );
     });
 }
 

@@ -9,6 +9,7 @@ mod change;
 mod controlplane;
 mod dead_fields;
 mod design;
+mod edit;
 mod examples;
 mod faults;
 mod fuzz;

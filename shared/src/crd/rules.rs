@@ -179,7 +179,7 @@ pub(super) const EXISTING_VOLUME_RULES: &[Rule] = &[
 ];
 
 /// Fields of the spec that are fixed once the cluster has been made.
-pub(super) const FIXED: &[&str] = &[
+pub const FIXED: &[&str] = &[
     "maxSize",
     "minSize",
     "tasks",

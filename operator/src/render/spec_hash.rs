@@ -1,0 +1,74 @@
+//! What a Job was made from, in short: whether an edit came too late for it. Pure.
+
+use flux_shared::crd::FIXED;
+use flux_shared::crd::v1alpha2::MiniClusterSpec;
+use serde_json::{Map, Value, json};
+
+use super::hash;
+
+/// The fields of the spec that cannot change any more: a hash of all, and one of those that make objects beside the Job and
+/// the agent's ConfigMap, with a dot in between.
+pub fn of(spec: &MiniClusterSpec) -> String {
+    let spec = serde_json::to_value(spec).unwrap_or_default();
+    let fixed: Map<String, Value> =
+        FIXED.iter().filter_map(|field| Some(((*field).to_owned(), spec.get(*field)?.clone()))).collect();
+    format!("{}.{}", hash(&fixed), hash(&beside(&spec)))
+}
+
+/// Whether what differs between two is only what can be made anew: the Job and the agent's ConfigMap.
+pub fn is_of_the_same_objects(one: &str, other: &str) -> bool {
+    let beside = |text: &str| text.split_once('.').map(|(_, beside)| beside.to_owned());
+    beside(one).is_some() && beside(one) == beside(other)
+}
+
+/// What Secrets, Services, volumes and the services pod are made from.
+fn beside(spec: &Value) -> Value {
+    let containers = spec["containers"].as_array().into_iter().flatten();
+    let containers: Vec<Value> = containers.map(|it| json!([it["name"], it["runFlux"], it["ports"]])).collect();
+    let flux = &spec["flux"];
+    json!([
+        spec["users"],
+        spec["fluxRestful"],
+        spec["volumes"],
+        spec["services"],
+        spec["network"],
+        spec["pod"],
+        flux["curveCert"],
+        flux["curveCertSecret"],
+        flux["minimalService"],
+        containers,
+    ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hash(spec: &str) -> String {
+        let mut whole = json!({ "containers": [{ "image": "a" }] });
+        let changed: Value = serde_saphyr::from_str(spec).unwrap();
+        for (key, value) in changed.as_object().unwrap() {
+            whole[key] = value.clone();
+        }
+        of(&serde_json::from_value(whole).unwrap())
+    }
+
+    #[test]
+    fn what_may_change_is_not_in_it() {
+        let base = "containers: [{image: a}]";
+        let same = "size: 3\nsuspend: true\ncleanup: true\nttlSecondsAfterFinished: 7\ncontainers: [{image: a}]";
+        assert_eq!(hash(base), hash(same));
+        assert_ne!(hash(base), hash("containers: [{image: b}]"));
+        assert_ne!(hash(base), hash("tasks: 7\ncontainers: [{image: a}]"));
+    }
+
+    #[test]
+    fn what_has_objects_of_its_own_is_told_from_what_has_not() {
+        let of_same = |one: &str, other: &str| is_of_the_same_objects(&hash(one), &hash(other));
+        let base = "containers: [{image: a}]";
+        assert!(of_same(base, "containers: [{image: b, command: c}]"));
+        assert!(!of_same(base, "containers: [{image: a, ports: [80]}]"));
+        assert!(!of_same(base, "users: [{name: a}]\ncontainers: [{image: a}]"));
+        assert!(!is_of_the_same_objects("a", "a"), "of another version");
+    }
+}
