@@ -99,6 +99,9 @@ enum Command {
         /// Say nothing and end with 0 if this pod's broker is in its running state, else with 1 and the reason
         #[arg(long)]
         ready: bool,
+        /// With --ready: ask again for so many seconds, until it is; then the reason names who is missing
+        #[arg(long, value_name = "SECONDS", default_value_t = 0, requires = "ready")]
+        wait: u64,
         /// One JSON object
         #[arg(long)]
         json: bool,
@@ -249,7 +252,8 @@ impl Cli {
             Command::Sidecar { name, entrypoint } => entrypoint.run(ContainerRole::Sidecar(name)),
             Command::DryRun(args) => dry_run(&args),
             Command::Connect { place, command } => tell(people::connect(&place, &command)),
-            Command::Status { ready, json, place } => show(people::status(&place, ready, json)),
+            Command::Status { ready: true, wait, place, .. } => show(people::ready(&place, wait)),
+            Command::Status { json, place, .. } => show(people::status(&place, json)),
             Command::Preflight { place } => show(people::preflight(&place)),
             Command::Stop { place } => tell(people::stop(&place)),
             Command::Completions { shell } => {

@@ -14,7 +14,8 @@ mod look;
 mod preflight;
 mod status;
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+use std::time::Duration;
 
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::paths::SPEC_FILE;
@@ -55,18 +56,20 @@ impl Pod {
     }
 }
 
-/// Whether the broker runs, in a word and an exit code; or all that is known of the instance.
-pub fn status(place: &Place, ready: bool, json: bool) -> Result<(String, u8), Failure> {
+/// Whether the broker is in its running state, in an exit code, and if not, why: after it was asked again for `seconds`. A
+/// probe that waits so is ready at once when the broker is, and no failure of a start that goes on.
+pub fn ready(place: &Place, seconds: u64) -> Result<(String, u8), Failure> {
     let pod = Pod::read(place)?;
-    let state = look::state(&pod);
-    // A probe asks every second: a broker that is there needs no look at the processes.
-    let stage = if status::is_absent(&state) { crate::stage::now(Path::new("/proc")) } else { None };
-    if ready {
-        return Ok(match status::ready(&state, stage.as_ref()).and_then(|()| look::served(&pod)) {
-            Ok(()) => (String::new(), 0),
-            Err(why) => (format!("not ready: {why}\n"), 1),
-        });
-    }
+    Ok(match look::until_ready(&pod, Duration::from_secs(seconds))? {
+        Ok(()) => (String::new(), 0),
+        Err(why) => (format!("not ready: {why}\n"), 1),
+    })
+}
+
+/// All that is known of the instance, and 1 if the broker does not answer.
+pub fn status(place: &Place, json: bool) -> Result<(String, u8), Failure> {
+    let pod = Pod::read(place)?;
+    let (state, stage) = look::state_and_stage(&pod);
     let code = u8::from(state.is_err());
     let seen = look::all(&pod, state, stage)?;
     let report = status::report(&seen);

@@ -52,7 +52,10 @@ pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Even
         say(EventType::Warning, &volumes.reason, &volumes.message, "Start");
     }
     if let Some(failed) = turned("Failed", "True") {
-        say(EventType::Warning, &failed.reason, &failed.message, "Run");
+        // It may have been told while the other pods were ending.
+        if before.reason.as_ref() != Some(&failed.reason) || before.message.as_ref() != Some(&failed.message) {
+            say(EventType::Warning, &failed.reason, &failed.message, "Run");
+        }
     } else if let Some(complete) = turned("Complete", "True") {
         say(EventType::Normal, &complete.reason, &complete.message, "Run");
     } else if let Some(reason) = &after.reason

@@ -24,7 +24,7 @@ use crate::observe::{Key, Observed};
 use crate::render::services::Member;
 use crate::render::{self, Facts, RenderError};
 use crate::status::{Obstacle, Picture, Verdict, patch};
-use crate::stuck::{self, Missing};
+use crate::stuck::{self, Missing, Stuck};
 use crate::todo::{self, Todo};
 use crate::{keys, notice, status};
 
@@ -226,8 +226,8 @@ async fn look(
         context.goes_on(&target.uid);
         return Ok(None);
     };
-    if context.waits(&target.uid, stuck, target.status.reason.is_some(), Instant::now()) {
-        match context.reader.last(&target.key.namespace, stuck, Timestamp::now()).await {
+    if context.waits(&target.uid, stuck.uid(), target.status.reason.is_some(), Instant::now()) {
+        match warning(&target.key.namespace, stuck, context).await {
             Ok(mut found) => {
                 if let (Some(cluster), Some(found)) = (cluster, found.as_mut()) {
                     match stuck::missing(cluster, found) {
@@ -247,6 +247,20 @@ async fn look(
         }
     }
     Ok(context.look(&target.uid, Instant::now()))
+}
+
+/// What was said last about what waits: a call or two, however many wait.
+async fn warning(namespace: &str, stuck: Stuck<'_>, context: &Context) -> Result<Option<Trouble>, kube::Error> {
+    let now = Timestamp::now();
+    let (first, second) = match stuck {
+        Stuck::Starts(uid) => return context.reader.last(namespace, uid, now).await,
+        Stuck::Joins(first, second) => (first, second),
+    };
+    let mut found = Vec::new();
+    for (index, uid) in [Some(first), second].into_iter().flatten() {
+        found.extend(context.reader.probe(namespace, uid, now).await?.map(|said| (index, said)));
+    }
+    Ok(stuck::not_ready(&found))
 }
 
 /// The status as it should be now.

@@ -138,7 +138,10 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
         },
         failed_index: outcome.index.or(previous.failed_index.filter(|_| ended)),
         reason: (!outcome.reason.is_empty()).then(|| outcome.reason.clone()),
-        message: (!outcome.message.is_empty()).then(|| short(&outcome.message)),
+        message: match outcome.message.is_empty() {
+            true => conditions::awaited(picture, &facts),
+            false => Some(short(&outcome.message)),
+        },
         conditions,
     }
 }

@@ -8,27 +8,59 @@ use flux_shared::validate::ValidMiniCluster;
 
 use crate::observe::Observed;
 use crate::observe::job::JobSeen;
-use crate::observe::pod::Trouble;
+use crate::observe::pod::{PodSeen, Trouble};
 
 /// Time that a start may take without a word.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// Longest time between two looks.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// The uid of what waits: the Job, whose pods are not made, or the first pod that does not start.
-pub fn stuck<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<&'a str> {
+/// What waits without a word.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Stuck<'a> {
+    /// The uid of the Job, whose pods are not made, or of the first pod that does not start.
+    Starts(&'a str),
+    /// Of the first pods whose brokers are not ready, the lead before the others: index and uid.
+    Joins((u32, &'a str), Option<(u32, &'a str)>),
+}
+
+impl Stuck<'_> {
+    /// The first of all that wait.
+    pub fn uid(&self) -> &str {
+        match self {
+            Stuck::Starts(uid) | Stuck::Joins((_, uid), _) => uid,
+        }
+    }
+}
+
+pub fn stuck<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Stuck<'a>> {
     let job = job.filter(|job| !job.is_finished() && !job.suspended && !job.deleting)?;
     let pods = || observed.pods.iter().filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()));
     let there: HashSet<u32> =
         pods().filter(|(_, pod)| !pod.ended || pod.has_succeeded()).map(|(_, pod)| pod.index).collect();
     if !(0..job.completions).all(|index| there.contains(&index)) {
-        return Some(&job.uid);
+        return Some(Stuck::Starts(&job.uid));
     }
-    let waits = |pod: &crate::observe::pod::PodSeen| {
-        pod.scheduled && !pod.ended && !pod.running && !pod.deleting && pod.exit.is_none() && pod.trouble.is_none()
+    let waits = |pod: &PodSeen| {
+        pod.scheduled && !pod.ended && !pod.deleting && !pod.lost && pod.exit.is_none() && pod.trouble.is_none()
     };
-    let first = pods().filter(|(_, pod)| waits(pod)).min_by_key(|(_, pod)| pod.index);
-    first.map(|(uid, _)| uid.as_str())
+    let first = pods().filter(|(_, pod)| waits(pod) && !pod.running).min_by_key(|(_, pod)| pod.index);
+    if let Some((uid, _)) = first {
+        return Some(Stuck::Starts(uid));
+    }
+    let joins = || pods().filter(|(_, pod)| waits(pod) && !pod.joined).map(|(uid, pod)| (pod.index, uid.as_str()));
+    let first = joins().min()?;
+    Some(Stuck::Joins(first, joins().filter(|other| *other != first).min()))
+}
+
+/// What the probe of a pod's broker said, and that of another one, as words about the MiniCluster.
+pub fn not_ready(found: &[(u32, Trouble)]) -> Option<Trouble> {
+    let said = |(index, trouble): &(u32, Trouble)| {
+        let text = trouble.message.trim_start_matches("Startup probe failed: ").trim_start_matches("not ready: ");
+        format!("pod {index}: {text}")
+    };
+    let message = found.iter().map(said).collect::<Vec<_>>().join("; ");
+    (!found.is_empty()).then(|| Trouble { reason: "BrokersNotReady".into(), message, ..Trouble::default() })
 }
 
 /// A part of ours that a pod misses.
@@ -99,8 +131,14 @@ mod tests {
     use crate::observe::pod::PodSeen;
 
     fn pod(index: u32, change: impl Fn(&mut PodSeen)) -> (String, PodSeen) {
-        let mut pod =
-            PodSeen { index, job_uid: Some("job".into()), scheduled: true, running: true, ..PodSeen::default() };
+        let mut pod = PodSeen {
+            index,
+            job_uid: Some("job".into()),
+            scheduled: true,
+            running: true,
+            joined: true,
+            ..PodSeen::default()
+        };
         change(&mut pod);
         (format!("pod-{index}"), pod)
     }
@@ -108,7 +146,11 @@ mod tests {
     fn who(pods: impl IntoIterator<Item = (String, PodSeen)>) -> Option<String> {
         let job = JobSeen { uid: "job".into(), completions: 2, ..JobSeen::default() };
         let observed = Observed { pods: pods.into_iter().collect(), ..Observed::default() };
-        stuck(Some(&job), &observed).map(str::to_owned)
+        let told = |stuck| match stuck {
+            Stuck::Starts(uid) => uid.to_owned(),
+            Stuck::Joins((_, first), second) => format!("{first} joins {:?}", second.map(|(index, _)| index)),
+        };
+        stuck(Some(&job), &observed).map(told)
     }
 
     #[test]
@@ -116,7 +158,7 @@ mod tests {
         assert_eq!(who([pod(0, |_| {})]).as_deref(), Some("job"), "a pod is missing");
         assert_eq!(who([pod(0, |_| {}), pod(1, |_| {})]), None);
         assert_eq!(who([pod(0, |_| {}), pod(1, |it| it.running = false)]).as_deref(), Some("pod-1"));
-        let unscheduled = pod(1, |it| (it.running, it.scheduled) = (false, false));
+        let unscheduled = pod(1, |it| (it.running, it.scheduled, it.joined) = (false, false, false));
         assert_eq!(who([pod(0, |_| {}), unscheduled]), None, "the scheduler says why by itself");
         let done = pod(1, |it| {
             (it.running, it.ended) = (false, true);
@@ -129,6 +171,23 @@ mod tests {
             });
         });
         assert_eq!(who([pod(0, |_| {}), done]), None, "a worker that has completed is not made again");
+        let waits = |index| pod(index, |it| it.joined = false);
+        assert_eq!(who([pod(0, |_| {}), waits(1)]).as_deref(), Some("pod-1 joins None"));
+        assert_eq!(who([waits(0), waits(1)]).as_deref(), Some("pod-0 joins Some(1)"));
+        assert_eq!(who([waits(0), pod(1, |it| it.running = false)]).as_deref(), Some("pod-1"), "it cannot join yet");
+    }
+
+    #[test]
+    fn what_probes_say_becomes_a_reason_of_the_whole() {
+        let said = |text: &str| Trouble { reason: "Unhealthy".into(), message: text.into(), ..Trouble::default() };
+        assert_eq!(not_ready(&[]), None);
+        let found = not_ready(&[
+            (0, said("Startup probe failed: not ready: the broker is in state quorum: it waits")),
+            (1, said("Startup probe failed: not ready: the snippet workerPre runs")),
+        ]);
+        let found = found.unwrap();
+        assert_eq!(found.reason, "BrokersNotReady");
+        assert_eq!(found.message, "pod 0: the broker is in state quorum: it waits; pod 1: the snippet workerPre runs");
     }
 
     #[test]

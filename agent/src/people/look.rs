@@ -3,7 +3,8 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
 use std::os::unix::fs::MetadataExt;
-use std::time::Duration;
+use std::path::Path;
+use std::time::{Duration, Instant};
 
 use flux_shared::hostlist;
 use nix::unistd::{Gid, Uid};
@@ -11,13 +12,16 @@ use serde_json::Value;
 
 use super::Pod;
 use super::broker::{ANY, Silence, ask};
-use super::status::{Absent, Link, Seen, State};
+use super::status::{self, Absent, Link, Seen, State};
 use crate::failure::Failure;
 use crate::stage::Stage;
 use crate::wait::{Missing, Parent};
 
 /// Absent hosts that are looked for; the rest is only named.
 const MOST_LOOKED_FOR: usize = 8;
+/// Shortest and longest time between two questions to a broker that is not ready.
+const QUICKLY: Duration = Duration::from_millis(50);
+const SLOWLY: Duration = Duration::from_millis(500);
 /// Between two looks at the connection to the parent.
 const SHORT_WHILE: Duration = Duration::from_millis(400);
 
@@ -27,6 +31,30 @@ pub fn state(pod: &Pod) -> Result<State, Silence> {
     let answer = ask(&socket(pod), ANY, "state-machine.get", "{}")?;
     let name = answer["state"].as_str().unwrap_or("unknown").to_owned();
     Ok(State { name, seconds: answer["duration"].as_f64().unwrap_or_default() as u64 })
+}
+
+/// … and which snippet runs, where there is no broker: one that is there needs no look at the processes.
+pub fn state_and_stage(pod: &Pod) -> (Result<State, Silence>, Option<Stage>) {
+    let state = state(pod);
+    let stage = if status::is_absent(&state) { crate::stage::now(Path::new("/proc")) } else { None };
+    (state, stage)
+}
+
+/// Asks until the broker is in its running state, and no longer than `time`; then says why it is not, and if it was to wait,
+/// who is missing.
+pub fn until_ready(pod: &Pod, time: Duration) -> Result<Result<(), String>, Failure> {
+    let begin = Instant::now();
+    loop {
+        let (state, stage) = state_and_stage(pod);
+        let Err(why) = status::ready(&state, stage.as_ref()).and_then(|()| served(pod)) else { return Ok(Ok(())) };
+        let left = time.saturating_sub(begin.elapsed());
+        match (left.is_zero(), time.is_zero()) {
+            (true, true) => return Ok(Err(why)),
+            (true, false) => return Ok(Err(status::with_causes(why, &all(pod, state, stage)?))),
+            // Often at first, when most starts are over, and then ever more rarely.
+            (false, _) => std::thread::sleep((begin.elapsed() / 10).clamp(QUICKLY, SLOWLY).min(left)),
+        }
+    }
 }
 
 /// Whether what the lead serves answers; if not, why.

@@ -140,6 +140,13 @@ pub fn ready(state: &Result<State, Silence>, stage: Option<&Stage>) -> Result<()
     }
 }
 
+/// Why a broker is not ready, in one line, with what else is wrong, three things at most.
+pub fn with_causes(why: String, seen: &Seen) -> String {
+    let lines = report(seen).lines;
+    let causes = lines.iter().filter(|(topic, _)| matches!(*topic, "parent" | "missing" | "silent")).take(3);
+    causes.fold(why, |why, (topic, line)| format!("{why}; {topic}: {line}"))
+}
+
 /// What a person is told: topics with a line each.
 #[derive(Debug)]
 pub struct Report<'a> {

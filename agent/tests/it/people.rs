@@ -4,6 +4,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::{Child, Command, Output, Stdio};
+use std::time::Duration;
 
 use crate::image;
 use crate::live::eventually;
@@ -90,6 +91,20 @@ fn the_probe_follows_the_broker_and_says_nothing_when_all_is_well() {
 }
 
 #[test]
+fn a_probe_that_waits_is_ready_as_soon_as_the_broker_is() {
+    let folder = place(1, 0);
+    std::thread::scope(|scope| {
+        let probe = scope.spawn(|| agent(folder.path(), &["status", "--ready", "--wait", "60"]));
+        std::thread::sleep(Duration::from_secs(1));
+        assert!(!probe.is_finished(), "it waits instead of failing");
+        let _broker = Broker::start(folder.path());
+        let begin = std::time::Instant::now();
+        assert_eq!(probe.join().unwrap(), (String::new(), 0));
+        assert!(begin.elapsed() < Duration::from_secs(20));
+    });
+}
+
+#[test]
 fn a_lead_that_waits_names_who_is_missing_and_is_not_ready() {
     let folder = place(3, 0);
     let _broker = Broker::start(folder.path());
@@ -100,6 +115,14 @@ fn a_lead_that_waits_names_who_is_missing_and_is_not_ready() {
     }
     let (text, code) = agent(folder.path(), &["status", "--ready"]);
     assert!(code == 1 && text.contains("state quorum"), "{text}");
+    let begin = std::time::Instant::now();
+    let (text, code) = agent(folder.path(), &["status", "--ready", "--wait", "1"]);
+    assert!(code == 1 && begin.elapsed().as_millis() >= 1000, "{text}");
+    assert!(
+        text.lines().count() == 1 && text.contains("state quorum: it waits until"),
+        "an event's first line: {text}"
+    );
+    assert!(text.contains("; missing: absent-1.invalid (rank 1): "), "{text}");
     let (text, _) = agent(folder.path(), &["status", "--json"]);
     let json: serde_json::Value = serde_json::from_str(&text).unwrap();
     assert_eq!((&json["state"], &json["missing"]), (&"quorum".into(), &serde_json::json!([1, 2])));

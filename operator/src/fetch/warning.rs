@@ -12,6 +12,8 @@ use crate::version;
 
 /// What is older has been got over: Kubernetes tries, and warns, again at least every two minutes.
 const FRESH_MINUTES: i64 = 3;
+/// The kubelet tells of a probe that fails every five minutes at least, however often it does.
+const PROBE_FRESH_MINUTES: i64 = 7;
 
 /// Reads events.
 #[derive(Clone)]
@@ -32,9 +34,18 @@ impl Reader {
 
     /// The last warning about the object of this uid.
     pub async fn last(&self, namespace: &str, uid: &str, now: Timestamp) -> Result<Option<Trouble>, kube::Error> {
+        self.newest(namespace, &format!("type=Warning,involvedObject.uid={uid}"), now - FRESH_MINUTES.minutes()).await
+    }
+
+    /// What a probe of the pod of this uid said last.
+    pub async fn probe(&self, namespace: &str, uid: &str, now: Timestamp) -> Result<Option<Trouble>, kube::Error> {
+        let about = format!("type=Warning,reason=Unhealthy,involvedObject.uid={uid}");
+        self.newest(namespace, &about, now - PROBE_FRESH_MINUTES.minutes()).await
+    }
+
+    async fn newest(&self, namespace: &str, about: &str, fresh: Timestamp) -> Result<Option<Trouble>, kube::Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
-        let about = ListParams::default().fields(&format!("type=Warning,involvedObject.uid={uid}"));
-        Ok(newest(api.list(&about).await?.items, now))
+        Ok(newest(api.list(&ListParams::default().fields(about)).await?.items, fresh))
     }
 
     /// The minor version of the Kubernetes that answers now; providers write "31+" as well.
@@ -43,8 +54,7 @@ impl Reader {
     }
 }
 
-fn newest(events: Vec<Event>, now: Timestamp) -> Option<Trouble> {
-    let fresh = now - FRESH_MINUTES.minutes();
+fn newest(events: Vec<Event>, fresh: Timestamp) -> Option<Trouble> {
     let (_, event) = events.into_iter().map(|event| (time(&event), event)).max_by_key(|(time, _)| *time)?;
     (time(&event)? > fresh).then(|| Trouble {
         reason: event.reason.unwrap_or_default(),
@@ -74,9 +84,9 @@ mod tests {
             ..Event::default()
         };
         let all = || vec![event("Old", 1), event("FailedMount", 9), event("Other", 5)];
-        let found = newest(all(), at(10)).unwrap();
+        let found = newest(all(), at(7)).unwrap();
         assert_eq!((found.reason.as_str(), found.message.as_str()), ("FailedMount", "why"));
-        assert_eq!(newest(all(), at(13)), None);
-        assert_eq!(newest(Vec::new(), at(13)), None);
+        assert_eq!(newest(all(), at(10)), None);
+        assert_eq!(newest(Vec::new(), at(10)), None);
     }
 }

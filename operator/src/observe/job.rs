@@ -42,6 +42,8 @@ pub struct JobSeen {
     pub completion_time: Option<Timestamp>,
     pub complete: Option<Verdict>,
     pub failed: Option<Verdict>,
+    /// It will be, once its other pods have ended.
+    pub failing: Option<Verdict>,
 }
 
 /// A condition of the Job that is true.
@@ -78,6 +80,7 @@ impl JobSeen {
             completion_time: status.and_then(|status| status.completion_time.as_ref()).map(|time| time.0),
             complete: condition(status, "Complete"),
             failed: condition(status, "Failed"),
+            failing: condition(status, "FailureTarget"),
         }
     }
 

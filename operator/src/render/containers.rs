@@ -145,12 +145,16 @@ pub(super) fn runner(
 }
 
 /// Asks until the broker has joined, and then no more: a probe that goes on would disturb the job. The container is ready
-/// from then on, until it ends. It is never killed for being late: that is for the agent to decide.
+/// from then on, until it ends. It is never killed for being late: that is for the agent to decide. One question waits
+/// for the broker, so that a start is no failure that Kubernetes warns of; what takes longer is told why, in a warning that the
+/// operator reads.
 fn joined() -> Probe {
+    let command = [AGENT_FILE, "status", "--ready", "--wait", "20"].map(str::to_owned);
     Probe {
-        exec: Some(ExecAction { command: Some(vec![AGENT_FILE.into(), "status".into(), "--ready".into()]) }),
+        exec: Some(ExecAction { command: Some(command.to_vec()) }),
         period_seconds: Some(1),
-        timeout_seconds: Some(5),
+        // Beyond the wait: to find out who is missing.
+        timeout_seconds: Some(60),
         failure_threshold: Some(i32::MAX),
         ..Probe::default()
     }

@@ -273,6 +273,20 @@ fn progress(facts: &Facts) -> String {
     format!("of {wanted} pods {scheduled} have a node, {running} run, {ready} are ready{left}")
 }
 
+/// What a start waits for, where nothing is wrong.
+pub(super) fn awaited(picture: &Picture, facts: &Facts) -> Option<String> {
+    if Stage::of(picture.job) != Stage::Active || facts.is_ready() {
+        return None;
+    }
+    let scheduler = match picture.verdict {
+        Verdict::Valid(cluster) => cluster.pod.scheduler_name.as_deref(),
+        Verdict::Invalid(_) => None,
+    };
+    let unseen = picture.pods.iter().any(|pod| !pod.scheduled && !pod.ended && !pod.deleting);
+    let unseen = scheduler.filter(|_| unseen).map(|name| format!("; scheduler {name} has not placed all of them yet"));
+    Some(progress(facts) + &unseen.unwrap_or_default())
+}
+
 /// How many brokers are ready, of how many.
 fn quorum(facts: &Facts) -> String {
     let Facts { ready, wanted, left, .. } = facts;

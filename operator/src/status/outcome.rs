@@ -1,6 +1,6 @@
 //! Why a cluster failed, or does not start: one word and one sentence.
 
-use flux_shared::exit::Category;
+use flux_shared::exit::{Category, REPLACE};
 
 use super::{Facts, Picture, Verdict};
 use crate::observe::pod::{Exit, PodSeen, Pull, Trouble};
@@ -25,7 +25,8 @@ pub(super) fn outcome(picture: &Picture, facts: &Facts) -> Outcome {
         if job.complete.is_some() {
             return Outcome::new("Completed", "the job ended with exit code 0");
         }
-        if let Some(failed) = &job.failed {
+        // What has failed it is told at once, while the other pods end.
+        if let Some(failed) = job.failed.as_ref().or(job.failing.as_ref()) {
             return failure(picture, &failed.reason, &failed.message);
         }
     }
@@ -47,7 +48,18 @@ pub(super) fn outcome(picture: &Picture, facts: &Facts) -> Outcome {
     }
     let warning = || picture.warning.filter(|_| !facts.is_ready());
     let warned = || warning().map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()));
-    trouble(picture, facts).or_else(warned).unwrap_or_default()
+    trouble(picture, facts).or_else(|| fallen(picture, facts)).or_else(warned).unwrap_or_default()
+}
+
+/// The last pod that failed by itself before the cluster was ready, though it is made again: a follower's snippet, say.
+fn fallen(picture: &Picture, facts: &Facts) -> Option<Outcome> {
+    let by_itself = |pod: &&&PodSeen| {
+        let is_disrupted = pod.trouble.as_ref().is_some_and(|trouble| trouble.disruption);
+        let gives_way = pod.exit.as_ref().is_some_and(|exit| exit.code == i32::from(REPLACE));
+        has_failed(pod) && !pod.deleting && !is_disrupted && !gives_way
+    };
+    let last = picture.pods.iter().filter(by_itself).max_by_key(|pod| (ended_at(pod), pod.index));
+    last.filter(|_| !facts.is_ready()).map(|pod| of_pod(pod))
 }
 
 /// Pods whose node has stopped answering.

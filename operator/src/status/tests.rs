@@ -279,6 +279,29 @@ fn a_node_that_stops_answering_is_named_and_its_pods_are_not_ready() {
 }
 
 #[test]
+fn a_follower_that_fails_before_the_start_is_told_at_once() {
+    let mut scene = scene("size: 2");
+    scene.job = Some(job(2));
+    let mut follower = ended(1, 3, 2);
+    follower.exit.as_mut().unwrap().message = "the snippet workerPre ended with 3".into();
+    scene.pods = vec![PodSeen { running: true, ..pod(0) }, follower, pod(1)];
+    let status = scene.status();
+    assert_eq!(status.reason.as_deref(), Some("NonZeroExitCode"), "{status:#?}");
+    assert!(status.message.unwrap().contains("the pod of index 1 ended with exit code 3: the snippet workerPre"));
+    assert_eq!(status.phase.as_deref(), Some("Starting"));
+    scene.pods[1] = ended(1, 238, 2);
+    assert_eq!(scene.status().reason, None, "it gave way to another");
+
+    scene.pods = vec![ready(0), ended(1, 3, 2)];
+    scene.job = Some(JobSeen { failing: failed("PodFailurePolicy", "x"), ..job(2) });
+    scene.previous = scene.status();
+    assert_eq!(scene.previous.reason.as_deref(), Some("NonZeroExitCode"), "while the lead ends");
+    assert!(!is(&scene.previous, "Failed"));
+    scene.job = Some(JobSeen { failed: failed("PodFailurePolicy", "x"), ..job(2) });
+    assert!(notice::events(&scene.previous, &scene.status()).is_empty(), "it was told");
+}
+
+#[test]
 fn a_finished_cluster_has_seen_every_edit_whether_or_not_its_job_is_there() {
     let mut scene = scene("size: 1");
     scene.job = Some(JobSeen { complete: failed("", ""), ..job(1) });
@@ -459,7 +482,8 @@ fn an_obstacle_is_said_and_forgotten() {
     scene.obstacle = None;
     scene.job = Some(job(1));
     let after = scene.status();
-    assert_eq!((after.reason, after.message), (None, None));
+    assert_eq!(after.reason, None);
+    assert_eq!(after.message.as_deref(), Some("of 1 pods 0 have a node, 0 run, 0 are ready"), "what it waits for now");
 }
 
 #[test]

@@ -91,6 +91,13 @@ fn schema_root(definition: &mut Value) -> Result<&mut Value, DefinitionError> {
 /// Puts bounds and rules into a version's schema. They are the same for both, as are names and places of fields.
 fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
     bound(root, "");
+    let described = root.pointer("/properties/spec/description").cloned();
+    root["description"] = described.unwrap_or_default();
+    let spec = at(root, "spec")?;
+    spec.insert(
+        "description".into(),
+        json!("What is wanted. Only size, suspend and what follows the end can change once the Job is made."),
+    );
     for (path, low, high) in RANGES {
         let schema = at(root, path)?;
         schema.insert("minimum".into(), json!(low));
@@ -133,7 +140,8 @@ fn lifetime_rules(root: &mut Map<String, Value>) {
         },
         {
             "rule": format!("!({is_made}) || self.spec.size <= oldSelf.status.maximumSize"),
-            "message": "size cannot exceed what the cluster was made for (the larger of size and maxSize then): delete it and create it with a larger maxSize",
+            "message": "size cannot exceed what the cluster was made for",
+            "messageExpression": "'size is %d, but the cluster was made for %d at most (the larger of size and maxSize then): delete it and create it with a larger maxSize'.format([self.spec.size, oldSelf.status.maximumSize])",
             "fieldPath": ".spec.size",
             "reason": "FieldValueForbidden",
         },
@@ -159,6 +167,9 @@ fn is_as_before(field: &str) -> String {
 
 fn add_rule(schema: &mut Map<String, Value>, rule: &Rule) {
     let mut entry = json!({ "rule": rule.rule, "message": rule.message });
+    if !rule.says.is_empty() {
+        entry["messageExpression"] = json!(rule.says);
+    }
     if !rule.field.is_empty() {
         entry["fieldPath"] = json!(rule.field);
     }
@@ -354,6 +365,8 @@ mod tests {
         let crd = both();
         let mut missing = Vec::new();
         for version in ["v1alpha1", "v1alpha2"] {
+            let explained = schema(&crd, version)["description"].as_str().unwrap_or_default();
+            assert!(explained.contains("Flux instance"), "kubectl explain minicluster: {explained}");
             let properties = &schema(&crd, version)["properties"];
             walk(&properties["spec"], &format!("{version} spec"), &mut missing);
             walk(&properties["status"], &format!("{version} status"), &mut missing);

@@ -14,23 +14,31 @@ pub(super) struct Rule {
     pub(super) message: &'static str,
     /// The field that the API server names, below `at`.
     pub(super) field: &'static str,
+    /// The message as CEL, with the numbers that are compared; empty: `message` says all.
+    pub(super) says: &'static str,
 }
 
 const fn rule(at: &'static str, field: &'static str, rule: &'static str, message: &'static str) -> Rule {
-    Rule { at, rule, message, field }
+    Rule { at, rule, message, field, says: "" }
 }
 
 const TOO_LARGE: &str = "has more than 1400000 bytes with its quoting (quotes, backslashes and ends of line count double), which is more than the API server can keep: put larger files on a volume";
 
 /// Every rule that compares fields, or measures one.
 pub(super) const RULES: &[Rule] = &[
-    rule(
-        "spec",
-        ".maxSize",
-        "!has(self.maxSize) || self.maxSize == 0 || self.maxSize >= self.size",
-        "must not be smaller than size",
-    ),
-    rule("spec", ".minSize", "!has(self.minSize) || self.minSize <= self.size", "must not be larger than size"),
+    Rule {
+        says: "'is %d, but must not be smaller than size, which is %d'.format([self.maxSize, self.size])",
+        ..rule(
+            "spec",
+            ".maxSize",
+            "!has(self.maxSize) || self.maxSize == 0 || self.maxSize >= self.size",
+            "must not be smaller than size",
+        )
+    },
+    Rule {
+        says: "'is %d, but must not be larger than size, which is %d'.format([self.minSize, self.size])",
+        ..rule("spec", ".minSize", "!has(self.minSize) || self.minSize <= self.size", "must not be larger than size")
+    },
     rule(
         "spec.containers",
         "",
