@@ -21,7 +21,7 @@ pub mod state;
 mod user;
 
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE, of_signal};
@@ -241,7 +241,12 @@ impl Executor<'_> {
                 self.timeline.record("config", begin);
             }
             Step::Environment { changes } => changes.iter().for_each(|change| self.session.apply(change)),
-            Step::Snippet { name, source, strict } => return self.snippet(name, source, *strict, begin).await,
+            Step::Snippet { name, shell, source, strict } => {
+                if self.shell.is_none() {
+                    self.shell = Some(Shell::start(self.supervisor, &self.session, Path::new(shell), *strict)?);
+                }
+                return self.snippet(name, source, *strict, begin).await;
+            }
             Step::WaitParent { host, port } => return self.wait_parent(host, *port).await,
             Step::WaitSocket { path } => return self.wait_socket(path, begin).await,
             Step::Launch(launch) => return self.launch(launch).await.map(Flow::Ended),
@@ -291,10 +296,7 @@ impl Executor<'_> {
         strict: bool,
         begin: Instant,
     ) -> Result<Flow, Failure> {
-        let mut shell = match self.shell.take() {
-            Some(shell) => shell,
-            None => Shell::start(self.supervisor, &self.session, strict)?,
-        };
+        let Some(mut shell) = self.shell.take() else { return Ok(Flow::Next) };
         let silent = self.log.quiet && name != LAST_SNIPPET && name != COMMAND;
         let work = shell.run(self.supervisor, &mut self.session, source, silent);
         stage::be_known_for(Some(&Stage::Snippet(name.to_owned())));
@@ -306,13 +308,23 @@ impl Executor<'_> {
             text if silent && !text.is_empty() => format!(": {}", text.lines().last().unwrap_or_default()),
             _ => String::new(),
         };
+        if let Outcome::Lost(code) = outcome {
+            let line = format!(
+                "after the snippet {name} its shell could not start a program (code {code}): a variable that it exports \
+                 is too large, or a limit that it sets (ulimit) too low"
+            );
+            self.log.error(name, &line);
+            self.ending.snippet = Some(name.to_owned());
+            self.ending.note(line);
+            return Ok(Flow::Exit(code.max(1)));
+        }
         if name == COMMAND {
             return Ok(match outcome {
                 Outcome::Went(code) => {
                     self.shell = Some(shell);
                     Flow::Ended(code)
                 }
-                Outcome::Ended(code) => Flow::Ended(code),
+                Outcome::Ended(code) | Outcome::Lost(code) => Flow::Ended(code),
             });
         }
         match outcome {
@@ -332,7 +344,7 @@ impl Executor<'_> {
                 self.ending.note(line);
                 return Ok(Flow::Exit(0));
             }
-            Outcome::Ended(code) => {
+            Outcome::Ended(code) | Outcome::Lost(code) => {
                 let line = format!("the snippet {name} ended the entrypoint with code {code}{}", said());
                 self.log.error(name, &line);
                 self.ending.snippet = Some(name.to_owned());

@@ -24,6 +24,7 @@ use flux_shared::{names, paths};
 use serde::{Deserialize, Serialize};
 
 use crate::plan::{MUNGE, MUNGE_KEY, SYSTEM_CONFIG, accounting_of, flux_below, home_of};
+use crate::supervise::program::DEFAULT_PATH;
 
 pub use view::ViewFacts;
 
@@ -69,7 +70,7 @@ pub struct Facts {
     pub view: ViewFacts,
     /// Where `flux` is on the PATH (of use where the view is disabled).
     pub flux_on_path: Option<String>,
-    /// The image's shell: bash, else sh, else none.
+    /// The image's shell: bash on the PATH, else sh on it, else one in the usual places, else none.
     pub shell: Option<String>,
     /// Whether standard input is a terminal.
     pub terminal: bool,
@@ -151,7 +152,7 @@ impl Facts {
             gpus: devices::gpus(&host),
             view: ViewFacts::read(&host, &pod.view()),
             flux_on_path,
-            shell: SHELLS.into_iter().find(|shell| host.is_executable(shell)).map(str::to_owned),
+            shell: shell(&host, environment.get("PATH").map_or(DEFAULT_PATH, String::as_str)),
             terminal: std::io::stdin().is_terminal(),
             present: asked.iter().filter(|path| host.exists(path)).cloned().collect(),
             writable: asked.iter().filter(|path| host.is_writable(path)).cloned().collect(),
@@ -200,6 +201,16 @@ fn earlier_pods(environment: &mut BTreeMap<String, String>) -> u32 {
 
 /// Variables that the operator sets for the agent alone.
 pub const OF_THE_POD: [&str; 2] = [names::INDEX_FAILURES.0, names::INDEX_DISRUPTIONS.0];
+
+/// The shell that all of the container's snippets and scripts run in: bash on the PATH, else sh on it, else one in the
+/// usual places. Its name is the usual one where that leads to the same file.
+fn shell(host: &host::Host, path: &str) -> Option<String> {
+    let on_path = ["bash", "sh"].into_iter().find_map(|name| host.which(name, path));
+    let by_habit = || SHELLS.into_iter().find(|shell| host.is_executable(shell)).map(str::to_owned);
+    let found = on_path.or_else(by_habit)?;
+    let usual = SHELLS.into_iter().find(|usual| host.is_same(usual, &found));
+    Some(usual.map_or(found, str::to_owned))
+}
 
 /// The kernel's own chance.
 fn attempt() -> String {
@@ -276,6 +287,29 @@ mod tests {
         }
         let again = Facts::parse(&serde_json::to_string(&want).unwrap()).unwrap();
         assert_eq!(again, want);
+    }
+
+    #[test]
+    fn the_shell_is_the_paths_own_by_its_usual_name_if_it_has_one() {
+        use std::os::unix::fs::{PermissionsExt, symlink};
+        let root = tempfile::tempdir().unwrap();
+        let add = |path: &str| {
+            let at = root.path().join(path);
+            std::fs::create_dir_all(at.parent().unwrap()).unwrap();
+            std::fs::write(&at, path).unwrap();
+            std::fs::set_permissions(at, PermissionsExt::from_mode(0o755)).unwrap();
+        };
+        let found = |path: &str| shell(&host::Host::new(root.path()), path);
+        assert_eq!(found(DEFAULT_PATH), None);
+        add("usr/bin/sh");
+        symlink("usr/bin", root.path().join("bin")).unwrap();
+        assert_eq!(found(DEFAULT_PATH).as_deref(), Some("/bin/sh"), "the same file as /usr/bin/sh");
+        assert_eq!(found("/elsewhere").as_deref(), Some("/bin/sh"), "a PATH that has none");
+        add("usr/local/bin/bash");
+        assert_eq!(found(DEFAULT_PATH).as_deref(), Some("/usr/local/bin/bash"));
+        add("usr/bin/bash");
+        assert_eq!(found("/usr/sbin:/usr/bin:/bin").as_deref(), Some("/bin/bash"));
+        assert_eq!(found(DEFAULT_PATH).as_deref(), Some("/usr/local/bin/bash"), "the first on the PATH");
     }
 
     #[test]

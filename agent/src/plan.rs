@@ -173,7 +173,7 @@ pub enum Step {
     Environment { changes: Vec<EnvChange> },
     /// The user's shell source; state carries over to later snippets and to every later step's environment. The one
     /// named `command` is a sidecar's program: its code is the container's.
-    Snippet { name: &'static str, source: String, strict: bool },
+    Snippet { name: &'static str, shell: String, source: String, strict: bool },
     /// Until the parent broker's port answers.
     WaitParent { host: String, port: u16 },
     /// Until a Unix socket exists and answers.

@@ -94,7 +94,9 @@ async fn supervised(
         Ok(code) => *code,
         Err(failure) => failure.category.code(),
     };
-    timeline.report(log, role, code);
+    if plan.log.timed {
+        timeline.report(log, role, code);
+    }
     result
 }
 

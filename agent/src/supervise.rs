@@ -294,7 +294,9 @@ impl Supervisor {
 
     fn stop(&mut self, signal: i32, child: &Child, policy: &Policy<'_>, stopping: &mut Stopping) {
         stopping.passed_on = true;
-        stopping.deadline = policy.kill_after.map(|after| Instant::now() + after);
+        // The kubelet counts from the first signal: what was held back has so much less time.
+        let begin = stopping.since.map_or_else(Instant::now, |(_, since)| since);
+        stopping.deadline = policy.kill_after.map(|after| begin + after);
         send(child, policy.target, signal);
         if stopping.suspended {
             send(child, Target::Group, libc::SIGCONT); // a stopped process could not heed it
@@ -320,7 +322,8 @@ impl Supervisor {
         self.log.info("stop", &format!("the parent broker is gone ({missing}): stopping this broker"));
         stopping.lost = Some(missing);
         self.stop(libc::SIGTERM, child, policy, stopping);
-        stopping.deadline = Some(Instant::now() + LOST_GRACE);
+        let soon = Instant::now() + LOST_GRACE;
+        stopping.deadline = Some(stopping.deadline.map_or(soon, |deadline| deadline.min(soon)));
     }
 
     /// The child was stopped from the terminal: stop as well, so that the shell above gets its terminal back.

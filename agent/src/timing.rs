@@ -76,11 +76,8 @@ impl Timeline {
         }
     }
 
-    /// The table and the JSON line; nothing when quiet.
+    /// The table and the JSON line, where they are asked for.
     pub fn report(&self, log: Log, role: &str, exit_code: u8) {
-        if log.quiet {
-            return;
-        }
         let total = self.started.elapsed();
         if log.format == Format::Text {
             log.plain("timeline", &self.table(total));

@@ -3,11 +3,13 @@
 
 use std::ffi::OsString;
 use std::fs::File;
-use std::io::{Read, Seek, SeekFrom, Write};
+use std::io::{PipeReader, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
 use std::path::Path;
 use std::time::Instant;
 
 use flux_shared::exit::of_signal;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::execute::session::Session;
 use crate::failure::Failure;
@@ -67,11 +69,16 @@ pub fn batch(command: &[OsString], events: bool) -> Result<u8, Failure> {
     crate::runtime::block_on(Box::pin(async {
         let mut inside = Inside::new()?;
         let failed = |error: std::io::Error| Failure::internal(format!("failed to read the job's id: {error}"));
-        let (mut printed, there) = std::io::pipe().map_err(failed)?;
+        let (source, there) = std::io::pipe().map_err(failed)?;
+        let (wake, ended) = std::io::pipe().map_err(failed)?;
+        // It reads while the command runs: one that prints more than a pipe holds would wait for ever.
+        let reader = std::thread::Builder::new().stack_size(128 << 10).spawn(move || collect(source, &wake));
+        let reader = reader.map_err(failed)?;
         let code = inside.run(command, Output::To(there.into())).await?;
-        let mut text = String::new();
-        printed.read_to_string(&mut text).map_err(failed)?;
-        let _ = std::io::stdout().write_all(text.as_bytes());
+        drop(ended);
+        let bytes = reader.join().unwrap_or_default();
+        let _ = std::io::stdout().write_all(&bytes);
+        let text = String::from_utf8_lossy(&bytes);
         if code != 0 {
             return Ok(code);
         }
@@ -93,6 +100,25 @@ pub fn batch(command: &[OsString], events: bool) -> Result<u8, Failure> {
         }
         Ok(code)
     }))
+}
+
+/// What comes from `source` until all who write to it have ended, or until `ended` is closed and nothing is left: a
+/// process in the background may hold it open.
+fn collect(mut source: PipeReader, ended: &PipeReader) -> Vec<u8> {
+    let (mut bytes, mut chunk) = (Vec::new(), [0; 16 << 10]);
+    loop {
+        let mut fds = [&source, ended].map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN));
+        let [there, over] = match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) => fds.map(|fd| fd.any().unwrap_or(true)),
+            Err(_) => continue,
+        };
+        match there.then(|| source.read(&mut chunk)) {
+            Some(Ok(count @ 1..)) => bytes.extend_from_slice(&chunk[..count]),
+            Some(Err(error)) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            None if !over => {}
+            _ => return bytes,
+        }
+    }
 }
 
 /// Shows the end of what a batch that failed has printed, which `flux batch` keeps in a file.

@@ -273,7 +273,7 @@ pub struct Logging {
     /// A failing snippet ends the entrypoint.
     #[serde(default = "yes")]
     pub strict: bool,
-    /// FLUXTIME lines.
+    /// FLUXTIME lines, and at the end a table of the stages with their times, as a line of JSON, too.
     #[serde(default, skip_serializing_if = "is_false")]
     pub timed: bool,
     /// -vvv for submit, the events of a batch; neither with quiet.

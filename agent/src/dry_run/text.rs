@@ -188,13 +188,13 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             first("environment");
             changes.iter().for_each(|change| line_of(out, 2, &variable(change)));
         }
-        Step::Snippet { name, source, strict } => {
+        Step::Snippet { name, shell, source, strict } => {
             let end = match strict {
                 _ if *name == COMMAND => "its exit code is the container's",
                 true => "a failure ends the container with its code",
                 false => "a failure is reported and passed over",
             };
-            first(&format!("snippet {name}, in the image's shell; {end}"));
+            first(&format!("snippet {name}, in {}; {end}", quote(shell)));
             block(out, source);
         }
         Step::WaitParent { host, port } => first(&format!("wait until {host} answers on port {port}")),

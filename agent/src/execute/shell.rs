@@ -9,11 +9,11 @@
 //! on a disk. All descriptors are opened by their path below /proc/self/fd, which every shell understands.
 
 use std::collections::VecDeque;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex};
 
 use flux_shared::exit::Category;
@@ -25,13 +25,14 @@ use tokio::io::unix::AsyncFd;
 use super::session::{Session, current_limits, shell_changes};
 use super::state::{self, State};
 use crate::failure::Failure;
-use crate::supervise::program::{Child, Environment, Found, Output, Program, find};
+use crate::supervise::program::{Child, Environment, Output, Program};
 use crate::supervise::raw::{ChildSetup, Status};
 use crate::supervise::{Event, Supervisor, is_stop, raw, terminal};
 
 /// The only shell text of ours that runs: it sources what it is told to and reports. It is a constant, the user's text
 /// is never pasted into it; a loop, because one shell must see all snippets. Two variables that documented snippets build
-/// upon are empty, not unset, which strict mode would take for an error; they are not exported.
+/// upon are empty, not unset, which strict mode would take for an error; they are not exported. A shell that can start no
+/// program any more says so by itself; one that cannot even open its pipe ends in a way that no snippet does by `exit`.
 const DRIVER: &str = r#"
 : "${PYTHONPATH=}" "${LD_LIBRARY_PATH=}"
 flux_agent_self=$1 flux_agent_ask=$2 flux_agent_changes=$3 flux_agent_snippet=$4 flux_agent_reply=$5 flux_agent_errors=$6
@@ -43,8 +44,9 @@ while IFS= read -r flux_agent_word <"$flux_agent_ask"; do
         silent) . "$flux_agent_snippet" >/dev/null 2>"$flux_agent_errors" ;;
         *) . "$flux_agent_snippet" ;;
     esac
-    "$flux_agent_self" snippet-state "$flux_agent_reply" "$?" "${asFlux-}"
+    "$flux_agent_self" snippet-state "$flux_agent_reply" "$?" "${asFlux-}" || printf 'lost=%s\n' "$?" >"$flux_agent_reply"
 done
+case $flux_agent_word in end) ;; *) kill -9 "$$" ;; esac
 "#;
 
 /// How much of a silent snippet's errors is kept for the case that it fails.
@@ -57,7 +59,19 @@ pub enum Outcome {
     Went(u8),
     /// The shell has ended: `exit`, a failure under strict, or a signal.
     Ended(u8),
+    /// The shell is of no use any more: it can start no program, and ended one with this code. What it exports is too
+    /// large for a program, or a limit that it has set is used up.
+    Lost(u8),
 }
+
+/// What came in place of a state.
+enum Unstated {
+    Ended(u8),
+    Lost(u8),
+}
+
+/// What a shell that can start no program says, up to the code.
+const LOST: &[u8] = b"lost=";
 
 /// The shell.
 #[derive(Debug)]
@@ -74,9 +88,9 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Starts the image's shell: bash, else sh.
-    pub fn start(supervisor: &Supervisor, session: &Session, strict: bool) -> Result<Shell, Failure> {
-        let (path, is_bash) = image_shell(session)?;
+    /// Starts the shell at `path`.
+    pub fn start(supervisor: &Supervisor, session: &Session, path: &Path, strict: bool) -> Result<Shell, Failure> {
+        let is_bash = path.file_name().is_some_and(|name| name == "bash");
         let plumbing = || -> io::Result<_> {
             let (ask_there, ask) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
             let (reply, reply_there) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
@@ -106,7 +120,7 @@ impl Shell {
             theirs[1].as_raw_fd(),
             theirs[2].as_raw_fd(),
         ];
-        let argv = command_line(&path, is_bash, strict, &numbers);
+        let argv = command_line(path, is_bash, strict, &numbers);
         let program = Program {
             argv: &argv,
             environment: &session.environment,
@@ -157,7 +171,8 @@ impl Shell {
                 self.known = state.environment;
                 Outcome::Went(state.status)
             }
-            Err(code) => Outcome::Ended(code),
+            Err(Unstated::Ended(code)) => Outcome::Ended(code),
+            Err(Unstated::Lost(code)) => Outcome::Lost(code),
         })
     }
 
@@ -165,17 +180,19 @@ impl Shell {
         self.ask.write_all(format!("{word}\n").as_bytes())
     }
 
-    /// The state, or the code with which the shell ended.
-    async fn answer(&mut self, supervisor: &mut Supervisor) -> io::Result<Result<State, u8>> {
+    /// The state, or what there is in its place.
+    async fn answer(&mut self, supervisor: &mut Supervisor) -> io::Result<Result<State, Unstated>> {
         let mut bytes = Vec::new();
         let mut stops = 0;
         let mut closed = false;
         loop {
             tokio::select! {
                 event = supervisor.event() => match event? {
-                    Event::Child(pid, Status::Exited(code)) if pid == self.child.pid => return Ok(Err(code)),
+                    Event::Child(pid, Status::Exited(code)) if pid == self.child.pid => {
+                        return Ok(Err(Unstated::Ended(code)));
+                    }
                     Event::Child(pid, Status::Signaled(signal)) if pid == self.child.pid => {
-                        return Ok(Err(flux_shared::exit::of_signal(signal)));
+                        return Ok(Err(Unstated::Ended(flux_shared::exit::of_signal(signal))));
                     }
                     Event::Child(..) => {}
                     Event::Signal(received) => {
@@ -196,6 +213,9 @@ impl Shell {
                     }
                     if let Some(state) = state::parse(&bytes) {
                         return Ok(Ok(state));
+                    }
+                    if let Some(code) = lost(&bytes) {
+                        return Ok(Err(Unstated::Lost(code)));
                     }
                 }
             }
@@ -219,23 +239,11 @@ impl Shell {
     }
 }
 
-fn image_shell(session: &Session) -> Result<(PathBuf, bool), Failure> {
-    for (name, is_bash) in [("bash", true), ("sh", false)] {
-        let by_path = find(OsStr::new(name), &session.environment, &session.directory);
-        let by_habit = find(OsStr::new(name), &Environment::new(), Path::new("/"));
-        if let Found::Program(path) = by_path {
-            return Ok((path, is_bash));
-        }
-        if let Found::Program(path) = by_habit {
-            return Ok((path, is_bash));
-        }
-    }
-    let cause = "failed to run a snippet: the image has neither bash nor sh";
-    Err(Failure::new(
-        Category::ShellMissing,
-        cause,
-        "use an image with a shell, or leave out the snippets (commands.init, pre, post …)",
-    ))
+/// The code in the words of a shell that can start no program. They may follow the beginning of a state.
+fn lost(bytes: &[u8]) -> Option<u8> {
+    let line = bytes.strip_suffix(b"\n")?.rsplit(|byte| *byte == 0).next()?;
+    let at = line.windows(LOST.len()).rposition(|part| part == LOST)?;
+    std::str::from_utf8(&line[at + LOST.len()..]).ok()?.parse().ok()
 }
 
 fn command_line(path: &Path, is_bash: bool, strict: bool, numbers: &[RawFd]) -> Vec<OsString> {

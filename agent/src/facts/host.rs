@@ -2,6 +2,7 @@
 
 #![expect(clippy::disallowed_methods, reason = "reads the host's files")]
 
+use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 
 use nix::unistd::{AccessFlags, access};
@@ -57,6 +58,12 @@ impl Host {
 
     pub fn is_executable(&self, path: &str) -> bool {
         self.real(path).is_some_and(|path| path.is_file() && access(&path, AccessFlags::X_OK).is_ok())
+    }
+
+    /// Whether both lead to one file.
+    pub fn is_same(&self, one: &str, other: &str) -> bool {
+        let file = |path: &str| std::fs::metadata(self.real(path)?).ok().map(|data| (data.dev(), data.ino()));
+        file(one).is_some_and(|one| file(other) == Some(one))
     }
 
     pub fn is_writable(&self, path: &str) -> bool {

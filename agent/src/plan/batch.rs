@@ -5,23 +5,16 @@ use flux_shared::agent_spec::BatchLine;
 use super::display::quote;
 use super::{Content, Mode, PlanError, Planned, Scene, Step};
 
-/// The script's name in the working directory.
-const FILE: &str = "flux-job.batch";
-
-/// The script's path: in the working directory, or below the configuration where that can't be written to.
+/// The script's path: the pod's own, since MiniClusters may share a working directory. Its name is the job's in Flux.
 pub fn path(scene: &Scene) -> String {
-    let folder = scene.facts.working_directory.trim_end_matches('/');
-    match scene.facts.is_writable(&scene.facts.working_directory) {
-        true => format!("{folder}/{FILE}"),
-        false => format!("{}/{FILE}", scene.paths.config_root()),
-    }
+    format!("{}/flux-job.batch", scene.paths.config_root())
 }
 
 /// The step that writes the script.
 pub fn file(scene: &Scene, text: String) -> Planned {
     let step =
         Step::File { path: path(scene), mode: Mode(0o755), owner: scene.identity.owner, content: Content::Text(text) };
-    Planned::with(&["uid", "working_directory", "shell"], step)
+    Planned::with(&["uid", "shell"], step)
 }
 
 /// One submission a line, its text untouched; then the end of the queue is awaited, the jobs are listed and those that failed

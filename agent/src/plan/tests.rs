@@ -218,16 +218,11 @@ fn a_batch_of_another_user_writes_where_that_user_can() {
 }
 
 #[test]
-fn a_batch_goes_where_it_can_be_written() {
+fn a_batchs_script_is_the_pods_own_whatever_the_working_directory() {
     let spec = spec("[runner.program]\nmode = 'batch'\nlines = [{number = 0, text = 'true'}]\n");
-    let files = |cwd: &str, writable: &[&str]| {
-        let writable = writable.iter().map(|path| (*path).to_owned()).collect();
-        let plan = run(&spec, &Facts { working_directory: cwd.into(), writable, ..facts(0) });
-        outline(&plan).into_iter().find(|line| line.ends_with("flux-job.batch")).unwrap()
-    };
-    assert_eq!(files("/work", &["/work"]), "file /work/flux-job.batch");
-    assert_eq!(files("/", &["/"]), "file /flux-job.batch");
-    assert_eq!(files("/", &[]), "file /mnt/flux/config/flux-job.batch");
+    let plan = run(&spec, &Facts { working_directory: "/shared".into(), ..facts(0) });
+    let file = outline(&plan).into_iter().find(|line| line.ends_with("flux-job.batch"));
+    assert_eq!(file.as_deref(), Some("file /mnt/flux/config/flux-job.batch"));
 }
 
 #[test]

@@ -252,3 +252,87 @@ fn a_sidecar_waits_for_the_socket_and_runs_beside_the_broker() {
     beside.signal(15);
     assert_eq!(beside.end().code, 0);
 }
+
+#[test]
+fn a_prefix_that_prints_a_lot_does_not_hold_up_the_batch() {
+    let talk = "i=0; while [ $i -lt 20000 ]; do echo 0123456789; i=$((i + 1)); done; exec \"$@\"";
+    let prefix = format!("prefix = ['bash', '-c', {}, '-']\n", serde_json::to_string(talk).unwrap());
+    let images = images(&format!("[runner]\n{prefix}[runner.program]\nmode = 'batch-raw'\ntext = 'exit 5'\n"), 1);
+    let ended = start(&images, &Network::new(), &[]).remove(0).end();
+    assert_eq!(ended.code, 5, "{}", ended.stderr);
+    assert_eq!(ended.stdout.lines().filter(|line| *line == "0123456789").count(), 20000);
+}
+
+#[test]
+fn two_batches_in_one_working_directory_run_their_own_scripts() {
+    let shared = crate::image::folder();
+    let image = |own: &str| {
+        let script = format!("while [ ! -e /shared/go ]; do sleep 0.02; done; echo {own} >/shared/{own}");
+        let script = serde_json::to_string(&script).unwrap();
+        let image = pod_image(&format!("[runner.program]\nmode = 'batch-raw'\ntext = {script}\n"), 1);
+        fs::create_dir(image.at("/shared")).unwrap();
+        image
+    };
+    let images = [image("one"), image("two")];
+    let pods: Vec<_> = images
+        .iter()
+        .map(|image| {
+            let mut container = Container::new(image, "mc-0", &["/usr/bin/env", "-C", "/shared", AGENT, "run"]);
+            container.before = format!("mount --bind {} \"$root/shared\"\n", shared.path().display());
+            container
+        })
+        .collect();
+    fs::write(shared.path().join("go"), "").unwrap();
+    // At once: each finds its own script, whoever wrote last.
+    let ended = run(&pods);
+    assert_eq!((ended[0].code, ended[1].code), (0, 0), "{ended:?}");
+    assert!(["one", "two"].iter().all(|name| shared.path().join(name).exists()), "{ended:?}");
+    assert!(!shared.path().join("flux-job.batch").exists());
+}
+
+/// With Flux itself, the jobs of the first instance are listed in the second.
+#[test]
+fn the_state_of_an_instance_is_saved_and_read_back() {
+    for suffix in ["tgz", "tar.xz", "tar.bz2", "tar", "zip"] {
+        if real_flux().is_none() && suffix != "tgz" {
+            continue;
+        }
+        let archive = format!("archive = '/state/a.{suffix}'\n");
+        let first = format!("{archive}{}", submit("exit 0"));
+        let image = pod_image(&first, 1);
+        fs::create_dir(image.at("/state")).unwrap();
+        let command = run_words(&[]);
+        let container = Container::new(&image, "mc-0", &command);
+        let ended = run(&[container]).remove(0);
+        assert_eq!(ended.code, 0, "{suffix}: {}", ended.stderr);
+        assert_eq!(termination_of(&image).archive_not_saved, None, "{suffix}: {}", ended.stderr);
+        let files: Vec<_> = fs::read_dir(image.at("/state")).unwrap().map(|entry| entry.unwrap().file_name()).collect();
+        assert_eq!(files, [format!("a.{suffix}").as_str()], "{suffix}");
+        let second = format!(
+            "name = 'mc'\n{archive}[runner.program]\nmode = 'launcher'\nwords = ['flux', 'jobs', '-a', '-n', '-o', '{{name}} {{status}}']\n"
+        );
+        image.file(flux_shared::paths::SPEC_FILE, 0o644, &second);
+        // Another pod, whose own volume is new.
+        crate::live::forget_starts(&image);
+        let ended = run(&[Container::new(&image, "mc-0", &command)]).remove(0);
+        assert_eq!(ended.code, 0, "{suffix}: {}", ended.stderr);
+        assert_eq!(termination_of(&image).archive_not_saved, None, "{suffix}: {}", ended.stderr);
+        assert!(ended.stderr.contains("archive saved to"), "{suffix}: {}", ended.stderr);
+        if real_flux().is_some() {
+            assert_eq!(ended.stdout, "sh COMPLETED\n", "{suffix}: {}", ended.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_follower_that_is_held_back_ends_within_the_grace_period() {
+    // The lead goes on, and nobody can tell: the follower is stopped late, and does not heed it.
+    let prefix = "[runner]\nprefix = ['bash', '-c', 'trap \"\" TERM; \"$@\"; sleep 60', '-']\n";
+    let images = images(&format!("{prefix}{}[flux]\ndisable_socket = true\n", submit(HANGING)), 2);
+    let mut pods = start(&images, &Network::new(), &["--grace-period", "5"]);
+    pods[0].says("up\n");
+    let begin = Instant::now();
+    pods[1].signal(15);
+    pods.remove(1).end();
+    assert!(begin.elapsed() < Duration::from_secs(5), "{:?}", begin.elapsed());
+}

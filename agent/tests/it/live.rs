@@ -214,6 +214,7 @@ impl Solo {
         fs::write(at("spec"), spec).unwrap();
         fs::write(at("termination"), "").unwrap();
         std::os::unix::fs::symlink(stand_in(), at("bin/flux")).unwrap();
+        std::os::unix::fs::symlink(agent(), at("flux/flux-agent")).unwrap();
         let spec = at("spec").display().to_string();
         let termination = at("termination").display().to_string();
         let words = ["run", "--spec", &spec, "--termination-log", &termination];

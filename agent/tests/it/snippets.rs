@@ -130,10 +130,12 @@ fn documented_lines_work_in_an_image_that_sets_nothing() {
 
 #[test]
 fn json_lines_are_json() {
-    let solo = Solo::new("[logging]\nstrict = false", "init = 'false'", "exit 0").with(&["sh"]);
+    let solo = Solo::new("[logging]\nstrict = false\ntimed = true", "init = 'false'", "exit 0").with(&["sh"]);
     let ended = solo.run(&["--log-format", "json"]);
     assert_eq!(ended.code, 0);
-    let lines: Vec<serde_json::Value> = ended.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    // What is documented stays as it is.
+    let own = ended.stderr.lines().filter(|line| !line.starts_with("FLUXTIME"));
+    let lines: Vec<serde_json::Value> = own.map(|line| serde_json::from_str(line).unwrap()).collect();
     assert!(lines.iter().any(|line| line["level"] == "error" && line["stage"] == "init"));
     let timeline = lines.last().unwrap();
     assert_eq!(
@@ -153,4 +155,24 @@ fn status_says_which_snippet_runs() {
     let want = "broker   mc-0 (rank 0) is not up: the snippet brokerPre runs. The pod's log says what it does\n\
         not ready: the snippet brokerPre runs\n";
     assert!(ended.stdout.starts_with(want), "{ended:?}");
+}
+
+#[test]
+fn a_shell_that_can_start_no_program_any_more_is_told_and_does_not_hang() {
+    // More than the kernel gives a program; and limits with which none starts, or not even a pipe is opened.
+    let large = "x=0123456789abcdef; while [ ${#x} -lt 4000000 ]; do x=$x$x; done; export x";
+    for shell in shells() {
+        for strict in [true, false] {
+            for (source, is_known) in [(large, true), ("ulimit -v 100", true), ("ulimit -n 3", false)] {
+                let top = format!("[logging]\nstrict = {strict}");
+                let (code, stdout, stderr, termination) =
+                    run_in(shell, &top, &format!("init = '{source}'"), "echo job");
+                assert_eq!(stdout, "", "{shell} {source}: {stderr}");
+                assert_ne!(code, 0, "{shell} {source}: {stderr}");
+                assert_eq!(termination.snippet.as_deref(), Some("init"), "{shell} {source}: {termination:?}");
+                let told = termination.message.contains("its shell could not start a program");
+                assert!(told || !is_known, "{shell} {source}: {termination:?}");
+            }
+        }
+    }
 }
