@@ -166,6 +166,11 @@ enum Command {
     /// Install and run the Flux RESTful API (the lead's program where there is no other)
     #[command(hide = true)]
     Restful(restful::Args),
+    /// Whether who runs this may write to a folder: 0 or 1
+    #[command(hide = true)]
+    MayWrite {
+        path: PathBuf,
+    },
     /// Tell the agent the state of the shell that runs this
     #[command(hide = true)]
     SnippetState {
@@ -265,6 +270,7 @@ impl Cli {
             Command::Diagnostics => tell(wrap::diagnostics()),
             Command::Accounting { database, users, command } => tell(wrap::accounting(&database, &users, &command)),
             Command::Restful(args) => tell(restful::restful(&args)),
+            Command::MayWrite { path } => crate::identity::may_write(&path),
             Command::SnippetState { output, status, as_flux } => {
                 let reported = execute::state::report(&output, &status, &as_flux);
                 tell(

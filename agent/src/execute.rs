@@ -19,6 +19,7 @@ pub mod shell;
 mod starts;
 pub mod state;
 mod user;
+mod way;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -210,7 +211,9 @@ impl Executor<'_> {
                 self.timeline.record("user", begin);
             }
             Step::Give { path, owner } => {
-                self.files.give(path, *owner)?;
+                if !self.files.give(path, *owner)? {
+                    self.tell_unless_writable(path, *owner).await?;
+                }
                 self.timeline.record("user", begin);
             }
             Step::Daemon { argv } => {

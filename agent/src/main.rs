@@ -12,6 +12,7 @@ mod execute;
 mod facts;
 mod failure;
 mod glibc;
+mod identity;
 mod install;
 mod log;
 mod patience;

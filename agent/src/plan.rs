@@ -159,7 +159,8 @@ pub enum Step {
     User { name: String, uid: u32, gid: u32, home: String },
     /// Give the user the password that stands in the file, as its SHA-512 crypt in /etc/shadow.
     Password { user: String, source: String },
-    /// Make the owner able to write to a directory: it becomes theirs, unless everybody may write there. None: no error.
+    /// Make the owner able to write to a directory: one of the image's becomes theirs; a volume's stays as it is, and it is told
+    /// if they cannot write to it. None: no error.
     Give { path: String, owner: Owner },
     /// Start a program that goes to the background by itself. That it does not start is told, and passed over.
     Daemon { argv: Vec<String> },

@@ -3,11 +3,19 @@
 //! There is no fsync here: a pod's volumes are filled again by the next run after a crash of the node, and a file whose
 //! bytes differ is written anew. (What outlives the pod, the archive, is synced.)
 
-use std::fs::{self, DirBuilder, File, OpenOptions, Permissions};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
 use std::io::{self, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt, symlink};
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{
+    AtFlags, FileType, Gid, Mode as FileMode, OFlags, Uid, chownat, fchmod, fchown, fstat, mkdirat, openat, readlinkat,
+    renameat, symlinkat, unlinkat,
+};
+use rustix::io::Errno;
+
+use super::way;
 use crate::failure::Failure;
 use crate::plan::{Mode, Owner};
 
@@ -31,50 +39,53 @@ impl Files {
 
     pub fn directory(&self, path: &str, mode: Mode, owner: Owner) -> Result<(), Failure> {
         let real = self.at(path);
-        let existed = real.is_dir();
+        let failed = |error: io::Error| Failure::write("set up the directory", &real, &error);
+        let (folder, name) = place(&real)?;
+        let existed = way::look(&folder, &name).map_err(failed)?.is_some();
         let result = match existed {
-            true => set_directory(&real, mode, owner),
-            false => self.new_directory(&real, mode, owner)?,
+            true => way::open(&real, false).and_then(|real| set_directory(&real, mode, owner)),
+            false => self.new_directory(&folder, &name, mode, owner),
         };
         match result {
             // Somebody else's, such as a volume's own folder: its mode is theirs, if only one can work in it.
             Err(error) if existed && is_not_permitted(&error) && is_writable(&real) => Ok(()),
-            result => result.map_err(|error| Failure::write("set up the directory", &real, &error)),
+            // Another container of the pod was faster.
+            Err(_) if !existed && real.is_dir() => {
+                way::open(&real, false).and_then(|real| set_directory(&real, mode, owner)).map_err(failed)
+            }
+            result => result.map_err(failed),
         }
     }
 
     /// Made beside and renamed, so that one which is there has the right owner.
-    fn new_directory(&self, real: &Path, mode: Mode, owner: Owner) -> Result<io::Result<()>, Failure> {
-        if let Some(parent) = real.parent() {
-            make_parents(parent)?;
+    fn new_directory(&self, folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner) -> io::Result<()> {
+        let beside = self.beside(name);
+        match mkdirat(folder, &beside, FileMode::from_raw_mode(0o700)) {
+            Err(Errno::EXIST) => {}
+            made => made?,
         }
-        let beside = self.beside(real);
-        let made = match DirBuilder::new().mode(0o700).create(&beside) {
-            Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(error),
-            _ => set_directory(&beside, mode, owner).and_then(|()| fs::rename(&beside, real)),
-        };
+        let flags = OFlags::PATH | OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let made = openat(folder, &beside, flags, FileMode::empty())
+            .map_err(io::Error::from)
+            .and_then(|made| set_directory(&made, mode, owner))
+            .and_then(|()| Ok(renameat(folder, &beside, folder, name)?));
         if made.is_err() {
-            let _ = fs::remove_dir(&beside);
+            let _ = unlinkat(folder, &beside, AtFlags::REMOVEDIR);
         }
-        match made {
-            // Another container of the pod was faster.
-            Err(_) if real.is_dir() => Ok(set_directory(real, mode, owner)),
-            made => Ok(made),
-        }
+        made
     }
 
     pub fn file(&self, path: &str, mode: Mode, owner: Owner, content: &[u8]) -> Result<(), Failure> {
         let real = self.at(path);
-        if is_same(&real, mode, owner, content) {
+        let (folder, name) = place(&real)?;
+        if is_same(&folder, &name, mode, owner, content) {
             return Ok(());
         }
-        if let Some(parent) = real.parent() {
-            make_parents(parent)?;
-        }
-        let beside = self.beside(&real);
-        let written = write_new(&beside, mode, owner, content).and_then(|()| fs::rename(&beside, &real));
+        let beside = self.beside(&name);
+        let written = write_new(&folder, &beside, mode, owner, content)
+            .and_then(|()| Ok(renameat(&folder, &beside, &folder, &name)?));
         written.map_err(|error| {
-            let _ = fs::remove_file(&beside);
+            let _ = way::remove(&folder, &beside);
             Failure::write("write", &real, &error)
         })
     }
@@ -85,68 +96,88 @@ impl Files {
         fs::read(&real).map_err(|error| Failure::write("read", &real, &error))
     }
 
-    /// The directory becomes the owner's, unless everybody may write there; what is in it stays as it is.
-    pub fn give(&self, path: &str, owner: Owner) -> Result<(), Failure> {
+    /// A directory of the image becomes the owner's; what is in it stays as it is. False: it is on a volume, whose owner
+    /// and group are others' business.
+    pub fn give(&self, path: &str, owner: Owner) -> Result<bool, Failure> {
         let real = self.at(path);
         let failed = |error: io::Error| Failure::write("give away", &real, &error);
-        let data = match fs::metadata(&real) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
-            data => data.map_err(failed)?,
+        let whole = match fs::canonicalize(&real) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
+            whole => whole.map_err(failed)?,
         };
-        if data.uid() == owner.uid || data.mode() & 0o002 != 0 {
-            return Ok(());
+        let folder = way::open(&whole, false).map_err(failed)?;
+        let data = fstat(&folder).map_err(|error| failed(error.into()))?;
+        if data.st_uid == owner.uid || data.st_mode & 0o002 != 0 {
+            return Ok(true);
         }
-        std::os::unix::fs::chown(&real, Some(owner.uid), Some(owner.gid)).map_err(failed)
+        if is_on_volume(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default(), &whole) {
+            return Ok(false);
+        }
+        chownat(&folder, "", Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)), AtFlags::EMPTY_PATH)
+            .map_err(|error| failed(error.into()))?;
+        Ok(true)
     }
 
     pub fn link(&self, path: &str, target: &str) -> Result<(), Failure> {
         let real = self.at(path);
-        match fs::symlink_metadata(&real) {
-            Ok(data) if !data.is_symlink() => return Ok(()),
-            Ok(_) if fs::read_link(&real).is_ok_and(|now| now == Path::new(target)) => return Ok(()),
-            _ => {}
+        let failed = |error: io::Error| Failure::write("link", &real, &error);
+        let (folder, name) = place(&real)?;
+        if let Some(data) = way::look(&folder, &name).map_err(failed)? {
+            let is_link = FileType::from_raw_mode(data.st_mode) == FileType::Symlink;
+            let leads_there =
+                || readlinkat(&folder, &name, Vec::new()).is_ok_and(|now| now.to_bytes() == target.as_bytes());
+            if !is_link || leads_there() {
+                return Ok(());
+            }
         }
-        if let Some(parent) = real.parent() {
-            make_parents(parent)?;
-        }
-        let beside = self.beside(&real);
-        let _ = fs::remove_file(&beside);
-        let made = symlink(target, &beside).and_then(|()| fs::rename(&beside, &real));
+        let beside = self.beside(&name);
+        let made = way::remove(&folder, &beside)
+            .and_then(|()| Ok(symlinkat(target, &folder, &beside)?))
+            .and_then(|()| Ok(renameat(&folder, &beside, &folder, &name)?));
         made.map_err(|error| {
-            let _ = fs::remove_file(&beside);
-            Failure::write("link", &real, &error)
+            let _ = way::remove(&folder, &beside);
+            failed(error)
         })
     }
 
-    fn beside(&self, path: &Path) -> PathBuf {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        path.with_file_name(format!(".{name}.{}.new", self.tag))
+    fn beside(&self, name: &OsStr) -> OsString {
+        format!(".{}.{}.new", name.to_string_lossy(), self.tag).into()
+    }
+}
+
+/// The folder that is to hold `path`, made if it is missing, and the last name.
+fn place(path: &Path) -> Result<(OwnedFd, OsString), Failure> {
+    let folder = path.parent().unwrap_or(Path::new("/"));
+    match way::open(folder, true) {
+        Ok(open) => Ok((open, path.file_name().unwrap_or_default().to_owned())),
+        Err(error) => Err(Failure::write("make the directory", folder, &error)),
     }
 }
 
 /// `path` and what is missing above it, 0755 whatever the umask.
 pub fn make_parents(path: &Path) -> Result<(), Failure> {
-    let missing: Vec<&Path> = path.ancestors().take_while(|folder| !folder.is_dir()).collect();
-    for folder in missing.into_iter().rev() {
-        let made = DirBuilder::new().mode(0o755).create(folder);
-        let made = match made {
-            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && folder.is_dir() => continue,
-            made => made.and_then(|()| fs::set_permissions(folder, Permissions::from_mode(0o755))),
-        };
-        made.map_err(|error| Failure::write("make the directory", folder, &error))?;
+    way::open(path, true).map(drop).map_err(|error| Failure::write("make the directory", path, &error))
+}
+
+fn set_directory(folder: &OwnedFd, mode: Mode, owner: Owner) -> io::Result<()> {
+    let data = fstat(folder)?;
+    if data.st_mode & 0o7777 != mode.0 {
+        // An open path alone has no mode to be changed.
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        fchmod(openat(folder, ".", flags, FileMode::empty())?, FileMode::from_raw_mode(mode.0))?;
+    }
+    if (data.st_uid, data.st_gid) != (owner.uid, owner.gid) {
+        chownat(folder, "", Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)), AtFlags::EMPTY_PATH)?;
     }
     Ok(())
 }
 
-fn set_directory(path: &Path, mode: Mode, owner: Owner) -> io::Result<()> {
-    let data = fs::metadata(path)?;
-    if (data.uid(), data.gid()) != (owner.uid, owner.gid) {
-        std::os::unix::fs::chown(path, Some(owner.uid), Some(owner.gid))?;
-    }
-    match data.mode() & 0o7777 == mode.0 {
-        true => Ok(()),
-        false => fs::set_permissions(path, Permissions::from_mode(mode.0)),
-    }
+/// Whether `path` is below a mount point that is not the root, by the table of mounts.
+fn is_on_volume(mounts: &str, path: &Path) -> bool {
+    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
+    // The table has blanks and backslashes in octal.
+    let points = points.map(|point| point.replace("\\040", " ").replace("\\134", "\\"));
+    points.filter(|point| point != "/").any(|point| path.starts_with(point))
 }
 
 fn is_not_permitted(error: &io::Error) -> bool {
@@ -157,34 +188,38 @@ fn is_writable(path: &Path) -> bool {
     nix::unistd::access(path, nix::unistd::AccessFlags::W_OK | nix::unistd::AccessFlags::X_OK).is_ok()
 }
 
-fn is_same(path: &Path, mode: Mode, owner: Owner, content: &[u8]) -> bool {
-    let Ok(data) = fs::symlink_metadata(path) else { return false };
-    let alike = data.is_file()
-        && data.len() == content.len() as u64
-        && data.mode() & 0o7777 == mode.0
-        && (data.uid(), data.gid()) == (owner.uid, owner.gid);
+fn is_same(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[u8]) -> bool {
+    let Ok(Some(data)) = way::look(folder, name) else { return false };
+    let alike = FileType::from_raw_mode(data.st_mode) == FileType::RegularFile
+        && data.st_size.cast_unsigned() == content.len() as u64
+        && data.st_mode & 0o7777 == mode.0
+        && (data.st_uid, data.st_gid) == (owner.uid, owner.gid);
+    // Whatever has taken its place since: it neither leads elsewhere nor is waited for.
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut now = Vec::new();
-    alike && File::open(path).and_then(|mut file| file.read_to_end(&mut now)).is_ok() && now == content
+    alike
+        && openat(folder, name, flags, FileMode::empty())
+            .is_ok_and(|file| File::from(file).take(content.len() as u64 + 1).read_to_end(&mut now).is_ok())
+        && now == content
 }
 
 /// Mode and owner are right before the first byte is in it.
-fn write_new(path: &Path, mode: Mode, owner: Owner, content: &[u8]) -> io::Result<()> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
+fn write_new(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[u8]) -> io::Result<()> {
+    way::remove(folder, name)?;
+    let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+    let file = openat(folder, name, flags, FileMode::from_raw_mode(0o600))?;
+    let data = fstat(&file)?;
+    if (data.st_uid, data.st_gid) != (owner.uid, owner.gid) {
+        fchown(&file, Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)))?;
     }
-    let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
-    let data = file.metadata()?;
-    if (data.uid(), data.gid()) != (owner.uid, owner.gid) {
-        std::os::unix::fs::fchown(&file, Some(owner.uid), Some(owner.gid))?;
-    }
-    file.set_permissions(Permissions::from_mode(mode.0))?;
-    file.write_all(content)
+    fchmod(&file, FileMode::from_raw_mode(mode.0))?;
+    File::from(file).write_all(content)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::os::unix::fs::MetadataExt;
 
     fn us() -> Owner {
         Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() }
@@ -229,6 +264,40 @@ mod tests {
         fs::create_dir(root.path().join("view/var")).unwrap();
         files.link("/view/var", "../config/var").unwrap();
         assert!(root.path().join("view/var").symlink_metadata().unwrap().is_dir());
+    }
+
+    #[test]
+    fn a_volume_is_told_from_the_image() {
+        let mounts = "22 1 0:21 / / rw - overlay overlay rw\n23 22 8:1 /x /data/my\\040files rw - ext4 /dev/sda rw\n";
+        assert!(is_on_volume(mounts, Path::new("/data/my files/deep")));
+        assert!(!is_on_volume(mounts, Path::new("/data/my")) && !is_on_volume(mounts, Path::new("/opt")));
+    }
+
+    /// Another user's link where root writes: only root can make one.
+    #[test]
+    fn another_users_link_on_the_way_leads_nowhere() {
+        let root = tempfile::tempdir().unwrap();
+        let at = |path: &str| root.path().join(path);
+        fs::create_dir_all(at("etc")).unwrap();
+        fs::create_dir(at("theirs")).unwrap();
+        for name in ["theirs/here", "theirs/there"] {
+            std::os::unix::fs::symlink("../etc", at(name)).unwrap();
+            std::os::unix::fs::lchown(at(name), Some(1002), Some(1002)).expect("this test runs as root");
+        }
+        let files = Files::new(root.path(), "lead");
+        let owner = Owner { uid: 1002, gid: 1002 };
+        files.directory("/theirs/here", Mode(0o700), owner).unwrap_err();
+        files.directory("/theirs/here/new", Mode(0o700), owner).unwrap_err();
+        files.file("/theirs/there/passwd", Mode(0o644), owner, b"x").unwrap_err();
+        files.link("/theirs/there/passwd", "x").unwrap_err();
+        let etc = fs::metadata(at("etc")).unwrap();
+        assert_eq!((etc.uid(), etc.mode() & 0o777), (0, 0o755));
+        assert_eq!(fs::read_dir(at("etc")).unwrap().count(), 0);
+        // In place of a file it is replaced, not followed; our own is followed.
+        files.file("/theirs/there", Mode(0o644), us(), b"x").unwrap();
+        std::os::unix::fs::symlink("../etc", at("theirs/ours")).unwrap();
+        files.file("/theirs/ours/new", Mode(0o644), us(), b"x").unwrap();
+        assert!(at("etc/new").is_file() && at("theirs/there").symlink_metadata().unwrap().is_file());
     }
 
     #[test]

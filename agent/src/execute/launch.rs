@@ -6,13 +6,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, NOT_FOUND, REPLACE, of_signal};
-use nix::unistd::{Gid, Uid};
 
 use super::archive::BrokerEnd;
 use super::session::LIMITS;
 use super::{Executor, wait_failed};
 use crate::failure::Failure;
 use crate::glibc::Libc;
+use crate::identity::Identity;
 use crate::log::Log;
 use crate::plan::{AtEnd, COMMAND, Launch, Owner, Stdout};
 use crate::supervise::program::{Found, Output, Program, StartError, find};
@@ -192,7 +192,7 @@ impl Executor<'_> {
             record.start()?;
         }
         let begin = Instant::now();
-        let child = match self.program(launch, &argv).start() {
+        let child = match self.program(launch, &argv)?.start() {
             Ok(child) => child,
             Err(error) => return Ok(Err(self.did_not_start(&error))),
         };
@@ -228,6 +228,31 @@ impl Executor<'_> {
         Ok(Ok(ended))
     }
 
+    /// A volume's owner and group are for its users to decide: who cannot write to it is told, before anything has run.
+    pub(super) async fn tell_unless_writable(&mut self, path: &str, owner: Owner) -> Result<(), Failure> {
+        let Some(identity) = Identity::of(owner, &self.options.root)? else { return Ok(()) };
+        let real = self.files.at(path);
+        let words = ["/proc/self/exe".into(), "may-write".into(), real.into_os_string()];
+        let setup = ChildSetup { identity: Some(identity), ..ChildSetup::default() };
+        let program = Program {
+            argv: &words,
+            environment: &self.session.environment,
+            directory: Path::new("/"),
+            output: Output::Inherit,
+            setup,
+        };
+        let failed = |why: String| Failure::internal(format!("failed to ask about {path}: {why}"));
+        let child = program.start().map_err(|error| failed(error.to_string()))?;
+        let policy = Policy { target: Target::Group, kill_after: None, second_kills: true, hold: None, staying: None };
+        let ended = self.supervisor.run(child, policy).await.map_err(|error| failed(error.to_string()))?;
+        if ended.end != End::Exited(0) {
+            let Owner { uid, gid } = owner;
+            let remedy = "give its group the right to and name the group in pod.securityContext.supplementalGroups or fsGroup, or choose that user by fluxUser";
+            self.log.error("user", &format!("{path} is a volume to which uid {uid}, gid {gid} cannot write: {remedy}"));
+        }
+        Ok(())
+    }
+
     /// Starts a program and waits until it has gone to the background.
     pub(super) async fn daemon(&mut self, argv: &[String]) -> Result<(), Failure> {
         let words: Vec<OsString> = argv.iter().map(OsString::from).collect();
@@ -256,11 +281,12 @@ impl Executor<'_> {
         Ok(())
     }
 
-    fn program<'a>(&'a self, launch: &Launch, argv: &'a [OsString]) -> Program<'a> {
+    fn program<'a>(&'a self, launch: &Launch, argv: &'a [OsString]) -> Result<Program<'a>, Failure> {
         let limits = self.session.limits.iter().filter_map(|(name, (soft, hard))| {
             LIMITS.into_iter().find(|(known, _)| known == name).map(|(_, resource)| (resource, *soft, *hard))
         });
-        Program {
+        let identity = launch.run_as.map(|owner| Identity::of(owner, &self.options.root)).transpose()?;
+        Ok(Program {
             argv,
             environment: &self.session.environment,
             directory: &self.session.directory,
@@ -273,10 +299,10 @@ impl Executor<'_> {
                 foreground: self.supervisor.has_terminal(),
                 umask: Some(self.session.umask),
                 limits: limits.collect(),
-                identity: launch.run_as.and_then(identity),
+                identity: identity.flatten(),
                 ..ChildSetup::default()
             },
-        }
+        })
     }
 
     /// A program's code is passed on as it is.
@@ -424,18 +450,6 @@ pub(super) fn unreachable_parent(host: &str, missing: &Missing) -> Failure {
 /// A broker ends its own processes in order; anything else gets its signals as a group.
 fn is_flux(argv: &[OsString]) -> bool {
     argv.first().is_some_and(|name| Path::new(name).file_name().is_some_and(|name| name == "flux"))
-}
-
-/// Ids to take on, if they are not ours already. Supplementary groups (a volume's fsGroup) stay, root's own does not.
-fn identity(owner: Owner) -> Option<(Uid, Gid, Vec<Gid>)> {
-    let (uid, gid) = (Uid::from_raw(owner.uid), Gid::from_raw(owner.gid));
-    if uid == nix::unistd::geteuid() && gid == nix::unistd::getegid() {
-        return None;
-    }
-    let mut groups = nix::unistd::getgroups().unwrap_or_default();
-    groups.retain(|group| group.as_raw() != 0 && *group != gid);
-    groups.insert(0, gid);
-    Some((uid, gid, groups))
 }
 
 #[cfg(test)]

@@ -2,18 +2,20 @@
 #![expect(clippy::disallowed_methods, reason = "looks: asks the broker and the network")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use flux_shared::hostlist;
-use nix::unistd::{Gid, Uid};
 use serde_json::Value;
 
 use super::Pod;
 use super::broker::{ANY, Silence, ask};
 use super::status::{self, Absent, Link, Seen, State};
-use crate::failure::Failure;
+use crate::failure::{Failure, plain};
+use crate::identity::Identity;
+use crate::log::write_whole;
+use crate::plan::Owner;
 use crate::stage::Stage;
 use crate::wait::{Missing, Parent};
 
@@ -121,14 +123,21 @@ fn socket(pod: &Pod) -> String {
     pod.root.join(pod.instance.socket.trim_start_matches('/')).to_string_lossy().into_owned()
 }
 
-/// An instance knows its owner only: root becomes that user. Where it may not, the broker decides.
+/// An instance knows its owner only: root becomes that user. Where it may not, the broker decides. Who answers at the
+/// socket's place may be anybody who runs there: root never speaks as root to what is not root's by the plan.
 pub fn be_owner(pod: &Pod) {
-    let Ok(data) = std::fs::metadata(socket(pod)) else { return };
-    if nix::unistd::geteuid().is_root() && data.uid() != 0 {
-        let (uid, gid) = (Uid::from_raw(data.uid()), Gid::from_raw(data.gid()));
-        let _ = nix::unistd::setgroups(&[gid]);
-        let _ = nix::unistd::setgid(gid);
-        let _ = nix::unistd::setuid(uid);
+    if !nix::unistd::geteuid().is_root() {
+        return;
+    }
+    let planned = pod.instance.owner;
+    let made =
+        std::fs::symlink_metadata(socket(pod)).ok().filter(|data| data.file_type().is_socket() && data.uid() != 0);
+    let owner = made.map_or(planned, |data| Owner { uid: data.uid(), gid: data.gid() });
+    if let Ok(Some(identity)) = Identity::of(owner, &pod.root)
+        && let Err(error) = identity.take_on()
+    {
+        let why = format!("failed to become uid {}, whom Flux runs as: {}", owner.uid, plain(&error));
+        write_whole(format!("flux-agent: {why}\n"));
     }
 }
 

@@ -14,8 +14,10 @@ use std::process::Command;
 use nix::sys::resource::{Resource, setrlimit};
 use nix::sys::signal::{SigHandler, SigSet, Signal};
 use nix::sys::stat::{Mode, umask};
-use nix::unistd::{Gid, Pid, Uid};
+use nix::unistd::Pid;
 use tokio::io::unix::AsyncFd;
+
+use crate::identity::Identity;
 
 /// A child's wait status, as the kernel gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -68,8 +70,8 @@ pub struct ChildSetup {
     pub umask: Option<u32>,
     /// Soft and hard limits; those that cannot be set are left.
     pub limits: Vec<(Resource, u64, u64)>,
-    /// User, group and supplementary groups.
-    pub identity: Option<(Uid, Gid, Vec<Gid>)>,
+    /// Whose rights it gets; none: the agent's.
+    pub identity: Option<Identity>,
     /// Descriptors that stay open across exec.
     pub inherit: Vec<RawFd>,
 }
@@ -96,11 +98,8 @@ pub fn prepare(command: &mut Command, setup: ChildSetup) {
             let fd = unsafe { BorrowedFd::borrow_raw(fd) };
             nix::fcntl::fcntl(fd, nix::fcntl::FcntlArg::F_SETFD(nix::fcntl::FdFlag::empty()))?;
         }
-        if let Some((uid, gid, groups)) = &setup.identity {
-            // Without the right to (not root), a wish to be what one is already is no error.
-            let _ = nix::unistd::setgroups(groups);
-            nix::unistd::setgid(*gid)?;
-            nix::unistd::setuid(*uid)?;
+        if let Some(identity) = &setup.identity {
+            identity.take_on()?;
         }
         // As init gives it: `nohup` and a shell's `&` above the agent leave signals ignored.
         for signal in [Signal::SIGHUP, Signal::SIGINT, Signal::SIGQUIT, Signal::SIGTERM] {

@@ -9,6 +9,7 @@ mod chain;
 mod crash;
 mod giving_up;
 mod happened;
+mod hostile;
 mod image;
 mod instance;
 mod live;

@@ -1,0 +1,92 @@
+//! The way to a folder, by folders that are open: a symbolic link on it is followed only if it is root's or our own.
+//!
+//! Root writes below folders that others may write to (a directory of Flux's user, a volume). By a link that one of them
+//! has put there, root would write to, or give away, what is somebody else's.
+
+use std::ffi::{OsStr, OsString};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Component, Path};
+
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
+
+/// Links followed before it counts as a loop, as the kernel has it.
+const MAX_LINKS: usize = 40;
+const FOLDER: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXEC);
+
+/// The folder `path`. `make`: with what is missing of it, 0755 whatever the umask.
+pub fn open(path: &Path, make: bool) -> io::Result<OwnedFd> {
+    let mut left = components(path);
+    let mut here = fs::open(if path.is_absolute() { "/" } else { "." }, FOLDER, Mode::empty())?;
+    let mut links = 0;
+    while let Some(name) = left.pop() {
+        let next = match fs::openat(&here, &name, FOLDER, Mode::empty()) {
+            Err(rustix::io::Errno::NOENT) if make => make_folder(&here, &name)?,
+            next => next?,
+        };
+        let data = fs::fstat(&next)?;
+        match FileType::from_raw_mode(data.st_mode) {
+            FileType::Symlink => {
+                links += 1;
+                if links > MAX_LINKS {
+                    return Err(io::Error::from_raw_os_error(libc::ELOOP));
+                }
+                if data.st_uid != 0 && data.st_uid != rustix_uid() {
+                    let name = name.to_string_lossy();
+                    return Err(io::Error::other(format!("the link {name} on the way belongs to uid {}", data.st_uid)));
+                }
+                let target = OsString::from_vec(fs::readlinkat(&here, &name, Vec::new())?.into_bytes());
+                if Path::new(&target).is_absolute() {
+                    here = fs::open("/", FOLDER, Mode::empty())?;
+                }
+                left.extend(components(Path::new(&target)));
+            }
+            FileType::Directory => here = next,
+            _ => return Err(io::Error::from_raw_os_error(libc::ENOTDIR)),
+        }
+    }
+    Ok(here)
+}
+
+fn rustix_uid() -> u32 {
+    nix::unistd::geteuid().as_raw()
+}
+
+fn make_folder(here: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
+    match fs::mkdirat(here, name, Mode::from_raw_mode(0o755)) {
+        Err(rustix::io::Errno::EXIST) => Ok(fs::openat(here, name, FOLDER, Mode::empty())?),
+        Err(error) => Err(error.into()),
+        Ok(()) => {
+            let made = fs::openat(here, name, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())?;
+            fs::fchmod(&made, Mode::from_raw_mode(0o755))?;
+            Ok(made)
+        }
+    }
+}
+
+/// What stands at `name` in `folder`, which is not followed; none if nothing does.
+pub fn look(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<fs::Stat>> {
+    match fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
+        Err(rustix::io::Errno::NOENT) => Ok(None),
+        data => Ok(Some(data?)),
+    }
+}
+
+/// Removes the file `name`, if there is one.
+pub fn remove(folder: &OwnedFd, name: &OsStr) -> io::Result<()> {
+    match fs::unlinkat(folder, name, AtFlags::empty()) {
+        Err(rustix::io::Errno::NOENT) => Ok(()),
+        removed => Ok(removed?),
+    }
+}
+
+/// The components of a path, last first; `.` and the root left out.
+fn components(path: &Path) -> Vec<OsString> {
+    let names = path.components().filter_map(|component| match component {
+        Component::Normal(name) => Some(name.to_owned()),
+        Component::ParentDir => Some("..".into()),
+        _ => None,
+    });
+    names.collect::<Vec<_>>().into_iter().rev().collect()
+}

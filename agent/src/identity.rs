@@ -1,0 +1,118 @@
+//! Whose rights a program gets: user, group and supplementary groups. The one place where the agent gives its own up.
+//!
+//! Groups are those that initgroups would give, read from the image's own files, and those that the pod gives to each of its
+//! processes (fsGroup, supplementalGroups): what the agent's process has, but for what the image gives to the agent's user.
+#![expect(clippy::disallowed_methods, reason = "act: reads and changes the process' ids")]
+
+use std::io;
+use std::path::Path;
+
+use flux_shared::exit::Category;
+use nix::unistd::{Gid, Uid};
+
+use crate::failure::Failure;
+use crate::plan::Owner;
+
+/// Ids to take on.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Identity {
+    pub uid: Uid,
+    gid: Gid,
+    groups: Vec<Gid>,
+}
+
+impl Identity {
+    /// That of `owner`, by the files below `root`; none if it is ours already.
+    pub fn of(owner: Owner, root: &Path) -> Result<Option<Identity>, Failure> {
+        let (uid, gid) = (nix::unistd::geteuid(), nix::unistd::getegid());
+        if (owner.uid, owner.gid) == (uid.as_raw(), gid.as_raw()) {
+            return Ok(None);
+        }
+        let cannot = |why: &str| {
+            let cause = format!("failed to run as uid {}: {why}", owner.uid);
+            Failure::new(
+                Category::UserFailed,
+                cause,
+                "let the container run as root with the capabilities SETUID and SETGID, or leave out fluxUser",
+            )
+        };
+        if may_change_ids() == Some(false) {
+            return Err(cannot("the container lacks the capability SETUID or SETGID"));
+        }
+        let own = nix::unistd::getgroups().map_err(|error| cannot(&error.to_string()))?;
+        let text = |path: &str| std::fs::read(root.join(path)).unwrap_or_default();
+        let (passwd, group) = (text("etc/passwd"), text("etc/group"));
+        let (passwd, group) = (String::from_utf8_lossy(&passwd), String::from_utf8_lossy(&group));
+        let own: Vec<u32> = own.into_iter().map(Gid::as_raw).collect();
+        let groups = groups_of(owner, uid.as_raw(), &own, &passwd, &group);
+        let groups = groups.into_iter().map(Gid::from_raw).collect();
+        Ok(Some(Identity { uid: Uid::from_raw(owner.uid), gid: Gid::from_raw(owner.gid), groups }))
+    }
+
+    /// All of them or an error. Between fork and exec it may be called: it neither allocates nor takes a lock.
+    pub fn take_on(&self) -> io::Result<()> {
+        nix::unistd::setgroups(&self.groups)?;
+        nix::unistd::setgid(self.gid)?;
+        nix::unistd::setuid(self.uid)?;
+        Ok(())
+    }
+}
+
+/// The owner's own group first.
+fn groups_of(owner: Owner, us: u32, own: &[u32], passwd: &str, group: &str) -> Vec<u32> {
+    let names = |wanted: u32| -> Vec<&str> {
+        let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+        fields.filter(|it| it.get(2).is_some_and(|uid| uid.parse() == Ok(wanted))).map(|it| it[0]).collect()
+    };
+    let given_to = |names: &[&str]| -> Vec<u32> {
+        let fields = group.lines().map(|line| line.split(':').collect::<Vec<_>>());
+        let lists =
+            |it: &Vec<&str>| it.get(3).is_some_and(|list| list.split(',').any(|name| names.contains(&name.trim())));
+        fields.filter(lists).filter_map(|it| it.get(2)?.parse().ok()).collect()
+    };
+    // Of several names the last one: the agent adds the one that it was told at the end.
+    let theirs = names(owner.uid);
+    let of_the_image = given_to(&names(us));
+    let mut groups = vec![owner.gid];
+    let more = given_to(theirs.get(theirs.len().saturating_sub(1)..).unwrap_or_default());
+    let of_the_pod = own.iter().copied().filter(|gid| *gid != 0 && !of_the_image.contains(gid));
+    for gid in more.into_iter().chain(of_the_pod) {
+        if !groups.contains(&gid) {
+            groups.push(gid);
+        }
+    }
+    groups
+}
+
+/// Whether the process has the capabilities for it; none if that is not known.
+fn may_change_ids() -> Option<bool> {
+    const SETGID: u64 = 1 << 6;
+    const SETUID: u64 = 1 << 7;
+    let text = std::fs::read_to_string("/proc/self/status").ok()?;
+    let effective = text.lines().find_map(|line| line.strip_prefix("CapEff:"))?;
+    let effective = u64::from_str_radix(effective.trim(), 16).ok()?;
+    Some(effective & (SETGID | SETUID) == SETGID | SETUID)
+}
+
+/// Whether this process may write to the folder `path`: its exit code, for who asks as another user.
+pub fn may_write(path: &Path) -> u8 {
+    use nix::unistd::{AccessFlags, access};
+    u8::from(access(path, AccessFlags::W_OK | AccessFlags::X_OK).is_err())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_are_the_users_own_and_the_pods_not_those_of_root() {
+        let passwd = "root:x:0:0::/root:/bin/sh\nflux:x:1234:1300::/home/flux:/bin/sh\n";
+        let group = "root:x:0:root\ndisk:x:6:root,adm\nproject:x:2000:ada,flux\nflux:x:1300:\nother:x:2001:ada\n";
+        let groups = |uid, own: &[u32]| groups_of(Owner { uid, gid: 1300 }, 0, own, passwd, group);
+        assert_eq!(groups(1234, &[0, 6, 65532]), [1300, 2000, 65532]);
+        assert_eq!(groups(77, &[0, 6, 65532, 1300]), [1300, 65532], "a uid without a name");
+        let two = format!("ubuntu:x:1234:1300::/:/bin/sh\n{passwd}");
+        let taken = format!("{group}sudo:x:27:ubuntu\n");
+        assert_eq!(groups_of(Owner { uid: 1234, gid: 1300 }, 0, &[], &two, &taken), [1300, 2000]);
+    }
+}

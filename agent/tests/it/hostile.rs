@@ -1,0 +1,182 @@
+//! A job of Flux's user that wants to be root: it changes what root reads and runs in the pod, as far as it may.
+//!
+//! The pod is one as the operator makes it: the binary is mounted read-only, the mount path belongs to the init containers'
+//! user, the configuration is a volume of its own.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Component, Path, PathBuf};
+
+use crate::image::{self, AGENT, Container, Image, RECORD, need_strace};
+
+const USER: u32 = 1002;
+/// Whom the agent's image runs as.
+const INSTALLER: u32 = 65532;
+
+/// A program that says who runs it.
+const TELL: &str = "#!/bin/sh\nid -u >>/record/ran\n";
+
+fn pod(spec: &str) -> Image {
+    let image = Image::usual();
+    image.file(
+        "/etc/flux-agent/spec/agent.toml",
+        0o444,
+        &format!("name = 'mc'\n[runner.user]\nname = 'flux'\nuid = {USER}\n{spec}"),
+    );
+    for program in ["mv", "cp", "rm", "ln", "chmod", "mkdir", "cat"] {
+        image.program(&Path::new("/usr/bin").join(program), &format!("/usr/bin/{program}"));
+    }
+    chown(image.at("/mnt/flux"), Some(INSTALLER), Some(INSTALLER)).unwrap();
+    image.mode("/mnt/flux/config", 0o777);
+    image
+}
+
+/// The binary's volume, as all but its installer mount it.
+const READ_ONLY: &str = "\
+    mount --bind \"$root/etc/flux-agent/bin\" \"$root/etc/flux-agent/bin\"\n\
+    mount -o remount,bind,ro \"$root/etc/flux-agent/bin\"\n";
+
+fn container<'a>(image: &'a Image, command: &[&str]) -> Container<'a> {
+    Container { before: READ_ONLY.into(), ..Container::new(image, "mc-0", command) }
+}
+
+/// Every way that was found, and those like it.
+const ATTACK: &str = r#"
+for file in /mnt/flux/flux-agent '/mnt/flux/flux-agent (deleted)' /etc/flux-agent/bin/flux-agent \
+    '/etc/flux-agent/bin/flux-agent (deleted)' /mnt/flux/flux-view.sh /mnt/flux/config/flux-view.sh \
+    /mnt/flux/flux-connect.sh /mnt/flux/config/flux-connect.sh /mnt/flux/view/bin/flux \
+    /mnt/flux/config/etc/flux/config/broker.toml /mnt/flux/config/etc/flux/system/R; do
+    rm -f "$file"; cp /record/tell "$file"; chmod 755 "$file"; echo 'id -u >>/record/ran' >>"$file"
+done
+mv /mnt/flux/view /mnt/flux/old && mkdir -p /mnt/flux/view/bin && cp /record/tell /mnt/flux/view/bin/flux
+mv /mnt/flux/config /mnt/flux/older
+mv /mnt/flux/config/etc /mnt/flux/config/older
+mv /mnt/flux/config/etc/flux/system/cron.d /mnt/flux/config/etc/flux/system/older
+ln -s /etc /mnt/flux/config/etc/flux/system/cron.d
+ln -s /etc /mnt/flux/config/agent
+rm -rf /mnt/flux/config/run/flux/x; ln -s /etc /mnt/flux/config/run/flux/x
+echo done >>/record/attacked
+"#;
+
+#[test]
+fn a_job_does_not_become_root_by_post_by_a_restart_or_by_commands_for_people() {
+    let spec = format!(
+        "[runner.program]\nmode = 'script'\ntext = '''{ATTACK}'''\nlaunch = false\n[runner.snippets]\n\
+         post = 'true; . /mnt/flux/flux-view.sh; /mnt/flux/flux-agent status || true'\n"
+    );
+    let image = pod(&spec);
+    image.file("/record/tell", 0o755, TELL);
+    let etc = std::fs::metadata(image.at("/etc")).unwrap().uid();
+    for start in 0..2 {
+        let ended = image::run(&[container(&image, &[AGENT, "run"])]).remove(0);
+        // A second start only tells how the first one ended.
+        assert!(start > 0 || image.at("/record/attacked").exists(), "{ended:?}");
+        assert_eq!(ended.code, 0, "{ended:?}");
+    }
+    for command in
+        [&["/mnt/flux/flux-agent", "preflight"] as &[&str], &["/mnt/flux/flux-agent", "connect", "--", "id", "-u"]]
+    {
+        let ended = image::run(&[container(&image, command)]).remove(0);
+        assert!(!ended.stdout.contains("\n0\n") && ended.stdout != "0\n", "{command:?}: {ended:?}");
+    }
+    let ran = std::fs::read_to_string(image.at("/record/ran")).unwrap_or_default();
+    assert!(!ran.lines().any(|uid| uid == "0"), "root ran what the job has written: {ran}");
+    assert_eq!(std::fs::metadata(image.at("/etc")).unwrap().uid(), etc);
+}
+
+/// Paths that root opened or executed, from a trace with credentials.
+fn of_root(trace: &str) -> BTreeSet<String> {
+    let mut others: BTreeSet<&str> = BTreeSet::new();
+    let mut unfinished: BTreeMap<&str, String> = BTreeMap::new();
+    let mut paths = BTreeSet::new();
+    for line in trace.lines() {
+        let Some((pid, rest)) = line.split_once(' ') else { continue };
+        let rest = rest.trim_start();
+        if let Some(begin) = rest.strip_suffix("<unfinished ...>") {
+            unfinished.insert(pid, begin.to_owned());
+            // A child may run before its parent's call returns: its ids are its parent's.
+            continue;
+        }
+        let whole = match rest.strip_prefix("<... ").and_then(|rest| rest.split_once("resumed>")) {
+            Some((_, end)) => unfinished.remove(pid).unwrap_or_default() + end,
+            None => rest.to_owned(),
+        };
+        let Some((words, result)) = whole.rsplit_once(" = ").filter(|(_, result)| !result.starts_with('-')) else {
+            continue;
+        };
+        if words.starts_with("setuid(") && !words.starts_with("setuid(0)") {
+            others.insert(pid);
+        }
+        if ["clone", "fork", "vfork"].iter().any(|name| words.starts_with(name)) && others.contains(pid) {
+            let child = trace.lines().find_map(|line| line.split_once(' ').filter(|(id, _)| *id == result.trim()));
+            others.extend(child.map(|(id, _)| id));
+        }
+        let opens = ["execve(", "open(", "openat("].iter().any(|name| words.starts_with(name));
+        let path = words.split('"').nth(1).unwrap_or_default();
+        if opens && path.starts_with('/') && !others.contains(pid) {
+            paths.insert(path.to_owned());
+        }
+    }
+    paths
+}
+
+/// Whether `uid` may change what `path` leads to: the file, a link or a folder on its way.
+fn may_change(image: &Image, path: &str, uid: u32) -> Option<PathBuf> {
+    let mut left: Vec<_> = Path::new(path).components().rev().map(|it| it.as_os_str().to_owned()).collect();
+    let mut here = PathBuf::from("/");
+    let writes = |data: &std::fs::Metadata| data.mode() & 0o002 != 0 || (data.uid() == uid && data.mode() & 0o200 != 0);
+    while let Some(name) = left.pop() {
+        match Path::new(&name).components().next() {
+            Some(Component::Normal(_)) => {}
+            Some(Component::ParentDir) => {
+                here.pop();
+                continue;
+            }
+            _ => {
+                here = "/".into();
+                continue;
+            }
+        }
+        let folder = std::fs::symlink_metadata(image.at(here.to_str().unwrap())).ok()?;
+        let next = here.join(&name);
+        let data = std::fs::symlink_metadata(image.at(next.to_str().unwrap())).ok()?;
+        let is_kept = folder.mode() & 0o1000 != 0 && data.uid() != uid && folder.uid() != uid;
+        if (writes(&folder) && !is_kept) || (!data.is_symlink() && !data.is_dir() && writes(&data)) {
+            return Some(next);
+        }
+        if data.is_symlink() {
+            let target = std::fs::read_link(image.at(next.to_str().unwrap())).unwrap();
+            left.extend(target.components().rev().map(|it| it.as_os_str().to_owned()));
+        } else {
+            here = next;
+        }
+    }
+    None
+}
+
+#[test]
+fn what_root_opens_and_executes_can_be_changed_by_nobody_else() {
+    need_strace();
+    let image = pod(
+        "[runner.program]\nmode = 'submit'\nwords = ['true']\n[runner.snippets]\ninit = 'A=1'\npost = '. /mnt/flux/flux-view.sh'\n",
+    );
+    let log = image.at(RECORD).join("trace").display().to_string();
+    let mut container = container(&image, &[AGENT, "run"]);
+    let strace =
+        ["strace", "-f", "-s", "4096", "-o", &log, "-e", "trace=file,process,setuid,setresuid", "-e", "signal=none"];
+    container.outside = strace.map(str::to_owned).into();
+    let ended = image::run(&[container]).remove(0);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let trace = std::fs::read_to_string(&log).unwrap();
+    let begin = trace.find(&format!("execve(\"{AGENT}\"")).unwrap();
+    let begin = trace[..begin].rfind('\n').map_or(0, |at| at + 1);
+    let paths = of_root(&trace[begin..]);
+    assert!(
+        paths.contains(AGENT) && paths.contains("/mnt/flux/flux-view.sh") && paths.contains("/etc/passwd"),
+        "{paths:?}"
+    );
+    let aside = ["/proc/", "/dev/", "/sys/", RECORD];
+    for path in paths.iter().filter(|path| !aside.iter().any(|folder| path.starts_with(folder))) {
+        assert_eq!(may_change(&image, path, USER), None, "{path}");
+    }
+}
