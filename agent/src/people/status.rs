@@ -100,10 +100,11 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// Ranks that are not online, if that is known.
+    /// Ranks of others that are not online, if that is known.
     pub fn offline(&self) -> Vec<u32> {
         let Some(online) = &self.online else { return Vec::new() };
-        (0..self.instance.hosts.len() as u32).filter(|rank| !online.contains(rank)).collect()
+        let others = (0..self.instance.hosts.len() as u32).filter(|rank| *rank != self.instance.rank);
+        others.filter(|rank| !online.contains(rank)).collect()
     }
 
     /// Those of them that ought to be online.

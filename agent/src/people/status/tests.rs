@@ -52,6 +52,18 @@ fn each_absent_host_is_named_with_its_reason() {
 }
 
 #[test]
+fn the_reason_of_a_probe_is_one_line_with_the_causes_and_never_names_itself() {
+    let follower = instance(2);
+    let mut seen = Seen::new(&follower, state("init", 20));
+    seen.online = Some(vec![0]);
+    assert_eq!(seen.missing(), [1, 3], "it is not online yet, and there");
+    seen.absent = vec![Absent { rank: 1, host: "mc-1".into(), why: None }];
+    let why = with_causes("the broker is in state init".into(), &seen);
+    assert!(why.starts_with("the broker is in state init; missing: mc-1 (rank 1): its pod is there"), "{why}");
+    assert!(why.ends_with("; missing: and 1 more") && !why.contains('\n'), "{why}");
+}
+
+#[test]
 fn a_snippet_that_runs_is_why_there_is_no_broker() {
     let follower = instance(1);
     let silence = Silence::NoSocket("/x".into());
