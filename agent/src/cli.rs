@@ -139,15 +139,9 @@ enum Command {
         #[arg(last = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
-    /// Run a command and note how it ended (before the lead's program where that must be known)
+    /// Run the lead's program: note how it ended, and give it time when it is told to stop
     #[command(hide = true)]
-    Program {
-        /// File for the note
-        #[arg(long)]
-        result: PathBuf,
-        #[arg(last = true, required = true, value_name = "CMD")]
-        command: Vec<OsString>,
-    },
+    Program(wrap::ProgramArgs),
     /// Report on the instance and hold it up (the lead's program in diagnostics mode)
     #[command(hide = true)]
     Diagnostics,
@@ -266,7 +260,7 @@ impl Cli {
             }
             Command::Time { label, command } => tell(wrap::time(&label, &command)),
             Command::Batch { events, command } => tell(wrap::batch(&command, events)),
-            Command::Program { result, command } => tell(wrap::program(&result, &command)),
+            Command::Program(args) => tell(wrap::program(&args)),
             Command::Diagnostics => tell(wrap::diagnostics()),
             Command::Accounting { database, users, command } => tell(wrap::accounting(&database, &users, &command)),
             Command::Restful(args) => tell(restful::restful(&args)),

@@ -2,6 +2,7 @@
 
 use std::time::Instant;
 
+use flux_shared::exit::Category;
 use flux_shared::termination::{Ender, Termination};
 
 use crate::failure::Failure;
@@ -17,6 +18,8 @@ pub struct Ending {
     pub snippet: Option<String>,
     /// The job was ended by Flux since a node of it was lost.
     pub node_failure: bool,
+    /// The lead's broker ended before the program began.
+    pub no_instance: bool,
     /// Why the archive was not saved, if it was to be.
     pub archive_not_saved: Option<String>,
     notes: Vec<String>,
@@ -39,6 +42,9 @@ impl Ending {
                 Termination { category, ..Termination::new(Ender::Agent, failure.category.code()) }
             }
         };
+        if self.no_instance && result.is_ok() {
+            (termination.by, termination.category) = (Ender::Agent, Some(Category::BrokerFailed));
+        }
         termination.program_code = self.program.map(|(code, _)| code);
         termination.snippet = self.snippet.clone();
         termination.node_failure = self.node_failure;
@@ -71,8 +77,6 @@ fn as_sentence(note: &str) -> String {
 #[cfg(test)]
 mod tests {
     use std::time::Duration;
-
-    use flux_shared::exit::Category;
 
     use super::*;
 

@@ -44,7 +44,7 @@ use shell::{Outcome, Shell};
 /// The name of the snippet that shows its output even when quiet.
 const LAST_SNIPPET: &str = "post";
 /// How long a follower holds a stop back if the grace period of the pod is not known.
-const USUAL_HOLD: Duration = Duration::from_secs(20);
+const USUAL_HOLD: Duration = Duration::from_secs(27);
 /// A snippet that takes longer is named: whoever looks why nothing happens sees it in the log.
 const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
 
@@ -66,14 +66,14 @@ pub struct Options {
 }
 
 impl Options {
-    /// A follower's patience with a lead that is to end the instance: 0.8 of the grace period.
+    /// A follower's patience with a lead that is to end the instance: longer than the lead gives its program.
     fn hold(&self) -> Duration {
-        self.grace_period.map_or(USUAL_HOLD, |grace| grace.mul_f64(0.8))
+        self.grace_period.map_or(USUAL_HOLD, |grace| grace.mul_f64(0.9))
     }
 
-    /// Kill what has not ended by itself while there is still time to tidy up; unknown: that is the kubelet's part.
+    /// Kill what has not ended by itself so long after the stop; unknown: that is the kubelet's part.
     fn kill_after(&self) -> Option<Duration> {
-        self.grace_period.map(|grace| grace.mul_f64(0.9))
+        self.grace_period.map(|grace| grace.mul_f64(0.95))
     }
 }
 

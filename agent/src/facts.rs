@@ -44,6 +44,8 @@ pub struct Facts {
     pub earlier_pods: u32,
     /// How often the whole MiniCluster may still start anew, as the operator says (`--restarts-left`).
     pub restarts_left: u32,
+    /// The pod's terminationGracePeriodSeconds, if it is known.
+    pub grace_period: Option<u64>,
     /// This start's own: 16 hexadecimal digits by chance. It names what another start must not write to.
     pub attempt: String,
     /// The user and group that the agent runs as.
@@ -87,6 +89,7 @@ impl Default for Facts {
             index: None,
             earlier_pods: 0,
             restarts_left: 0,
+            grace_period: None,
             attempt: "0".repeat(16),
             uid: 0,
             gid: 0,
@@ -140,6 +143,7 @@ impl Facts {
             index: environment.get("JOB_COMPLETION_INDEX").and_then(|index| index.parse().ok()),
             earlier_pods,
             restarts_left: 0,
+            grace_period: None,
             attempt: attempt(),
             uid: nix::unistd::geteuid().as_raw(),
             gid: nix::unistd::getegid().as_raw(),

@@ -154,7 +154,11 @@ fn stop_code(signal: i32) -> u8 {
 /// The plan, and where the pod's volume is.
 fn plan(options: &Options, container: &ContainerRole) -> Result<(Plan, String), Failure> {
     let (spec, facts) = read(&options.spec, &options.root)?;
-    let facts = Facts { restarts_left: options.restarts_left, ..facts };
+    let facts = Facts {
+        restarts_left: options.restarts_left,
+        grace_period: options.grace_period.map(|grace| grace.as_secs()),
+        ..facts
+    };
     let planned = crate::plan::plan(&spec, &facts, container);
     let view = options.root.join(spec.paths().view().trim_start_matches('/'));
     planned.map(|plan| (plan, spec.mount_path)).map_err(|error| {

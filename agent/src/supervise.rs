@@ -9,6 +9,7 @@
 //! A child leads a process group of its own and has the terminal, where there is one, as long as it runs.
 #![expect(clippy::disallowed_methods, reason = "act: starts and ends processes; with all below it")]
 
+pub mod jobs;
 pub mod orphans;
 pub mod output;
 pub mod program;
@@ -33,6 +34,10 @@ use signals::{Received, Signals};
 const SAME_WISH: Duration = Duration::from_millis(200);
 /// How long a broker that lost its parent has to end by itself.
 const LOST_GRACE: Duration = Duration::from_secs(5);
+/// How long a program may take to tell how jobs that were killed have ended.
+const LAST_WORDS: Duration = Duration::from_secs(1);
+/// The process that runs a job's tasks on a node.
+const JOB_SHELL: &str = "flux-shell";
 /// Distance of looks at the parent while a stop is held back.
 const HOLD_LOOK: Duration = Duration::from_millis(500);
 /// Pods that are to stop together are told within this time.
@@ -91,6 +96,17 @@ pub struct Policy<'a> {
     pub hold: Option<Hold<'a>>,
     /// What the lead says to the others until it is told to stop.
     pub staying: Option<&'a Staying>,
+    /// A stop is a wish for an end, with time to tidy up.
+    pub gently: Option<Gently<'a>>,
+}
+
+/// How the program inside an instance is told to stop: whatever signal came, by SIGTERM.
+#[derive(Debug, Clone, Copy)]
+pub struct Gently<'a> {
+    /// What runs on the instance is told, and the child ends when it has ended: the broker's socket.
+    pub jobs: Option<&'a str>,
+    /// Its time; what is left then is killed.
+    pub within: Duration,
 }
 
 /// A child's end, and what led to it.
@@ -282,6 +298,7 @@ impl Supervisor {
                     None => self.stop(signal, child, policy, stopping),
                 }
             }
+            Some(_) if policy.gently.is_some() => {}
             Some((_, since)) if policy.second_kills && since.elapsed() < SAME_WISH => {}
             Some(_) if !stopping.passed_on => self.stop(signal, child, policy, stopping),
             Some(_) if policy.second_kills => {
@@ -294,6 +311,13 @@ impl Supervisor {
 
     fn stop(&mut self, signal: i32, child: &Child, policy: &Policy<'_>, stopping: &mut Stopping) {
         stopping.passed_on = true;
+        if let Some(gently) = policy.gently {
+            stopping.deadline = Some(Instant::now() + gently.within);
+            if gently.jobs.is_none_or(|socket| !jobs::stop(socket)) {
+                send(child, policy.target, libc::SIGTERM);
+            }
+            return;
+        }
         // The kubelet counts from the first signal: what was held back has so much less time.
         let begin = stopping.since.map_or_else(Instant::now, |(_, since)| since);
         stopping.deadline = policy.kill_after.map(|after| begin + after);
@@ -305,8 +329,15 @@ impl Supervisor {
 
     fn bound_reached(&mut self, child: &Child, policy: &Policy<'_>, stopping: &mut Stopping) {
         if stopping.passed_on {
-            self.log.info("stop", "it did not end in time: killing what is left");
             stopping.deadline = None;
+            if let Some(socket) = policy.gently.and_then(|gently| gently.jobs).filter(|_| !stopping.killed) {
+                // The child tells the jobs' end, if it comes to that.
+                stopping.killed = true;
+                jobs::kill(socket);
+                stopping.deadline = Some(Instant::now() + LAST_WORDS);
+                return;
+            }
+            self.log.info("stop", "it did not end in time: killing what is left");
             return send(child, Target::Group, libc::SIGKILL);
         }
         self.log.info("stop", "the lead did not end the instance in time: stopping this broker");
@@ -314,8 +345,14 @@ impl Supervisor {
     }
 
     fn alone(&mut self, child: &Child, policy: &Policy<'_>, stopping: &mut Stopping) {
-        self.log.info("stop", "the lead stays, only this pod is to go: stopping this broker");
-        self.stop(libc::SIGTERM, child, policy, stopping);
+        // A broker that leaves in order while a job is on it keeps that job from its end for half a minute; one that is
+        // gone is a node failure, and told at once.
+        let (signal, how) = match orphans::has_descendant(child.pid, JOB_SHELL) {
+            true => (libc::SIGKILL, "killing this broker, on which a job runs"),
+            false => (libc::SIGTERM, "stopping this broker"),
+        };
+        self.log.info("stop", &format!("the lead stays, only this pod is to go: {how}"));
+        self.stop(signal, child, policy, stopping);
     }
 
     fn parent_lost(&mut self, missing: Missing, child: &Child, policy: &Policy<'_>, stopping: &mut Stopping) {
@@ -348,6 +385,8 @@ impl Supervisor {
 struct Stopping {
     since: Option<(i32, Instant)>,
     passed_on: bool,
+    /// The jobs were killed.
+    killed: bool,
     /// The child was stopped (SIGTSTP, SIGSTOP) and not continued by us.
     suspended: bool,
     deadline: Option<Instant>,

@@ -5,8 +5,8 @@ use std::ffi::OsString;
 use std::fs::File;
 use std::io::{PipeReader, Read, Seek, SeekFrom, Write};
 use std::os::fd::AsFd;
-use std::path::Path;
-use std::time::Instant;
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use flux_shared::exit::of_signal;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -16,7 +16,7 @@ use crate::failure::Failure;
 use crate::log::{Format, Log};
 use crate::supervise::program::{Output, Program};
 use crate::supervise::raw::ChildSetup;
-use crate::supervise::{Policy, Supervisor, Target};
+use crate::supervise::{Gently, Policy, Supervisor, Target, jobs};
 use crate::timing::flux_time;
 
 /// The reports of `diagnostics`.
@@ -32,19 +32,42 @@ pub fn time(label: &str, command: &[OsString]) -> Result<u8, Failure> {
     }))
 }
 
-/// Notes in `result`, an empty file that is there, that `command` has started, and the code that it has ended with.
-pub fn program(result: &Path, command: &[OsString]) -> Result<u8, Failure> {
+/// How the lead's program is run.
+#[derive(Debug, Clone, clap::Args)]
+pub struct ProgramArgs {
+    /// File for a note on how it ended
+    #[arg(long)]
+    result: PathBuf,
+    /// Its time to end when it is told to stop
+    #[arg(long, value_name = "SECONDS")]
+    within: f64,
+    /// It only waits for jobs: they are told to stop, and it ends with them
+    #[arg(long)]
+    jobs: bool,
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Notes in the result, an empty file that is there, that the command has started, and how it has ended. A stop, of which
+/// the broker tells by SIGHUP, is SIGTERM for it or its jobs.
+pub fn program(args: &ProgramArgs) -> Result<u8, Failure> {
+    let uri = std::env::var("FLUX_URI").unwrap_or_default();
+    let socket = uri.strip_prefix("local://");
     crate::runtime::block_on(Box::pin(async {
         let mut inside = Inside::new()?;
-        note(result, STARTED);
-        let code = inside.run(command, Output::Inherit).await?;
-        note(result, &format!("{ENDED}{code}\n"));
+        note(&args.result, STARTED);
+        let jobs = socket.filter(|_| args.jobs);
+        let within = Duration::try_from_secs_f64(args.within).unwrap_or(Duration::ZERO);
+        let code = inside.run_gently(&args.command, Output::Inherit, Some(Gently { jobs, within })).await?;
+        let node_failure = code != 0 && socket.is_some_and(jobs::node_was_lost);
+        note(&args.result, &format!("{ENDED}{code}\n{}", if node_failure { NODE_FAILURE } else { "" }));
         Ok(code)
     }))
 }
 
 const STARTED: &str = "started\n";
 const ENDED: &str = "ended ";
+const NODE_FAILURE: &str = "node-failure\n";
 
 /// A note that cannot be made is one that says nothing: the broker's own end then counts.
 fn note(path: &Path, text: &str) {
@@ -52,11 +75,21 @@ fn note(path: &Path, text: &str) {
     let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
 }
 
-/// How the program ended, as its note says: none if it never started; without a code if it has not ended.
-pub fn noted(path: &Path) -> Option<Option<u8>> {
+/// How a program has ended, as its note says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Noted {
+    /// None: it has not.
+    pub code: Option<u8>,
+    pub node_failure: bool,
+}
+
+/// None if it never started.
+pub fn noted(path: &Path) -> Option<Noted> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
-    let code = text.strip_prefix(STARTED)?;
-    Some(code.strip_prefix(ENDED).and_then(|code| code.strip_suffix('\n')?.parse().ok()))
+    let rest = text.strip_prefix(STARTED)?;
+    let ended = rest.strip_prefix(ENDED).and_then(|rest| rest.split_once('\n'));
+    let code = ended.and_then(|(code, _)| code.parse().ok());
+    Some(Noted { code, node_failure: ended.is_some_and(|(_, after)| after == NODE_FAILURE) })
 }
 
 /// So much of what a failed batch has printed is shown: lines, of so many bytes.
@@ -225,6 +258,15 @@ impl Inside {
 
     /// The exit code, also where it does not start.
     pub async fn run(&mut self, argv: &[OsString], output: Output) -> Result<u8, Failure> {
+        self.run_gently(argv, output, None).await
+    }
+
+    async fn run_gently(
+        &mut self,
+        argv: &[OsString],
+        output: Output,
+        gently: Option<Gently<'_>>,
+    ) -> Result<u8, Failure> {
         let program = Program {
             argv,
             environment: &self.session.environment,
@@ -239,7 +281,8 @@ impl Inside {
                 return Ok(error.code);
             }
         };
-        let policy = Policy { target: Target::Group, kill_after: None, second_kills: false, hold: None, staying: None };
+        let policy =
+            Policy { target: Target::Group, kill_after: None, second_kills: false, hold: None, staying: None, gently };
         let ended = self.supervisor.run(child, policy).await;
         ended.map(|ended| ended.end.code()).map_err(|error| Failure::internal(format!("failed to supervise: {error}")))
     }

@@ -59,9 +59,13 @@ impl Executor<'_> {
     fn lead_ended(&mut self, launch: &Launch, ended: &Ended) -> u8 {
         let noted = launch.result.as_ref().and_then(|path| noted(&self.files.at(path)));
         let came_up = self.came_up || noted.is_some();
-        let broker = BrokerEnd { end: ended.end, came_up, program: noted.flatten() };
+        let broker = BrokerEnd { end: ended.end, came_up, program: noted.and_then(|noted| noted.code) };
+        self.ending.node_failure = noted.is_some_and(|noted| noted.node_failure);
         self.broker_end = Some(broker);
         let end = broker.of_the_job();
+        if launch.result.is_some() && noted.is_none() {
+            return self.never_started(launch, ended);
+        }
         if let Some((code, _)) = &mut self.ending.program {
             *code = end.code();
             self.note_end(end.code());
@@ -74,6 +78,25 @@ impl Executor<'_> {
             (End::Exited(0), Some((signal, _))) if launch.at_end == AtEnd::ExitUnlessStopped => of_signal(signal),
             (end, _) => self.tell_end(launch, end),
         }
+    }
+
+    /// The instance ended before its program began: whatever the broker says, that is no success.
+    fn never_started(&mut self, launch: &Launch, ended: &Ended) -> u8 {
+        self.ending.program = None;
+        let code = match (ended.end, ended.stopped) {
+            (End::Exited(0), Some((signal, _))) => return of_signal(signal),
+            (End::Exited(0), None) => Category::BrokerFailed.code(),
+            (end, Some(_)) => return end.code(),
+            (end, None) => self.tell_end(launch, end),
+        };
+        self.ending.no_instance = true;
+        if self.unfit(launch, ended.end).is_none() {
+            self.ending.note(format!(
+                "the instance did not come up (the broker ended with code {}): look at its own messages in the log",
+                ended.end.code()
+            ));
+        }
+        code
     }
 
     /// A follower's broker until the instance has ended. Without a limit one that has joined is never started again.
@@ -209,6 +232,7 @@ impl Executor<'_> {
             second_kills: true,
             hold,
             staying: staying.as_ref(),
+            gently: None,
         };
         let ended = self.supervisor.run(child, policy).await;
         let mut ended =
@@ -271,7 +295,14 @@ impl Executor<'_> {
                 return Ok(());
             }
         };
-        let policy = Policy { target: Target::Group, kill_after: None, second_kills: true, hold: None, staying: None };
+        let policy = Policy {
+            target: Target::Group,
+            kill_after: None,
+            second_kills: true,
+            hold: None,
+            staying: None,
+            gently: None,
+        };
         let ended = self.supervisor.run(child, policy).await;
         let ended = ended.map_err(|error| Failure::internal(format!("failed to supervise {name}: {error}")))?;
         match ended.end.code() {

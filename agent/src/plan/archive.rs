@@ -2,7 +2,7 @@
 
 use sha2::{Digest, Sha256};
 
-use super::{Content, Mode, Planned, Scene, Step};
+use super::{Planned, Scene, Step};
 
 /// What stands for the part of a dump's name that is this start's own.
 pub const ANY: char = '*';
@@ -30,19 +30,6 @@ pub fn options(scene: &Scene, facts: &mut Vec<&'static str>) -> Vec<String> {
     facts.extend(["archive", "attempt"]);
     let restore = scene.facts.is_present(archive).then(|| format!("-Scontent.restore={archive}"));
     restore.into_iter().chain([format!("-Scontent.dump={}", dump(scene, archive))]).collect()
-}
-
-/// Where the program's own end is noted. The broker's code tells of its own end as well: a dump that fails there must not
-/// make a failure of a job that succeeded.
-pub fn result(scene: &Scene) -> Option<String> {
-    scene.spec.archive.is_some().then(|| scene.paths.program_result())
-}
-
-/// The note, empty and Flux's own to write.
-pub fn result_file(scene: &Scene) -> Option<Planned> {
-    let content = Content::Text(String::new());
-    let step = Step::File { path: result(scene)?, mode: Mode(0o600), owner: scene.identity.owner, content };
-    Some(Planned::with(&["uid"], step))
 }
 
 fn dump(scene: &Scene, archive: &str) -> String {

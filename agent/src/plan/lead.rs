@@ -4,7 +4,7 @@ use flux_shared::agent_spec::{Program, RestartPolicy};
 use flux_shared::words::Word;
 
 use super::program::{self, Initial};
-use super::{AtEnd, Launch, PlanError, Planned, Scene, Step, archive, options, runner, snippets};
+use super::{AtEnd, Content, Launch, Mode, PlanError, Planned, Scene, Step, archive, options, runner, snippets};
 
 pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     if scene.facts.earlier_pods > 0 {
@@ -16,7 +16,7 @@ pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     steps.extend(runner::prepare(scene)?);
     steps.extend(snippets::step(scene, "brokerPre", scene.spec.runner.snippets.broker_pre.as_ref())?);
     steps.extend(archive::prepare(scene));
-    steps.extend(archive::result_file(scene).filter(|_| initial.words.is_some()));
+    steps.extend(initial.words.as_ref().map(|_| result_file(scene)));
     steps.push(launch(scene, initial)?);
     steps.extend(archive::publish(scene));
     steps.extend(snippets::step(scene, "post", scene.spec.runner.snippets.post.as_ref())?);
@@ -35,7 +35,7 @@ fn once(scene: &Scene, initial: &Initial) -> Option<Planned> {
 fn launch(scene: &Scene, Initial { words, stdout }: Initial) -> Result<Planned, PlanError> {
     let mut facts = vec![scene.flux_fact()];
     let mut argv: Vec<Word> = Vec::new();
-    let result = archive::result(scene).filter(|_| words.is_some());
+    let result = words.as_ref().map(|_| scene.paths.program_result());
     let at_end = if words.is_some() { AtEnd::Exit } else { AtEnd::ExitUnlessStopped };
     match words {
         Some(program) => {
@@ -46,9 +46,8 @@ fn launch(scene: &Scene, Initial { words, stdout }: Initial) -> Result<Planned, 
             });
             argv.extend(runner::flux_start(scene)?.into_iter().map(Word::Literal));
             argv.extend(options(scene, false, &mut facts));
-            if let Some(path) = &result {
-                argv.extend([&scene.paths.agent(), "program", "--result", path, "--"].map(Word::literal));
-            }
+            facts.push("grace_period");
+            argv.extend(wrapper(scene).into_iter().map(Word::Literal));
             argv.extend(program);
         }
         None => {
@@ -63,6 +62,34 @@ fn launch(scene: &Scene, Initial { words, stdout }: Initial) -> Result<Planned, 
     let run_as = scene.identity.run_as;
     let launch = Launch { label: "fluxstart", argv, run_as, stdout, result, at_end };
     Ok(Planned::with(&facts, Step::Launch(launch)))
+}
+
+/// Where the program's own end is noted, empty and Flux's own to write: the broker's code tells of its own end as well.
+fn result_file(scene: &Scene) -> Planned {
+    let (path, owner) = (scene.paths.program_result(), scene.identity.owner);
+    Planned::with(&["uid"], Step::File { path, mode: Mode(0o600), owner, content: Content::Text(String::new()) })
+}
+
+/// The grace period that Kubernetes gives where none is asked for.
+const USUAL_GRACE: u64 = 30;
+
+/// What stands before the program: it notes how that ended, and gives it or its jobs SIGTERM and time at a stop.
+fn wrapper(scene: &Scene) -> Vec<String> {
+    let grace = scene.facts.grace_period.unwrap_or(USUAL_GRACE) as f64;
+    // The instance goes down in two seconds, on a busy node in four; a dump of its state takes as long as it takes.
+    let reserve = if scene.spec.archive.is_some() { grace / 2.0 } else { (grace / 4.0).clamp(4.0, 10.0) };
+    let reserve = reserve.min(grace / 2.0);
+    let within = format!("--within={}", grace - reserve);
+    let mut words = vec![scene.paths.agent(), "program".into(), format!("--result={}", scene.paths.program_result())];
+    words.push(within);
+    let waits_for_jobs = match scene.spec.runner.program {
+        Program::Submit { .. } | Program::Batch { .. } | Program::BatchRaw { .. } => true,
+        Program::Script { launch, .. } => !launch,
+        Program::Launcher { .. } | Program::Persistent | Program::Diagnostics => false,
+    };
+    words.extend(waits_for_jobs.then(|| "--jobs".into()));
+    words.push("--".into());
+    words
 }
 
 /// The broker's options, and the archive to read and to write.

@@ -37,6 +37,14 @@ pub async fn end(supervisor: &mut Supervisor, others: &BTreeSet<i32>) -> io::Res
     }
 }
 
+/// Whether a process below `pid` has this name.
+pub fn has_descendant(pid: i32, name: &str) -> bool {
+    let parents = processes(Path::new("/proc"));
+    let is_called =
+        |pid: &i32| std::fs::read_to_string(format!("/proc/{pid}/comm")).is_ok_and(|comm| comm.trim_end() == name);
+    with_descendants(&parents, [pid].into()).iter().any(is_called)
+}
+
 /// Every process that has not ended, and its parent.
 fn processes(proc: &Path) -> BTreeMap<i32, i32> {
     let entries = std::fs::read_dir(proc).into_iter().flatten().flatten();

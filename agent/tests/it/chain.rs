@@ -284,3 +284,30 @@ fn a_full_volume_is_waited_for_and_then_the_end() {
         assert_eq!(starts(&images), usize::from(code == 0));
     }
 }
+
+#[test]
+fn a_stop_before_the_program_has_begun_is_no_success_of_it() {
+    // The quorum never comes: the second pod is not there.
+    let images = images(&submit(&counted("exit 0")), 2);
+    let lead = pod(&images, 0, &Network::new());
+    let socket = images[0].at("/mnt/flux/config/run/flux/local");
+    eventually("the broker is up", || std::os::unix::net::UnixStream::connect(&socket).ok());
+    std::thread::sleep(Duration::from_millis(300));
+    lead.signal(15);
+    let ended = lead.end();
+    assert!(ended.code > 128, "{}: {}", ended.code, ended.stderr);
+    let told = termination_of(&images[0]);
+    assert_eq!((told.by, told.program_code, starts(&images)), (Ender::Stop, None, 0));
+}
+
+#[test]
+fn an_instance_that_does_not_come_up_is_no_failure_of_the_program() {
+    let images = images(&submit(&counted("exit 0")), 1);
+    std::fs::remove_file(images[0].at("/mnt/flux/view/bin/flux")).unwrap();
+    images[0].file("/mnt/flux/view/bin/flux", 0o755, "#!/bin/sh\nexit 1\n");
+    let ended = run_all(&images).remove(0);
+    let told = termination_of(&images[0]);
+    assert_eq!((ended.code, told.by, told.category), (1, Ender::Agent, Some(Category::BrokerFailed)));
+    assert_eq!((told.program_code, starts(&images)), (None, 0));
+    assert!(told.message.contains("the instance did not come up (the broker ended with code 1)"), "{told:?}");
+}

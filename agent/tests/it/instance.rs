@@ -80,7 +80,7 @@ fn a_quiet_run_prints_the_job_and_nothing_else() {
     assert_eq!((ended.code, ended.stdout.as_str(), ended.stderr.as_str()), (0, "hello\n", ""));
 }
 
-const HANGING: &str = "trap 'exit 3' HUP; echo up; while :; do sleep 0.05; done";
+const HANGING: &str = "trap 'exit 3' TERM; echo up; while :; do sleep 0.05; done";
 
 #[test]
 fn a_stop_of_all_pods_at_once_ends_all_in_order_and_soon() {
@@ -91,7 +91,9 @@ fn a_stop_of_all_pods_at_once_ends_all_in_order_and_soon() {
     // The worst order: followers first.
     pods.iter().rev().for_each(|pod| pod.signal(15));
     let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
-    assert_eq!(codes, [129, 0, 0]);
+    assert_eq!(codes, [3, 0, 0]);
+    let told = Termination { program_code: Some(3), ..Termination::new(Ender::Stop, 3) };
+    assert_eq!(termination_of(&images[0]), told);
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}", begin.elapsed());
 }
 
@@ -124,26 +126,79 @@ fn a_follower_of_a_lead_that_says_nothing_waits_for_its_bound() {
     assert!(held >= Duration::from_secs(8) && held < Duration::from_secs(12), "{held:?}");
 }
 
-/// A program that ends `seconds` after it has been told to, with 3.
-fn tidy(seconds: u32) -> String {
-    let script = format!("trap 'sleep {seconds}; echo tidied up; exit 3' HUP; echo up; while :; do sleep 0.05; done");
-    submit(&script).replace("'submit'", "'launcher'")
+/// A program that ends `seconds` after it has been told to, with 3: submitted, or a launcher.
+fn tidy(seconds: u32, mode: &str) -> String {
+    let script = format!("trap 'sleep {seconds}; echo tidied up; exit 3' TERM; echo up; while :; do sleep 0.05; done");
+    submit(&script).replace("'submit'", &format!("'{mode}'"))
 }
 
 #[test]
-fn followers_wait_for_a_lead_that_was_told_to_stop_and_takes_its_time() {
-    let images = images(&tidy(7), 2);
-    let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
-    pods[0].says("up\n");
-    pods.iter().rev().for_each(|pod| pod.signal(15));
-    let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
-    assert!(ended[0].stdout.ends_with("tidied up\n"), "{}", ended[0].stderr);
-    assert_eq!((ended[0].code, ended[1].code), (3, 0), "{}", ended[1].stderr);
+fn a_program_that_was_told_to_stop_has_its_time_and_followers_wait_for_it() {
+    // More than Flux's own five seconds.
+    for mode in ["submit", "launcher"] {
+        let images = images(&tidy(7, mode), 2);
+        let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
+        pods[0].says("up\n");
+        pods.iter().rev().for_each(|pod| pod.signal(15));
+        let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
+        assert!(ended[0].stdout.ends_with("tidied up\n"), "{mode}: {}", ended[0].stderr);
+        assert_eq!((ended[0].code, ended[1].code), (3, 0), "{mode}: {}", ended[1].stderr);
+    }
+}
+
+#[test]
+fn a_program_that_does_not_heed_a_stop_is_killed_while_there_is_time_for_the_rest() {
+    for mode in ["submit", "launcher"] {
+        let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
+        let images = images(&submit(script).replace("'submit'", &format!("'{mode}'")), 2);
+        // Flux's own way down is Python, which takes its time on a busy machine.
+        let (grace, least, most) = if real_flux().is_some() { ("30", 22, 30) } else { ("10", 6, 10) };
+        let pods = start(&images, &Network::new(), &["--grace-period", grace]);
+        pods[0].says("up\n");
+        let begin = Instant::now();
+        pods.iter().for_each(|pod| pod.signal(15));
+        let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
+        assert_eq!((ended[0].code, ended[1].code), (137, 0), "{mode}: {} {}", ended[0].stderr, ended[1].stderr);
+        let took = begin.elapsed();
+        assert!(took >= Duration::from_secs(least) && took < Duration::from_secs(most), "{mode}: {took:?}");
+        assert_eq!(termination_of(&images[0]).by, Ender::Stop);
+    }
+}
+
+#[test]
+fn a_job_that_lost_a_node_is_told_from_one_that_failed() {
+    let failing = images(&submit("exit 143"), 2);
+    let mut pods = start(&failing, &Network::new(), &[]);
+    assert_eq!(pods.remove(0).end().code, 143);
+    assert!(!termination_of(&failing[0]).node_failure);
+    // The stand-in loses no nodes.
+    if real_flux().is_none() {
+        return;
+    }
+    let words = "words = ['sh', '-c', 'echo up; sleep 60']";
+    let spec = format!("tasks = 3\n[runner.program]\nmode = 'submit'\n{words}\n");
+    for stop in [false, true] {
+        let images = images(&spec, 3);
+        let mut pods = start(&images, &Network::new(), &["--grace-period", "30"]);
+        pods[0].says("up\nup\nup\n");
+        std::thread::sleep(Duration::from_millis(600));
+        let begin = Instant::now();
+        let lost = pods.remove(2);
+        if stop {
+            lost.signal(15)
+        } else {
+            drop(lost)
+        }
+        let ended = pods.remove(0).end();
+        let told = termination_of(&images[0]);
+        assert!(told.node_failure && ended.code != 0 && told.by == Ender::Program, "{told:?}");
+        assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+    }
 }
 
 #[test]
 fn a_lead_whose_name_is_gone_is_waited_for_as_long_as_the_brokers_are_connected() {
-    let images = images(&tidy(3), 2);
+    let images = images(&tidy(3, "launcher"), 2);
     let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
     pods[0].says("up\n");
     // A delete takes the Service along, and with it the names.

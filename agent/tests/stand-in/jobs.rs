@@ -1,8 +1,10 @@
 //! Jobs: plain child processes.
 
 use std::io::{IsTerminal, Write};
-use std::os::unix::process::ExitStatusExt;
+use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
+
+use nix::sys::signal::{SigSet, Signal};
 
 /// Options that take the next word.
 const WITH_VALUE: [&str; 14] =
@@ -47,6 +49,7 @@ fn code(status: ExitStatus) -> u8 {
 }
 
 /// One child a task; the highest code.
+#[allow(unsafe_code, reason = "sigprocmask may be called between fork and exec")]
 pub fn submit(words: &[&str], prompt: bool) -> u8 {
     let request = parse(words);
     let Some((name, arguments)) = request.command.split_first() else {
@@ -57,6 +60,10 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
         // Nobody need read it.
         let _ = writeln!(std::io::stdout(), "f1x0");
     }
+    // What tells the jobs to stop does not end this one before them.
+    let mut term = SigSet::empty();
+    term.add(Signal::SIGTERM);
+    let _ = term.thread_block();
     let live = request.output.is_none() && (prompt || std::io::stdout().is_terminal());
     let live_errors = prompt || std::io::stderr().is_terminal();
     let mut children = Vec::new();
@@ -66,6 +73,9 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
         command.envs(request.environment.iter().copied());
         command.stdout(if live { Stdio::inherit() } else { Stdio::piped() });
         command.stderr(if live_errors { Stdio::inherit() } else { Stdio::piped() });
+        let unblock = move || Ok(term.thread_unblock()?);
+        // SAFETY: the closure makes one system call and allocates nothing.
+        unsafe { command.pre_exec(unblock) };
         match command.spawn() {
             Ok(child) => children.push(child),
             Err(error) => {

@@ -122,6 +122,6 @@ containers:
     let flux = "/mnt/flux/view/bin/flux";
     let is_report = |path: &str| path.starts_with("/proc/self/fd/");
     let programs: Vec<&str> = programs.into_iter().map(|path| if is_report(path) { "report" } else { path }).collect();
-    let want = [AGENT, "/bin/bash", "report", flux, flux, "/usr/bin/true", "report"];
+    let want = [AGENT, "/bin/bash", "report", flux, "/mnt/flux/flux-agent", flux, "/usr/bin/true", "report"];
     assert_eq!(programs, want, "the agent, one shell, its report after each snippet, Flux with what Flux runs");
 }

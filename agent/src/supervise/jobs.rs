@@ -1,0 +1,61 @@
+//! What runs on an instance, told to stop or killed by way of its broker, in Flux's own messages.
+
+use serde_json::Value;
+
+use crate::people::broker::{ANY, ask};
+
+/// Jobs that have not begun: DEPEND, PRIORITY, SCHED (RFC 21).
+const WAITING: u32 = 2 | 4 | 8;
+
+/// Jobs that wait are cancelled, those that run get SIGTERM and their own time; false: none runs, or it is not known.
+pub fn stop(socket: &str) -> bool {
+    let cancel = format!(
+        r#"{{"dry_run":false,"userid":-1,"states":{WAITING},"severity":0,"type":"cancel","note":"the pod is to stop"}}"#
+    );
+    // A broker that knows no such message ends its jobs as it always did.
+    let _ = ask(socket, ANY, "job-manager.raiseall", &cancel);
+    signal(socket, libc::SIGTERM)
+}
+
+pub fn kill(socket: &str) {
+    signal(socket, libc::SIGKILL);
+}
+
+/// Whether some job runs.
+fn signal(socket: &str, signal: i32) -> bool {
+    let all = format!(r#"{{"dry_run":false,"userid":-1,"signum":{signal}}}"#);
+    let answer = ask(socket, ANY, "job-manager.killall", &all).unwrap_or_default();
+    answer["count"].as_u64().unwrap_or_default() > 0
+}
+
+/// Whether Flux has ended the newest job since a node of theirs was lost.
+pub fn node_was_lost(socket: &str) -> bool {
+    let newest =
+        r#"{"max_entries":1,"attrs":["exception_occurred","exception_type","exception_note"],"constraint":{}}"#;
+    let answer = ask(socket, ANY, "job-list.list", newest).unwrap_or_default();
+    answer["jobs"].as_array().into_iter().flatten().any(is_lost)
+}
+
+/// One that could go on without the node has the first, one that could not the second (flux-core's `job-exec/bulkexec.c`).
+fn is_lost(job: &Value) -> bool {
+    let note = job["exception_note"].as_str().unwrap_or_default();
+    job["exception_type"] == "node-failure" || (job["exception_type"] == "exec" && note.contains("node failure on "))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_node_failure_is_one() {
+        for (job, lost) in [
+            (r#"{"id":1,"exception_occurred":true,"exception_type":"node-failure","exception_note":"mc-1"}"#, true),
+            (r#"{"id":1,"exception_type":"exec","exception_note":"node failure on mc-1 (rank 1)"}"#, true),
+            (r#"{"id":1,"exception_type":"exec","exception_note":"task 0: start failed: x: No such file"}"#, false),
+            (r#"{"id":1,"exception_type":"cancel","exception_note":"node failure on mc-1"}"#, false),
+            (r#"{"id":1,"exception_occurred":false}"#, false),
+        ] {
+            assert_eq!(is_lost(&serde_json::from_str(job).unwrap()), lost, "{job}");
+        }
+    }
+}
