@@ -2,7 +2,7 @@
 #![expect(clippy::disallowed_methods, reason = "a server waits, but not for ever")]
 
 use std::io;
-use std::net::SocketAddr;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use futures::StreamExt;
@@ -24,9 +24,15 @@ pub trait Answers {
     fn metrics(&self) -> String;
 }
 
-/// Opens the port.
+/// Opens the port. An address that means all addresses means those of both families, where the kernel has both.
 pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
-    TcpListener::bind(address).await
+    if !address.ip().is_unspecified() {
+        return TcpListener::bind(address).await;
+    }
+    match TcpListener::bind((Ipv6Addr::UNSPECIFIED, address.port())).await {
+        Err(_) => TcpListener::bind((Ipv4Addr::UNSPECIFIED, address.port())).await,
+        listener => listener,
+    }
 }
 
 /// Serves for ever.
@@ -99,6 +105,19 @@ mod tests {
         }
         fn metrics(&self) -> String {
             "a 1\n".into()
+        }
+    }
+
+    #[tokio::test]
+    async fn all_addresses_are_those_of_both_families() {
+        for any in ["0.0.0.0:0", "[::]:0"] {
+            let listener = bind(any.parse().unwrap()).await.unwrap();
+            let port = listener.local_addr().unwrap().port();
+            TcpStream::connect((Ipv4Addr::LOCALHOST, port)).await.unwrap();
+            // A machine without IPv6 has nothing to try this with.
+            if TcpListener::bind((Ipv6Addr::LOCALHOST, 0)).await.is_ok() {
+                TcpStream::connect((Ipv6Addr::LOCALHOST, port)).await.unwrap();
+            }
         }
     }
 

@@ -16,7 +16,6 @@ use std::time::Duration;
 
 use clap::Args;
 use kube::Client;
-use tokio::net::TcpListener;
 
 mod certificate;
 mod keeper;
@@ -91,7 +90,7 @@ impl Gate {
 pub async fn run(client: Client, settings: Settings, gate: Gate) -> Result<(), WebhookError> {
     let (Some(address), Some(current)) = (settings.listen, gate.0) else { return std::future::pending().await };
     let listen = |source| WebhookError::Listen { address, source };
-    let listener = TcpListener::bind(address).await.map_err(listen)?;
+    let listener = crate::server::bind(address).await.map_err(listen)?;
     let acceptor = server::acceptor(current.clone())?;
     tokio::join!(server::serve(listener, acceptor, current.clone()), keeper::keep(client, settings, current));
     Ok(())

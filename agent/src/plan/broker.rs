@@ -183,7 +183,8 @@ fn resource(scene: &Scene) -> Option<Resource> {
 fn bootstrap(scene: &Scene) -> Bootstrap {
     let spec = scene.spec;
     let own = scene.facts.address.as_deref();
-    let is_ipv6 = own.is_some_and(|address| address.contains(':'));
+    let lead = spec.network.lead.as_ref().map(|lead| lead.address.as_str());
+    let is_ipv6 = own.into_iter().chain(lead).any(|address| address.contains(':'));
     Bootstrap {
         curve_cert: scene.needs_curve().then(|| scene.paths.curve_cert()),
         enable_ipv6: is_ipv6,
