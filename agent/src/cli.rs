@@ -243,7 +243,7 @@ impl Cli {
             Command::View { to, software, root, log, .. } => {
                 let options = view::Options { root, mount: to, stage: software };
                 let view = || view::view(&options, Log::new(log.log_format, false));
-                finish(noted("view", &options.mount, view).and_then(|()| install::link_own(&options.mount)).map(|()| 0))
+                finish(noted("view", &options.mount, view).map(|()| 0))
             }
             Command::Run { container, entrypoint } => {
                 entrypoint.run(container.map_or(ContainerRole::Runner, ContainerRole::Sidecar))
@@ -279,10 +279,9 @@ impl Cli {
 
 /// The init container of the agent's own image.
 fn put_in(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBuf>) -> Result<(), Failure> {
-    let mount = match &binary {
-        Some(_) => to,
-        None => Some(to.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into())),
-    };
+    // All in one volume: the view's container, or the entrypoint, lays it out.
+    let in_one = binary.is_none();
+    let mount = if in_one { Some(to.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into())) } else { to };
     let Some(folder) = binary.or_else(|| mount.clone()) else { return Ok(()) };
     let installed = noted("install", &folder, || install(&folder))?;
     let log = Log::new(Format::Text, false);
@@ -292,6 +291,7 @@ fn put_in(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBu
     let Some(mount) = mount else { return Ok(()) };
     match link_view {
         Some(root) => noted("view", &mount, || view::link(&root, &mount, log))?,
+        None if in_one => return Ok(()),
         None => view::lay_out(&mount)?,
     }
     install::link(&mount, path)

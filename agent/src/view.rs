@@ -70,6 +70,7 @@ pub fn view(options: &Options, log: Log) -> Result<(), Failure> {
     }
     result?;
     lay_out(&options.mount)?;
+    crate::install::link_own(&options.mount)?;
     let files = Files::new(Path::new("/"), "view");
     let us = crate::plan::Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
     files.file(&marker.to_string_lossy(), crate::plan::Mode(0o644), us, mark.as_bytes())?;

@@ -38,6 +38,25 @@ fn calls(trace: &str) -> Vec<Call> {
     calls
 }
 
+/// The paths of a call's words, as the pod at `top` sees them: a relative one is below the folder that is open before it, as
+/// strace tells with `-y` (`7</folder>, "name"`).
+fn paths(words: &str, top: &str) -> Vec<String> {
+    let parts: Vec<&str> = words.split('"').collect();
+    let path = |index: usize| {
+        let path = parts[index];
+        let folder = parts[index - 1].trim_end_matches([',', ' ']).strip_suffix('>').and_then(|it| it.rsplit_once('<'));
+        match folder {
+            _ if path.starts_with('/') => Some(path.to_owned()),
+            Some((_, folder)) => {
+                Some(format!("{}/{path}", folder.strip_prefix(top).unwrap_or(folder)).trim_end_matches('/').to_owned())
+            }
+            // A link's target.
+            None => None,
+        }
+    };
+    (1..parts.len()).step_by(2).filter_map(path).collect()
+}
+
 /// The text in quotes of a call's words.
 fn quoted(words: &str) -> Vec<&str> {
     words.split('"').skip(1).step_by(2).collect()
@@ -61,7 +80,7 @@ containers:
     let image = pod_image(&case, &spec, 1);
     let mut container = Container::new(&image, "mc-0", &[AGENT, "run"]);
     let log = image.at(RECORD).join("trace").display().to_string();
-    let strace = ["strace", "-f", "-s", "4096", "-o", &log, "-e", "trace=file,process", "-e", "signal=none"];
+    let strace = ["strace", "-f", "-y", "-s", "4096", "-o", &log, "-e", "trace=file,process", "-e", "signal=none"];
     container.outside = strace.map(str::to_owned).into();
     let plan = planned(&case.input, 0, &facts(&image, &spec, 0, &container));
     let ended = image::run(&[container]);
@@ -75,6 +94,7 @@ containers:
     // strace's own child, env and chroot come before the agent.
     let begin = calls.iter().position(is_agent).unwrap();
     let mut threads = vec![calls[begin].pid.as_str()];
+    let top = image.top().display().to_string();
     let mut written = std::collections::BTreeSet::new();
     for call in &calls[begin..] {
         if !threads.contains(&call.pid.as_str()) {
@@ -96,8 +116,7 @@ containers:
             }
         };
         if writes {
-            // A link's target may be relative.
-            written.extend(quoted(&call.words).into_iter().filter(|path| path.starts_with('/')).map(str::to_owned));
+            written.extend(paths(&call.words, &top));
         }
     }
     let is_planned = |path: &str| {
