@@ -214,11 +214,11 @@ impl Writer {
         applied.map_err(|error| sorted::<K>("apply", &name, error))
     }
 
-    /// Server-side apply of what may change of a Job.
+    /// Changes what may change of a Job, and nothing else: what is left out stays as somebody else may have set it.
     pub async fn scale_job(&self, index: &Index, job: &Key, fields: &Value) -> Result<(), ApplyError> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &job.namespace);
-        let parameters = PatchParams::apply(labels::MANAGER).force();
-        let applied = api.patch(&job.name, &parameters, &Patch::Apply(fields)).await;
+        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let applied = api.patch(&job.name, &parameters, &Patch::Merge(fields)).await;
         let made = applied.map_err(|error| sorted::<Job>("apply", &job.name, error))?;
         index.job(&made.metadata, JobSeen::of(&made));
         Ok(())
@@ -246,6 +246,46 @@ impl Writer {
                 source: Box::new(source),
             }),
         }
+    }
+
+    /// The same, only if the MiniCluster is as it was seen: what is counted is counted once.
+    pub async fn count(&self, cluster: &Key, seen: u64, change: &Value) -> Result<Option<u64>, ApplyError> {
+        let is_as_seen = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": seen.to_string() });
+        let operations = [is_as_seen].into_iter().chain(change.as_array().into_iter().flatten().cloned());
+        self.status(cluster, &Value::Array(operations.collect())).await
+    }
+
+    /// The Job as it is now, whatever was seen.
+    pub async fn job_now(&self, index: &Index, cluster: &Key) -> Result<Option<JobSeen>, ApplyError> {
+        let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let job = api.get_opt(&cluster.name).await.map_err(|error| sorted::<Job>("get", &cluster.name, error))?;
+        Ok(job.map(|job| {
+            let seen = JobSeen::of(&job);
+            index.job(&job.metadata, seen.clone());
+            seen
+        }))
+    }
+
+    /// Tells the Job controller that a Job has failed, which ends its pods as it does with any that fails.
+    pub async fn fail_job(
+        &self,
+        cluster: &Key,
+        uid: &str,
+        reason: &str,
+        message: &str,
+        now: &str,
+    ) -> Result<(), ApplyError> {
+        let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let change = json!({
+            "metadata": { "uid": uid },
+            "status": { "conditions": [{
+                "type": "FailureTarget", "status": "True", "reason": reason, "message": message,
+                "lastTransitionTime": now, "lastProbeTime": now,
+            }] },
+        });
+        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let failed = api.patch_status(&cluster.name, &parameters, &Patch::Strategic(change)).await.map(drop);
+        unless_gone(failed).map_err(|error| sorted::<Job>("end", &cluster.name, error))
     }
 
     /// Deletes a MiniCluster that has lived its time, and no other of its name.
@@ -329,6 +369,9 @@ fn belongs<K: Resource<DynamicType = ()>>(there: &Metadata, wanted: &Metadata, o
         return Ok(());
     }
     let (kind, name) = (K::kind(&()), there.name.as_deref().unwrap_or_default());
+    if controller_uid(there) == Some(owner) {
+        return Err(own_going(&kind, name));
+    }
     // Of an earlier MiniCluster of the same name: the garbage collector is on its way.
     let previous = has_our_label(there) && owner_name(there).is_some_and(|it| Some(it) == owner_name(wanted));
     if is_going || previous {
@@ -349,6 +392,12 @@ fn has_our_label(metadata: &Metadata) -> bool {
         .labels
         .as_ref()
         .is_some_and(|all| [labels::CLUSTER, labels::SERVICES_OF].iter().any(|it| all.contains_key(*it)))
+}
+
+/// Ours, of this very MiniCluster.
+fn own_going(kind: &str, name: &str) -> Obstacle {
+    let message = format!("{kind} {name} is being deleted, and will be made again when it is gone");
+    Obstacle { reason: "WaitingForPrevious", message }
 }
 
 fn going(kind: &str, name: &str) -> Obstacle {

@@ -22,6 +22,10 @@ use crate::stuck::Look;
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
 /// Least time between two statuses that differ in nothing but numbers.
 const BETWEEN_NUMBERS: Duration = Duration::from_secs(1);
+/// The same while pods are still being made.
+const WHILE_PODS_COME: Duration = Duration::from_secs(30);
+/// The longest that the first status waits for them.
+const FIRST_STATUS: Duration = Duration::from_secs(5);
 /// The longest pause when only somebody's change can help, which mostly is seen and ends it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// The longest pause when the API server could not do it, which it may any moment.
@@ -67,7 +71,7 @@ impl Context {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         match written.get(&target.uid) {
             Some((version, status)) if *version > target.resource_version => {
-                target.status = status.clone();
+                (target.status, target.resource_version) = (status.clone(), *version);
                 target.has_status = true;
             }
             Some(_) => drop(written.remove(&target.uid)),
@@ -76,10 +80,21 @@ impl Context {
         target
     }
 
-    /// How long a status that tells nothing new has to wait: pods come one by one, and one write can speak of many.
-    pub fn wait_to_write(&self, uid: &str, now: Instant) -> Option<Duration> {
+    /// There is a Job now: its first status need not be written before its pods are there.
+    pub fn made_job(&self, uid: &str, now: Instant) {
+        self.written_at.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), now);
+    }
+
+    /// How long a status that tells nothing new has to wait: pods come one by one, and one write can speak of many. Longer
+    /// while there will be more of them soon.
+    pub fn wait_to_write(&self, uid: &str, pods_come: bool, is_first: bool, now: Instant) -> Option<Duration> {
+        let least = match (pods_come, is_first) {
+            (true, true) => FIRST_STATUS,
+            (true, false) => WHILE_PODS_COME,
+            (false, _) => BETWEEN_NUMBERS,
+        };
         let mut written_at = self.written_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let wait = written_at.get(uid).map(|last| BETWEEN_NUMBERS.saturating_sub(now.saturating_duration_since(*last)));
+        let wait = written_at.get(uid).map(|last| least.saturating_sub(now.saturating_duration_since(*last)));
         let wait = wait.filter(|wait| !wait.is_zero());
         if wait.is_none() {
             written_at.remove(uid);

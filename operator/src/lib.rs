@@ -22,6 +22,7 @@ pub mod observe;
 pub mod precedence;
 pub mod reconcile;
 pub mod render;
+pub mod restart;
 pub mod server;
 pub mod status;
 pub mod stuck;

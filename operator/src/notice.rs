@@ -9,18 +9,17 @@ use crate::status::{VIEW_MOUNTED, VOLUMES_VALID, condition};
 /// The API server's limit is 1 KiB.
 const NOTE_MAX: usize = 1000;
 
-/// The event of a Job that is made anew.
-pub fn started_anew() -> Event {
-    Event {
+/// The event of a start after the first one.
+pub fn started_anew(status: &MiniClusterStatus) -> Option<Event> {
+    let restart = status.restarts.last()?;
+    let note = format!("start {} after the first one ({}): {}", status.restart_count, restart.reason, restart.message);
+    Some(Event {
         type_: EventType::Warning,
         reason: "StartedAnew".into(),
-        note: Some(
-            "the lead was lost and its followers had left with it, so the Job is made anew and its command runs again"
-                .into(),
-        ),
+        note: Some(note.chars().take(NOTE_MAX).collect()),
         action: "Start".into(),
         secondary: None,
-    }
+    })
 }
 
 /// The events that a change is worth.

@@ -10,11 +10,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use flux_shared::crd::v1alpha2;
+use flux_shared::crd::v1alpha2::LostPod;
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::apply::storage::Orphan;
 use crate::render::labels;
+use crate::restart;
 
 pub mod job;
 pub mod node;
@@ -26,6 +28,9 @@ use job::JobSeen;
 use pod::PodSeen;
 use service::ServiceSeen;
 use storage::{Disk, DiskSeen, Storage};
+
+/// Leads that are gone and remembered: more cannot be told apart in a status anyway.
+const LEADS_KEPT: usize = 4;
 
 /// Namespace and name of a MiniCluster, or of a Service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,6 +88,14 @@ pub struct Observed {
     pub services_pod: Option<(String, Option<String>)>,
     /// Services of sidecars, by name.
     pub services: BTreeMap<String, ServiceSeen>,
+    /// Of the Job, as it was seen last: leads that are gone.
+    pub gone_leads: Vec<PodSeen>,
+    /// Of the Job: pods that were taken away while it ran.
+    pub losses: Vec<LostPod>,
+    /// The Job before, which is gone, as it was seen last.
+    pub last_job: Option<JobSeen>,
+    /// The newest resourceVersion of a Job: a watch may lag behind what was made.
+    pub job_version: u64,
 }
 
 /// The kinds that are watched, to forget what a new list no longer has.
@@ -149,6 +162,10 @@ impl Index {
     /// The MiniCluster is gone: its parts may still be there, and will be seen to go.
     pub fn leave(&self, cluster: &Key) {
         let mut state = self.state();
+        if let Some(observed) = state.clusters.get_mut(cluster) {
+            observed.forget_the_past();
+        }
+        state.drop_empty(cluster);
         state.members.retain(|service, members| {
             if service.namespace == cluster.namespace {
                 members.remove(&cluster.name);
@@ -214,9 +231,20 @@ impl Index {
     /// A Job as it is now. The MiniCluster, if this is news. A copy under another name is nobody's, whatever its labels say.
     pub fn job(&self, metadata: &ObjectMeta, seen: JobSeen) -> Option<Key> {
         let key = Key::cluster_of(metadata, labels::CLUSTER).filter(|key| *key == Key::of(metadata))?;
+        let version = metadata.resource_version.as_ref().and_then(|text| text.parse().ok()).unwrap_or(0);
         let mut state = self.state();
-        let job = &mut state.clusters.entry(key.clone()).or_default().job;
+        let observed = state.clusters.entry(key.clone()).or_default();
+        if observed.job.is_some() && version < observed.job_version {
+            return None;
+        }
+        observed.job_version = version;
+        let job = &mut observed.job;
         let news = job.as_ref() != Some(&seen);
+        if job.as_ref().or(observed.last_job.as_ref()).is_some_and(|before| before.uid != seen.uid) {
+            observed.gone_leads.clear();
+            observed.losses.clear();
+        }
+        observed.last_job = None;
         *job = Some(seen);
         news.then_some(key)
     }
@@ -237,7 +265,11 @@ impl Index {
         let mut state = self.state();
         let observed = state.clusters.entry(key.clone()).or_default();
         let before = observed.pods.get(&uid(metadata));
-        seen.labelled |= before.is_some_and(|before| before.labelled);
+        seen.remember(before);
+        if !before.is_some_and(PodSeen::was_taken) && observed.loses(&seen) {
+            observed.lost(restart::loss(&seen));
+        }
+        let before = observed.pods.get(&uid(metadata));
         let ours = observed.job.as_ref().is_some_and(|job| seen.job_uid.as_deref() == Some(job.uid.as_str()));
         let unlabelled = (seen.needs_label() && ours).then(|| Unlabelled {
             namespace: key.namespace.clone(),
@@ -298,7 +330,9 @@ impl Index {
                 let key = Key::cluster_of(metadata, labels::CLUSTER)
                     .or_else(|| Key::cluster_of(metadata, labels::SERVICES_OF));
                 let Some(key) = key else { return Vec::new() };
-                let news = state.clusters.get_mut(&key).is_some_and(|observed| observed.forget(kind, |it| it == uid));
+                let lives = state.is_member(&key);
+                let observed = state.clusters.get_mut(&key);
+                let news = observed.is_some_and(|observed| observed.forget(kind, lives, |it| it == uid));
                 state.drop_empty(&key);
                 news.then_some(key).into_iter().collect()
             }
@@ -309,8 +343,9 @@ impl Index {
     pub fn keep_only(&self, kind: Kind, uids: &HashSet<String>) -> Vec<Key> {
         let mut state = self.state();
         let mut woken = Vec::new();
-        for (key, observed) in &mut state.clusters {
-            if observed.forget(kind, |uid| !uids.contains(uid)) {
+        let State { clusters, members, .. } = &mut *state;
+        for (key, observed) in clusters {
+            if observed.forget(kind, is_member(members, key), |uid| !uids.contains(uid)) {
                 woken.push(key.clone());
             }
         }
@@ -340,19 +375,44 @@ impl State {
     }
 
     fn drop_empty(&mut self, key: &Key) {
-        if self.clusters.get(key).is_some_and(|observed| *observed == Observed::default()) {
+        let is_empty = |it: &Observed| Observed { job_version: 0, ..it.clone() } == Observed::default();
+        if self.clusters.get(key).is_some_and(is_empty) {
             self.clusters.remove(key);
         }
     }
+
+    fn is_member(&self, cluster: &Key) -> bool {
+        is_member(&self.members, cluster)
+    }
+}
+
+/// Whether a MiniCluster of this process is there.
+fn is_member(members: &HashMap<Key, BTreeMap<String, bool>>, cluster: &Key) -> bool {
+    members.iter().any(|(service, names)| service.namespace == cluster.namespace && names.contains_key(&cluster.name))
 }
 
 impl Observed {
-    /// Forgets the objects of `kind` whose uid `is_gone`; whether there were any.
-    fn forget(&mut self, kind: Kind, is_gone: impl Fn(&str) -> bool) -> bool {
+    /// Forgets the objects of `kind` whose uid `is_gone`; whether there were any. While its MiniCluster lives, the Job and its
+    /// leads are remembered as they were seen last.
+    fn forget(&mut self, kind: Kind, lives: bool, is_gone: impl Fn(&str) -> bool) -> bool {
         match kind {
-            Kind::Job => self.job.take_if(|job| is_gone(&job.uid)).is_some(),
+            Kind::Job => {
+                let gone = self.job.take_if(|job| is_gone(&job.uid));
+                let was_there = gone.is_some();
+                self.last_job = gone.filter(|_| lives).or(self.last_job.take());
+                was_there
+            }
             Kind::Pod => {
                 let before = self.pods.len();
+                // A new operator may not know the Job: whose lead it was is asked later.
+                let job = self.job.as_ref().or(self.last_job.as_ref()).map(|job| job.uid.as_str());
+                let is_of_job = |pod: &PodSeen| job.is_none_or(|job| pod.job_uid.as_deref() == Some(job));
+                let leads = self.pods.iter().filter(|(uid, pod)| lives && is_gone(uid) && pod.index == 0);
+                let of_job: Vec<PodSeen> =
+                    leads.filter(|(_, pod)| is_of_job(pod)).map(|(_, pod)| pod.clone()).collect();
+                self.gone_leads.extend(of_job);
+                let surplus = self.gone_leads.len().saturating_sub(LEADS_KEPT);
+                self.gone_leads.drain(..surplus);
                 self.pods.retain(|uid, _| !is_gone(uid));
                 self.services_pod.take_if(|(uid, _)| is_gone(uid)).is_some() || self.pods.len() != before
             }
@@ -361,6 +421,36 @@ impl Observed {
                 self.services.retain(|_, service| !is_gone(&service.uid));
                 self.services.len() != before
             }
+        }
+    }
+
+    fn forget_the_past(&mut self) {
+        self.gone_leads.clear();
+        self.losses.clear();
+        self.last_job = None;
+    }
+
+    /// Whether a pod is taken away while the Job runs: by somebody else than the Job itself, whose pods go when it ends, is
+    /// suspended or shrinks. (What ended it was seen before: pods are told of in order.)
+    fn loses(&self, pod: &PodSeen) -> bool {
+        let Some(job) = self.job.as_ref().filter(|job| pod.job_uid.as_deref() == Some(job.uid.as_str())) else {
+            return false;
+        };
+        let runs = !job.is_finished() && job.failing.is_none() && !job.deleting && !job.suspended;
+        let others = || self.pods_of(job).filter(|it| it.name != pod.name);
+        let ended_by_itself = !matches!(restart::end_of(pod, false), None | Some(restart::End::Taken));
+        pod.was_taken()
+            && !ended_by_itself
+            && runs
+            && pod.index < job.completions
+            && !others().any(|it| (it.index == 0 && pod.index > 0 && it.ended) || restart::has_failed_by_itself(it))
+    }
+
+    fn lost(&mut self, lost: LostPod) {
+        self.losses.push(lost);
+        if self.losses.len() > restart::LOST_KEPT {
+            let first_follower = self.losses.iter().position(|it| it.index > 0).unwrap_or(0);
+            self.losses.remove(first_follower);
         }
     }
 

@@ -1,7 +1,7 @@
 //! One MiniCluster, from what is to what should be.
 //!
 //! ```text
-//! fetch ─► validate ─► todo ─► render ─► apply ─► status ─► one patch, events ─► when to look again
+//! fetch ─► validate ─► restart, todo ─► render ─► apply ─► status ─► one patch, events ─► when to look again
 //! ```
 //!
 //! Each step may be the last before the process is killed: whoever comes next finds the same or does it then.
@@ -10,7 +10,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus};
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
@@ -19,10 +19,12 @@ use kube::runtime::controller::Action;
 use crate::apply::ApplyError;
 use crate::context::Context;
 use crate::fetch::{Cluster, Target};
+use crate::observe::job::{self, JobSeen};
 use crate::observe::pod::Trouble;
 use crate::observe::{Key, Observed};
 use crate::render::services::Member;
 use crate::render::{self, Facts, RenderError};
+use crate::restart::{self, Decision, Scene};
 use crate::status::{Obstacle, Picture, Verdict, patch};
 use crate::stuck::{self, Missing, Stuck};
 use crate::todo::{self, Todo};
@@ -36,6 +38,8 @@ enum Done {
     All,
     /// There is a Job now, or will be: the rest is for the next reconcile, which others may go before.
     MadeJob,
+    /// None is made any more: earlier starts have used up its time.
+    OutOfTime,
 }
 
 /// Why a reconcile has to be repeated.
@@ -82,35 +86,176 @@ pub fn is_first(object: &Cluster, context: &Context) -> bool {
 pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     let target = context.latest(Target::of(&object));
     let checked = target.validate();
-    let done = make(&target, checked.as_ref().ok(), &context).await;
+    if let Some(cluster) = checked.as_ref().ok().filter(|_| !target.deleting && !status::is_finished(&target.status)) {
+        join_index(&target, cluster, &context);
+    }
+    let known = with_losses(&target, &context);
+    let decision = decide(&target, checked.as_ref().ok(), &known, &context);
+    if let Decision::Again { job_uid, is_there, .. } = &decision {
+        let before = context.index.observed(&target.key);
+        let now = context.writer.job_now(&context.index, &target.key).await?;
+        if now.as_ref().map(|job| &job.uid) != is_there.then_some(job_uid)
+            || decide(&target, checked.as_ref().ok(), &known, &context) != decision
+        {
+            tracing::info!(was = ?before.job.map(|job| job.uid), "the Job is not as it was seen: looking again");
+            return Ok(Action::requeue(TO_TELL));
+        }
+        return start_anew(&object, &target, &known, &decision, &context).await;
+    }
+    let done = match &decision {
+        Decision::Again { .. } | Decision::Over { .. } => Ok(Done::All),
+        Decision::Wait => {
+            let message = "pods of its Job, which somebody has deleted, still run: it starts again when they are gone";
+            Err(ApplyError::from(Obstacle { reason: "WaitingForPods", message: message.to_owned() }).into())
+        }
+        Decision::Delete { job_uid } => {
+            context.writer.delete_job(&target.key, job_uid).await.map(|()| Done::All).map_err(Into::into)
+        }
+        Decision::Fail { job_uid, reason, message } => {
+            let now = status::rfc3339(Timestamp::now());
+            tracing::info!(reason, message, "ended the Job");
+            let failed = context.writer.fail_job(&target.key, job_uid, reason, &status::short(message), &now).await;
+            failed.map(|()| Done::All).map_err(Into::into)
+        }
+        Decision::Goes => make(&target, checked.as_ref().ok(), &context).await,
+    };
     if let Ok(Done::MadeJob) = done {
+        context.made_job(&target.uid, Instant::now());
         context.succeeded(&target.key);
         return Ok(Action::requeue(TO_TELL));
     }
+    let over = match (&decision, &done) {
+        (Decision::Over { reason, message }, _) => Some(over(&target, reason, message)),
+        (_, Ok(Done::OutOfTime)) => {
+            Some(over(&target, "DeadlineExceeded", "deadlineSeconds were over before it could start again"))
+        }
+        _ => None,
+    };
     let look = look(&target, checked.as_ref().ok(), &context).await?;
     let warning = look.as_ref().and_then(|(warning, _)| warning.as_ref());
-    let after = describe(&target, &checked, done.as_ref().err(), warning, &context);
+    let after = describe(&target, &known, &checked, (done.as_ref().err(), over.as_ref()), warning, &context);
     let mut later = None;
     if let Some(change) = patch::patch(&target, &target.status, &after) {
-        later =
-            context.wait_to_write(&target.uid, Instant::now()).filter(|_| !patch::is_telling(&target.status, &after));
-        if later.is_some() {
-            // Nothing yet.
-        } else if let Some(version) = context.writer.status(&target.key, &change).await? {
-            context.remember(&target.uid, version, &after, Instant::now());
-            became_ready(&object, &target.status, &after, &context);
+        let pods_come = pods_come(&target, &after, &context);
+        let is_first_of_job = pods_come && target.status.observed_generation.is_none();
+        later = context
+            .wait_to_write(&target.uid, pods_come, is_first_of_job, Instant::now())
+            .filter(|_| is_first_of_job || !patch::is_telling(&target.status, &after));
+        if later.is_none() {
+            if let Some(version) = context.writer.status(&target.key, &change).await? {
+                context.remember(&target.uid, version, &after, Instant::now());
+                became_ready(&object, &target.status, &after, &context);
+            }
+            context.writer.tell(&object, &notice::events(&target.status, &after)).await;
         }
-        context.writer.tell(&object, &notice::events(&target.status, &after)).await;
     }
     done?;
     if later.is_none() {
         clean_up(&target, checked.as_ref().ok(), &after, &context).await?;
-        make_anew(&object, &target, checked.as_ref().ok(), &after, &context).await?;
+        copy_view(&target, &after, &context).await?;
     }
     let action = look_again(&target, &after, &context).await?;
     context.succeeded(&target.key);
     let sooner = later.or(look.map(|(_, wait)| wait));
     Ok(sooner.map_or(action, Action::requeue))
+}
+
+/// The status with what the watches have seen go since.
+fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
+    let observed = context.index.observed(&target.key);
+    let mut known = target.status.clone();
+    let Some(job) = observed.job_of(&target.uid).or(observed.last_job.as_ref()) else { return known };
+    if restart::is_given_up(&known, job) {
+        return known;
+    }
+    let now = status::rfc3339(Timestamp::now());
+    let is_new = |lost: &&LostPod| !target.status.lost_pods.iter().any(|it| it.name == lost.name);
+    known
+        .lost_pods
+        .extend(observed.losses.iter().filter(is_new).map(|lost| LostPod { time: now.clone(), ..lost.clone() }));
+    while known.lost_pods.len() > restart::LOST_KEPT {
+        let follower = known.lost_pods.iter().position(|lost| lost.index > 0).unwrap_or(0);
+        known.lost_pods.remove(follower);
+    }
+    known
+}
+
+fn decide(
+    target: &Target,
+    cluster: Option<&ValidMiniCluster>,
+    known: &MiniClusterStatus,
+    context: &Context,
+) -> Decision {
+    let Some(cluster) = cluster.filter(|_| !target.deleting) else { return Decision::Goes };
+    let observed = context.index.observed(&target.key);
+    let job = observed.job_of(&target.uid);
+    if observed.job.is_some() && job.is_none() {
+        return Decision::Goes;
+    }
+    let last_job = observed.last_job.as_ref().filter(|last| last.owner_uid.as_deref() == Some(&target.uid));
+    let uid = job.or(last_job).map(|job| job.uid.clone()).or_else(|| known.job_uid.clone());
+    restart::decide(&Scene {
+        status: known,
+        backoff_limit: cluster.backoff_limit,
+        max_restarts: cluster.max_restarts,
+        on_failure: cluster.pod.restart_policy.as_deref() == Some("OnFailure"),
+        job,
+        last_job,
+        pods: observed.pods.values().filter(|pod| uid.is_some() && pod.job_uid == uid).collect(),
+        gone: observed.gone_leads.iter().filter(|pod| pod.job_uid == uid).collect(),
+        now: Timestamp::now(),
+    })
+}
+
+/// Counts a start, and only then deletes the Job that it takes the place of: whoever is killed in between finds its uid in
+/// the status.
+async fn start_anew(
+    object: &Cluster,
+    target: &Target,
+    known: &MiniClusterStatus,
+    decision: &Decision,
+    context: &Context,
+) -> Result<Action, ReconcileError> {
+    let Decision::Again { job_uid, is_there, reason, message, limit } = decision else {
+        return Ok(Action::await_change());
+    };
+    let after = restart::counted(known, job_uid, reason, message, *limit, Timestamp::now());
+    if let Some(change) = patch::patch(target, &target.status, &after) {
+        let counted = context.writer.count(&target.key, target.resource_version, &change).await?;
+        let Some(version) = counted else { return Ok(Action::await_change()) };
+        context.remember(&target.uid, version, &after, Instant::now());
+    }
+    tracing::info!(reason, message, count = after.restart_count, "starting anew");
+    if *is_there {
+        context.writer.delete_job(&target.key, job_uid).await?;
+    }
+    context.writer.tell(object, notice::started_anew(&after).as_slice()).await;
+    context.succeeded(&target.key);
+    Ok(Action::requeue(TO_TELL))
+}
+
+/// A Job that has ended, where there is none to say so.
+fn over(target: &Target, reason: &str, message: &str) -> JobSeen {
+    let now = Timestamp::now();
+    let verdict = job::Verdict { reason: reason.to_owned(), message: message.to_owned(), since: Some(now) };
+    let is_complete = reason == "Completed";
+    JobSeen {
+        uid: target.status.job_uid.clone().unwrap_or_default(),
+        owner_uid: Some(target.uid.clone()),
+        maximum_size: target.status.maximum_size.and_then(|size| u32::try_from(size).ok()),
+        complete: is_complete.then(|| verdict.clone()),
+        failed: (!is_complete).then_some(verdict),
+        ..JobSeen::default()
+    }
+}
+
+/// Whether the Job controller is still making pods, and nothing is known to be in its way.
+fn pods_come(target: &Target, after: &MiniClusterStatus, context: &Context) -> bool {
+    let observed = context.index.observed(&target.key);
+    let job = observed.job_of(&target.uid).filter(|job| !job.is_finished() && !job.suspended && !job.deleting);
+    let there = |job: &JobSeen| observed.pods_of(job).count();
+    let comes = |job: &JobSeen| job.start_time.is_none() || there(job) < usize::try_from(job.completions).unwrap_or(0);
+    after.reason.is_none() && job.is_some_and(comes)
 }
 
 fn became_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
@@ -142,6 +287,7 @@ async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Con
         }
         Todo::Create { facts } => {
             join_index(target, cluster, context);
+            let Some(facts) = in_time(target, cluster, facts, context).await? else { return Ok(Done::OutOfTime) };
             let objects = objects(cluster, &facts, context)?;
             check(&objects, &target.key, context).await?;
             context.writer.create_all(&context.index, &objects, &member(target, cluster)).await?;
@@ -155,7 +301,8 @@ async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Con
         Todo::Keep { facts, job_uid, elastic, join, services, services_pod } => {
             join_index(target, cluster, context);
             if let Some(elastic) = elastic {
-                let fields = elastic.patch(&target.key.namespace, &target.key.name, &job_uid);
+                let before = context.index.observed(&target.key).job.and_then(|job| job.rendered_hash);
+                let fields = elastic.patch(&job_uid, before.as_deref(), facts.maximum_size.unwrap_or(elastic.size));
                 context.writer.scale_job(&context.index, &target.key, &fields).await?;
                 tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
             }
@@ -179,6 +326,22 @@ async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Con
             Ok(Done::All)
         }
     }
+}
+
+/// What is left of `deadlineSeconds` since the first start; none: nothing. By the control plane's clock alone.
+async fn in_time(
+    target: &Target,
+    cluster: &ValidMiniCluster,
+    facts: Facts,
+    context: &Context,
+) -> Result<Option<Facts>, ReconcileError> {
+    let first: Option<Timestamp> = target.status.start_time.as_ref().and_then(|time| time.parse().ok());
+    let (Some(deadline), Some(first)) = (cluster.deadline_seconds, first) else { return Ok(Some(facts)) };
+    let objects = objects(cluster, &facts, context)?;
+    let would_be = context.writer.would_be(&objects.job, &target.key).await?;
+    let now = would_be.metadata.creation_timestamp.map_or_else(Timestamp::now, |time| time.0);
+    let left = deadline - (now.as_second() - first.as_second()).max(0);
+    Ok((left > 0).then_some(Facts { deadline_left: Some(left), ..facts }))
 }
 
 fn objects(cluster: &ValidMiniCluster, facts: &Facts, context: &Context) -> Result<render::Objects, ReconcileError> {
@@ -237,7 +400,7 @@ async fn look(
                             context.writer.config_map(&objects.config_map, &target.uid).await?;
                             tracing::info!("made the ConfigMap again, which somebody had deleted");
                         }
-                        Some(Missing::Key(lost)) => *found = lost,
+                        Some(Missing::Key(lost)) => *found = *lost,
                         None => {}
                     }
                 }
@@ -266,13 +429,15 @@ async fn warning(namespace: &str, stuck: Stuck<'_>, context: &Context) -> Result
 /// The status as it should be now.
 fn describe(
     target: &Target,
+    known: &MiniClusterStatus,
     checked: &Result<ValidMiniCluster, Vec<Problem>>,
-    error: Option<&ReconcileError>,
+    (error, over): (Option<&ReconcileError>, Option<&JobSeen>),
     warning: Option<&Trouble>,
     context: &Context,
 ) -> MiniClusterStatus {
     let observed: Observed = context.index.observed(&target.key);
-    let job = observed.job_of(&target.uid);
+    let there = observed.job_of(&target.uid).map(|job| restart::unless_given_up(known, job));
+    let job = over.or(there.as_deref());
     status::status(&Picture {
         name: &target.key.name,
         generation: target.generation,
@@ -281,10 +446,15 @@ fn describe(
             Ok(cluster) => Verdict::Valid(cluster),
             Err(problems) => Verdict::Invalid(problems),
         },
-        previous: &target.status,
+        previous: known,
         job,
         spec_hash: target.spec_hash().as_deref(),
         pods: job.map(|job| observed.pods_of(job).collect()).unwrap_or_default(),
+        gone: observed
+            .gone_leads
+            .iter()
+            .filter(|pod| job.is_some_and(|job| pod.job_uid.as_ref() == Some(&job.uid)))
+            .collect(),
         obstacle: error.and_then(ReconcileError::obstacle),
         nodes_mount_images: context.index.nodes_mount_images(),
         disks: checked.as_ref().ok().and_then(|cluster| context.index.disks_of(cluster)),
@@ -321,25 +491,13 @@ async fn clean_up(
     Ok(())
 }
 
-/// Deletes a Job that cannot go on: its pods cannot mount the view's image, as the status says now, or its lead waits for
-/// followers that will never come. The next one copies, or has them.
-async fn make_anew(
-    object: &Cluster,
-    target: &Target,
-    cluster: Option<&ValidMiniCluster>,
-    after: &MiniClusterStatus,
-    context: &Context,
-) -> Result<(), ReconcileError> {
+/// Deletes a Job whose pods cannot mount the view's image, as the status says now. The next one copies; nothing has run yet.
+async fn copy_view(target: &Target, after: &MiniClusterStatus, context: &Context) -> Result<(), ReconcileError> {
     let observed = context.index.observed(&target.key);
     let Some(job) = observed.job_of(&target.uid) else { return Ok(()) };
-    let lacks_followers = |cluster| todo::lacks_followers(cluster, job, &observed.pods_of(job).collect::<Vec<_>>());
     if todo::is_to_be_made_anew(after, job) {
         context.writer.delete_job(&target.key, &job.uid).await?;
         tracing::info!("deleted the Job, whose pods cannot mount the view's image, to make it with a copy");
-    } else if cluster.filter(|_| !target.deleting).is_some_and(lacks_followers) {
-        context.writer.delete_job(&target.key, &job.uid).await?;
-        context.writer.tell(object, &[notice::started_anew()]).await;
-        tracing::info!("deleted the Job, whose lead was lost, to make it anew with its followers");
     }
     Ok(())
 }

@@ -16,6 +16,7 @@ use crate::observe::job::JobSeen;
 use crate::observe::pod::{PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
 use crate::render::labels;
+use crate::restart;
 
 mod conditions;
 mod outcome;
@@ -61,6 +62,8 @@ pub struct Picture<'a> {
     /// Of the spec as it is now (`fetch::Target::spec_hash`).
     pub spec_hash: Option<&'a str>,
     pub pods: Vec<&'a PodSeen>,
+    /// The Job's leads that are gone, as they were seen last.
+    pub gone: Vec<&'a PodSeen>,
     pub obstacle: Option<&'a Obstacle>,
     /// Every node is known to mount images.
     pub nodes_mount_images: bool,
@@ -98,11 +101,12 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
     let outcome = outcome::outcome(picture, &facts);
     // A lead that was stopped to be suspended has not ended as the command did, nor has one that is made again.
     let is_suspended = picture.job.is_some_and(|job| job.suspended && !job.is_finished());
-    let lead_exit = facts.lead.filter(|_| !is_suspended).and_then(|lead| lead.exit.as_ref());
+    let lead_exit = decisive_lead(picture, &facts).filter(|_| !is_suspended).and_then(|lead| lead.exit.as_ref());
     let previous = picture.previous;
     let job = picture.job;
     let ended = job.is_some_and(JobSeen::is_finished);
     let conditions = conditions::conditions(picture, &facts, &outcome);
+    let restarts = restarts(picture, &facts);
     MiniClusterStatus {
         phase: Some(phase(picture, &facts).to_owned()),
         size: count(facts.living),
@@ -110,16 +114,16 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
         maximum_size: maximum_size(picture),
         selector: job.map(|_| labels::selector(picture.name)).or_else(|| previous.selector.clone()),
         observed_generation: picture.generation,
-        start_time: job.and_then(|job| job.start_time).map(rfc3339).or_else(|| previous.start_time.clone()),
+        start_time: start_time(picture),
         timeline: timeline(picture, &facts),
         completion_time: job.filter(|_| ended).and_then(JobSeen::end_time).map(rfc3339),
-        restart_count: previous.restart_count,
+        restart_count: restarts.restart_count,
         backoff_limit_used: previous.backoff_limit_used,
         max_restarts_used: previous.max_restarts_used,
-        container_restarts: previous.container_restarts,
-        restarts: previous.restarts.clone(),
+        container_restarts: restarts.container_restarts,
+        restarts: restarts.restarts,
         lost_pods: previous.lost_pods.clone(),
-        job_uid: previous.job_uid.clone(),
+        job_uid: job_uid(picture),
         users_secret: secret(picture, |cluster| {
             (!cluster.users.is_empty()).then(|| names::users_secret(&cluster.name))
         })
@@ -157,10 +161,53 @@ fn seen_again(condition: &Condition, generation: Option<i64>) -> Condition {
     Condition { observed_generation: generation, ..condition.clone() }
 }
 
+/// The lead that has ended as its program did; else the latest.
+fn decisive_lead<'a>(picture: &Picture<'a>, facts: &Facts<'a>) -> Option<&'a PodSeen> {
+    use restart::End;
+    let leads = picture.pods.iter().copied().filter(|pod| pod.index == 0);
+    let decides =
+        |pod: &PodSeen| matches!(restart::end_of(pod, false), Some(End::Own | End::NodeFailure | End::Succeeded));
+    leads.chain(picture.gone.iter().copied()).find(|pod| decides(pod)).or(facts.lead)
+}
+
+/// The first start's, however often it starts again. (A suspension begins anew, as a Job's own time does.)
+fn start_time(picture: &Picture) -> Option<String> {
+    let before = picture.previous.start_time.clone();
+    let is_first = picture.previous.backoff_limit_used + picture.previous.max_restarts_used == 0;
+    let now = picture.job.and_then(|job| job.start_time).map(rfc3339);
+    if is_first { now.or(before) } else { before.or(now) }
+}
+
+/// The Job that runs it, unless it has been given up.
+fn job_uid(picture: &Picture) -> Option<String> {
+    match picture.job {
+        Some(job) if restart::is_given_up(picture.previous, job) => None,
+        Some(job) => Some(job.uid.clone()),
+        None => picture.previous.job_uid.clone(),
+    }
+}
+
+/// The starts, with those that were nobody's decision here: the kubelet's, and that after a suspension.
+fn restarts(picture: &Picture, facts: &Facts) -> MiniClusterStatus {
+    let mut known = picture.previous.clone();
+    let Some(job) = picture.job.filter(|job| !job.is_finished()) else { return known };
+    let had_begun = known.timeline.as_ref().is_some_and(|timeline| timeline.running.is_some());
+    let was_suspended = condition(&known, "Suspended").is_some_and(|condition| condition.status == "True");
+    if job.suspended && had_begun && !was_suspended {
+        let message = "its pods were stopped to suspend it; it starts anew when it is resumed";
+        known = restart::noted(&known, None, restart::SUSPENDED, message, picture.now);
+    }
+    let by_kubelet = facts.lead.map_or(0, |lead| count(lead.restarts));
+    let more = by_kubelet.saturating_sub(known.container_restarts).max(0);
+    known.restart_count += more;
+    known.container_restarts += more;
+    known
+}
+
 /// When each step was seen first. A start after a suspension begins anew.
 fn timeline(picture: &Picture, facts: &Facts) -> Option<Timeline> {
     let job = picture.job?;
-    if job.suspended && !job.is_finished() {
+    if (job.suspended && !job.is_finished()) || job.deleting || restart::is_given_up(picture.previous, job) {
         return None;
     }
     let before = picture.previous.timeline.clone().unwrap_or_default();
@@ -308,7 +355,7 @@ fn count(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
 }
 
-fn short(message: &str) -> String {
+pub(crate) fn short(message: &str) -> String {
     match message.char_indices().nth(MESSAGE_MAX - 1) {
         Some((end, _)) => format!("{}…", &message[..end]),
         None => message.to_owned(),
@@ -316,7 +363,7 @@ fn short(message: &str) -> String {
 }
 
 /// As Kubernetes writes times: whole seconds.
-fn rfc3339(time: Timestamp) -> String {
+pub(crate) fn rfc3339(time: Timestamp) -> String {
     time.round(Unit::Second).unwrap_or(time).to_string()
 }
 

@@ -69,7 +69,7 @@ pub enum Missing {
     /// It can be made again as it was.
     ConfigMap,
     /// A Secret, which was made once: what is to be said about it.
-    Key(Trouble),
+    Key(Box<Trouble>),
 }
 
 /// Whether a warning is about a part of ours that somebody has deleted.
@@ -81,13 +81,13 @@ pub fn missing(cluster: &ValidMiniCluster, warning: &Trouble) -> Option<Missing>
     let name = &cluster.name;
     let secrets = [names::curve_secret(name), names::users_secret(name), names::restful_secret(name)];
     let lost = secrets.into_iter().find(|secret| lacks("secret", secret))?;
-    Some(Missing::Key(Trouble {
+    Some(Missing::Key(Box::new(Trouble {
         reason: "SecretDeleted".into(),
         message: format!(
             "Secret {lost} was deleted, and what it held is lost: new pods cannot start; delete the MiniCluster and apply it again"
         ),
         ..warning.clone()
-    }))
+    })))
 }
 
 /// When one waiting object is looked at, and what was found.
@@ -162,13 +162,7 @@ mod tests {
         assert_eq!(who([pod(0, |_| {}), unscheduled]), None, "the scheduler says why by itself");
         let done = pod(1, |it| {
             (it.running, it.ended) = (false, true);
-            it.exit = Some(crate::observe::pod::Exit {
-                code: 0,
-                signal: None,
-                reason: String::new(),
-                message: String::new(),
-                at: None,
-            });
+            it.exit = Some(crate::observe::pod::Exit::default());
         });
         assert_eq!(who([pod(0, |_| {}), done]), None, "a worker that has completed is not made again");
         let waits = |index| pod(index, |it| it.joined = false);

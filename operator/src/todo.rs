@@ -6,12 +6,11 @@ use k8s_openapi::jiff::Timestamp;
 
 use crate::fetch::Target;
 use crate::observe::job::JobSeen;
-use crate::observe::pod::PodSeen;
 use crate::observe::service::ServiceSeen;
 use crate::observe::{Key, Observed};
 use crate::render::elastic::Elastic;
 use crate::render::{Facts, spec_hash};
-use crate::status;
+use crate::{restart, status};
 
 /// What has to be done.
 #[derive(Debug, Clone, PartialEq)]
@@ -50,16 +49,21 @@ pub fn todo(
         if status::is_finished(status) {
             return Todo::Nothing;
         }
-        let maximum_size = status.maximum_size.and_then(|size| u32::try_from(size).ok());
-        let image_volume_failed = status::image_volume_failed(status);
-        let (uid, spec_hash) = (Some(uid.to_owned()), target.spec_hash());
-        return Todo::Create { facts: Facts { uid, maximum_size, image_volume_failed, spec_hash, ..Facts::default() } };
+        let facts = Facts {
+            uid: Some(uid.to_owned()),
+            maximum_size: status.maximum_size.and_then(|size| u32::try_from(size).ok()),
+            image_volume_failed: status::image_volume_failed(status),
+            backoff_limit_used: u32::try_from(status.backoff_limit_used).unwrap_or(0),
+            spec_hash: target.spec_hash(),
+            ..Facts::default()
+        };
+        return Todo::Create { facts };
     };
     let Some(job) = observed.job_of(uid) else {
         return if seen.owner_uid.is_some() || seen.deleting { Todo::WaitForPrevious } else { Todo::NameTaken };
     };
-    // A Job of its own that is being deleted is made again when it is gone, which will be seen.
-    if job.deleting || job.is_finished() {
+    // Its own: when it is gone, another is made, if one may be (`restart`).
+    if job.deleting || job.is_finished() || restart::is_given_up(status, job) {
         return Todo::Nothing;
     }
     if is_edited(target, cluster, job) && !observed.has_begun(job) {
@@ -124,18 +128,6 @@ pub fn is_to_be_made_anew(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     job.mounts_view && !job.deleting && !job.is_finished() && status::image_volume_failed(status)
 }
 
-/// Whether a Job has to be made anew for its followers' sake: the lead was lost, with its node say, and made again; but
-/// followers had left with the earlier one, and an index that has completed is not made again.
-pub fn lacks_followers(cluster: &ValidMiniCluster, job: &JobSeen, pods: &[&PodSeen]) -> bool {
-    if cluster.flux.complete_workers || job.deleting || job.suspended || job.is_finished() {
-        return false;
-    }
-    let lead = pods.iter().filter(|pod| pod.index == 0 && !pod.ended && !pod.deleting).find_map(|pod| pod.created);
-    let left = |pod: &&PodSeen| pod.index > 0 && pod.index < job.completions && pod.has_succeeded();
-    let ends = pods.iter().copied().filter(left).filter_map(|pod| pod.exit.as_ref()?.at);
-    lead.is_some_and(|lead| ends.into_iter().any(|end| end <= lead))
-}
-
 /// Whether pods and volumes have to be deleted: the job has completed, what its pods said has been seen, and it has not been
 /// done. A failed job's pods stay, for their logs.
 pub fn is_to_be_cleaned_up(spec: &MiniClusterSpec, status: &MiniClusterStatus, observed: &Observed, job: &str) -> bool {
@@ -160,6 +152,7 @@ pub fn seconds_to_live(spec: &MiniClusterSpec, status: &MiniClusterStatus, now: 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::observe::pod::PodSeen;
 
     fn decide(spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>, deleting: bool) -> Todo {
         let cluster = crate::testing::cluster(spec);
@@ -252,29 +245,16 @@ mod tests {
         assert!(!is_to_be_made_anew(&told, &job(2)), "a copy stays");
     }
 
+    /// Its own Job is not an earlier MiniCluster's.
     #[test]
-    fn a_lead_that_is_made_again_gets_followers_that_had_left_with_the_earlier_one() {
-        let at = |text: &str| -> Option<Timestamp> { text.parse().ok() };
-        let lead = |created: &str| PodSeen { created: at(created), running: true, ..PodSeen::default() };
-        let exit = |code: i32| crate::observe::pod::Exit {
-            code,
-            signal: None,
-            reason: String::new(),
-            message: String::new(),
-            at: at("2026-01-01T00:05:00Z"),
-        };
-        let follower = |code: i32| PodSeen { index: 1, ended: true, exit: Some(exit(code)), ..PodSeen::default() };
-        let cluster = crate::testing::cluster("size: 2");
-        let lacks = |lead: &PodSeen, code: i32| lacks_followers(&cluster, &job(2), &[lead, &follower(code)]);
-        assert!(lacks(&lead("2026-01-01T00:05:00Z"), 0));
-        assert!(!lacks(&lead("2026-01-01T00:00:00Z"), 0), "it is the lead that they left with");
-        assert!(!lacks(&lead("2026-01-01T00:06:00Z"), 1), "one that failed is made again");
-        assert!(!lacks(&PodSeen { deleting: true, ..lead("2026-01-01T00:06:00Z") }, 0));
-        let again = lead("2026-01-01T00:06:00Z");
-        assert!(!lacks_followers(&cluster, &JobSeen { deleting: true, ..job(2) }, &[&again, &follower(0)]));
-        assert!(!lacks_followers(&cluster, &job(1), &[&again, &follower(0)]), "it has been scaled down");
-        let leave = crate::testing::cluster("size: 2\nflux: {completeWorkers: true}");
-        assert!(!lacks_followers(&leave, &job(2), &[&again, &follower(0)]));
+    fn a_job_that_was_given_up_is_followed_by_one_with_what_is_left() {
+        let none = MiniClusterStatus { job_uid: Some("job".into()), ..MiniClusterStatus::default() };
+        assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), Todo::Nothing);
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let told = restart::counted(&none, "job", "LeadLost", "gone", restart::Limit::Backoff, now);
+        assert_eq!(decide("size: 2", &told, Some(job(2)), false), Todo::Nothing);
+        let Todo::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
+        assert_eq!(facts.backoff_limit_used, 1);
     }
 
     #[test]

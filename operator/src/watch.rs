@@ -163,7 +163,11 @@ async fn follow<K: Resource>(
                 }
             }
             Ok(Event::Apply(object)) => outlets.wake(seen(&object), false),
-            Ok(Event::Delete(object)) => outlets.wake(context.index.gone(kind, object.meta()), false),
+            Ok(Event::Delete(object)) => {
+                // As it was at last, which may be news.
+                drop(seen(&object));
+                outlets.wake(context.index.gone(kind, object.meta()), false);
+            }
             Err(error) => {
                 crate::telemetry::warn(&format!("the watch of kind {kind:?} failed"), &error);
             }

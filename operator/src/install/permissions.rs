@@ -49,13 +49,14 @@ pub const PERMISSIONS: &[Permission] = &[
     allow("", "configmaps", &["get"], "whose it is, if one of that name exists (only then, and only its metadata)"),
     allow("", "secrets", &["get"], "whose it is, if one of that name exists (only then, and only its metadata)"),
     allow("", "services", &["get"], "whose it is, if one of that name exists"),
-    allow("batch", "jobs", &["get"], "whose it is, if one of that name exists"),
+    allow("batch", "jobs", &["get"], "whose it is, if one of that name exists; how it is, before a start is counted"),
     allow(
         "batch",
         "jobs",
         &["delete"],
         "one to be made anew: its pods cannot mount the view's image, or its lead was lost",
     ),
+    allow("batch", "jobs/status", &["patch"], "to end one that nothing may run again in: its lead was lost too often"),
     allow("", "pods", &["get"], "whose it is, if a services pod of that name exists"),
     allow("", "events", &["list"], "why a Job makes no pods, or a pod does not start, where nothing else says"),
     allow(

@@ -41,8 +41,10 @@ pub struct JobSeen {
     pub start_time: Option<Timestamp>,
     pub completion_time: Option<Timestamp>,
     pub complete: Option<Verdict>,
+    /// It will be complete: the lead has succeeded.
+    pub has_succeeded: bool,
     pub failed: Option<Verdict>,
-    /// It will be, once its other pods have ended.
+    /// It will fail, or has: its pods are being ended.
     pub failing: Option<Verdict>,
 }
 
@@ -79,6 +81,7 @@ impl JobSeen {
             start_time: status.and_then(|status| status.start_time.as_ref()).map(|time| time.0),
             completion_time: status.and_then(|status| status.completion_time.as_ref()).map(|time| time.0),
             complete: condition(status, "Complete"),
+            has_succeeded: condition(status, "SuccessCriteriaMet").is_some(),
             failed: condition(status, "Failed"),
             failing: condition(status, "FailureTarget"),
         }

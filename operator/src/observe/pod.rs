@@ -5,13 +5,16 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
+use flux_shared::names;
+use flux_shared::termination::Termination;
+
 use super::controller_uid;
 use crate::render::{AGENT, labels};
 
-/// A pod's status with next to nothing of its specification: most of a pod's bytes.
+/// A pod's status without its specification, of which nobody reads more than its place: most of a pod's bytes.
 pub type PodStatusObject = kube::core::Object<PodPlace, PodStatus>;
 
-/// Where a pod was put.
+/// Where a pod is.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodPlace {
@@ -27,6 +30,11 @@ pub struct PodSeen {
     pub name: String,
     pub job_uid: Option<String>,
     pub index: u32,
+    /// How many pods of its index the Job counts as failed before it, and how many as disrupted.
+    pub index_failures: u32,
+    pub index_disruptions: u32,
+    /// How often the kubelet has started its runner again.
+    pub restarts: u32,
     pub created: Option<Timestamp>,
     pub deleting: bool,
     /// It has the label `job-index`, and the Job knows that it is the lead. Of no other pod.
@@ -46,6 +54,10 @@ pub struct PodSeen {
     pub ready: bool,
     /// Phase Succeeded or Failed.
     pub ended: bool,
+    /// Phase Succeeded.
+    pub succeeded: bool,
+    /// It had ended before anything took it away.
+    pub ended_first: bool,
     /// How the container that runs Flux ended.
     pub exit: Option<Exit>,
     /// Why the pod failed, if it did, or why it does not start.
@@ -56,13 +68,15 @@ pub struct PodSeen {
 }
 
 /// How a container ended.
-#[derive(Debug, Clone, PartialEq)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct Exit {
     pub code: i32,
     pub signal: Option<i32>,
     /// Kubernetes' word, such as OOMKilled.
     pub reason: String,
-    /// First line of its termination message.
+    /// What the agent left as the termination message: who ended it.
+    pub said: Option<Termination>,
+    /// The agent's words, or the first line of another termination message.
     pub message: String,
     pub at: Option<Timestamp>,
 }
@@ -95,6 +109,33 @@ impl PodSeen {
         self.ended && self.trouble.is_none() && self.exit.as_ref().is_some_and(|exit| exit.code == 0)
     }
 
+    /// Whether the cluster, somebody, or its node took it away, before it had ended.
+    pub fn was_taken(&self) -> bool {
+        !self.ended_first && self.is_gone_from()
+    }
+
+    fn is_gone_from(&self) -> bool {
+        const BY_THE_NODE: [&str; 6] = ["Evicted", "NodeLost", "NodeShutdown", "Shutdown", "Terminated", "Preempting"];
+        let by_node = |it: &Trouble| it.init.is_none() && BY_THE_NODE.contains(&it.reason.as_str());
+        self.deleting
+            || self.trouble.as_ref().is_some_and(|trouble| trouble.disruption || by_node(trouble))
+            || self.exit.as_ref().is_some_and(|exit| exit.reason == "ContainerStatusUnknown")
+    }
+
+    /// Whether the Job ignores its end.
+    pub fn is_disrupted(&self) -> bool {
+        self.trouble.as_ref().is_some_and(|trouble| trouble.disruption)
+    }
+
+    /// Keeps what an earlier look knew.
+    pub(super) fn remember(&mut self, before: Option<&PodSeen>) {
+        self.labelled |= before.is_some_and(|before| before.labelled);
+        self.ended_first = match before {
+            Some(before) => before.ended_first || (!before.ended && self.ended && !self.is_gone_from()),
+            None => self.ended && !self.is_gone_from(),
+        };
+    }
+
     /// Whether it is a lead's, and lacks what [`labelled`](PodSeen::labelled) says. No other pod costs a call.
     pub fn needs_label(&self) -> bool {
         self.index == 0 && !self.labelled && !self.deleting
@@ -107,6 +148,7 @@ impl PodSeen {
 
     /// Of a pod whose only container runs Flux: sidecars are restartable init containers.
     pub fn of(metadata: &ObjectMeta, status: Option<&PodStatus>) -> PodSeen {
+        let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key)?.parse().ok());
         let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key));
         let index_label = label(labels::COMPLETION_INDEX);
         let none = PodStatus::default();
@@ -122,6 +164,9 @@ impl PodSeen {
             name: metadata.name.clone().unwrap_or_default(),
             job_uid: controller_uid(metadata).map(str::to_owned),
             index: index_label.and_then(|text| text.parse().ok()).unwrap_or(0),
+            index_failures: annotation(names::INDEX_FAILURES.1).unwrap_or(0),
+            index_disruptions: annotation(names::INDEX_DISRUPTIONS.1).unwrap_or(0),
+            restarts: runner.and_then(|runner| u32::try_from(runner.restart_count).ok()).unwrap_or(0),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             deleting,
             labelled: label(labels::JOB_INDEX).is_some_and(|text| Some(text) == index_label)
@@ -134,6 +179,8 @@ impl PodSeen {
             joined,
             ready: joined && is_ready && !deleting,
             ended,
+            succeeded: phase == "Succeeded",
+            ended_first: false,
             exit: state.and_then(|state| state.terminated.as_ref()).map(exit),
             trouble: trouble(status, phase, ended),
             not_made: not_made(status).filter(|_| !ended),
@@ -167,11 +214,16 @@ fn not_made(status: &PodStatus) -> Option<String> {
 }
 
 fn exit(terminated: &ContainerStateTerminated) -> Exit {
+    let said = terminated.message.as_deref().and_then(Termination::decode);
     Exit {
         code: terminated.exit_code,
         signal: terminated.signal.filter(|signal| *signal > 0),
         reason: terminated.reason.clone().unwrap_or_default(),
-        message: first_line(terminated.message.as_deref()),
+        message: match &said {
+            Some(said) => first_line(Some(&said.message)),
+            None => first_line(terminated.message.as_deref()),
+        },
+        said,
         at: terminated.finished_at.as_ref().map(|time| time.0),
     }
 }

@@ -20,23 +20,15 @@ impl Elastic {
         hash(&self)
     }
 
-    /// The fields to apply to the Job of this name and uid. With another uid the API server refuses.
-    pub fn patch(self, namespace: &str, name: &str, uid: &str) -> Value {
+    /// What a Job with the hash `before` needs, of this uid: with another one the API server refuses. `suspend` is told once:
+    /// who has started a Job that was made suspended is not overruled when its size changes.
+    pub fn patch(self, uid: &str, before: Option<&str>, maximum: u32) -> Value {
         let mut spec = json!({ "parallelism": self.size, "completions": self.size });
-        if let Some(suspend) = self.suspend {
+        let is_told = (1..=maximum).any(|size| before == Some(Elastic { size, ..self }.hash().as_str()));
+        if let Some(suspend) = self.suspend.filter(|_| !is_told) {
             spec["suspend"] = json!(suspend);
         }
-        json!({
-            "apiVersion": "batch/v1",
-            "kind": "Job",
-            "metadata": {
-                "name": name,
-                "namespace": namespace,
-                "uid": uid,
-                "annotations": { labels::RENDERED_HASH: self.hash() },
-            },
-            "spec": spec,
-        })
+        json!({ "metadata": { "uid": uid, "annotations": { labels::RENDERED_HASH: self.hash() } }, "spec": spec })
     }
 
     /// The same for a Job that is to be made.
@@ -54,6 +46,18 @@ impl Elastic {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn who_started_a_suspended_job_is_not_overruled_by_a_change_of_size() {
+        let made = Elastic { size: 2, suspend: Some(true) };
+        let larger = Elastic { size: 4, ..made };
+        let patch = larger.patch("uid", Some(&made.hash()), 8);
+        assert_eq!(patch["spec"], json!({ "parallelism": 4, "completions": 4 }));
+        let again = Elastic { suspend: Some(false), ..made }.patch("uid", Some(&made.hash()), 8);
+        assert_eq!(again["spec"]["suspend"], false, "the MiniCluster itself says otherwise now");
+        assert_eq!(larger.patch("uid", None, 8)["spec"]["suspend"], true);
+        assert_eq!(patch["metadata"]["uid"], "uid");
+    }
 
     /// Another value would have a new version write to every Job of the older one.
     #[test]

@@ -1,9 +1,12 @@
 //! Why a cluster failed, or does not start: one word and one sentence.
 
+use flux_shared::crd::v1alpha2::Restart;
 use flux_shared::exit::{Category, REPLACE};
+use flux_shared::termination::{Ender, Termination};
 
 use super::{Facts, Picture, Verdict};
 use crate::observe::pod::{Exit, PodSeen, Pull, Trouble};
+use crate::restart::{self, End, Scene, end_of};
 
 /// The most telling fact. Empty words: nothing is wrong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -21,6 +24,13 @@ impl Outcome {
 }
 
 pub(super) fn outcome(picture: &Picture, facts: &Facts) -> Outcome {
+    if let Some(restart) = starting_anew(picture) {
+        let message = format!(
+            "starting again ({} so far), when its pods are gone: {}",
+            picture.previous.restart_count, restart.message
+        );
+        return Outcome::new(restart.reason.clone(), message);
+    }
     if let Some(job) = picture.job {
         if job.complete.is_some() {
             return Outcome::new("Completed", "the job ended with exit code 0");
@@ -80,6 +90,12 @@ fn lost(picture: &Picture) -> Option<Outcome> {
     ))
 }
 
+/// The Job has been given up, and is not gone yet.
+fn starting_anew<'a>(picture: &Picture<'a>) -> Option<&'a Restart> {
+    let job = picture.job?;
+    picture.previous.restarts.iter().rev().find(|restart| restart.job_uid.as_deref() == Some(&job.uid))
+}
+
 /// A pod that keeps the cluster from starting.
 fn trouble(picture: &Picture, facts: &Facts) -> Option<Outcome> {
     if facts.is_ready() {
@@ -105,41 +121,97 @@ fn is_of_the_view(picture: &Picture, trouble: &Trouble) -> bool {
     }
 }
 
+/// Reasons that Kubernetes gives a Job that has failed. Others are the operator's own.
+const OF_KUBERNETES: [&str; 6] =
+    ["", "PodFailurePolicy", "BackoffLimitExceeded", "MaxFailedIndexesExceeded", "FailedIndexes", "DeadlineExceeded"];
+
 /// Why the Job failed. A limit of the Job itself says all; else the pod that failed it does: the first one that is not
 /// made again, or, when it was tried too often, the last.
 fn failure(picture: &Picture, reason: &str, message: &str) -> Outcome {
+    if !OF_KUBERNETES.contains(&reason) {
+        let lead =
+            picture.pods.iter().find(|pod| pod.index == 0 && ends_the_job(pod)).filter(|_| reason == "LeadFailed");
+        let told = lead.map(|lead| of_pod(lead)).unwrap_or_else(|| Outcome::new(reason, message));
+        return Outcome { index: Some(0), ..told };
+    }
+    if reason == "PodFailurePolicy"
+        && let Some(lost) = taken_away(picture)
+    {
+        return lost;
+    }
     let mut failed: Vec<&PodSeen> = picture.pods.iter().copied().filter(|pod| has_failed(pod)).collect();
     // Pods that were told to end when another one had failed come later; a pod that is being deleted was told to.
     failed.sort_by_key(|pod| (pod.deleting, ended_at(pod), pod.index));
+    let is_tried_too_often = matches!(reason, "BackoffLimitExceeded" | "MaxFailedIndexesExceeded" | "FailedIndexes");
     let culprit = match reason {
         "DeadlineExceeded" => None,
-        "BackoffLimitExceeded" => failed.iter().rev().find(|pod| !pod.deleting).or(failed.last()),
-        _ => failed.iter().find(|pod| !is_retried(pod)).or(failed.first()),
+        _ if is_tried_too_often => failed.iter().rev().find(|pod| !pod.deleting).or(failed.last()),
+        _ => failed.iter().find(|pod| ends_the_job(pod)).or(failed.first()),
     };
     let Some(pod) = culprit else {
         let mut message = if message.is_empty() { "the Job failed".to_owned() } else { message.to_owned() };
         if reason == "PodFailurePolicy" && !picture.pods.iter().any(|pod| message.contains(&pod.name)) {
-            message
-                .push_str(" (that pod is gone: somebody has deleted it. A drained node would have had it made again)");
+            message.push_str(" (that pod is gone: somebody has deleted it)");
         }
         return Outcome::new(if reason.is_empty() { "JobFailed" } else { reason }, message);
     };
     let mut outcome = of_pod(pod);
     outcome.index = i32::try_from(pod.index).ok();
-    if reason == "BackoffLimitExceeded" {
+    if is_tried_too_often {
         outcome.message.push_str(" (tried again as often as backoffLimit allows)");
     }
     outcome
 }
 
-/// Whether the Job makes a pod that failed so again (`render::job`).
-fn is_retried(pod: &PodSeen) -> bool {
-    let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref()).map(|(_, exit)| exit.code);
-    let code = init.or(pod.exit.as_ref().map(|exit| exit.code));
-    match code.and_then(Category::from_code) {
-        Some(category) => category.is_retriable(),
-        None => pod.trouble.as_ref().is_some_and(|trouble| trouble.disruption),
+/// Whether the Job ends with the pod: it is not made again.
+fn ends_the_job(pod: &PodSeen) -> bool {
+    match end_of(pod, false) {
+        Some(End::Own | End::NodeFailure) if pod.index == 0 => true,
+        Some(End::NotStarted { may_help }) if pod.index == 0 => !may_help,
+        _ => restart::has_failed_by_itself(pod),
     }
+}
+
+/// A pod was taken away, and that failed the Job: the words for what was lost, and why it does not start again.
+fn taken_away(picture: &Picture) -> Option<Outcome> {
+    let (backoff_limit, max_restarts) = match picture.verdict {
+        Verdict::Valid(cluster) => (cluster.backoff_limit, cluster.max_restarts),
+        Verdict::Invalid(_) => (0, 0),
+    };
+    let scene = Scene {
+        status: picture.previous,
+        backoff_limit,
+        max_restarts,
+        on_failure: false,
+        job: picture.job,
+        last_job: None,
+        pods: picture.pods.clone(),
+        gone: picture.gone.clone(),
+        now: picture.now,
+    };
+    let gone = picture.gone.iter().map(|pod| (*pod, end_of(pod, true)));
+    let there = picture.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
+    let leads: Vec<(&PodSeen, End)> = gone.chain(there).filter_map(|(pod, end)| Some((pod, end?))).collect();
+    if let Some((lead, end)) = leads.iter().find(|(_, end)| matches!(end, End::Own | End::NodeFailure)) {
+        let lost = restart::lost_to(&scene, lead, *end)?;
+        let code = lead.exit.as_ref().map(|exit| format!("; the lead ended with exit code {}", exit.code));
+        let limit = format!("maxRestarts ({max_restarts}) allows no further start");
+        let message = format!("{}{}; {limit}", restart::told_of_follower(lost), code.unwrap_or_default());
+        let index = Some(lost.map_or(0, |lost| lost.index));
+        return Some(Outcome { index, ..Outcome::new(restart::POD_LOST, message) });
+    }
+    if picture.pods.iter().any(|pod| ends_the_job(pod)) {
+        return None;
+    }
+    let taken = leads.iter().find(|(_, end)| *end == End::Taken).map(|(lead, _)| restart::loss(lead));
+    let remembered = picture.previous.lost_pods.iter().rev().find(|lost| lost.index == 0).cloned();
+    let what = match taken.or(remembered) {
+        Some(lost) => restart::told(&lost),
+        None if leads.iter().any(|(_, end)| *end == End::Refused) => "an earlier pod of the lead was lost".to_owned(),
+        None => return None,
+    };
+    let message = format!("{what}; backoffLimit ({backoff_limit}) allows no further start");
+    Some(Outcome { index: Some(0), ..Outcome::new(restart::LEAD_LOST, message) })
 }
 
 fn has_failed(pod: &PodSeen) -> bool {
@@ -158,12 +230,21 @@ fn of_pod(pod: &PodSeen) -> Outcome {
     };
     match (&pod.trouble, &pod.exit) {
         (Some(trouble), _) => match &trouble.init {
-            Some((container, exit)) => of_exit(exit, &format!("init container {container} of {place}")),
+            Some((container, exit)) => of_init(exit, &format!("init container {container} of {place}")),
             None => Outcome::new(trouble.reason.clone(), format!("{place}: {}", trouble.message)),
         },
         (None, Some(exit)) => of_exit(exit, &place),
         (None, None) => Outcome::new("JobFailed", format!("{place} failed and left no status")),
     }
+}
+
+/// Init containers of ours run nothing of the user's: their codes are the agent's own.
+fn of_init(exit: &Exit, place: &str) -> Outcome {
+    let Some(category) = Category::from_code(exit.code).filter(|_| exit.said.is_none()) else {
+        return of_exit(exit, place);
+    };
+    let words = if exit.message.is_empty() { String::new() } else { format!(": {}", exit.message) };
+    Outcome::new(pascal(category.name()), format!("the agent in {place} gave up{words}"))
 }
 
 fn of_exit(exit: &Exit, place: &str) -> Outcome {
@@ -172,8 +253,8 @@ fn of_exit(exit: &Exit, place: &str) -> Outcome {
         false => format!("{text}: {}", exit.message),
     };
     let code = exit.code;
-    if let Some(category) = Category::from_code(code) {
-        return Outcome::new(pascal(category.name()), said(format!("the agent in {place} gave up")));
+    if let Some(told) = exit.said.as_ref().and_then(|said| of_words(said, place)) {
+        return told;
     }
     if exit.reason == "OOMKilled" {
         return Outcome::new("OOMKilled", said(format!("{place} used more memory than its limit allows")));
@@ -186,6 +267,34 @@ fn of_exit(exit: &Exit, place: &str) -> Outcome {
         return Outcome::new(exit.reason.clone(), said(format!("{place} ended with exit code {code}")));
     }
     Outcome::new("NonZeroExitCode", said(format!("{place} ended with exit code {code}")))
+}
+
+/// What the agent said of an end that was not the program's alone.
+fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
+    let words = if said.message.is_empty() { String::new() } else { format!(": {}", said.message) };
+    let before = said.program_code.filter(|code| *code != 0);
+    match said.by {
+        Ender::Agent => {
+            let reason = said.category.map_or_else(|| "AgentFailed".to_owned(), |category| pascal(category.name()));
+            Some(Outcome::new(reason, format!("the agent in {place} gave up{words}")))
+        }
+        Ender::Snippet => {
+            let name = said.snippet.as_deref().unwrap_or("of the container");
+            let of_snippet = format!("snippet {name} ended with exit code {}{words}", said.code);
+            Some(match before {
+                // Two facts, the job's first.
+                Some(code) => Outcome::new(
+                    "NonZeroExitCode",
+                    format!("the program of {place} ended with exit code {code}; after it, {of_snippet}"),
+                ),
+                None => Outcome::new("SnippetFailed", format!("{of_snippet} in {place}")),
+            })
+        }
+        Ender::Stop => {
+            Some(Outcome::new("Stopped", format!("{place} was told to stop before its program had ended{words}")))
+        }
+        Ender::Program => None,
+    }
 }
 
 /// The signal of a code as a shell gives it.

@@ -52,7 +52,8 @@ pub fn is_telling(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool
         let conditions =
             status.conditions.iter().map(|it| (it.type_.clone(), it.status.clone(), it.observed_generation));
         let MiniClusterStatus { phase, maximum_size, exit_code, reason, completion_time, .. } = status.clone();
-        (phase, maximum_size, exit_code, reason, completion_time, conditions.collect::<Vec<_>>())
+        let restarts = (status.restart_count, status.lost_pods.len());
+        (phase, maximum_size, exit_code, reason, completion_time, restarts, conditions.collect::<Vec<_>>())
     };
     essence(before) != essence(after)
 }

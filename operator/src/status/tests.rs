@@ -1,4 +1,6 @@
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use flux_shared::exit::Category;
+use flux_shared::termination::{Ender, Termination};
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::jiff::Timestamp;
 
@@ -35,11 +37,16 @@ fn ready(index: u32) -> PodSeen {
 fn ended(index: u32, code: i32, minute: u32) -> PodSeen {
     let exit = Exit {
         code,
-        signal: None,
         reason: "Error".into(),
-        message: String::new(),
         at: Some(at(&format!("2026-01-01T00:{minute:02}:00Z"))),
+        ..Exit::default()
     };
+    PodSeen { ended: true, succeeded: code == 0, exit: Some(exit), ..pod(index) }
+}
+
+/// One of which the agent says how it ended.
+fn said(index: u32, said: Termination) -> PodSeen {
+    let exit = Exit { code: said.code.into(), said: Some(said), ..Exit::default() };
     PodSeen { ended: true, exit: Some(exit), ..pod(index) }
 }
 
@@ -91,6 +98,7 @@ impl Scene {
             job: self.job.as_ref(),
             spec_hash: self.spec_hash,
             pods: self.pods.iter().collect(),
+            gone: Vec::new(),
             nodes_mount_images: false,
             obstacle: self.obstacle.as_ref(),
             disks: self.disks.clone(),
@@ -416,13 +424,56 @@ fn the_pod_that_failed_the_job_is_named_and_no_other() {
             "Signalled",
             "the lead (index 0) ended by signal 1, as a program does whose Flux instance is shut down",
         ),
-        // What was made again did not fail the Job.
+        // The agent's own codes are any program's, unless the agent says that it gave up.
         (
             "PodFailurePolicy",
-            vec![evicted.clone(), ended(0, 243, 1), ended(0, 2, 5)],
+            vec![ended(0, 243, 1)],
+            Some(0),
+            "NonZeroExitCode",
+            "the lead (index 0) ended with exit code 243",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![said(0, Termination { category: Some(Category::ViewMissing), ..Termination::new(Ender::Agent, 242) })],
+            Some(0),
+            "ViewMissing",
+            "the agent in the lead (index 0) gave up",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![said(
+                0,
+                Termination {
+                    program_code: Some(7),
+                    snippet: Some("post".into()),
+                    ..Termination::new(Ender::Snippet, 3)
+                },
+            )],
+            Some(0),
+            "NonZeroExitCode",
+            "the program of the lead (index 0) ended with exit code 7; after it, snippet post ended with exit code 3",
+        ),
+        // What was made again did not fail the Job, though it came first.
+        (
+            "PodFailurePolicy",
+            vec![evicted.clone(), ended(0, 2, 5)],
             Some(0),
             "NonZeroExitCode",
             "the lead (index 0) ended with exit code 2",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![PodSeen { deleting: true, ..ended(0, 143, 5) }],
+            Some(0),
+            "LeadLost",
+            "the lead's pod, mc-0, was taken away (Deleted: somebody has deleted it); backoffLimit (100) allows no further start",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![said(0, Termination { node_failure: true, ..Termination::new(Ender::Program, 1) })],
+            Some(0),
+            "PodLost",
+            "a follower was lost while the job ran on it; the lead ended with exit code 1; maxRestarts (0) allows no further start",
         ),
         (
             "PodFailurePolicy",
@@ -432,19 +483,20 @@ fn the_pod_that_failed_the_job_is_named_and_no_other() {
             "the agent in init container flux-view of the pod of index 1 gave up",
         ),
         (
-            "BackoffLimitExceeded",
-            vec![ended(0, 248, 1), ended(0, 243, 2)],
-            Some(0),
-            "ParentUnreachable",
-            "the agent in the lead (index 0) gave up (tried again as often as backoffLimit allows)",
+            "MaxFailedIndexesExceeded",
+            vec![ended(1, 238, 1), ended(1, 238, 2)],
+            Some(1),
+            "NonZeroExitCode",
+            "the pod of index 1 ended with exit code 238 (tried again as often as backoffLimit allows)",
         ),
+        ("LeadLost", vec![ended(0, 239, 3)], Some(0), "LeadLost", "the Job's own words"),
         ("DeadlineExceeded", vec![ended(0, 143, 3)], None, "DeadlineExceeded", "the Job's own words"),
         (
             "PodFailurePolicy",
             vec![],
             None,
             "PodFailurePolicy",
-            "the Job's own words (that pod is gone: somebody has deleted it. A drained node would have had it made again)",
+            "the Job's own words (that pod is gone: somebody has deleted it)",
         ),
         // Its end has not been seen yet.
         (

@@ -5,12 +5,17 @@
 use std::collections::BTreeSet;
 
 use flux_operator::observe::Observed;
+use flux_operator::observe::job::JobSeen;
+use flux_operator::observe::pod::{Exit, PodSeen};
 use flux_operator::render::{self, Facts, Options};
+use flux_operator::restart::{Decision, Scene, decide};
 use flux_operator::todo::{is_to_be_cleaned_up, seconds_to_live};
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
 use flux_shared::curve::Certificate;
-use flux_shared::validate::{Problem, validate};
+use flux_shared::termination::{Ender, Termination};
+use flux_shared::validate::{Problem, ValidMiniCluster, validate};
 use flux_shared::{crd, manifest};
+use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
 /// Where every leaf is tried: each kind of container is there.
@@ -187,6 +192,32 @@ fn ended() -> MiniClusterStatus {
     MiniClusterStatus { conditions: vec![is_true("JobFinished"), is_true("Complete")], ..MiniClusterStatus::default() }
 }
 
+/// How often all starts again, when a follower is lost each time.
+fn starts_after_losses(cluster: &ValidMiniCluster) -> i32 {
+    let said = Termination { node_failure: true, ..Termination::new(Ender::Program, 1) };
+    let exit = Some(Exit { code: 1, said: Some(said), ..Exit::default() });
+    let lead = PodSeen { ended: true, exit, ..PodSeen::default() };
+    let job = JobSeen::default();
+    let mut status = MiniClusterStatus::default();
+    loop {
+        let scene = Scene {
+            status: &status,
+            backoff_limit: 0,
+            max_restarts: cluster.max_restarts,
+            on_failure: false,
+            job: Some(&job),
+            last_job: None,
+            pods: vec![&lead],
+            gone: Vec::new(),
+            now: Timestamp::UNIX_EPOCH,
+        };
+        if !matches!(decide(&scene), Decision::Again { .. }) {
+            return status.max_restarts_used;
+        }
+        status.max_restarts_used += 1;
+    }
+}
+
 /// What becomes of `spec`: its objects, and how long it lives after its end.
 pub fn outcome(spec: &Value) -> Result<String, Vec<Problem>> {
     let document = json!({
@@ -204,7 +235,7 @@ pub fn outcome(spec: &Value) -> Result<String, Vec<Problem>> {
     let volumes: Vec<_> = volumes.iter().map(|made| (&made.volume, &made.claim)).collect();
     let cleans = is_to_be_cleaned_up(&manifest.spec, &ended(), &Observed::default(), "");
     let left = seconds_to_live(&manifest.spec, &ended(), "2026-01-01T00:00:01Z".parse().unwrap());
-    let restarts = cluster.max_restarts;
+    let restarts = starts_after_losses(&cluster);
     let all =
         json!([config_map, secrets, volumes, headless, services, job, elsewhere, services_pod, left, cleans, restarts]);
     Ok(all.to_string())

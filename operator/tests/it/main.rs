@@ -22,6 +22,7 @@ mod leaves;
 mod life;
 mod quiet;
 mod refuse;
+mod restarts;
 mod sdk;
 mod storage;
 mod stuck;

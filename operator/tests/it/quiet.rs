@@ -4,8 +4,9 @@ use std::time::Duration;
 
 use flux_operator::install::{NODE_PERMISSIONS, PERMISSIONS};
 use flux_shared::crd::v1alpha2::MiniCluster;
-use k8s_openapi::api::core::v1::Secret;
-use kube::api::DeleteParams;
+use k8s_openapi::api::core::v1::{Pod, Secret};
+use kube::ResourceExt;
+use kube::api::{DeleteParams, EvictParams};
 use serde_json::json;
 
 use crate::bed::{Bed, test, until};
@@ -53,6 +54,36 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
         let calls = again.calls.counted();
         assert_eq!(calls, [], "a restart writes nothing");
         again.stop().await;
+    });
+}
+
+/// ConfigMap, Secret, Job, the lead's label, one status: no call grows with the pods. The Service is shared: made once, and
+/// joined by many at a time.
+#[test]
+fn a_cluster_costs_the_same_few_writes_whatever_its_size() {
+    test("writes", async |bed| {
+        let operator = bed.operator().await;
+        let mut costs = Vec::new();
+        for size in [4, 64] {
+            operator.calls.clear();
+            let names: Vec<String> = (0..4).map(|i| format!("mc-{size}-{i}")).collect();
+            for name in &names {
+                bed.create(name, json!({ "size": size })).await.unwrap();
+            }
+            for name in &names {
+                bed.when(name, "seen with its pods", |status| status["size"] == size).await;
+            }
+            tokio::time::sleep(SETTLE * 2).await;
+            let writes: Vec<Call> = operator.calls.all().into_iter().filter(|call| !call.is_read()).collect();
+            let (shared, own): (Vec<&Call>, Vec<&Call>) = writes.iter().partition(|call| call.resource == "services");
+            let statuses = own.iter().filter(|call| call.resource == "miniclusters/status").count();
+            let others = own.len() - statuses;
+            assert_eq!(others, 4 * names.len(), "{own:#?}");
+            costs.push((statuses, shared.len()));
+        }
+        // Pods that come slowly are told of twice.
+        assert!(costs.iter().all(|(statuses, shared)| *statuses <= 2 * 4 && *shared <= 2), "{costs:?}");
+        operator.stop().await;
     });
 }
 
@@ -165,6 +196,12 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
             bed.cannot_mount(&bed.pods("mounts", 1).await[&0]).await;
             bed.when_condition("mounts", "ViewMounted", "False").await;
         }
+        // One whose lead is lost, and that may not start again.
+        bed.create("lost", json!({ "size": 1, "backoffLimit": 0 })).await.unwrap();
+        let lost = bed.pods("lost", 1).await.remove(&0).unwrap();
+        bed.api::<Pod>().evict(&lost.name_any(), &EvictParams::default()).await.unwrap();
+        bed.end_pod(&lost, 143, "Error", "").await;
+        bed.when_condition("lost", "Failed", "True").await;
         bed.create("wrong", json!({ "size": 1, "containers": [{ "image": "a", "command": "'" }] })).await.unwrap();
         bed.when("wrong", "invalid", |status| status["phase"] == "Invalid").await;
         let account = json!({ "size": 1, "pod": { "serviceAccountName": "nobody" } });

@@ -1,0 +1,299 @@
+//! What starts again, how often, and what never does: on a real API server and Job controller, with feigned kubelets.
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::{DeleteParams, EvictParams};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, condition, index, test, until};
+
+/// What the agent leaves as its termination message.
+fn said(by: &str, code: i32, more: Value) -> String {
+    let mut line = json!({ "version": 1, "by": by, "code": code });
+    line.as_object_mut().unwrap().extend(more.as_object().cloned().unwrap_or_default());
+    line.to_string()
+}
+
+/// A MiniCluster of two pods that run.
+async fn running(bed: &Bed, name: &str, spec: Value) -> (Pod, Pod) {
+    let mut spec = spec;
+    spec["size"] = json!(2);
+    bed.create(name, spec).await.unwrap();
+    run(bed, name).await
+}
+
+async fn run(bed: &Bed, name: &str) -> (Pod, Pod) {
+    let mut pods = bed.pods(name, 2).await;
+    for pod in pods.values() {
+        bed.run_pod(pod).await;
+    }
+    bed.when_condition(name, "Ready", "True").await;
+    until("the Job knows its lead", async || {
+        let is_known = |pod: &Pod| pod.labels().contains_key("job-index") && pod.metadata.deletion_timestamp.is_none();
+        bed.all_pods(name).await.iter().any(is_known).then_some(())
+    })
+    .await;
+    (pods.remove(&0).unwrap(), pods.remove(&1).unwrap())
+}
+
+async fn evict(bed: &Bed, pod: &Pod) {
+    bed.api::<Pod>().evict(&pod.name_any(), &EvictParams::default()).await.unwrap();
+}
+
+/// Plays the kubelets of a lead that is evicted, and of its follower, which leaves with it.
+async fn take_lead(bed: &Bed, lead: &Pod, follower: &Pod) {
+    evict(bed, lead).await;
+    bed.end_pod(follower, 0, "Completed", &said("program", 0, json!({}))).await;
+    bed.end_pod(lead, 143, "Error", &said("stop", 143, json!({}))).await;
+}
+
+async fn another_job(bed: &Bed, name: &str, than: &Option<String>) -> Job {
+    until("there is another Job", async || {
+        bed.reap(name).await;
+        let job = bed.api::<Job>().get_opt(name).await.unwrap();
+        job.filter(|job| job.uid() != *than)
+    })
+    .await
+}
+
+async fn finished(bed: &Bed, name: &str, type_: &str) -> Value {
+    until(&format!("{name} is {type_}"), async || {
+        bed.reap(name).await;
+        let status = serde_json::to_value(bed.get(name).await).unwrap()["status"].clone();
+        (condition(&status, type_)["status"] == "True").then_some(status)
+    })
+    .await
+}
+
+fn restarts_left(job: &Job) -> String {
+    let pod = job.spec.clone().unwrap().template.spec.unwrap();
+    pod.containers[0].command.clone().unwrap().into_iter().find(|word| word.starts_with("--restarts-left")).unwrap()
+}
+
+#[test]
+fn a_lead_that_is_taken_away_starts_anew_counted_and_bounded_and_shares_one_deadline() {
+    test("taken", async |bed| {
+        let operator = bed.operator().await;
+        let (lead, follower) = running(&bed, "mc", json!({ "backoffLimit": 1, "deadlineSeconds": 1000 })).await;
+        let first = bed.job("mc").await;
+        assert_eq!(
+            (restarts_left(&first).as_str(), first.spec.as_ref().unwrap().active_deadline_seconds),
+            ("--restarts-left=1", Some(1000))
+        );
+        let begun =
+            bed.when("mc", "begun", |status| status["startTime"].is_string()).await["status"]["startTime"].clone();
+        tokio::time::sleep(std::time::Duration::from_millis(2100)).await;
+        take_lead(&bed, &lead, &follower).await;
+        let second = another_job(&bed, "mc", &first.uid()).await;
+        assert_eq!(restarts_left(&second), "--restarts-left=0");
+        let left = second.spec.as_ref().unwrap().active_deadline_seconds.unwrap();
+        assert!((900..=998).contains(&left), "{left} s of 1000 are left");
+        let (lead, follower) = run(&bed, "mc").await;
+        let status = bed.when("mc", "counted", |status| status["restartCount"] == 1).await["status"].clone();
+        assert_eq!((&status["backoffLimitUsed"], &status["startTime"]), (&json!(1), &begun), "{status:#}");
+        let restart = &status["restarts"][0];
+        assert_eq!((&restart["reason"], &restart["jobUid"]), (&json!("LeadLost"), &json!(first.uid().unwrap())));
+        assert!(restart["message"].as_str().unwrap().contains("EvictionByEvictionAPI"), "{restart}");
+
+        take_lead(&bed, &lead, &follower).await;
+        let status = finished(&bed, "mc", "Failed").await;
+        assert_eq!((&status["reason"], &status["restartCount"]), (&json!("LeadLost"), &json!(1)), "{status:#}");
+        assert!(status["message"].as_str().unwrap().contains("backoffLimit (1)"), "{status:#}");
+        assert_eq!(bed.job("mc").await.uid(), second.uid(), "no third one");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn a_backoff_limit_of_0_means_never() {
+    test("never", async |bed| {
+        let operator = bed.operator().await;
+        let (lead, follower) = running(&bed, "mc", json!({ "backoffLimit": 0 })).await;
+        let job = bed.job("mc").await.uid();
+        take_lead(&bed, &lead, &follower).await;
+        let status = finished(&bed, "mc", "Failed").await;
+        assert_eq!((&status["reason"], &status["restartCount"]), (&json!("LeadLost"), &Value::Null), "{status:#}");
+        assert_eq!(bed.job("mc").await.uid(), job);
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn a_lead_that_fails_by_itself_never_runs_again_though_its_pod_is_evicted() {
+    test("by-itself", async |bed| {
+        let operator = bed.operator().await;
+        let (lead, _) = running(&bed, "mc", json!({})).await;
+        let job = bed.job("mc").await.uid();
+        evict(&bed, &lead).await;
+        bed.end_pod(&lead, 7, "Error", &said("program", 7, json!({}))).await;
+        let status = finished(&bed, "mc", "Failed").await;
+        assert_eq!((&status["exitCode"], &status["restartCount"]), (&json!(7), &Value::Null), "{status:#}");
+        assert_eq!(bed.job("mc").await.uid(), job);
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn a_lead_that_ends_with_the_code_of_replacement_while_the_operator_is_away_never_runs_again() {
+    test("two-three-eight", async |bed| {
+        // It never hears of its pods, so that the Job does not know its lead.
+        let operator = bed.operator().await;
+        bed.create("mc", json!({ "size": 1 })).await.unwrap();
+        bed.job("mc").await;
+        operator.stop().await;
+        let lead = bed.pods("mc", 1).await.remove(&0).unwrap();
+        let unmark = json!({ "metadata": { "labels": { "job-index": null } },
+            "status": { "conditions": [{ "type": "flux-framework.org/Lead", "status": "False" }] } });
+        bed.patch_pod_status(&lead, unmark).await;
+        bed.end_pod(&lead, 238, "Error", &said("program", 238, json!({}))).await;
+        let second = until("the Job replaces it", async || {
+            bed.all_pods("mc").await.into_iter().find(|pod| pod.uid() != lead.uid())
+        })
+        .await;
+        assert_eq!(second.annotations()["batch.kubernetes.io/job-index-failure-count"], "1");
+        let job = bed.job("mc").await.uid();
+        let again = bed.operator().await;
+        let status = finished(&bed, "mc", "Failed").await;
+        assert_eq!((&status["exitCode"], &status["restartCount"]), (&json!(238), &Value::Null), "{status:#}");
+        assert_eq!(bed.job("mc").await.uid(), job);
+        again.stop().await;
+    });
+}
+
+#[test]
+fn a_job_that_somebody_deletes_is_a_counted_start_and_bounded() {
+    test("job-deleted", async |bed| {
+        let operator = bed.operator().await;
+        running(&bed, "mc", json!({ "backoffLimit": 1 })).await;
+        let first = bed.job("mc").await.uid();
+        bed.api::<Job>().delete("mc", &DeleteParams::background()).await.unwrap();
+        let second = another_job(&bed, "mc", &first).await;
+        run(&bed, "mc").await;
+        let status = bed.when("mc", "counted", |status| status["restartCount"] == 1).await["status"].clone();
+        assert_eq!(status["restarts"][0]["reason"], "JobDeleted", "{status:#}");
+        assert_eq!(restarts_left(&second), "--restarts-left=0");
+        bed.api::<Job>().delete("mc", &DeleteParams::foreground()).await.unwrap();
+        let status = finished(&bed, "mc", "Failed").await;
+        assert_eq!((&status["reason"], &status["restartCount"]), (&json!("JobDeleted"), &json!(1)), "{status:#}");
+        assert!(bed.api::<Job>().get_opt("mc").await.unwrap().is_none());
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn a_job_that_lost_a_follower_is_told_as_such_and_starts_again_within_max_restarts() {
+    test("pod-lost", async |bed| {
+        let operator = bed.operator().await;
+        for (name, max_restarts) in [("once", 1), ("never", 0)] {
+            let (lead, follower) = running(&bed, name, json!({ "maxRestarts": max_restarts })).await;
+            let first = bed.job(name).await.uid();
+            evict(&bed, &follower).await;
+            bed.when(name, "told of the loss", |status| status["lostPods"][0]["index"] == 1).await;
+            bed.end_pod(&follower, 238, "Error", &said("stop", 238, json!({}))).await;
+            bed.end_pod(&lead, 1, "Error", &said("program", 1, json!({ "programCode": 1, "nodeFailure": true }))).await;
+            if max_restarts == 0 {
+                let status = finished(&bed, name, "Failed").await;
+                assert_eq!((&status["reason"], &status["exitCode"]), (&json!("PodLost"), &json!(1)), "{status:#}");
+                let message = status["message"].as_str().unwrap();
+                for words in [follower.name_any().as_str(), "EvictionByEvictionAPI", "exit code 1"] {
+                    assert!(message.contains(words), "{message}");
+                }
+                assert_eq!(status["failedIndex"], 1);
+                continue;
+            }
+            another_job(&bed, name, &first).await;
+            let status = bed.when(name, "counted", |status| status["restartCount"] == 1).await["status"].clone();
+            assert_eq!(
+                (&status["maxRestartsUsed"], &status["backoffLimitUsed"]),
+                (&json!(1), &Value::Null),
+                "{status:#}"
+            );
+            assert_eq!(status["restarts"][0]["reason"], "PodLost");
+            let (lead, _) = run(&bed, name).await;
+            bed.end_pod(&lead, 0, "Completed", &said("program", 0, json!({}))).await;
+            let status = finished(&bed, name, "Complete").await;
+            assert_eq!((&status["exitCode"], &status["restartCount"]), (&json!(0), &json!(1)), "{status:#}");
+        }
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn an_operator_that_is_killed_at_any_call_counts_a_start_once_and_makes_it_once() {
+    test("killed-anew", async |bed| {
+        for round in 0..20 {
+            let name = format!("mc-{round}");
+            let first = bed.operator().await;
+            let (lead, follower) = running(&bed, &name, json!({ "backoffLimit": 5 })).await;
+            let job = bed.job(&name).await.uid();
+            first.stop().await;
+            take_lead(&bed, &lead, &follower).await;
+            let victim = bed.operator_that_dies(round).await;
+            let is_done = async || {
+                bed.reap(&name).await;
+                let there = bed.api::<Job>().get_opt(&name).await.unwrap()?;
+                let status = serde_json::to_value(bed.get(&name).await).unwrap()["status"].clone();
+                (there.uid() != job && status["jobUid"] == json!(there.uid())).then_some(())
+            };
+            let was_done = until("it is killed, or done", async || {
+                if victim.is_dead() {
+                    return Some(false);
+                }
+                is_done().await.map(|()| true)
+            })
+            .await;
+            drop(victim);
+            let second = bed.operator().await;
+            until(&format!("it is done after call {round}"), is_done).await;
+            let status = bed.when(&name, "counted", |status| status["restartCount"] == 1).await["status"].clone();
+            assert_eq!((&status["backoffLimitUsed"], status["restarts"].as_array().unwrap().len()), (&json!(1), 1));
+            assert_eq!(restarts_left(&bed.job(&name).await), "--restarts-left=4");
+            second.stop().await;
+            bed.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await.unwrap();
+            if was_done {
+                assert!(round >= 4, "it was killed {round} times only");
+                return;
+            }
+        }
+        panic!("it makes too many calls");
+    });
+}
+
+#[test]
+fn a_suspended_start_is_counted_and_uses_nothing_up() {
+    test("suspended", async |bed| {
+        let operator = bed.operator().await;
+        running(&bed, "mc", json!({ "suspend": false, "backoffLimit": 0 })).await;
+        bed.patch::<MiniCluster>("mc", json!({ "spec": { "suspend": true } })).await.unwrap();
+        until("its pods go", async || {
+            bed.reap("mc").await;
+            bed.all_pods("mc").await.is_empty().then_some(())
+        })
+        .await;
+        let status = bed.when_condition("mc", "Suspended", "True").await["status"].clone();
+        assert_eq!((&status["restartCount"], &status["restarts"][0]["reason"]), (&json!(1), &json!("Suspended")));
+        bed.patch::<MiniCluster>("mc", json!({ "spec": { "suspend": false } })).await.unwrap();
+        run(&bed, "mc").await;
+        let status = serde_json::to_value(bed.get("mc").await).unwrap()["status"].clone();
+        assert_eq!((&status["restartCount"], &status["backoffLimitUsed"]), (&json!(1), &Value::Null), "{status:#}");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn a_resize_does_not_suspend_again_what_somebody_has_resumed() {
+    test("resumed", async |bed| {
+        let operator = bed.operator().await;
+        bed.create("mc", json!({ "size": 1, "maxSize": 3, "suspend": true })).await.unwrap();
+        bed.when_condition("mc", "Suspended", "True").await;
+        bed.patch::<Job>("mc", json!({ "spec": { "suspend": false } })).await.unwrap();
+        bed.pods("mc", 1).await;
+        bed.patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } })).await.unwrap();
+        let pods = bed.pods("mc", 3).await;
+        assert_eq!(pods.values().map(index).max(), Some(2));
+        assert_eq!(bed.job("mc").await.spec.unwrap().suspend, Some(false));
+        operator.stop().await;
+    });
+}
