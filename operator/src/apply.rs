@@ -99,17 +99,21 @@ impl Writer {
 
     /// Makes everything of a MiniCluster that is not there yet; the Job last, when it can run.
     pub async fn create_all(&self, index: &Index, objects: &Objects, member: &Member) -> Result<(), ApplyError> {
-        let Objects { config_map, secrets, volumes, headless, services, job, services_pod } = objects;
+        let Objects { config_map, secrets, volumes, network_policy, headless, services, job, services_pod } = objects;
         let key = Key::of(&job.metadata);
         let service = Key::of(&headless.metadata);
         let (config_map, secrets, headless) = tokio::join!(
             self.config_map(config_map, &member.uid),
-            self.secrets(secrets, &member.uid),
+            self.secrets(secrets),
             self.headless.ensure(self, index, &service, member),
         );
         config_map?;
         secrets?;
         headless?;
+        // Before there are brokers to be reached.
+        if let Some(policy) = network_policy {
+            self.create(policy, &member.uid).await?;
+        }
         for service in services {
             self.service(index, service, &member.uid).await?;
         }
@@ -146,9 +150,17 @@ impl Writer {
         }
     }
 
-    async fn secrets(&self, secrets: &[HiddenSecret], owner: &str) -> Result<(), ApplyError> {
+    async fn secrets(&self, secrets: &[HiddenSecret]) -> Result<(), ApplyError> {
         for secret in secrets {
-            self.create::<Secret>(secret.expose(), owner).await?;
+            let secret = secret.expose();
+            let (api, name): (Api<Secret>, _) =
+                (Api::namespaced(self.client.clone(), &secret.namespace().unwrap_or_default()), secret.name_any());
+            match api.create(&post(), secret).await {
+                Ok(_) => {}
+                // Its name holds the MiniCluster's uid: it is the one that we made before. No Secret is ever read.
+                Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {}
+                Err(error) => return Err(sorted::<Secret>("create", &name, error)),
+            }
         }
         Ok(())
     }

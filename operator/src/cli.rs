@@ -34,6 +34,8 @@ struct Cli {
 enum Command {
     /// Watch MiniClusters and make them run
     Run(Box<Run>),
+    /// Convert MiniClusters between v1alpha1 and v1alpha2 for the API server
+    Webhook(Box<Webhook>),
     /// Print the CustomResourceDefinition
     Crd(install::Definition),
     /// Print everything that an installation needs, as one YAML stream
@@ -75,13 +77,23 @@ struct Run {
     #[arg(long, env = "HEALTH_ADDRESS", value_name = "ADDRESS:PORT")]
     health: Option<std::net::SocketAddr>,
     #[command(flatten)]
-    webhook: webhook::Settings,
-    #[command(flatten)]
     choices: Choices,
 }
 
 #[derive(Debug, Args)]
+struct Webhook {
+    /// What to log, in the syntax of tracing's filters
+    #[arg(long, env = "FLUX_OPERATOR_LOG", default_value = "info")]
+    log: String,
+    #[command(flatten)]
+    settings: webhook::Settings,
+}
+
+#[derive(Debug, Args)]
 struct Choices {
+    /// Give each MiniCluster a NetworkPolicy: its brokers are reached from its own pods alone
+    #[arg(long, env = "FLUX_MINICLUSTER_NETWORK_POLICY")]
+    minicluster_network_policy: bool,
     /// Image of the agent
     #[arg(long, env = "FLUX_AGENT_IMAGE", default_value = render::DEFAULT_AGENT_IMAGE)]
     agent_image: String,
@@ -100,8 +112,8 @@ struct Choices {
 
 impl From<Choices> for Options {
     fn from(choices: Choices) -> Options {
-        let Choices { agent_image, view_image, restful_repository, view_source } = choices;
-        Options { agent_image, view_image, restful_repository, view_source }
+        let Choices { minicluster_network_policy, agent_image, view_image, restful_repository, view_source } = choices;
+        Options { agent_image, view_image, restful_repository, view_source, network_policy: minicluster_network_policy }
     }
 }
 
@@ -159,6 +171,7 @@ pub fn main() -> ExitCode {
 fn answer(command: Command) -> Result<(), CliError> {
     let text = match command {
         Command::Run(run) => return serve(*run),
+        Command::Webhook(webhook) => return convert(*webhook),
         Command::Crd(definition) => install::crd_of(&definition)?,
         Command::Migrate(how) if how.manifests => install::migration(&how)?,
         Command::Migrate(_) => block_on(async { Ok(migrate::migrate(connect(Arc::default()).await?).await?) })?,
@@ -209,12 +222,15 @@ fn cluster(file: &Path) -> Result<ValidMiniCluster, CliError> {
 
 /// Every object, in the order in which they are made.
 fn to_yaml(objects: &Objects) -> Result<String, YamlError> {
-    let Objects { config_map, secrets, volumes, headless, services, job, services_pod } = objects;
+    let Objects { config_map, secrets, volumes, network_policy, headless, services, job, services_pod } = objects;
     let mut documents = vec![yaml::document(config_map)?];
     for secret in secrets {
         documents.push(yaml::document(&secret.redacted())?);
     }
     documents.push(yaml::document(headless)?);
+    if let Some(policy) = network_policy {
+        documents.push(yaml::document(policy)?);
+    }
     for made in volumes {
         documents.extend([yaml::document(&made.volume)?, yaml::document(&made.claim)?]);
     }
@@ -237,28 +253,38 @@ fn serve(run: Run) -> Result<(), CliError> {
         identity: run.identity,
         duration: Duration::from_secs(run.lease_seconds.into()),
     });
-    let gate = webhook::Gate::of(&run.webhook);
     let settings = controller::Settings {
         namespace: run.namespace,
         options: run.choices.into(),
         candidate,
         health: run.health,
         metrics: metrics.clone(),
-        gate: gate.clone(),
     };
     block_on(async {
         let client = connect(metrics).await?;
-        let mut terminate = signal(SignalKind::terminate()).map_err(CliError::Runtime)?;
-        let mut interrupt = signal(SignalKind::interrupt()).map_err(CliError::Runtime)?;
-        let stop = async move {
-            tokio::select! {
-                _ = terminate.recv() => {}
-                _ = interrupt.recv() => {}
-            }
+        Ok(controller::run(client, settings, told_to_stop()?).await?)
+    })
+}
+
+/// Converts until a signal to end, and a little longer.
+fn convert(webhook: Webhook) -> Result<(), CliError> {
+    telemetry::start(&webhook.log);
+    block_on(async {
+        let client = match webhook.settings.directory {
+            Some(_) => None,
+            None => Some(connect(Arc::default()).await?),
         };
+        Ok(webhook::run(client, webhook.settings, told_to_stop()?).await?)
+    })
+}
+
+fn told_to_stop() -> Result<impl Future<Output = ()>, CliError> {
+    let mut terminate = signal(SignalKind::terminate()).map_err(CliError::Runtime)?;
+    let mut interrupt = signal(SignalKind::interrupt()).map_err(CliError::Runtime)?;
+    Ok(async move {
         tokio::select! {
-            result = webhook::run(client.clone(), run.webhook, gate) => Ok(result?),
-            result = controller::run(client, settings, stop) => Ok(result?),
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
         }
     })
 }

@@ -16,7 +16,8 @@ use crate::observe::{Index, Key};
 use crate::precedence::Precedence;
 use crate::reconcile::ReconcileError;
 use crate::render::Options;
-use crate::stuck::Look;
+use crate::stuck::{Look, Turns};
+use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
@@ -30,6 +31,13 @@ const FIRST_STATUS: Duration = Duration::from_secs(5);
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// The longest pause when the API server could not do it, which it may any moment.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(30);
+
+/// Memory for what is made of large specs at the same time, and how many times its size one takes: parsed, checked, rendered,
+/// sent and answered.
+const ROOM: usize = 64 << 20;
+const TIMES: usize = 16;
+/// What one permit is for.
+const UNIT: usize = 64 << 10;
 
 /// What all reconciles share.
 #[derive(Debug)]
@@ -46,6 +54,8 @@ pub struct Context {
     written_at: Mutex<HashMap<String, Instant>>,
     /// What waits without a word, by the MiniCluster's uid.
     looks: Mutex<HashMap<String, Look>>,
+    turns: Mutex<Turns>,
+    room: Semaphore,
     /// Failures in a row.
     failures: Mutex<HashMap<Key, u32>>,
 }
@@ -62,6 +72,8 @@ impl Context {
             written: Mutex::default(),
             written_at: Mutex::default(),
             looks: Mutex::default(),
+            turns: Mutex::default(),
+            room: Semaphore::new(ROOM / UNIT),
             failures: Mutex::default(),
         }
     }
@@ -112,14 +124,29 @@ impl Context {
         self.looks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that `object` waits without a word. Whether it is time to look why.
-    pub fn waits(&self, uid: &str, object: &str, at_once: bool, now: Instant) -> bool {
+    /// Room for what is made of a spec of so many bytes, as soon as there is some.
+    pub async fn room_for(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
+        let permits = bytes.saturating_mul(TIMES).min(ROOM).div_ceil(UNIT);
+        // Nobody closes it.
+        self.room.acquire_many(u32::try_from(permits).unwrap_or(u32::MAX)).await.ok()
+    }
+
+    /// Notes that `object` waits without a word. Whether it is time to look why: its own time, and its turn.
+    pub fn waits(&self, namespace: &str, uid: &str, object: &str, at_once: bool, now: Instant) -> bool {
         let mut looks = self.looks();
         let look = looks.entry(uid.to_owned()).or_insert_with(|| Look::new(object, at_once, now));
         if !look.is_about(object) {
             *look = Look::new(object, false, now);
         }
-        look.is_due(now)
+        if !look.is_time(now) {
+            return false;
+        }
+        let turn = self.turns.lock().unwrap_or_else(PoisonError::into_inner).turn(namespace, look.has_turn, now);
+        match turn {
+            Some(later) => look.waits_for_turn(later),
+            None => look.is_looked_at(now),
+        }
+        turn.is_none()
     }
 
     /// Nothing waits without a word.
@@ -156,7 +183,8 @@ impl Context {
     pub fn pause(&self, key: &Key, error: &ReconcileError) -> Duration {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         let count = failures.entry(key.clone()).or_default();
-        let longest = if error.obstacle().is_some() { LONGEST_PAUSE } else { LONGEST_OUTAGE };
+        let is_outage = error.obstacle().is_none() && !matches!(error, ReconcileError::Panicked(_));
+        let longest = if is_outage { LONGEST_OUTAGE } else { LONGEST_PAUSE };
         let pause = FIRST_PAUSE.saturating_mul(1 << (*count).min(16)).min(longest).max(error.asked_to_wait());
         *count += 1;
         let mut hasher = DefaultHasher::new();

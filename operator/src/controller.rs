@@ -28,17 +28,17 @@ use crate::apply::Writer;
 use crate::apply::storage::Orphan;
 use crate::chores;
 use crate::context::Context;
-use crate::fetch::Cluster;
 use crate::fetch::warning::Reader;
+use crate::fetch::{self, Cluster};
 use crate::lease::Candidate;
 use crate::metrics::{Metrics, Outcome};
 use crate::observe::{Key, Unlabelled};
-use crate::reconcile::{ReconcileError, is_first, reconcile};
+use crate::panics;
+use crate::reconcile::{ReconcileError, is_first, reconcile, tell_of_panic};
 use crate::render::Options;
 use crate::server;
 use crate::version;
 use crate::watch::{self, KINDS, Outlets, Wake};
-use crate::webhook::Gate;
 
 /// How long news about the same MiniCluster is collected.
 const BURST: Duration = Duration::from_millis(100);
@@ -60,8 +60,6 @@ pub struct Settings {
     /// Where /healthz, /readyz and /metrics are served. None: nowhere.
     pub health: Option<SocketAddr>,
     pub metrics: Arc<Metrics>,
-    /// Readiness waits for it.
-    pub gate: Gate,
 }
 
 /// Why the controller ended before it was told to.
@@ -79,7 +77,7 @@ pub enum ControllerError {
 
 /// Serves until `stop` resolves; reconciles that have begun are finished.
 pub async fn run(client: Client, settings: Settings, stop: impl Future<Output = ()>) -> Result<(), ControllerError> {
-    let health = Health::new(settings.metrics.clone(), settings.gate.clone());
+    let health = Health::new(settings.metrics.clone());
     let listener = match settings.health {
         None => None,
         Some(address) => {
@@ -193,14 +191,13 @@ async fn control(
 /// What the health server tells of this process.
 struct Health {
     metrics: Arc<Metrics>,
-    gate: Gate,
     waits: AtomicBool,
     serving: OnceLock<(Store<Cluster>, signal::Receiver<usize>)>,
 }
 
 impl Health {
-    fn new(metrics: Arc<Metrics>, gate: Gate) -> Health {
-        Health { metrics, gate, waits: AtomicBool::new(false), serving: OnceLock::new() }
+    fn new(metrics: Arc<Metrics>) -> Health {
+        Health { metrics, waits: AtomicBool::new(false), serving: OnceLock::new() }
     }
 
     fn waits(&self, waits: bool) {
@@ -216,7 +213,7 @@ impl Health {
 impl server::Answers for Health {
     fn is_ready(&self) -> bool {
         let synced = self.serving.get().is_some_and(|(_, synced)| *synced.borrow() >= KINDS);
-        self.gate.is_open() && (synced || self.waits.load(Ordering::Relaxed))
+        synced || self.waits.load(Ordering::Relaxed)
     }
 
     fn metrics(&self) -> String {
@@ -242,26 +239,42 @@ async fn reconciles(
         let id = number.fetch_add(1, Ordering::Relaxed);
         let places = places.clone();
         let timed = async move {
-            let first = is_first(&cluster, &context).then(|| context.precedence.first());
-            if first.is_none() {
+            let large = fetch::left_out(&cluster);
+            let first = (large.is_none() && is_first(&cluster, &context)).then(|| context.precedence.first());
+            if first.is_none() && large.is_none() {
                 context.precedence.after_first().await;
             }
+            // A few large ones at the same time, and never a small one behind them.
+            let room = match large {
+                Some(size) => context.room_for(size).await,
+                None => None,
+            };
             // Nobody closes it.
             let place = places.acquire().await;
             let begin = Instant::now();
             // Boxed now and not before: thousands may wait for a place.
-            let mut work = reconcile(cluster, context.clone()).boxed();
+            let mut work = panics::caught(whole_and_reconcile(cluster.clone(), context.clone())).boxed();
             let in_time = tokio::time::timeout(PLACE, &mut work).await;
             drop((place, first));
             let result = match in_time {
                 Ok(result) => result,
                 Err(_) => work.await,
             };
+            let result = match result {
+                Ok(result) => result,
+                Err(panicked) => {
+                    // It may panic as well.
+                    let _ = panics::caught(tell_of_panic(&cluster, &context, &panicked)).await;
+                    Err(panicked.into())
+                }
+            };
             let outcome = match &result {
                 Ok(_) => Outcome::Success,
                 Err(error) if error.obstacle().is_some() => Outcome::Obstacle,
+                Err(ReconcileError::Panicked(_)) => Outcome::Panic,
                 Err(_) => Outcome::Error,
             };
+            drop(room);
             context.metrics.reconciled(outcome, begin.elapsed());
             result
         };
@@ -283,6 +296,20 @@ async fn reconciles(
     results.for_each(log).await;
 }
 
+/// Reconciles the whole of a MiniCluster, which may not be kept.
+async fn whole_and_reconcile(cluster: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
+    if fetch::left_out(&cluster).is_none() {
+        return reconcile(cluster, context).await;
+    }
+    let metadata = kube::Resource::meta(&*cluster);
+    let whole = context.reader.cluster(&Key::of(metadata), metadata.uid.as_deref()).await;
+    match whole.map_err(ReconcileError::Cluster)? {
+        Some(whole) => reconcile(Arc::new(whole), context).await,
+        // Gone: the watch will say so.
+        None => Ok(Action::await_change()),
+    }
+}
+
 /// A task that ends with its future. kube's controller looks at all reconciles that have begun whenever one of them moves,
 /// and whoever waits in one task is looked at with all others there: with thousands, a fifth of all work. To look at a task is
 /// cheap.
@@ -291,7 +318,7 @@ fn on_its_own<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static)
     async {
         match task.await {
             Ok(result) => result,
-            // It has panicked: nobody else cancels it.
+            // It has panicked, outside of what is caught: nobody else cancels it.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }

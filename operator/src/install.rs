@@ -5,26 +5,29 @@ use flux_shared::crd::definition::{Conversion, WebhookClient};
 use flux_shared::validate::ViewSource;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::Deployment;
-use k8s_openapi::api::core::v1::{Namespace, Service, ServiceAccount};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
 use serde_json::{Value, json};
 
-use crate::webhook;
 use crate::yaml::{self, YamlError};
 
 mod migration;
+mod network;
+mod people;
 mod permissions;
+mod webhook;
 
 pub use migration::{MIGRATION, MIGRATION_PERMISSIONS, Migration, migration};
 pub use permissions::{
-    NODE_PERMISSIONS, OWN_PERMISSIONS, PERMISSIONS, Permission, STORAGE_PERMISSIONS, VOLUME_PERMISSIONS,
-    WEBHOOK_OWN_PERMISSIONS, WEBHOOK_PERMISSIONS,
+    NETWORK_PERMISSIONS, NODE_PERMISSIONS, OWN_PERMISSIONS, PERMISSIONS, Permission, STORAGE_PERMISSIONS,
+    VOLUME_PERMISSIONS, WEBHOOK_OWN_PERMISSIONS, WEBHOOK_PERMISSIONS,
 };
 
 /// The name of the operator's own objects.
 pub const NAME: &str = "flux-operator";
+/// With what the names of objects begin that are in no namespace: FluxCD's operator is called flux-operator, too.
+const PREFIX: &str = "flux-framework-";
 /// The name of the policy on `spec.volumes`.
-const VOLUMES_POLICY: &str = "flux-operator-volumes";
+const VOLUMES_POLICY: &str = "flux-framework-flux-operator-volumes";
 /// Where the operator's pod tells of its health.
 const HEALTH_PORT: u16 = 8080;
 /// The port of the webhook's Service.
@@ -60,6 +63,22 @@ pub struct Settings {
     /// Leave out the CustomResourceDefinition and the Namespace, which an administrator or another installation has made
     #[arg(long)]
     pub without_crd: bool,
+    /// Serve v1alpha2 alone: no conversion webhook, with its pods, Secret and permissions
+    #[arg(long)]
+    pub without_v1alpha1: bool,
+    /// Let cert-manager, which is there already, make the conversion webhook's certificate
+    #[arg(long, conflicts_with_all = ["without_v1alpha1", "namespaced"])]
+    pub cert_manager: bool,
+    /// Give each MiniCluster a NetworkPolicy: its brokers (port 8050) are reached from its own pods alone
+    #[arg(long)]
+    pub minicluster_network_policy: bool,
+}
+
+impl Settings {
+    /// The webhook's authorities stand in an object of the whole cluster.
+    fn converts(&self) -> bool {
+        !self.namespaced && !self.without_v1alpha1
+    }
 }
 
 /// Which CustomResourceDefinition.
@@ -71,6 +90,9 @@ pub struct Definition {
     /// v1alpha2 alone: nothing converts, so v1alpha1 is not served
     #[arg(long)]
     pub without_conversion: bool,
+    /// Let cert-manager write who may sign the webhook's certificate
+    #[arg(long, conflicts_with = "without_conversion")]
+    pub cert_manager: bool,
 }
 
 /// Why the installation could not be written: a defect.
@@ -86,7 +108,7 @@ pub enum InstallError {
 
 /// The CustomResourceDefinition that is shipped, as YAML.
 pub fn crd() -> Result<String, InstallError> {
-    crd_of(&Definition { namespace: NAME.into(), without_conversion: false })
+    crd_of(&Definition { namespace: NAME.into(), without_conversion: false, cert_manager: false })
 }
 
 /// The CustomResourceDefinition as YAML.
@@ -96,14 +118,18 @@ pub fn crd_of(definition: &Definition) -> Result<String, InstallError> {
         false => Conversion::Webhook {
             client: WebhookClient::Service {
                 namespace: definition.namespace.clone(),
-                name: webhook::NAME.into(),
-                path: webhook::PATH.into(),
+                name: crate::webhook::NAME.into(),
+                path: crate::webhook::PATH.into(),
                 port: WEBHOOK_SERVICE_PORT,
             },
             ca_bundle: Vec::new(),
         },
     };
-    Ok(yaml::document(&flux_shared::crd::definition::definition(&conversion)?)?)
+    let mut document = flux_shared::crd::definition::definition(&conversion)?;
+    if definition.cert_manager {
+        document.metadata.annotations.get_or_insert_default().extend([webhook::inject_from(&definition.namespace)]);
+    }
+    Ok(yaml::document(&document)?)
 }
 
 /// Everything, in the order in which it can be applied.
@@ -122,37 +148,43 @@ pub fn manifests(settings: &Settings) -> Result<String, InstallError> {
     let scope = settings.namespaced.then_some(settings.namespace.as_str());
     let own = Some(settings.namespace.as_str());
     let operator = Who { account: NAME, namespace: &settings.namespace };
-    // The webhook's authorities stand in an object of the whole cluster, and PersistentVolumes are in no namespace.
-    let converts = !settings.namespaced;
-    let definition = Definition { namespace: settings.namespace.clone(), without_conversion: !converts };
+    let definition = Definition {
+        namespace: settings.namespace.clone(),
+        without_conversion: !settings.converts(),
+        cert_manager: settings.cert_manager,
+    };
+    let network = if settings.minicluster_network_policy { NETWORK_PERMISSIONS } else { &[] };
     let mut documents = match settings.without_crd {
         true => Vec::new(),
         false => vec![yaml::document(&namespace)?, crd_of(&definition)?],
     };
     documents.extend([
         yaml::document(&account)?,
-        role(NAME, scope, &[PERMISSIONS, STORAGE_PERMISSIONS].concat()),
+        role(NAME, scope, &[PERMISSIONS, STORAGE_PERMISSIONS, network].concat()),
         binding(NAME, scope, operator),
         role("flux-operator-leader", own, OWN_PERMISSIONS),
         binding("flux-operator-leader", own, operator),
     ]);
-    if converts {
+    // Nodes and PersistentVolumes are in no namespace.
+    if !settings.namespaced {
+        documents.extend(people::roles());
         documents.extend([
             role("flux-operator-volumes", None, VOLUME_PERMISSIONS),
             binding("flux-operator-volumes", None, operator),
             role("flux-operator-nodes", None, NODE_PERMISSIONS),
             binding("flux-operator-nodes", None, operator),
-            role(webhook::NAME, None, WEBHOOK_PERMISSIONS),
-            binding(webhook::NAME, None, operator),
-            role(webhook::NAME, own, WEBHOOK_OWN_PERMISSIONS),
-            binding(webhook::NAME, own, operator),
             yaml::document(&volumes_policy()?)?,
             yaml::document(&volumes_policy_binding()?)?,
-            yaml::document(&webhook_service(settings)?)?,
-            yaml::document(&disruption_budget(settings)?)?,
         ]);
     }
-    documents.push(yaml::document(&deployment(settings)?)?);
+    documents.extend([
+        yaml::document(&network::of_operator(&settings.namespace)?)?,
+        yaml::document(&deployment(settings)?)?,
+    ]);
+    if settings.converts() {
+        documents.push(yaml::document(&network::of_webhook(&settings.namespace)?)?);
+        documents.extend(webhook::manifests(settings)?);
+    }
     Ok(yaml::stream(documents))
 }
 
@@ -198,33 +230,23 @@ fn operator_labels() -> Value {
     json!({ "app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "operator" })
 }
 
-/// Where the API server finds the webhook.
-fn webhook_service(settings: &Settings) -> Result<Service, InstallError> {
-    let value = json!({
-        "metadata": { "name": webhook::NAME, "namespace": settings.namespace, "labels": operator_labels() },
-        "spec": {
-            "selector": operator_labels(),
-            "ports": [{ "name": "webhook", "port": WEBHOOK_SERVICE_PORT, "targetPort": "webhook" }],
-        },
-    });
-    serde_json::from_value(value).map_err(|e| InstallError::Object("Service", e))
-}
-
-/// One replica stays while nodes are drained: v1alpha1 cannot be read without.
-fn disruption_budget(settings: &Settings) -> Result<PodDisruptionBudget, InstallError> {
-    let value = json!({
-        "metadata": { "name": NAME, "namespace": settings.namespace, "labels": operator_labels() },
-        "spec": { "minAvailable": 1, "selector": { "matchLabels": operator_labels() } },
-    });
-    serde_json::from_value(value).map_err(|e| InstallError::Object("PodDisruptionBudget", e))
-}
-
 /// A Role of a namespace, or a ClusterRole, with its reasons as comments: text, since no object holds comments.
 fn role(name: &str, namespace: Option<&str>, permissions: &[Permission]) -> String {
+    role_with_labels(name, namespace, "", permissions)
+}
+
+/// The name of an object that may be in no namespace.
+fn unique(name: &str, namespace: Option<&str>) -> String {
+    format!("{}{name}", if namespace.is_some() { "" } else { PREFIX })
+}
+
+fn role_with_labels(name: &str, namespace: Option<&str>, labels: &str, permissions: &[Permission]) -> String {
+    let name = unique(name, namespace);
     let kind = if namespace.is_some() { "Role" } else { "ClusterRole" };
     let place = namespace.map(|namespace| format!("  namespace: {namespace}\n")).unwrap_or_default();
-    let mut text =
-        format!("apiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n  name: {name}\n{place}rules:\n");
+    let mut text = format!(
+        "apiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n  name: {name}\n{place}{labels}rules:\n"
+    );
     for Permission { group, resource, names, verbs, reason } in permissions {
         let verbs = verbs.join(", ");
         let names = match names.is_empty() {
@@ -247,6 +269,7 @@ struct Who<'a> {
 
 fn binding(name: &str, namespace: Option<&str>, who: Who) -> String {
     let Who { account, namespace: account_namespace } = who;
+    let name = unique(name, namespace);
     let prefix = if namespace.is_some() { "" } else { "Cluster" };
     let place = namespace.map(|namespace| format!("  namespace: {namespace}\n")).unwrap_or_default();
     format!(
@@ -266,11 +289,18 @@ fn without_privilege() -> Value {
     json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] }, "readOnlyRootFilesystem": true })
 }
 
-/// Pods of the scratch image, under the "restricted" Pod Security Standard. One leads; all convert, so there are two, on
-/// different nodes if possible.
+/// On different nodes, if possible.
+fn spread(labels: &Value) -> Value {
+    json!({ "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
+        "weight": 100,
+        "podAffinityTerm": { "topologyKey": "kubernetes.io/hostname", "labelSelector": { "matchLabels": labels } },
+    }] } })
+}
+
+/// Pods of the scratch image, under the "restricted" Pod Security Standard. One leads, and where all namespaces are served
+/// another one waits.
 fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
     let labels = operator_labels();
-    let converts = !settings.namespaced;
     let mut args = vec!["run".to_owned()];
     if settings.namespaced {
         args.push(format!("--namespace={}", settings.namespace));
@@ -278,7 +308,7 @@ fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
     let mut value = json!({
         "metadata": { "name": NAME, "namespace": settings.namespace, "labels": labels },
         "spec": {
-            "replicas": if converts { 2 } else { 1 },
+            "replicas": if settings.namespaced { 1 } else { 2 },
             "strategy": { "rollingUpdate": { "maxUnavailable": 0, "maxSurge": 1 } },
             "selector": { "matchLabels": labels },
             "template": {
@@ -300,7 +330,7 @@ fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
                             "timeoutSeconds": 5,
                         },
                         "env": [
-                            { "name": "HEALTH_ADDRESS", "value": format!("0.0.0.0:{HEALTH_PORT}") },
+                            { "name": "HEALTH_ADDRESS", "value": format!("[::]:{HEALTH_PORT}") },
                             { "name": "POD_NAME", "valueFrom": { "fieldRef": { "fieldPath": "metadata.name" } } },
                             { "name": "LEASE_NAMESPACE", "value": settings.namespace },
                             { "name": "FLUX_AGENT_IMAGE", "value": settings.agent_image },
@@ -319,25 +349,14 @@ fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
             },
         },
     });
-    if converts {
-        let pod = &mut value["spec"]["template"]["spec"];
-        pod["affinity"] = json!({ "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
-            "weight": 100,
-            "podAffinityTerm": {
-                "topologyKey": "kubernetes.io/hostname",
-                "labelSelector": { "matchLabels": labels },
-            },
-        }] } });
-        let container = &mut pod["containers"][0];
-        for (list, entry) in [
-            ("ports", json!({ "name": "webhook", "containerPort": webhook::PORT })),
-            ("env", json!({ "name": "FLUX_OPERATOR_WEBHOOK", "value": format!("0.0.0.0:{}", webhook::PORT) })),
-            ("env", json!({ "name": "POD_NAMESPACE", "value": settings.namespace })),
-        ] {
-            if let Some(list) = container[list].as_array_mut() {
-                list.push(entry);
-            }
-        }
+    let pod = &mut value["spec"]["template"]["spec"];
+    if !settings.namespaced {
+        pod["affinity"] = spread(&labels);
+    }
+    if settings.minicluster_network_policy
+        && let Some(variables) = pod["containers"][0]["env"].as_array_mut()
+    {
+        variables.push(json!({ "name": "FLUX_MINICLUSTER_NETWORK_POLICY", "value": "true" }));
     }
     serde_json::from_value(value).map_err(|e| InstallError::Object("Deployment", e))
 }

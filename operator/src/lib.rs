@@ -19,6 +19,7 @@ pub mod metrics;
 pub mod migrate;
 pub mod notice;
 pub mod observe;
+pub mod panics;
 pub mod precedence;
 pub mod reconcile;
 pub mod render;

@@ -34,12 +34,14 @@ pub enum Outcome {
     /// Only a change by somebody helps.
     Obstacle,
     Error,
+    /// A defect of ours.
+    Panic,
 }
 
 /// What is counted.
 #[derive(Debug, Default)]
 pub struct Metrics {
-    reconciles: [AtomicU64; 3],
+    reconciles: [AtomicU64; 4],
     duration: Histogram,
     time_to_ready: Histogram,
     /// By verb, resource and class of the answer.
@@ -134,7 +136,7 @@ impl Metrics {
 
     fn write<'a>(&self, out: &mut String, phases: impl Iterator<Item = &'a str>) -> std::fmt::Result {
         head(out, "flux_operator_reconciles_total", "Reconciles, by how they ended.", "counter")?;
-        for (outcome, counter) in ["success", "obstacle", "error"].iter().zip(&self.reconciles) {
+        for (outcome, counter) in ["success", "obstacle", "error", "panic"].iter().zip(&self.reconciles) {
             let count = counter.load(Ordering::Relaxed);
             writeln!(out, "flux_operator_reconciles_total{{outcome=\"{outcome}\"}} {count}")?;
         }

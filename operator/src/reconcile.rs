@@ -22,6 +22,7 @@ use crate::fetch::{Cluster, Target};
 use crate::observe::job::{self, JobSeen};
 use crate::observe::pod::Trouble;
 use crate::observe::{Key, Observed};
+use crate::panics::Panicked;
 use crate::render::services::Member;
 use crate::render::{self, Facts, RenderError};
 use crate::restart::{self, Decision, Scene};
@@ -51,8 +52,12 @@ pub enum ReconcileError {
     Render(#[from] RenderError),
     #[error(transparent)]
     Key(#[from] keys::KeyError),
+    #[error("failed to get the MiniCluster, whose spec is too large to be kept")]
+    Cluster(#[source] kube::Error),
     #[error("failed to get the version of Kubernetes")]
     Version(#[source] kube::Error),
+    #[error(transparent)]
+    Panicked(#[from] Panicked),
 }
 
 impl ReconcileError {
@@ -258,6 +263,19 @@ fn pods_come(target: &Target, after: &MiniClusterStatus, context: &Context) -> b
     after.reason.is_none() && job.is_some_and(comes)
 }
 
+/// Says in the status that we have panicked, and where: nothing of the spec is looked at, which may be what we panic at.
+pub async fn tell_of_panic(object: &Cluster, context: &Context, panicked: &Panicked) {
+    let target = context.latest(Target::of(object));
+    let after = status::panicked(&target.status, target.generation, panicked, Timestamp::now());
+    let Some(change) = patch::patch(&target.status, &after) else { return };
+    match context.writer.status(&target.key, &change).await {
+        Ok(Some(version)) => context.remember(&target.uid, version, &after, Instant::now()),
+        Ok(None) => return,
+        Err(error) => crate::telemetry::warn("failed to write a status", &error),
+    }
+    context.writer.tell(object, &notice::events(&target.status, &after)).await;
+}
+
 fn became_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
     let is_ready =
         |it| status::condition(it, "JobMiniClusterReady").is_some_and(|condition| condition.status == "True");
@@ -389,11 +407,11 @@ async fn look(
         context.goes_on(&target.uid);
         return Ok(None);
     };
-    if context.waits(&target.uid, stuck.uid(), target.status.reason.is_some(), Instant::now()) {
+    if context.waits(&target.key.namespace, &target.uid, stuck.uid(), target.status.reason.is_some(), Instant::now()) {
         match warning(&target.key.namespace, stuck, context).await {
             Ok(mut found) => {
                 if let (Some(cluster), Some(found)) = (cluster, found.as_mut()) {
-                    match stuck::missing(cluster, found) {
+                    match stuck::missing(cluster, &target.uid, found) {
                         Some(Missing::ConfigMap) => {
                             let facts = todo::facts(&target.uid, &target.status, job);
                             let objects = objects(cluster, &facts, context)?;
@@ -438,7 +456,7 @@ fn describe(
     let observed: Observed = context.index.observed(&target.key);
     let there = observed.job_of(&target.uid).map(|job| restart::unless_given_up(known, job));
     let job = over.or(there.as_deref());
-    status::status(&Picture {
+    status::without_panic(status::status(&Picture {
         name: &target.key.name,
         generation: target.generation,
         deleting: target.deleting,
@@ -460,7 +478,7 @@ fn describe(
         disks: checked.as_ref().ok().and_then(|cluster| context.index.disks_of(cluster)),
         warning,
         now: Timestamp::now(),
-    })
+    }))
 }
 
 /// Deletes pods and volumes of a job that has completed, and then says so: who is killed in between does it again.

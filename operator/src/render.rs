@@ -1,7 +1,7 @@
 //! A valid MiniCluster becomes Kubernetes objects. Pure: no client, no clock, no random source; same input, same bytes.
 //!
 //! ```text
-//! ValidMiniCluster + Options + Facts ─► config, curve, secrets, storage, services, job (pod (containers, volumes, access, placement)),
+//! ValidMiniCluster + Options + Facts ─► config, curve, secrets, storage, network, services, job (pod (containers, volumes, access, placement)),
 //!                                       services_pod ─► Objects
 //! ```
 //!
@@ -13,6 +13,7 @@ use flux_shared::curve::Certificate;
 use flux_shared::validate::{ValidMiniCluster, ViewSource};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 mod access;
@@ -24,6 +25,7 @@ pub mod hidden;
 mod job;
 pub mod labels;
 pub mod needs;
+mod network;
 mod placement;
 mod pod;
 mod secrets;
@@ -53,6 +55,8 @@ pub struct Options {
     pub restful_repository: String,
     /// For MiniClusters that say nothing of it.
     pub view_source: ViewSource,
+    /// Each MiniCluster gets a NetworkPolicy.
+    pub network_policy: bool,
 }
 
 impl Default for Options {
@@ -62,6 +66,7 @@ impl Default for Options {
             view_image: DEFAULT_VIEW_IMAGE.into(),
             restful_repository: RESTFUL_REPOSITORY.into(),
             view_source: ViewSource::Auto,
+            network_policy: false,
         }
     }
 }
@@ -95,6 +100,8 @@ pub struct Objects {
     pub secrets: Vec<hidden::HiddenSecret>,
     /// Volumes that are made for it, with their claims.
     pub volumes: Vec<storage::MadeVolume>,
+    /// Who reaches its brokers.
+    pub network_policy: Option<NetworkPolicy>,
     /// The Service that gives the pods their names; may be shared with other MiniClusters.
     pub headless: Service,
     /// One for each sidecar with ports.
@@ -158,6 +165,7 @@ pub fn objects(
             .chain(secrets::secrets(cluster, facts, &chance))
             .collect(),
         volumes: storage::volumes(cluster, facts),
+        network_policy: options.network_policy.then(|| network::policy(cluster, facts)).flatten(),
         headless: services::headless(
             &cluster.namespace,
             &cluster.headless_name,

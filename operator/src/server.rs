@@ -1,11 +1,13 @@
 //! `/healthz`, `/readyz` and `/metrics` over plain HTTP: three fixed answers need no framework.
 #![expect(clippy::disallowed_methods, reason = "a server waits, but not for ever")]
 
+use std::collections::VecDeque;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 use futures::StreamExt;
+use futures::future::abortable;
 use futures::stream::FuturesUnordered;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -13,8 +15,8 @@ use tokio::net::{TcpListener, TcpStream};
 /// Longest request, and longest time for one.
 const REQUEST_MAX: usize = 8192;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Requests at the same time; more wait.
-const CONNECTIONS: usize = 16;
+/// Requests at the same time. The oldest makes way for one more: who says nothing must not keep a probe from its answer.
+const CONNECTIONS: usize = 64;
 
 /// What the server tells.
 pub trait Answers {
@@ -38,10 +40,18 @@ pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
 /// Serves for ever.
 pub async fn serve(listener: TcpListener, answers: &impl Answers) {
     let mut running = FuturesUnordered::new();
+    let mut oldest = VecDeque::new();
     loop {
         tokio::select! {
-            connection = listener.accept(), if running.len() < CONNECTIONS => match connection {
-                Ok((stream, _)) => running.push(tokio::time::timeout(PATIENCE, answer(stream, answers))),
+            connection = listener.accept() => match connection {
+                Ok((stream, _)) => {
+                    let (one, handle) = abortable(tokio::time::timeout(PATIENCE, answer(stream, answers)));
+                    running.push(one);
+                    oldest.push_back(handle);
+                    if oldest.len() > CONNECTIONS && let Some(handle) = oldest.pop_front() {
+                        handle.abort();
+                    }
+                }
                 // Out of file descriptors, say: others have to end first.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
@@ -86,7 +96,7 @@ fn respond(request: &[u8], answers: &impl Answers) -> (&'static str, &'static st
         "/readyz" => (
             "503 Service Unavailable",
             TEXT,
-            "the first lists are not complete, or the webhook has no certificate\n".into(),
+            "not yet: the first lists are not complete, or there is no certificate; or it is about to stop\n".into(),
         ),
         "/metrics" => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", answers.metrics()),
         _ => ("404 Not Found", TEXT, "/healthz /readyz /metrics\n".into()),
@@ -152,6 +162,13 @@ mod tests {
             () = async {
                 assert!(ask(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n".to_vec()).await.ends_with("\r\n\r\na 1\n"));
                 assert_eq!(ask(vec![b'x'; 100_000]).await, "");
+                // Many who say nothing.
+                let mut silent = Vec::new();
+                for _ in 0..3 * CONNECTIONS {
+                    silent.push(TcpStream::connect(address).await.unwrap());
+                }
+                let answer = tokio::time::timeout(PATIENCE / 5, ask(b"GET /healthz HTTP/1.1\r\n\r\n".to_vec()));
+                assert!(answer.await.unwrap().ends_with("ok\n"));
                 assert_eq!(ask(Vec::new()).await, "");
             } => {}
         }

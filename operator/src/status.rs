@@ -15,6 +15,7 @@ use k8s_openapi::jiff::{Timestamp, Unit};
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
+use crate::panics::Panicked;
 use crate::render::labels;
 use crate::restart;
 
@@ -30,6 +31,8 @@ pub(crate) const VIEW_MOUNTED: &str = "ViewMounted";
 pub(crate) const VOLUMES_VALID: &str = "VolumesValid";
 /// Why a spec is not valid that was changed after its Job had been made from it.
 pub(crate) const CHANGED_TOO_LATE: &str = "ChangedTooLate";
+/// The condition that tells of a panic of the operator's.
+pub(crate) const OPERATOR_PANICKED: &str = "OperatorPanicked";
 /// Longest message in a status or an event.
 const MESSAGE_MAX: usize = 1024;
 
@@ -124,12 +127,12 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
         restarts: restarts.restarts,
         lost_pods: previous.lost_pods.clone(),
         job_uid: job_uid(picture),
-        users_secret: secret(picture, |cluster| {
-            (!cluster.users.is_empty()).then(|| names::users_secret(&cluster.name))
+        users_secret: secret(picture, |cluster, uid| {
+            (!cluster.users.is_empty()).then(|| names::users_secret(&cluster.name, uid))
         })
         .or_else(|| previous.users_secret.clone()),
-        flux_restful_secret: secret(picture, |cluster| {
-            cluster.restful.as_ref().map(|_| names::restful_secret(&cluster.name))
+        flux_restful_secret: secret(picture, |cluster, uid| {
+            cluster.restful.as_ref().map(|_| names::restful_secret(&cluster.name, uid))
         })
         .or_else(|| previous.flux_restful_secret.clone()),
         exit_code: match lead_exit {
@@ -222,9 +225,9 @@ fn timeline(picture: &Picture, facts: &Facts) -> Option<Timeline> {
 }
 
 /// A Secret that people need to know: there once the Job is.
-fn secret(picture: &Picture, name: impl Fn(&ValidMiniCluster) -> Option<String>) -> Option<String> {
-    match picture.verdict {
-        Verdict::Valid(cluster) if picture.job.is_some() => name(cluster),
+fn secret(picture: &Picture, name: impl Fn(&ValidMiniCluster, Option<&str>) -> Option<String>) -> Option<String> {
+    match (picture.verdict, picture.job) {
+        (Verdict::Valid(cluster), Some(job)) => name(cluster, job.owner_uid.as_deref()),
         _ => None,
     }
 }
@@ -255,6 +258,38 @@ pub fn cleaned_up(status: &MiniClusterStatus, now: Timestamp) -> MiniClusterStat
         reason: "Completed".into(),
         message: "pods, claims and volumes were deleted when the job had completed, as cleanupPods says".into(),
     });
+    status
+}
+
+/// The status after a panic of ours: as it was, with a condition that says so.
+pub fn panicked(
+    before: &MiniClusterStatus,
+    generation: Option<i64>,
+    panicked: &Panicked,
+    now: Timestamp,
+) -> MiniClusterStatus {
+    let message = format!(
+        "{panicked}: this is a defect of the operator, please report it with this MiniCluster's spec; it will be tried again, and its pods go on"
+    );
+    let is_new = condition(before, OPERATOR_PANICKED).is_none_or(|before| before.message != message);
+    if !is_new {
+        return before.clone();
+    }
+    let mut status = without_panic(before.clone());
+    status.conditions.push(Condition {
+        type_: OPERATOR_PANICKED.into(),
+        status: "True".into(),
+        observed_generation: generation,
+        last_transition_time: rfc3339(now),
+        reason: "Defect".into(),
+        message,
+    });
+    status
+}
+
+/// Without what was said of a panic: the operator has come through.
+pub fn without_panic(mut status: MiniClusterStatus) -> MiniClusterStatus {
+    status.conditions.retain(|condition| condition.type_ != OPERATOR_PANICKED);
     status
 }
 

@@ -1,6 +1,6 @@
 //! Whether a MiniCluster waits for something that no status names, and when to look into its events. Pure.
 
-use std::collections::HashSet;
+use std::collections::{HashMap, HashSet};
 use std::time::{Duration, Instant};
 
 use flux_shared::names;
@@ -73,13 +73,13 @@ pub enum Missing {
 }
 
 /// Whether a warning is about a part of ours that somebody has deleted.
-pub fn missing(cluster: &ValidMiniCluster, warning: &Trouble) -> Option<Missing> {
+pub fn missing(cluster: &ValidMiniCluster, uid: &str, warning: &Trouble) -> Option<Missing> {
     let lacks = |kind: &str, name: &str| warning.message.contains(&format!("{kind} \"{name}\" not found"));
     if lacks("configmap", &names::config_map(&cluster.name)) {
         return Some(Missing::ConfigMap);
     }
-    let name = &cluster.name;
-    let secrets = [names::curve_secret(name), names::users_secret(name), names::restful_secret(name)];
+    let (name, uid) = (&cluster.name, Some(uid));
+    let secrets = [names::curve_secret(name, uid), names::users_secret(name, uid), names::restful_secret(name, uid)];
     let lost = secrets.into_iter().find(|secret| lacks("secret", secret))?;
     Some(Missing::Key(Box::new(Trouble {
         reason: "SecretDeleted".into(),
@@ -96,6 +96,8 @@ pub struct Look {
     object: String,
     begin: Instant,
     next: Instant,
+    /// `next` is its namespace's turn for it.
+    pub has_turn: bool,
     pub found: Option<Trouble>,
 }
 
@@ -103,25 +105,65 @@ impl Look {
     /// `at_once`: it has waited before.
     pub fn new(object: &str, at_once: bool, now: Instant) -> Look {
         let next = if at_once { now } else { now + PATIENCE };
-        Look { object: object.to_owned(), begin: now, next, found: None }
+        Look { object: object.to_owned(), begin: now, next, has_turn: false, found: None }
     }
 
     pub fn is_about(&self, object: &str) -> bool {
         self.object == object
     }
 
-    /// Whether it is time to look. The next time is ever later.
-    pub fn is_due(&mut self, now: Instant) -> bool {
-        let is_due = now >= self.next;
-        if is_due {
-            self.next = now + ((now - self.begin) / 2).clamp(PATIENCE, LONGEST_PAUSE);
-        }
-        is_due
+    pub fn is_time(&self, now: Instant) -> bool {
+        now >= self.next
+    }
+
+    /// Others go first.
+    pub fn waits_for_turn(&mut self, turn: Instant) {
+        (self.next, self.has_turn) = (turn, true);
+    }
+
+    /// The next time is ever later.
+    pub fn is_looked_at(&mut self, now: Instant) {
+        self.next = now + ((now - self.begin) / 2).clamp(PATIENCE, LONGEST_PAUSE);
+        self.has_turn = false;
     }
 
     /// Time until the next look.
     pub fn wait(&self, now: Instant) -> Duration {
         self.next.saturating_duration_since(now)
+    }
+}
+
+/// Time between two looks in one namespace, and between two at all; after a pause, so many can be made up for.
+const OF_NAMESPACE: Duration = Duration::from_secs(1);
+const OF_ALL: Duration = Duration::from_millis(100);
+const AT_ONCE: u32 = 5;
+
+/// Whose turn it is to be looked at: a tenant's thousand must neither ask the API server a thousand times, nor be in another's way.
+#[derive(Debug, Default)]
+pub struct Turns {
+    /// The next turn of each namespace, where it is not over.
+    of_namespace: HashMap<String, Instant>,
+    of_all: Option<Instant>,
+}
+
+impl Turns {
+    /// None: it is the turn of one in this namespace. Else: when to ask again, which is its turn.
+    pub fn turn(&mut self, namespace: &str, has_turn: bool, now: Instant) -> Option<Instant> {
+        if !has_turn {
+            self.of_namespace.retain(|_, next| *next + OF_NAMESPACE * AT_ONCE > now);
+            let next = self.of_namespace.get(namespace).copied();
+            let next = next.unwrap_or(now).max(now.checked_sub(OF_NAMESPACE * AT_ONCE).unwrap_or(now));
+            self.of_namespace.insert(namespace.to_owned(), next + OF_NAMESPACE);
+            if next > now {
+                return Some(next);
+            }
+        }
+        let next = self.of_all.unwrap_or(now).max(now.checked_sub(OF_ALL * AT_ONCE).unwrap_or(now));
+        if next > now {
+            return Some(next + OF_NAMESPACE);
+        }
+        self.of_all = Some(next + OF_ALL);
+        None
     }
 }
 
@@ -190,13 +232,40 @@ mod tests {
         let mut now = Instant::now();
         let begin = now;
         let mut look = Look::new("a", false, now);
-        assert!(!look.is_due(now));
+        assert!(!look.is_time(now));
         let mut looks = 0;
         while now - begin < Duration::from_secs(3600) {
             now += look.wait(now);
-            assert!(look.is_due(now));
+            assert!(look.is_time(now));
+            look.is_looked_at(now);
             looks += 1;
         }
         assert!((10..30).contains(&looks), "{looks} in an hour");
+    }
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "any instant will do")]
+    fn a_thousand_of_one_tenant_are_looked_at_one_a_second_and_delay_no_other() {
+        let begin = Instant::now();
+        let mut turns = Turns::default();
+        let mut waiting: Vec<(Instant, bool)> = vec![(begin, false); 1000];
+        let (mut looks, mut other) = (0, 0);
+        for tenths in 0..1000 {
+            let now = begin + Duration::from_millis(100) * tenths;
+            for (next, has_turn) in waiting.iter_mut().filter(|(next, _)| *next <= now) {
+                match turns.turn("busy", *has_turn, now) {
+                    Some(later) => (*next, *has_turn) = (later, true),
+                    None => {
+                        looks += 1;
+                        (*next, *has_turn) = (now + Duration::from_secs(10), false);
+                    }
+                }
+            }
+            if tenths % 50 == 49 {
+                other += u32::from(turns.turn("quiet", false, now).is_none());
+            }
+        }
+        assert!((90..=110).contains(&looks), "{looks} in 100 s");
+        assert!(other >= 19, "{other} of 20");
     }
 }

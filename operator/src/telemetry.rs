@@ -9,6 +9,7 @@ pub fn start(filter: &str) {
     let filter = EnvFilter::builder().parse_lossy(format!("{filter},kube_client=off"));
     let log = tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter);
     let _ = log.with_writer(std::io::stderr).try_init();
+    crate::panics::hook();
 }
 
 /// Something went wrong that will be tried again.

@@ -23,13 +23,14 @@ use tokio::sync::{mpsc, watch};
 
 use crate::apply::storage::Orphan;
 use crate::context::Context;
-use crate::fetch::Cluster;
+use crate::fetch::{self, Cluster};
 use crate::observe::job::{JobObject, JobSeen};
 use crate::observe::node::{NodeInfo, NodeObject};
 use crate::observe::pod::{PodSeen, PodStatusObject};
 use crate::observe::service::{ServiceObject, ServiceSeen};
 use crate::observe::storage::Disk;
 use crate::observe::{Key, Kind, Unlabelled};
+use crate::panics;
 use crate::render::labels;
 use crate::telemetry;
 
@@ -50,6 +51,11 @@ pub struct Outlets {
     /// Number of kinds whose first list is complete.
     pub synced: Arc<watch::Sender<usize>>,
 }
+
+/// Objects in one answer to a list: each may have 1.5 MiB, all of which is there at the same time.
+const PAGE: u32 = 20;
+/// The same, of MiniClusters, which are read whole.
+const LARGE_PAGE: u32 = 10;
 
 /// Number of kinds that must have been listed before anything is decided: Job, Pod, Service, Node.
 pub const KINDS: usize = 4;
@@ -75,7 +81,7 @@ where
 
 /// Of the objects with a label of ours, whatever its value: one with our domain, since others have our operator's name.
 fn labelled(label: &str) -> watcher::Config {
-    watcher::Config::default().labels(label)
+    watcher::Config::default().labels(label).page_size(PAGE)
 }
 
 /// Follows objects for ever. A watch that cannot begin, since its version is too old, begins with a new list: the library
@@ -106,11 +112,8 @@ pub fn clusters(
     outlets: Outlets,
 ) -> (Store<Cluster>, impl Future<Output = ()> + use<>) {
     let (store, writer) = reflector::store();
-    let events = watched(api::<Cluster>(client, namespace), watcher::Config::default())
-        .modify(|cluster| {
-            cluster.managed_fields_mut().clear();
-            cluster.annotations_mut().clear();
-        })
+    let events = watched(api::<Cluster>(client, namespace), watcher::Config::default().page_size(LARGE_PAGE))
+        .modify(fetch::shrink)
         .reflect(writer);
     // The spec's generation as last seen: our own status patches are no news. A deletion raises it too.
     let mut generations: HashMap<String, Option<i64>> = HashMap::new();
@@ -146,6 +149,8 @@ async fn follow<K: Resource>(
     outlets: Outlets,
     seen: impl Fn(&K) -> Vec<Key>,
 ) {
+    // An object that we panic at is passed over: a defect of ours, which the log tells of.
+    let seen = |object: &K| panics::caught_now(|| seen(object)).unwrap_or_default();
     let mut listed: HashSet<String> = HashSet::new();
     let mut is_first = true;
     let mut events = std::pin::pin!(events);

@@ -5,20 +5,33 @@
 //! server:  TLS ─► POST /convert ─► review (shared::crd::convert) ─► answer
 //! ```
 //!
-//! Every replica serves, whoever leads: the Secret is shared, and whichever replica is first makes it. v1alpha2 is what is
-//! stored, so only readers and writers of v1alpha1 depend on it.
-#![expect(clippy::disallowed_types, reason = "it hands the client on")]
+//! It is a process of its own, with an account and a memory limit of its own: whoever calls it, the operator goes on. Every
+//! replica serves: the Secret is shared, and whichever replica is first makes it. v1alpha2 is what is stored, so only readers
+//! and writers of v1alpha1 depend on it.
+//!
+//! Told to stop it goes on for a while: the API server may not know yet, and every answer tells it to make a new connection.
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "it hands the client on, and stops by the clock"
+)]
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use clap::Args;
+use futures::{FutureExt, future};
 use kube::Client;
+use tokio::sync::watch;
+
+use crate::server as server_of_health;
 
 mod certificate;
 mod keeper;
+mod places;
 pub mod review;
 mod server;
 
@@ -32,26 +45,34 @@ pub const NAME: &str = "flux-operator-webhook";
 pub const PORT: u16 = 9443;
 /// Longer than API servers take to notice a change of the CRD.
 const OVERLAP: Duration = Duration::from_secs(60);
+/// How long it goes on after it was told to stop: until no API server sends it anything new.
+const DRAIN: Duration = Duration::from_secs(10);
 
 /// What the administrator chooses.
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
-    /// Serve the conversion webhook at this address, such as [::]:9443
-    #[arg(long = "webhook", env = "FLUX_OPERATOR_WEBHOOK", value_name = "ADDRESS")]
-    pub listen: Option<SocketAddr>,
+    /// Serve at this address
+    #[arg(long, default_value = "[::]:9443", value_name = "ADDRESS")]
+    pub listen: SocketAddr,
+    /// Address for /healthz and /readyz over plain HTTP, such as [::]:8080; by default they are only where it serves
+    #[arg(long, env = "HEALTH_ADDRESS", value_name = "ADDRESS:PORT")]
+    pub health: Option<SocketAddr>,
     /// Namespace of the webhook's Service and Secret
-    #[arg(id = "webhook_namespace", long = "webhook-namespace", env = "POD_NAMESPACE", default_value = crate::install::NAME)]
+    #[arg(long, env = "POD_NAMESPACE", default_value = crate::install::NAME)]
     pub namespace: String,
     /// One more name or address that the API server reaches the webhook at; can be repeated
-    #[arg(long = "webhook-host", value_name = "NAME")]
+    #[arg(long = "host", value_name = "NAME")]
     pub hosts: Vec<String>,
     /// Take tls.crt and tls.key from this directory (as cert-manager's Secret is mounted), and leave the CRD's caBundle
     /// to whoever wrote them
-    #[arg(long = "webhook-certificate", value_name = "DIRECTORY")]
+    #[arg(long = "certificate", value_name = "DIRECTORY")]
     pub directory: Option<PathBuf>,
     /// How long a new authority is known to API servers before a certificate of it is used
     #[arg(skip = OVERLAP)]
     pub overlap: Duration,
+    /// How long it goes on after it was told to stop
+    #[arg(skip = DRAIN)]
+    pub drain: Duration,
 }
 
 impl Settings {
@@ -67,31 +88,69 @@ impl Settings {
 pub enum WebhookError {
     #[error("failed to listen at {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
+    #[error("there is no certificate: neither a client nor a directory")]
+    NoCertificate,
     #[error("failed to set TLS up")]
     Tls(#[from] tokio_rustls::rustls::Error),
 }
 
-/// Whether the webhook answers. Open from the start where there is none.
-#[derive(Debug, Clone, Default)]
-pub struct Gate(Option<Arc<certificate::Current>>);
+/// What the health server tells.
+struct Health {
+    current: Arc<certificate::Current>,
+    stops: AtomicBool,
+}
 
-impl Gate {
-    /// That of a webhook with these settings.
-    pub fn of(settings: &Settings) -> Gate {
-        Gate(settings.listen.map(|_| Arc::default()))
+impl server_of_health::Answers for Health {
+    fn is_ready(&self) -> bool {
+        self.current.is_set() && !self.stops.load(Ordering::Relaxed)
     }
 
-    pub fn is_open(&self) -> bool {
-        self.0.as_ref().is_none_or(|current| current.is_set())
+    fn metrics(&self) -> String {
+        String::new()
     }
 }
 
-/// Serves for ever, and opens the gate. Without an address there is nothing to do.
-pub async fn run(client: Client, settings: Settings, gate: Gate) -> Result<(), WebhookError> {
-    let (Some(address), Some(current)) = (settings.listen, gate.0) else { return std::future::pending().await };
-    let listen = |source| WebhookError::Listen { address, source };
-    let listener = crate::server::bind(address).await.map_err(listen)?;
+/// Serves until `stop` resolves, and then for as long as somebody may still call. Without a client the certificate comes from a
+/// directory.
+pub async fn run(
+    client: Option<Client>,
+    settings: Settings,
+    stop: impl Future<Output = ()>,
+) -> Result<(), WebhookError> {
+    let current = Arc::new(certificate::Current::default());
+    let health = Health { current: current.clone(), stops: AtomicBool::new(false) };
+    let listen = |address| async move {
+        server_of_health::bind(address).await.map_err(|source| WebhookError::Listen { address, source })
+    };
+    let listener = listen(settings.listen).await?;
+    let of_health = match settings.health {
+        Some(address) => Some(listen(address).await?),
+        None => None,
+    };
+    let (drains_in, drains) = watch::channel(false);
+    let answers = async {
+        match of_health {
+            Some(listener) => server_of_health::serve(listener, &health).await,
+            None => std::future::pending().await,
+        }
+    };
+    let drain = settings.drain;
+    let stop = async {
+        stop.await;
+        tracing::info!(seconds = drain.as_secs(), "told to stop: going on while somebody may call");
+        health.stops.store(true, Ordering::Relaxed);
+        drains_in.send_replace(true);
+        tokio::time::sleep(drain).await;
+    };
+    let keeps = match (&settings.directory, client) {
+        (Some(directory), _) => keeper::keep_files(directory, &current).boxed(),
+        (None, Some(client)) => keeper::keep(client, settings.clone(), current.clone()).boxed(),
+        (None, None) => return Err(WebhookError::NoCertificate),
+    };
     let acceptor = server::acceptor(current.clone())?;
-    tokio::join!(server::serve(listener, acceptor, current.clone()), keeper::keep(client, settings, current));
-    Ok(())
+    let serves = server::serve(listener, acceptor, current.clone(), drains);
+    tokio::select! {
+        _ = future::join3(serves, keeps, answers) => Ok(()),
+        () = stop => Ok(()),
+    }
 }

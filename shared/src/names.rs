@@ -95,9 +95,22 @@ pub fn config_map(cluster: &str) -> String {
     format!("{cluster}-agent")
 }
 
-/// The Secret with the curve certificate.
-pub fn curve_secret(cluster: &str) -> String {
-    format!("{cluster}-curve")
+/// The Secret with the curve certificate, of the MiniCluster with this uid.
+pub fn curve_secret(cluster: &str, uid: Option<&str>) -> String {
+    of_uid(format!("{cluster}-curve"), uid)
+}
+
+/// Names that hold the uid are nobody else's: who finds such a Secret there need not look whose it is. Without a uid: as it is
+/// shown to people.
+fn of_uid(name: String, uid: Option<&str>) -> String {
+    let Some(uid) = uid else { return name };
+    let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    format!("{name}-{:016x}", uid.bytes().fold(0xcbf2_9ce4_8422_2325, mix))
+}
+
+/// The NetworkPolicy of the brokers.
+pub fn network_policy(cluster: &str) -> String {
+    format!("{cluster}-brokers")
 }
 
 /// The pod of `spec.services`.
@@ -106,13 +119,13 @@ pub fn services_pod(cluster: &str) -> String {
 }
 
 /// The Secret with the passwords of `spec.users`.
-pub fn users_secret(cluster: &str) -> String {
-    format!("{cluster}-users")
+pub fn users_secret(cluster: &str, uid: Option<&str>) -> String {
+    of_uid(format!("{cluster}-users"), uid)
 }
 
 /// The Secret with the Flux RESTful API's key, user and token.
-pub fn restful_secret(cluster: &str) -> String {
-    format!("{cluster}-restful")
+pub fn restful_secret(cluster: &str, uid: Option<&str>) -> String {
+    of_uid(format!("{cluster}-restful"), uid)
 }
 
 /// The claim on the volume `key` of `spec.volumes`. A cluster's name has no dots, so no two clusters share a claim.

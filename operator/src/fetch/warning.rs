@@ -5,8 +5,10 @@
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::jiff::{Timestamp, ToSpan};
 use kube::api::ListParams;
-use kube::{Api, Client};
+use kube::{Api, Client, Resource};
 
+use crate::fetch::Cluster;
+use crate::observe::Key;
 use crate::observe::pod::{Trouble, first_line};
 use crate::version;
 
@@ -15,7 +17,10 @@ const FRESH_MINUTES: i64 = 3;
 /// The kubelet tells of a probe that fails every five minutes at least, however often it does.
 const PROBE_FRESH_MINUTES: i64 = 7;
 
-/// Reads events.
+/// Most events that are looked through.
+const EVENTS: u32 = 100;
+
+/// Reads events, and MiniClusters that are not kept.
 #[derive(Clone)]
 pub struct Reader {
     client: Client,
@@ -45,7 +50,15 @@ impl Reader {
 
     async fn newest(&self, namespace: &str, about: &str, fresh: Timestamp) -> Result<Option<Trouble>, kube::Error> {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
-        Ok(newest(api.list(&ListParams::default().fields(about)).await?.items, fresh))
+        let about = ListParams::default().fields(about).limit(EVENTS);
+        Ok(newest(api.list(&about).await?.items, fresh))
+    }
+
+    /// The whole of a MiniCluster, if it is still the one of this uid.
+    pub async fn cluster(&self, key: &Key, uid: Option<&str>) -> Result<Option<Cluster>, kube::Error> {
+        let api: Api<Cluster> = Api::namespaced(self.client.clone(), &key.namespace);
+        let found = api.get_opt(&key.name).await?;
+        Ok(found.filter(|found| found.meta().uid.as_deref() == uid))
     }
 
     /// The minor version of the Kubernetes that answers now; providers write "31+" as well.

@@ -45,9 +45,13 @@ pub const PERMISSIONS: &[Permission] = &[
     allow("", "pods/status", &["patch"], "the label job-index, and which pod is the lead, in one call"),
     allow("", "pods", &["create"], "the pod of spec.services"),
     allow("", "configmaps", &["create", "patch"], "what the agents need to know"),
-    allow("", "secrets", &["create"], "the curve certificate, made once"),
+    allow(
+        "",
+        "secrets",
+        &["create"],
+        "keys and passwords, made once: their names hold the uid, so none is ever looked up",
+    ),
     allow("", "configmaps", &["get"], "whose it is, if one of that name exists (only then, and only its metadata)"),
-    allow("", "secrets", &["get"], "whose it is, if one of that name exists (only then, and only its metadata)"),
     allow("", "services", &["get"], "whose it is, if one of that name exists"),
     allow("batch", "jobs", &["get"], "whose it is, if one of that name exists; how it is, before a start is counted"),
     allow(
@@ -72,7 +76,12 @@ pub const STORAGE_PERMISSIONS: &[Permission] = &[
     allow("", "persistentvolumeclaims", &["create"], "the claims on spec.volumes"),
     allow("", "persistentvolumeclaims", &["get", "delete"], "cleaning up: whose it is, then its end"),
     allow("", "pods", &["delete", "deletecollection"], "cleaning up: the services pod, and those of the completed Job"),
-    allow("flux-framework.org", "miniclusters", &["get"], "whether that of a PersistentVolume is gone"),
+    allow(
+        "flux-framework.org",
+        "miniclusters",
+        &["get"],
+        "whether that of a PersistentVolume is gone; the whole of one that is large",
+    ),
 ];
 
 /// What it may do with PersistentVolumes, which are in no namespace.
@@ -87,6 +96,35 @@ pub const VOLUME_PERMISSIONS: &[Permission] = &[
 /// What it may do with nodes, which are in no namespace.
 pub const NODE_PERMISSIONS: &[Permission] =
     &[allow("", "nodes", &["list", "watch"], "whether they can mount images: then no view is copied")];
+
+/// What it may do besides where MiniClusters are, if it makes NetworkPolicies for them.
+pub const NETWORK_PERMISSIONS: &[Permission] = &[
+    allow("networking.k8s.io", "networkpolicies", &["create"], "who reaches the brokers of a MiniCluster"),
+    allow("networking.k8s.io", "networkpolicies", &["get"], "whose it is, if one of that name exists"),
+];
+
+/// What people may do who may look at a namespace.
+pub(super) const VIEW_PERMISSIONS: &[Permission] = &[
+    allow(
+        "flux-framework.org",
+        "miniclusters",
+        &["get", "list", "watch"],
+        "passwords that stand in a spec as well: who leaves them out has them made, into Secrets",
+    ),
+    allow("flux-framework.org", "miniclusters/status", &["get"], "what they are doing"),
+    allow("flux-framework.org", "miniclusters/scale", &["get"], "their sizes"),
+];
+
+/// What people may do who may make pods in a namespace.
+pub(super) const EDIT_PERMISSIONS: &[Permission] = &[
+    allow(
+        "flux-framework.org",
+        "miniclusters",
+        &["create", "update", "patch", "delete", "deletecollection"],
+        "as pods, which they become",
+    ),
+    allow("flux-framework.org", "miniclusters/scale", &["update", "patch"], "their sizes"),
+];
 
 /// What it may do in its own namespace besides.
 pub const OWN_PERMISSIONS: &[Permission] =

@@ -15,7 +15,10 @@ pub(super) fn secret(cluster: &ValidMiniCluster, facts: &Facts, made: &Certifica
     }
     let certificate = cluster.flux.curve_cert.as_ref().unwrap_or(made);
     let data = [(paths::CURVE_KEY.to_owned(), ByteString(certificate.to_text().into_bytes()))];
-    Some(HiddenSecret::new(metadata(names::curve_secret(&cluster.name), cluster, facts), data.into()))
+    Some(HiddenSecret::new(
+        metadata(names::curve_secret(&cluster.name, facts.uid.as_deref()), cluster, facts),
+        data.into(),
+    ))
 }
 
 #[cfg(test)]

@@ -19,7 +19,7 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
     let view = ViewFrom::of(cluster, options, facts);
     let limit = cluster.backoff_limit;
     let restarts_left = u32::try_from(limit).unwrap_or(0).saturating_sub(facts.backoff_limit_used);
-    let template = pod::template(cluster, options, view, restarts_left)?;
+    let template = pod::template(cluster, options, facts, view, restarts_left)?;
     // The kubelet restarts containers with OnFailure: Kubernetes allows no failure policy then.
     let never = cluster.pod.restart_policy.as_deref().unwrap_or("Never") == "Never";
     let init = containers::own_init_names(cluster, view);

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::view::ViewFrom;
 use super::volumes::UserVolumes;
-use super::{Options, RenderError, access, containers, labels, placement, some, typed, volumes};
+use super::{Facts, Options, RenderError, access, containers, labels, placement, some, typed, volumes};
 
 /// Time for the broker's orderly end before the kubelet kills it, where none is given: Kubernetes' own default, said aloud.
 const GRACE_SECONDS: i64 = 30;
@@ -22,6 +22,7 @@ pub(super) fn grace_seconds(cluster: &ValidMiniCluster) -> i64 {
 pub(super) fn template(
     cluster: &ValidMiniCluster,
     options: &Options,
+    facts: &Facts,
     view: ViewFrom,
     restarts_left: u32,
 ) -> Result<PodTemplateSpec, RenderError> {
@@ -39,7 +40,7 @@ pub(super) fn template(
         Some(group) => Some(PodSecurityContext { fs_group: Some(group), ..context.unwrap_or_default() }),
         None => context,
     };
-    let mut all_volumes = volumes::own(cluster, options, view, access.mode);
+    let mut all_volumes = volumes::own(cluster, options, facts.uid.as_deref(), view, access.mode);
     all_volumes.extend(user.volumes());
 
     let mut spec = PodSpec {
@@ -167,7 +168,8 @@ mod tests {
             );
             let cluster = crate::testing::cluster(&spec);
             for view in [ViewFrom::Copy, ViewFrom::ImageVolume, ViewFrom::OwnImage, ViewFrom::Nowhere] {
-                let pod = template(&cluster, &Options::default(), view, 0).unwrap().spec.unwrap();
+                let facts = Facts::default();
+                let pod = template(&cluster, &Options::default(), &facts, view, 0).unwrap().spec.unwrap();
                 for container in pod.containers.iter().chain(pod.init_containers.iter().flatten()) {
                     let of = container.resources.clone().unwrap_or_default();
                     assert!(of.limits.is_some() && of.limits == of.requests, "{view:?}: {}", container.name);

@@ -26,7 +26,7 @@ pub(super) fn secrets(cluster: &ValidMiniCluster, facts: &Facts, chance: &Chance
             let password = user.password.clone().unwrap_or_else(|| made.chars().take(PASSWORD).collect());
             (user.name.clone(), password)
         });
-        secrets.push(secret(names::users_secret(&cluster.name), passwords.collect()));
+        secrets.push(secret(names::users_secret(&cluster.name, facts.uid.as_deref()), passwords.collect()));
     }
     if let Some(restful) = &cluster.restful {
         let (key, token) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
@@ -36,7 +36,7 @@ pub(super) fn secrets(cluster: &ValidMiniCluster, facts: &Facts, chance: &Chance
             (paths::RESTFUL_TOKEN, restful.token.clone().unwrap_or(token)),
         ];
         let data = data.map(|(key, value)| (key.to_owned(), value)).into();
-        secrets.push(secret(names::restful_secret(&cluster.name), data));
+        secrets.push(secret(names::restful_secret(&cluster.name, facts.uid.as_deref()), data));
     }
     secrets
 }

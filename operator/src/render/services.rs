@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::{Facts, hash, labels, metadata, owner, some};
 
 /// The broker's port.
-const BROKER_PORT: i32 = 8050;
+pub(super) const BROKER_PORT: i32 = 8050;
 
 /// A MiniCluster whose pods are named by the headless Service.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -138,7 +138,13 @@ fn volume(name: &str, source: &VolumeSource) -> Volume {
 }
 
 /// The volumes of the operator itself. Secrets get the mode with which the runner can read them, and no more.
-pub(super) fn own(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom, secret_mode: i32) -> Vec<Volume> {
+pub(super) fn own(
+    cluster: &ValidMiniCluster,
+    options: &Options,
+    uid: Option<&str>,
+    view: ViewFrom,
+    secret_mode: i32,
+) -> Vec<Volume> {
     let empty = |name: &str| Volume {
         name: name.to_owned(),
         empty_dir: Some(EmptyDirVolumeSource::default()),
@@ -174,13 +180,13 @@ pub(super) fn own(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom,
         }),
         ..Volume::default()
     });
-    let own = names::curve_secret(&cluster.name);
+    let own = names::curve_secret(&cluster.name, uid);
     volumes.push(secret(CURVE, cluster.flux.curve_cert_secret.as_ref().unwrap_or(&own), secret_mode));
     if !cluster.users.is_empty() {
-        volumes.push(secret(USERS, &names::users_secret(&cluster.name), secret_mode));
+        volumes.push(secret(USERS, &names::users_secret(&cluster.name, uid), secret_mode));
     }
     if cluster.restful.is_some() {
-        volumes.push(secret(RESTFUL, &names::restful_secret(&cluster.name), secret_mode));
+        volumes.push(secret(RESTFUL, &names::restful_secret(&cluster.name, uid), secret_mode));
     }
     volumes.push(empty(HOME));
     if let Some(munge) = &cluster.flux.munge_secret {

@@ -155,6 +155,28 @@ fn params(names: &[String], now: Timestamp, end: Timestamp) -> Result<Certificat
     Ok(params)
 }
 
+/// How many authorities a caBundle may hold: those of all that run now, and the last ones before.
+const AUTHORITIES: usize = 6;
+
+/// `known` with all certificates of `wanted` in it, these first; the last ones go where there are too many. None: it has them.
+pub(super) fn joined(wanted: &str, known: &str) -> Option<String> {
+    let split = |bundle: &str| -> Vec<String> {
+        let all = bundle.split_inclusive(END).filter(|text| text.contains(END));
+        all.map(|text| text.trim().to_owned()).collect()
+    };
+    let (mut all, known) = (split(wanted), split(known));
+    if all.iter().all(|one| known.contains(one)) {
+        return None;
+    }
+    for one in known {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
+    all.truncate(AUTHORITIES);
+    Some(all.iter().map(|one| format!("{one}\n")).collect())
+}
+
 /// The first certificate of a bundle.
 fn first_of(bundle: &str) -> Option<String> {
     bundle.find(END).map(|at| format!("{}\n", &bundle[..at + END.len()]))
@@ -213,6 +235,18 @@ mod tests {
         assert!(!pair.is_stale(&names, at("2026-09-30T00:00:00Z")));
         assert!(pair.is_stale(&names, at("2026-10-04T00:00:00Z")));
         assert!(pair.is_stale(&["b".to_owned()], at("2026-01-01T00:00:00Z")));
+    }
+
+    #[test]
+    fn authorities_of_others_stay_and_the_oldest_go() {
+        let one = |name: &str| format!("{name}\n{END}\n");
+        let both = joined(&one("a"), &one("b")).unwrap();
+        assert_eq!(both, format!("{}{}", one("a"), one("b")));
+        assert_eq!(joined(&one("b"), &both), None, "nobody has to write again");
+        assert_eq!(joined(&one("a"), "").unwrap(), one("a"));
+        let many = (0..20).fold(String::new(), |known, number| joined(&one(&number.to_string()), &known).unwrap());
+        assert_eq!(many.matches(END).count(), AUTHORITIES);
+        assert!(many.starts_with("19\n") && many.contains("18\n"));
     }
 
     #[test]

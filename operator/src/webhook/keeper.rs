@@ -2,7 +2,7 @@
 //!
 //! An authority is in the caBundle before a certificate of it is in the Secret, and a certificate is served only when the
 //! caBundle that the API server has holds its authority. Of replicas that renew at the same time the first one wins: the
-//! Secret is replaced only as it was read.
+//! Secret is replaced only as it was read, and no authority of another replica is taken out of the caBundle.
 #![expect(
     clippy::disallowed_types,
     clippy::disallowed_methods,
@@ -59,9 +59,6 @@ fn of_crd(verb: &'static str) -> impl Fn(kube::Error) -> KeepError {
 
 /// Keeps for ever.
 pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Current>) {
-    if let Some(directory) = &settings.directory {
-        return keep_files(directory, &current).await;
-    }
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &settings.namespace);
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let keeper = Keeper { secrets, definitions, settings, current };
@@ -109,7 +106,8 @@ impl Keeper {
             before => {
                 let bundle = before.as_ref().map(|pair| pair.bundle.as_str());
                 let made = Pair::make(&names, bundle, Timestamp::now())?;
-                if bundle.is_some() {
+                // Those who trust what is served now must learn of it before it changes.
+                if bundle.is_some() || self.current.is_set() {
                     self.vouch(&made.bundle).await?;
                     tokio::time::sleep(self.settings.overlap).await;
                 }
@@ -135,16 +133,19 @@ impl Keeper {
         Ok(())
     }
 
-    /// Puts the bundle into the CRD, if that has a webhook.
+    /// Puts the bundle into the CRD, if that has a webhook. Another replica may be about to use one that it has put there: that
+    /// stays, and what was written since we looked is not overwritten (409: we look again).
     async fn vouch(&self, bundle: &str) -> Result<(), KeepError> {
         let definition = self.definitions.get(CRD).await.map_err(of_crd("get"))?;
         let client = definition.spec.conversion.and_then(|conversion| conversion.webhook?.client_config);
         let Some(client) = client else { return Ok(()) };
-        let bundle = ByteString(bundle.as_bytes().to_vec());
-        if client.ca_bundle.as_ref() == Some(&bundle) {
-            return Ok(());
-        }
-        let change = json!({ "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": bundle } } } } });
+        let known = client.ca_bundle.map(|bundle| String::from_utf8_lossy(&bundle.0).into_owned()).unwrap_or_default();
+        let Some(bundle) = certificate::joined(bundle, &known) else { return Ok(()) };
+        let bundle = ByteString(bundle.into_bytes());
+        let change = json!({
+            "metadata": { "resourceVersion": definition.metadata.resource_version },
+            "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": bundle } } } },
+        });
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         self.definitions.patch(CRD, &parameters, &Patch::Merge(change)).await.map_err(of_crd("patch"))?;
         tracing::info!("put the webhook's authorities into the CRD");
@@ -153,7 +154,7 @@ impl Keeper {
 }
 
 /// Takes over what somebody else writes.
-async fn keep_files(directory: &Path, current: &Current) {
+pub(super) async fn keep_files(directory: &Path, current: &Current) {
     let mut last = (Vec::new(), Vec::new());
     loop {
         match files(directory) {

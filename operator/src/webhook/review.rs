@@ -1,15 +1,32 @@
 //! A ConversionReview and its answer. Pure and total: any bytes get an answer.
 //!
-//! Objects are converted one after the other, and their text is written out at once: memory is bounded by the size of the
-//! request and the answer, whatever the objects hold.
+//! Objects are converted one after the other as they are read, and their text is written out at once: memory is bounded by the
+//! size of the request and the answer, and by the largest object that is taken, whatever the review holds.
+
+use std::borrow::Cow;
+use std::fmt;
 
 use flux_shared::crd::convert::{Version, convert};
+use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use serde_json::{Value, json};
 
 const API_VERSION: &str = "apiextensions.k8s.io/v1";
 const KIND: &str = "ConversionReview";
+/// Longest text of an object: the API server stores 1.5 MiB, and Go writes six characters for some.
+const OBJECT_MAX: usize = 10 << 20;
+/// Most values of an object. Each costs a hundred bytes and more once it has been read, and two in its text.
+const VALUES_MAX: usize = 200_000;
+/// Longest name of a review or a version.
+const NAME_MAX: usize = 256;
+/// Longest message.
+const MESSAGE_MAX: usize = 2000;
+/// How many times larger an answer may be, and how large at all.
+const TIMES: usize = 4;
+const ANSWER_MAX: usize = 40 << 20;
+/// Room that there is at least for one more object.
+const STEP: usize = 64 << 10;
 
 /// What goes back to the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -22,37 +39,29 @@ pub struct Answer {
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Review<'a> {
-    #[serde(default)]
-    api_version: String,
-    #[serde(default)]
-    kind: String,
+    #[serde(borrow, default)]
+    api_version: Cow<'a, str>,
+    #[serde(borrow, default)]
+    kind: Cow<'a, str>,
     #[serde(borrow)]
     request: Option<Request<'a>>,
 }
 
 #[derive(Deserialize)]
 struct Request<'a> {
-    uid: String,
-    #[serde(rename = "desiredAPIVersion")]
-    desired: String,
+    #[serde(borrow)]
+    uid: Cow<'a, str>,
+    #[serde(borrow, rename = "desiredAPIVersion")]
+    desired: Cow<'a, str>,
+    /// A list, which is read when it is known what the objects are to become.
     #[serde(borrow, default)]
-    objects: Vec<&'a RawValue>,
+    objects: Option<&'a RawValue>,
 }
 
 #[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Reply<'a> {
-    api_version: &'static str,
-    kind: &'static str,
-    response: Response<'a>,
-}
-
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct Response<'a> {
+struct Verdict<'a> {
     uid: &'a str,
     result: Value,
-    converted_objects: Vec<Box<RawValue>>,
 }
 
 /// The answer to any request. Without a review in it there is nobody to answer: that is an error of HTTP.
@@ -62,38 +71,118 @@ pub fn answer(body: &[u8]) -> Answer {
         Err(error) => return refusal(&format!("failed to read the {KIND}: {error}")),
     };
     if review.api_version != API_VERSION || review.kind != KIND {
-        let (version, kind) = (review.api_version, review.kind);
+        let (version, kind) = (short(&review.api_version, NAME_MAX), short(&review.kind, NAME_MAX));
         return refusal(&format!("is `{version}` `{kind}`, must be {API_VERSION} {KIND}"));
     }
     let Some(request) = review.request else { return refusal("the review has no request") };
-    let (result, converted_objects) = match convert_all(&request) {
-        Ok(objects) => (json!({ "status": "Success" }), objects),
-        Err(message) => (json!({ "status": "Failure", "message": message }), Vec::new()),
+    if request.uid.len() > NAME_MAX || request.desired.len() > NAME_MAX {
+        return refusal("the review's uid, or the version that it asks for, is longer than any");
+    }
+    // The objects come first: whether all of them could be converted is known after the last one.
+    let text = format!("{{\"apiVersion\":\"{API_VERSION}\",\"kind\":\"{KIND}\",\"response\":{{\"convertedObjects\":[");
+    let mut out = text.into_bytes();
+    let begin = out.len();
+    out.reserve_exact(body.len() + STEP);
+    let result = match convert_all(&request, &mut out) {
+        Ok(()) => json!({ "status": "Success" }),
+        Err(message) => {
+            out.truncate(begin);
+            json!({ "status": "Failure", "message": short(&message, MESSAGE_MAX) })
+        }
     };
-    let response = Response { uid: &request.uid, result, converted_objects };
-    match serde_json::to_vec(&Reply { api_version: API_VERSION, kind: KIND, response }) {
-        Ok(body) => Answer { status: 200, body },
+    let verdict = serde_json::to_vec(&Verdict { uid: &request.uid, result });
+    match verdict {
+        Ok(verdict) => {
+            out.extend_from_slice(b"],");
+            // The verdict's members, after the list.
+            out.extend_from_slice(verdict.get(1..).unwrap_or_default());
+            out.push(b'}');
+            Answer { status: 200, body: out }
+        }
         Err(error) => Answer { status: 500, body: error.to_string().into_bytes() },
     }
 }
 
-fn refusal(message: &str) -> Answer {
-    Answer { status: 400, body: format!("{message}\n").into_bytes() }
+fn short(text: &str, length: usize) -> &str {
+    text.char_indices().nth(length).map_or(text, |(end, _)| text.get(..end).unwrap_or_default())
 }
 
-fn convert_all(request: &Request) -> Result<Vec<Box<RawValue>>, String> {
+fn refusal(message: &str) -> Answer {
+    Answer { status: 400, body: format!("{}\n", short(message, MESSAGE_MAX)).into_bytes() }
+}
+
+/// Writes the converted objects, with commas between them.
+fn convert_all(request: &Request, out: &mut Vec<u8>) -> Result<(), String> {
     let to = Version::of(&request.desired)
         .ok_or_else(|| format!("failed to convert to `{}`: v1alpha1 and v1alpha2 are known", request.desired))?;
-    let all = request.objects.iter().enumerate();
-    all.map(|(i, text)| convert_one(text, to).map_err(|error| format!("object {i}: {error}"))).collect()
+    let Some(objects) = request.objects else { return Ok(()) };
+    let most = (TIMES * objects.get().len() + STEP).min(ANSWER_MAX);
+    let each = Each { to, out, most };
+    serde_json::Deserializer::from_str(objects.get()).deserialize_seq(each).map_err(|error| error.to_string())
 }
 
-fn convert_one(text: &RawValue, to: Version) -> Result<Box<RawValue>, String> {
-    let object: Value = serde_json::from_str(text.get()).map_err(|error| error.to_string())?;
-    let named = |field: &str| object["metadata"][field].as_str().unwrap_or_default().to_owned();
+/// Converts each object of a list as it is read.
+struct Each<'a> {
+    to: Version,
+    out: &'a mut Vec<u8>,
+    /// How long the answer may become.
+    most: usize,
+}
+
+impl<'de> Visitor<'de> for Each<'_> {
+    type Value = ();
+
+    fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        formatter.write_str("a list of objects")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<(), A::Error> {
+        let mut number = 0;
+        while let Some(text) = list.next_element::<&RawValue>()? {
+            if number > 0 {
+                self.out.push(b',');
+            }
+            // Not twice as much as there is: it may be half of all memory.
+            if self.out.capacity() - self.out.len() < text.get().len() + STEP / 2 {
+                self.out.reserve_exact(2 * text.get().len() + STEP);
+            }
+            convert_one(text.get(), self.to, self.out)
+                .map_err(|error| A::Error::custom(format_args!("object {number}: {error}")))?;
+            if self.out.len() > self.most {
+                return Err(A::Error::custom("the converted objects are too large: list fewer at once"));
+            }
+            number += 1;
+        }
+        Ok(())
+    }
+}
+
+fn convert_one(text: &str, to: Version, out: &mut Vec<u8>) -> Result<(), String> {
+    if text.len() > OBJECT_MAX || values(text) > VALUES_MAX {
+        return Err(format!(
+            "is larger than a MiniCluster can be: more than {OBJECT_MAX} bytes, or {VALUES_MAX} values"
+        ));
+    }
+    let object: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let named = |field: &str| short(object["metadata"][field].as_str().unwrap_or_default(), NAME_MAX).to_owned();
     let place = format!("{}/{}", named("namespace"), named("name"));
     let converted = convert(object, to).map_err(|error| format!("{place}: {error}"))?;
-    serde_json::value::to_raw_value(&converted).map_err(|error| format!("{place}: {error}"))
+    serde_json::to_writer(out, &converted).map_err(|error| format!("{place}: {error}"))
+}
+
+/// The number of values in a JSON text, or a few more.
+fn values(text: &str) -> usize {
+    let (mut number, mut in_string, mut escaped) = (1, false, false);
+    for byte in text.bytes() {
+        match byte {
+            _ if escaped => escaped = false,
+            b'\\' if in_string => escaped = true,
+            b'"' => in_string = !in_string,
+            b',' | b'[' | b'{' | b':' if !in_string => number += 1,
+            _ => {}
+        }
+    }
+    number
 }
 
 #[cfg(test)]
@@ -166,6 +255,23 @@ mod tests {
         let whole = String::from_utf8(review(&[json!("HERE")], "flux-framework.org/v1alpha2")).unwrap();
         let answer = answer(whole.replace("\"HERE\"", &deep).as_bytes());
         assert!(matches!(answer.status, 200 | 400));
+    }
+
+    #[test]
+    fn an_object_that_no_api_server_stores_is_refused_before_it_is_read() {
+        let whole = String::from_utf8(review(&[json!("HERE")], "flux-framework.org/v1alpha2")).unwrap();
+        let zeros = format!("{{\"spec\":[{}0]}}", "0,".repeat(VALUES_MAX));
+        for large in [zeros, format!("\"{}\"", "x".repeat(OBJECT_MAX))] {
+            let answer = read(&answer(whole.replace("\"HERE\"", &large).as_bytes()));
+            let message = answer["response"]["result"]["message"].as_str().unwrap();
+            assert!(message.starts_with("object 0: is larger"), "{message}");
+        }
+        // The largest that is stored, of characters that Go writes as six.
+        let mut script = cluster("a", "v1alpha2");
+        script["spec"]["containers"][0]["command"] = json!("HERE");
+        let whole = String::from_utf8(review(&[script], "flux-framework.org/v1alpha1")).unwrap();
+        let body = whole.replace("HERE", &"\\u003c".repeat(3 << 19).as_str());
+        assert_eq!(read(&answer(body.as_bytes()))["response"]["result"]["status"], "Success");
     }
 
     proptest::proptest! {

@@ -1,4 +1,4 @@
-//! The HTTPS server: few connections, bounded bodies, an answer to everything.
+//! The HTTPS server: few connections, bounded bodies, an answer to everything. (What each caller may hold: `places`.)
 #![expect(clippy::disallowed_methods, reason = "it listens, and has time limits")]
 
 use std::convert::Infallible;
@@ -7,31 +7,35 @@ use std::time::Duration;
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
+use hyper::header::{CONNECTION, CONTENT_TYPE, HeaderValue};
 use hyper::service::service_fn;
 use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::{Semaphore, SemaphorePermit};
+use tokio::sync::{Semaphore, watch};
 use tokio::task::JoinSet;
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::{self, ServerConfig};
 
 use super::certificate::Current;
+use super::places::{BODY_MAX, Place, Places, Room};
 use super::{PATH, review};
 use crate::telemetry;
 
-/// The largest body: many thousand MiniClusters.
-const BODY_MAX: usize = 64 << 20;
-/// All bodies that are held at the same time together; their answers take as much again.
-const BODIES_MAX: usize = BODY_MAX;
-/// What one permit is for.
-const ROOM: usize = 64 << 10;
-/// Connections at the same time; the API server keeps few.
-const CONNECTIONS_MAX: usize = 256;
-/// Longest time for a handshake, a request's head, a body.
-const PATIENCE: Duration = Duration::from_secs(30);
-/// From here on a conversion takes long enough to be worth a thread.
+/// Longest time for a handshake.
+const HANDSHAKE: Duration = Duration::from_secs(5);
+/// Longest time until the next request's head is there. The API server closes an idle connection after 90 s: where we closed
+/// it first, its next request could be on its way.
+const IDLE: Duration = Duration::from_secs(100);
+/// Longest time for a body, and for a request with its answer: the API server waits 30 s at most.
+const BODY: Duration = Duration::from_secs(10);
+const REQUEST: Duration = Duration::from_secs(30);
+/// How often it is looked whether a request takes too long.
+const TICK: Duration = Duration::from_secs(1);
+/// Longest head of a request, and what is read ahead.
+const HEAD_MAX: usize = 32 << 10;
+/// From here on a conversion takes long enough to be worth a thread, and one is enough.
 const LARGE: usize = 64 << 10;
 
 /// TLS with the certificate of the moment.
@@ -43,24 +47,54 @@ pub(super) fn acceptor(current: Arc<Current>) -> Result<TlsAcceptor, rustls::Err
     Ok(TlsAcceptor::from(Arc::new(config)))
 }
 
-type Refusal = Response<Full<Bytes>>;
-
 struct Shared {
+    acceptor: TlsAcceptor,
     current: Arc<Current>,
-    /// For bodies, in units of `ROOM`.
-    room: Semaphore,
+    /// For conversions that are long.
+    thread: Semaphore,
+    /// This process is about to end: callers shall make new connections, which lead to others.
+    drains: watch::Receiver<bool>,
+}
+
+/// What an answer holds until it has been sent.
+struct Held {
+    bytes: Vec<u8>,
+    room: Room,
+    place: Arc<Place>,
+}
+
+impl Held {
+    async fn grow(&mut self, size: usize) {
+        self.place.grow(&mut self.room, size).await;
+    }
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        &self.bytes
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        self.place.busy(false);
+    }
 }
 
 /// Serves for ever.
-pub(super) async fn serve(listener: TcpListener, acceptor: TlsAcceptor, current: Arc<Current>) {
-    let shared = Arc::new(Shared { current, room: Semaphore::new(BODIES_MAX / ROOM) });
-    let places = Arc::new(Semaphore::new(CONNECTIONS_MAX));
+pub(super) async fn serve(
+    listener: TcpListener,
+    acceptor: TlsAcceptor,
+    current: Arc<Current>,
+    drains: watch::Receiver<bool>,
+) {
+    let shared = Arc::new(Shared { acceptor, current, thread: Semaphore::new(1), drains });
+    let places = Arc::new(Places::default());
     // They end with this server.
     let mut connections = JoinSet::new();
     loop {
-        let Ok(place) = places.clone().acquire_owned().await else { return };
-        let stream = match listener.accept().await {
-            Ok((stream, _)) => stream,
+        let (stream, peer) = match listener.accept().await {
+            Ok((stream, address)) => (stream, address.ip().to_canonical()),
             Err(error) => {
                 // Such as too many open files: it passes.
                 telemetry::warn("failed to accept a connection", &error);
@@ -68,80 +102,120 @@ pub(super) async fn serve(listener: TcpListener, acceptor: TlsAcceptor, current:
                 continue;
             }
         };
-        let (acceptor, shared) = (acceptor.clone(), shared.clone());
         while connections.try_join_next().is_some() {}
+        let Some(turn) = places.turn(peer) else { continue };
+        let (places, shared) = (places.clone(), shared.clone());
         connections.spawn(async move {
-            connection(stream, acceptor, shared).await;
-            drop(place);
+            let Some(place) = places.enter(peer).await.map(Arc::new) else { return };
+            drop(turn);
+            tokio::select! {
+                () = connection(stream, place.clone(), shared) => {}
+                () = place.has_to_leave() => {}
+                () = takes_too_long(&place) => {}
+            }
         });
     }
 }
 
-async fn connection(stream: TcpStream, acceptor: TlsAcceptor, shared: Arc<Shared>) {
+/// Returns when a request is under way for longer than anybody waits: a body, or an answer that nobody reads.
+async fn takes_too_long(place: &Place) {
+    while place.busy_for() < REQUEST {
+        tokio::time::sleep(TICK).await;
+    }
+}
+
+async fn connection(stream: TcpStream, place: Arc<Place>, shared: Arc<Shared>) {
     // A handshake fails where nobody speaks TLS, or trusts us yet: the API server tells its user.
-    let Ok(Ok(stream)) = tokio::time::timeout(PATIENCE, acceptor.accept(stream)).await else { return };
+    let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, shared.acceptor.accept(stream)).await else { return };
     let service = service_fn(move |request| {
-        let shared = shared.clone();
-        async move { Ok::<_, Infallible>(respond(request, &shared).await) }
+        let (shared, place) = (shared.clone(), place.clone());
+        async move { Ok::<_, Infallible>(respond(request, &shared, place).await) }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(PATIENCE);
+    http.timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(HEAD_MAX);
     if let Err(error) = http.serve_connection(TokioIo::new(stream), service).await {
         tracing::debug!(error = &error as &dyn std::error::Error, "a connection to the webhook failed");
     }
 }
 
-async fn respond(request: Request<Incoming>, shared: &Shared) -> Response<Full<Bytes>> {
+async fn respond(request: Request<Incoming>, shared: &Shared, place: Arc<Place>) -> Response<Full<Bytes>> {
+    place.busy(true);
+    let mut held = Held { bytes: Vec::new(), room: Room::default(), place };
+    let (status, kind) = match answer(request, shared, &mut held).await {
+        Ok(status) => (status, "application/json"),
+        Err((status, text)) => {
+            held.bytes = text.into_bytes();
+            (status, "text/plain")
+        }
+    };
+    let mut response = Response::new(Full::new(Bytes::from_owner(held)));
+    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    if *shared.drains.borrow() {
+        response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    }
+    response
+}
+
+/// A status, and what is wrong.
+type Refusal = (u16, String);
+
+fn refuse<T>(status: u16, text: &str) -> Result<T, Refusal> {
+    Err((status, text.to_owned()))
+}
+
+/// The answer, in `held`.
+async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut Held) -> Result<u16, Refusal> {
     match (request.method(), request.uri().path()) {
         (&Method::POST, PATH) => {}
-        (&Method::GET, "/readyz") if !shared.current.is_set() => return text(503, "there is no certificate yet\n"),
-        (&Method::GET, "/readyz" | "/healthz") => return text(200, "ok\n"),
-        (_, PATH) => return text(405, "POST a ConversionReview\n"),
-        _ => return text(404, "the webhook is at /convert\n"),
+        (&Method::GET, "/readyz") if !shared.current.is_set() => return refuse(503, "there is no certificate yet\n"),
+        (&Method::GET, "/readyz" | "/healthz") => return refuse(200, "ok\n"),
+        (_, PATH) => return refuse(405, "POST a ConversionReview\n"),
+        _ => return refuse(404, "the webhook is at /convert\n"),
     }
-    if request.body().size_hint().lower() > BODY_MAX as u64 {
-        return text(413, "the review is too large: list fewer objects at once\n");
-    }
-    let (body, _room) = match tokio::time::timeout(PATIENCE, read(request.into_body(), &shared.room)).await {
-        Ok(Ok(read)) => read,
-        Ok(Err(refusal)) => return refusal,
-        Err(_) => return text(408, "the body did not arrive in time\n"),
+    let body = match tokio::time::timeout(BODY, read(request.into_body(), held)).await {
+        Ok(read) => read?,
+        Err(_) => return refuse(408, "the body did not arrive in time, or there was no room for it\n"),
     };
     let answer = match body.len() < LARGE {
         true => review::answer(&body),
-        false => match tokio::task::spawn_blocking(move || review::answer(&body)).await {
-            Ok(answer) => answer,
-            Err(_) => return text(500, "the conversion failed\n"),
-        },
+        false => {
+            // Nobody closes it.
+            let _turn = shared.thread.acquire().await;
+            match tokio::task::spawn_blocking(move || review::answer(&body)).await {
+                Ok(answer) => answer,
+                Err(_) => return refuse(500, "the conversion failed\n"),
+            }
+        }
     };
-    let kind = if answer.status == 200 { "application/json" } else { "text/plain" };
-    response(answer.status, kind, answer.body.into())
+    held.bytes = answer.body;
+    match answer.status {
+        200 => Ok(200),
+        status => Err((status, String::from_utf8_lossy(&held.bytes).into_owned())),
+    }
 }
 
 /// The whole body. Room is taken for what has arrived, so that who sends slowly takes none from others.
-async fn read(mut body: Incoming, room: &Semaphore) -> Result<(Vec<u8>, Vec<SemaphorePermit<'_>>), Refusal> {
-    let (mut bytes, mut held) = (Vec::new(), Vec::new());
-    while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return Err(text(400, "the body broke off\n")) };
-        let Some(data) = frame.data_ref() else { continue };
-        bytes.extend_from_slice(data);
-        while held.len() * ROOM < bytes.len() {
-            let Ok(permit) = room.try_acquire() else {
-                return Err(text(503, "too much is being converted: try again\n"));
-            };
-            held.push(permit);
-        }
+async fn read(mut body: Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
+    let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
+    if declared > BODY_MAX {
+        return refuse(413, "the review is too large: list fewer objects at once\n");
     }
-    Ok((bytes, held))
-}
-
-fn text(status: u16, text: &'static str) -> Response<Full<Bytes>> {
-    response(status, "text/plain", Bytes::from_static(text.as_bytes()))
-}
-
-fn response(status: u16, kind: &'static str, body: Bytes) -> Response<Full<Bytes>> {
-    let mut response = Response::new(Full::new(body));
-    *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
-    response.headers_mut().insert(hyper::header::CONTENT_TYPE, hyper::header::HeaderValue::from_static(kind));
-    response
+    let mut bytes = Vec::new();
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return refuse(400, "the body broke off\n") };
+        let Some(data) = frame.data_ref() else { continue };
+        let size = bytes.len() + data.len();
+        if size > BODY_MAX {
+            return refuse(413, "the review is too large: list fewer objects at once\n");
+        }
+        held.grow(size).await;
+        if size > bytes.capacity() {
+            // No more than twice what has arrived, nor than was declared.
+            let wanted = (2 * size).min(declared.max(size));
+            bytes.reserve_exact(wanted - bytes.len());
+        }
+        bytes.extend_from_slice(data);
+    }
+    Ok(bytes)
 }

@@ -17,7 +17,7 @@ use flux_shared::curve::Certificate;
 use flux_shared::manifest::Manifest;
 use flux_shared::validate::validate;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::core::v1::{Namespace, Pod, Secret};
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::client::{Body, DynBody};
 use kube::config::{KubeConfigOptions, Kubeconfig};
@@ -56,6 +56,9 @@ fn plane() -> &'static Plane {
             view_source: Default::default(),
             namespaced: false,
             without_crd: false,
+            without_v1alpha1: false,
+            cert_manager: false,
+            minicluster_network_policy: false,
         };
         plane.apply(&install::manifests(&settings).unwrap()).unwrap();
         let token = plane.kubectl(&["-n", "flux-operator", "create", "token", "flux-operator"]).unwrap();
@@ -94,6 +97,8 @@ pub enum Fault {
     Late(Duration, u16),
     /// The connection breaks.
     Lost,
+    /// The operator panics over it.
+    Panic,
     /// It is answered with this.
     Says(Value),
     /// The watch begins, and says at once that its version is too old.
@@ -119,6 +124,7 @@ impl Fault {
             })
         };
         let (code, body) = match self {
+            Fault::Panic => panic!("over a word with a secret: hunter2"),
             Fault::Lost => return Err("the connection broke".into()),
             Fault::Answer(code) => (code, status(code)),
             Fault::Says(answer) => (200, answer),
@@ -253,7 +259,6 @@ impl Bed {
             candidate: None,
             health: None,
             metrics: Default::default(),
-            gate: Default::default(),
         };
         change(&mut settings);
         let (stop, stopped) = oneshot::channel::<()>();
@@ -385,6 +390,15 @@ impl Bed {
             (pods.len() == count).then_some(pods)
         })
         .await
+    }
+
+    /// The Secret of a MiniCluster: curve, users or restful.
+    pub async fn secret(&self, cluster: &str, what: &str) -> Option<Secret> {
+        let selector = ListParams::default().labels(&format!("flux-framework.org/minicluster={cluster}"));
+        let mut all = self.api::<Secret>().list(&selector).await.unwrap().items;
+        all.retain(|secret| secret.name_any().starts_with(&format!("{cluster}-{what}-")));
+        assert!(all.len() < 2, "made once");
+        all.pop()
     }
 
     pub async fn all_pods(&self, cluster: &str) -> Vec<Pod> {

@@ -15,22 +15,33 @@ use serde_json::{Value, json};
 use crate::bed::{Bed, condition, operator_kubeconfig, test, until};
 
 /// The program itself, with a log that nothing is kept out of.
-struct Program {
+pub struct Program {
     child: Child,
     address: String,
 }
 
 impl Program {
     fn start(namespace: &str) -> Program {
+        Program::with(namespace, "trace", Stdio::piped())
+    }
+
+    pub fn with(namespace: &str, log: &str, errors: Stdio) -> Program {
         let address = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
         let child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
-            .args(["run", "--log=trace", "--namespace", namespace, "--health", &address])
+            .args(["run", "--log", log, "--namespace", namespace, "--health", &address])
             .env("KUBECONFIG", operator_kubeconfig())
             .stdin(Stdio::null())
-            .stderr(Stdio::piped())
+            .stderr(errors)
             .spawn()
             .unwrap();
         Program { child, address }
+    }
+
+    /// The most memory that it ever had, in bytes.
+    pub fn memory(&self) -> u64 {
+        let text = std::fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = text.lines().find(|line| line.starts_with("VmHWM")).unwrap();
+        line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
     }
 
     fn metrics(&self) -> String {

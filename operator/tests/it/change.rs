@@ -182,7 +182,7 @@ fn the_same_name_can_be_used_again_at_once() {
                 bed.reap("mc").await;
                 let job = bed.api::<Job>().get_opt("mc").await.unwrap()?;
                 let owner = job.metadata.owner_references.as_ref()?.first()?.uid.clone();
-                let secret = bed.api::<Secret>().get_opt("mc-curve").await.unwrap()?;
+                let secret = bed.secret("mc", "curve").await?;
                 let ours = Some(&secret.metadata.owner_references.as_ref()?.first()?.uid) == made.metadata.uid.as_ref();
                 (Some(&owner) == made.metadata.uid.as_ref() && ours).then(|| keys.push(secret.data))
             })
@@ -206,21 +206,21 @@ fn what_belongs_to_others_is_never_touched() {
         service["spec"] = json!({ "ports": [{ "port": 80 }], "selector": { "mine": "yes" } });
         let service: Service =
             bed.api().create(&PostParams::default(), &serde_json::from_value(service).unwrap()).await.unwrap();
-        let secret: Secret = serde_json::from_value(foreign("Secret", "two-curve")).unwrap();
-        let secret: Secret = bed.api().create(&PostParams::default(), &secret).await.unwrap();
+        let map: ConfigMap = serde_json::from_value(foreign("ConfigMap", "two-agent")).unwrap();
+        let map: ConfigMap = bed.api().create(&PostParams::default(), &map).await.unwrap();
 
         let _operator = bed.operator().await;
         bed.create("one", json!({ "size": 1 })).await.unwrap();
         bed.create("two", json!({ "size": 1, "network": { "headlessName": "other" } })).await.unwrap();
         bed.create("three", json!({ "size": 1, "network": { "headlessName": "other" } })).await.unwrap();
-        for (name, kind) in [("one", "Service flux-service"), ("two", "Secret two-curve")] {
+        for (name, kind) in [("one", "Service flux-service"), ("two", "ConfigMap two-agent")] {
             let status = bed.when(name, "in the way", |status| status["reason"] == "NameTaken").await["status"].clone();
             assert!(status["message"].as_str().unwrap().starts_with(kind), "{status:#}");
             assert_eq!(condition(&status, "JobRequested")["reason"], "NameTaken");
         }
         bed.pods("three", 1).await;
         assert_eq!(bed.api::<Service>().get("flux-service").await.unwrap(), service);
-        assert_eq!(bed.api::<Secret>().get("two-curve").await.unwrap(), secret);
+        assert_eq!(bed.api::<ConfigMap>().get("two-agent").await.unwrap(), map);
         let events = bed.api::<k8s_openapi::api::events::v1::Event>();
         until("a warning says so", async || {
             let all = events.list(&ListParams::default()).await.unwrap().items;
@@ -228,7 +228,7 @@ fn what_belongs_to_others_is_never_touched() {
         })
         .await;
         // The remedy works without another word.
-        bed.api::<Secret>().delete("two-curve", &DeleteParams::default()).await.unwrap();
+        bed.api::<ConfigMap>().delete("two-agent", &DeleteParams::default()).await.unwrap();
         bed.pods("two", 1).await;
     });
 }

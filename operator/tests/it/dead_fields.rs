@@ -229,15 +229,28 @@ pub fn outcome(spec: &Value) -> Result<String, Vec<Problem>> {
     let objects = |facts: &Facts| render::objects(&cluster, &Options::default(), facts, certificate.clone()).unwrap();
     // The nodes decide where the user leaves it to them.
     let elsewhere = objects(&Facts { nodes_mount_images: true, ..Facts::default() }).job;
-    let render::Objects { config_map, secrets, volumes, headless, services, job, services_pod } =
+    let render::Objects { config_map, secrets, volumes, network_policy, headless, services, job, services_pod } =
         objects(&Facts::default());
     let secrets: Vec<_> = secrets.iter().map(|secret| secret.expose()).collect();
     let volumes: Vec<_> = volumes.iter().map(|made| (&made.volume, &made.claim)).collect();
     let cleans = is_to_be_cleaned_up(&manifest.spec, &ended(), &Observed::default(), "");
     let left = seconds_to_live(&manifest.spec, &ended(), "2026-01-01T00:00:01Z".parse().unwrap());
     let restarts = starts_after_losses(&cluster);
-    let all =
-        json!([config_map, secrets, volumes, headless, services, job, elsewhere, services_pod, left, cleans, restarts]);
+    let policy = network_policy;
+    let all = json!([
+        config_map,
+        secrets,
+        volumes,
+        policy,
+        headless,
+        services,
+        job,
+        elsewhere,
+        services_pod,
+        left,
+        cleans,
+        restarts
+    ]);
     Ok(all.to_string())
 }
 

@@ -59,9 +59,10 @@ fn design_3_3_statement_2_first_config_maps_volumes_and_secrets_then_an_indexed_
             assert_eq!(spec["completionMode"], "Indexed");
             let volumes = spec["template"]["spec"]["volumes"].as_array().unwrap();
             let uses = |source: &str, key: &str, value: &str| volumes.iter().any(|it: &Value| it[source][key] == value);
+            let secret = async |what: &str| bed.secret(name, what).await.unwrap().metadata.name.unwrap();
             assert!(uses("configMap", "name", &format!("{name}-agent")), "{volumes:#?}");
-            assert!(uses("secret", "secretName", &format!("{name}-curve")), "{volumes:#?}");
-            assert!(uses("secret", "secretName", &format!("{name}-users")), "{volumes:#?}");
+            assert!(uses("secret", "secretName", &secret("curve").await), "{volumes:#?}");
+            assert!(uses("secret", "secretName", &secret("users").await), "{volumes:#?}");
             assert!(uses("persistentVolumeClaim", "claimName", &format!("{name}.data")), "{volumes:#?}");
         }
     });

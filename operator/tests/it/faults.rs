@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams};
 use serde_json::json;
@@ -23,7 +23,7 @@ use crate::controlplane::led_over;
 async fn is_whole(bed: &Bed, name: &str) {
     bed.when(name, "whole", |status| status["size"] == 2 && status["maximumSize"] == 2).await;
     assert_eq!(bed.all_pods(name).await.len(), 2);
-    bed.api::<Secret>().get(&format!("{name}-curve")).await.unwrap();
+    bed.secret(name, "curve").await.unwrap();
     until("it owns the Service", async || {
         let service = bed.api::<Service>().get_opt("flux-service").await.unwrap()?;
         service.owner_references().iter().any(|owner| owner.name == name).then_some(())
@@ -123,6 +123,43 @@ fn many_broken_and_slow_ones_delay_no_other_and_are_tried_ever_less() {
         }
         let fast = attempts.lock().unwrap()["bad-fast-agent"];
         assert!((3..=7).contains(&fast), "{fast} attempts");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
+    test("panics", async |bed| {
+        flux_operator::panics::hook();
+        let is_mended = Arc::new(AtomicBool::new(false));
+        let mended = is_mended.clone();
+        let calls = Calls::with_faults(move |call: &Call| {
+            let panics = call.resource == "configmaps" && call.name == "bad-agent" && !mended.load(Ordering::SeqCst);
+            panics.then_some(Fault::Panic)
+        });
+        let metrics = Arc::new(flux_operator::metrics::Metrics::default());
+        let counts = metrics.clone();
+        let operator = bed.operator_of(calls, |it| it.metrics = counts).await;
+        bed.create("bad", json!({ "size": 2 })).await.unwrap();
+        let status = bed.when_condition("bad", "OperatorPanicked", "True").await["status"].clone();
+        let told = condition(&status, "OperatorPanicked");
+        let message = told["message"].as_str().unwrap();
+        assert!(message.contains("tests/it/bed.rs:") && !message.contains("hunter2"), "{message}");
+        until("an event tells", async || {
+            let events =
+                bed.api::<k8s_openapi::api::core::v1::Event>().list(&ListParams::default()).await.unwrap().items;
+            events.into_iter().find(|event| event.reason.as_deref() == Some("OperatorPanicked"))
+        })
+        .await;
+        bed.create("good", json!({ "size": 2 })).await.unwrap();
+        is_whole(&bed, "good").await;
+        let text = metrics.text([].into_iter());
+        let count =
+            text.lines().find_map(|line| line.strip_prefix("flux_operator_reconciles_total{outcome=\"panic\"} "));
+        assert!(count.unwrap().parse::<u32>().unwrap() >= 1, "{text}");
+        is_mended.store(true, Ordering::SeqCst);
+        is_whole(&bed, "bad").await;
+        bed.when("bad", "mended", |status| condition(status, "OperatorPanicked").is_null()).await;
         operator.stop().await;
     });
 }

@@ -8,6 +8,7 @@ use flux_operator::install;
 use flux_operator::lease::Candidate;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
+use k8s_openapi::api::networking::v1::NetworkPolicy;
 use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
@@ -104,8 +105,10 @@ fn the_operators_pods_are_admitted_where_pods_are_restricted() {
     test("restricted", async |bed| {
         // As it is installed for all: the label is the installation's own.
         let all: Api<Pod> = Api::namespaced(bed.client.clone(), install::NAME);
-        let operators = "app.kubernetes.io/component=operator";
-        until("both replicas are there", async || (pods(&all, operators).await.len() == 2).then_some(())).await;
+        let (operators, webhooks) = ("app.kubernetes.io/component=operator", "app.kubernetes.io/component=webhook");
+        for both in [operators, webhooks] {
+            until("both replicas are there", async || (pods(&all, both).await.len() == 2).then_some(())).await;
+        }
 
         let label = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "restricted" } } });
         let namespaces: Api<Namespace> = Api::all(bed.client.clone());
@@ -127,6 +130,116 @@ fn the_operators_pods_are_admitted_where_pods_are_restricted() {
             let error = api.create(&PostParams::default(), &plain).await.unwrap_err().to_string();
             assert!(error.contains("violates PodSecurity \"restricted"), "{error}");
         }
+    });
+}
+
+/// What `kubectl auth can-i` says to a new account that has one of Kubernetes' own roles in the bed's namespace.
+fn can(bed: &Bed, role: &str, verb: &str, resource: &str) -> bool {
+    let account = format!("--as=system:serviceaccount:{}:{role}", bed.namespace);
+    let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
+    bed.kubectl(&["auth", "can-i", &account, verb, resource, &format!("--subresource={subresource}")]).is_ok()
+}
+
+#[test]
+fn kubernetes_own_roles_hold_miniclusters() {
+    test("aggregated", async |bed| {
+        for role in ["view", "edit", "admin"] {
+            let account = format!("--serviceaccount={}:{role}", bed.namespace);
+            bed.kubectl(&["create", "rolebinding", role, &format!("--clusterrole={role}"), &account]).unwrap();
+        }
+        until("the roles are put together", async || can(&bed, "admin", "create", "miniclusters").then_some(())).await;
+        for (role, verb, resource, is_allowed) in [
+            ("view", "watch", "miniclusters", true),
+            ("view", "get", "miniclusters/scale", true),
+            ("view", "create", "miniclusters", false),
+            ("view", "get", "secrets", false),
+            ("edit", "create", "miniclusters", true),
+            ("edit", "deletecollection", "miniclusters", true),
+            ("edit", "patch", "miniclusters/scale", true),
+            ("edit", "patch", "miniclusters/status", false),
+            ("admin", "delete", "miniclusters", true),
+        ] {
+            assert_eq!(can(&bed, role, verb, resource), is_allowed, "{role}: {verb} {resource}");
+        }
+        // The operator itself reads no Secret of anybody's.
+        let operator = "--as=system:serviceaccount:flux-operator:flux-operator";
+        for verb in ["get", "list", "watch", "update", "patch", "delete"] {
+            assert!(bed.kubectl(&["auth", "can-i", operator, verb, "secrets"]).is_err(), "{verb}");
+            assert!(bed.kubectl(&["auth", "can-i", operator, verb, "customresourcedefinitions"]).is_err(), "{verb}");
+        }
+    });
+}
+
+#[test]
+fn without_v1alpha1_there_is_no_webhook_and_nothing_of_it() {
+    let documents = |arguments: &[&str]| -> Vec<Value> {
+        serde_saphyr::from_multiple(&install::manifests(&settings(arguments)).unwrap()).unwrap()
+    };
+    let of_webhook = |documents: &[Value]| -> Vec<String> {
+        let of_it = documents
+            .iter()
+            .filter(|it| it.to_string().contains("operator-webhook") || it["spec"]["conversion"].is_object());
+        of_it.map(|it| format!("{} {}", it["kind"], it["metadata"]["name"])).collect()
+    };
+    assert!(of_webhook(&documents(&[])).len() > 8);
+    let without = documents(&["--without-v1alpha1"]);
+    assert_eq!(of_webhook(&without), Vec::<String>::new());
+    let crd = without.iter().find(|it| it["kind"] == "CustomResourceDefinition").unwrap();
+    assert_eq!(crd["spec"]["versions"].as_array().unwrap().len(), 1);
+    let rules = |documents: &[Value]| documents.iter().map(|it| it["rules"].to_string()).collect::<String>();
+    assert!(!rules(&without).contains("customresourcedefinitions"));
+    // With cert-manager the webhook may do nothing either.
+    let with = documents(&["--cert-manager"]);
+    assert!(!rules(&with).contains("customresourcedefinitions") && !rules(&with).contains("flux-operator-webhook"));
+    let crd = with.iter().find(|it| it["kind"] == "CustomResourceDefinition").unwrap();
+    assert_eq!(crd["metadata"]["annotations"]["cert-manager.io/inject-ca-from"], "flux-operator/flux-operator-webhook");
+}
+
+/// FluxCD's operator is called flux-operator, too.
+#[test]
+fn what_is_in_no_namespace_has_a_name_that_nobody_else_takes() {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&install::manifests(&settings(&[])).unwrap()).unwrap();
+    let of_all = documents.iter().filter(|it| it["metadata"]["namespace"].is_null() && it["kind"] != "Namespace");
+    let names: Vec<&str> = of_all.map(|it| it["metadata"]["name"].as_str().unwrap()).collect();
+    assert!(names.len() > 8, "{names:?}");
+    let is_ours = |name: &&str| name.starts_with("flux-framework-") || name.ends_with(".flux-framework.org");
+    assert!(names.iter().all(is_ours), "{names:?}");
+}
+
+#[test]
+fn brokers_are_reached_from_their_own_pods_alone_where_that_is_wanted() {
+    test("policy", async |bed| {
+        let arguments =
+            ["--namespaced", "--without-crd", "--minicluster-network-policy", "--namespace", &bed.namespace];
+        let manifests = install::manifests(&settings(&arguments)).unwrap();
+        assert!(manifests.contains("FLUX_MINICLUSTER_NETWORK_POLICY"));
+        apply(&without_deployment(&manifests));
+        let kubeconfig = bed.kubeconfig_of(install::NAME);
+        let calls = Calls::default();
+        let operator = bed.operator_as(&kubeconfig, calls.clone(), |it| it.options.network_policy = true).await;
+        bed.create("mc", json!({ "size": 1 })).await.unwrap();
+        bed.pods("mc", 1).await;
+        let policy = bed.api::<NetworkPolicy>().get("mc-brokers").await.unwrap();
+        let uid = bed.get("mc").await.metadata.uid.unwrap();
+        assert_eq!(policy.metadata.owner_references.unwrap()[0].uid, uid);
+        let spec = serde_json::to_value(policy.spec.unwrap()).unwrap();
+        let own = json!({ "matchLabels": { "flux-framework.org/minicluster": "mc" } });
+        assert_eq!((&spec["podSelector"], &spec["ingress"][0]["from"][0]["podSelector"]), (&own, &own));
+        let takes_8050 = |port: &&Value| {
+            port["protocol"] == "TCP" && port["port"].as_i64() <= Some(8050) && port["endPort"].as_i64() >= Some(8050)
+        };
+        let ports = spec["ingress"][1]["ports"].as_array().unwrap();
+        assert_eq!((ports.len(), ports.iter().find(takes_8050)), (4, None));
+        // One of the same name that is somebody else's stays.
+        let other = json!({ "metadata": { "name": "two-brokers" }, "spec": { "podSelector": {} } });
+        let other: NetworkPolicy = serde_json::from_value(other).unwrap();
+        bed.api().create(&PostParams::default(), &other).await.unwrap();
+        bed.create("two", json!({ "size": 1 })).await.unwrap();
+        bed.when("two", "stopped", |status| status["reason"] == "NameTaken").await;
+        operator.stop().await;
+        let used: BTreeSet<Call> = calls.all().into_iter().filter(|call| call.resource == "networkpolicies").collect();
+        assert_eq!(used.len(), 3, "{used:?}");
+        assert!(used.iter().all(|call| call.status != 403), "{used:?}");
     });
 }
 

@@ -3,7 +3,7 @@
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Secret};
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim};
 use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
@@ -35,7 +35,7 @@ impl Change<'_> {
             })
             .await;
             first.stop().await;
-            let key = bed.api::<Secret>().get(&format!("{name}-curve")).await.unwrap();
+            let key = bed.secret(&name, "curve").await.unwrap();
             let job = bed.job(&name).await;
 
             change(&name).await;
@@ -49,7 +49,7 @@ impl Change<'_> {
             let second = bed.operator().await;
             until(&format!("it is done after call {round}"), async || is_done(&name).await.then_some(())).await;
             second.stop().await;
-            if let Some(now) = bed.api::<Secret>().get_opt(&format!("{name}-curve")).await.unwrap() {
+            if let Some(now) = bed.secret(&name, "curve").await {
                 assert_eq!(key.data, now.data, "the key is made once");
             }
             if let Some(now) = bed.api::<Job>().get_opt(&name).await.unwrap() {

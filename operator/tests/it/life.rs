@@ -3,7 +3,7 @@
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::curve::Certificate;
 use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use kube::ResourceExt;
 use kube::api::EvictParams;
 use serde_json::json;
@@ -20,7 +20,7 @@ fn everything_is_made_and_the_status_says_so() {
         let config: ConfigMap = bed.api().get("mc-agent").await.unwrap();
         let spec = AgentSpec::from_toml(&config.data.unwrap()["agent.toml"]).unwrap();
         assert_eq!((spec.name.as_str(), spec.size, spec.hostlist().as_str()), ("mc", 4, "mc-[0-3]"));
-        let secret: Secret = bed.api().get("mc-curve").await.unwrap();
+        let secret = bed.secret("mc", "curve").await.unwrap();
         let text = String::from_utf8(secret.data.unwrap()["curve.cert"].0.clone()).unwrap();
         Certificate::parse(&text).unwrap();
         let service: Service = bed.api().get("flux-service").await.unwrap();
@@ -321,7 +321,7 @@ fn a_lead_that_is_evicted_after_its_followers_have_left_with_it_starts_anew_with
             bed.run_pod(pod).await;
         }
         bed.when_condition("mc", "Ready", "True").await;
-        let (job, key) = (bed.job("mc").await.uid(), bed.api::<Secret>().get("mc-curve").await.unwrap().data);
+        let (job, key) = (bed.job("mc").await.uid(), bed.secret("mc", "curve").await.unwrap().data);
         bed.api::<Pod>().evict(&pods[&0].name_any(), &EvictParams::default()).await.unwrap();
         bed.end_pod(&pods[&1], 0, "Completed", "").await;
         bed.end_pod(&pods[&0], 143, "Error", "").await;
@@ -335,7 +335,7 @@ fn a_lead_that_is_evicted_after_its_followers_have_left_with_it_starts_anew_with
             bed.run_pod(pod).await;
         }
         bed.when_condition("mc", "Ready", "True").await;
-        assert_eq!(bed.api::<Secret>().get("mc-curve").await.unwrap().data, key);
+        assert_eq!(bed.secret("mc", "curve").await.unwrap().data, key);
         bed.end_pod(&pods[&0], 0, "Completed", "").await;
         let status = until("it has completed", async || {
             bed.reap("mc").await;

@@ -1,6 +1,6 @@
 //! The operator's tests. Those with a `bed` need a control plane, which is built once (`test-node/build`).
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
-#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
 
 mod bed;
 mod call;
@@ -27,4 +27,5 @@ mod sdk;
 mod storage;
 mod stuck;
 mod tenants;
+mod webhook;
 mod zones;

@@ -114,7 +114,7 @@ fn an_operator_that_is_killed_at_any_call_leaves_the_same_behind() {
             })
             .await;
             drop(victim);
-            let key = bed.api::<Secret>().get_opt(&format!("{name}-curve")).await.unwrap();
+            let key = bed.secret(&name, "curve").await;
 
             let second = bed.operator().await;
             bed.when(&name, "whole", |status| status["size"] == 2 && status["maximumSize"] == 2).await;
@@ -130,7 +130,7 @@ fn an_operator_that_is_killed_at_any_call_leaves_the_same_behind() {
             assert_eq!(owned.len(), 1);
             bed.api::<k8s_openapi::api::core::v1::Service>().get(&format!("db-{round}")).await.unwrap();
             if let Some(key) = key {
-                let now = bed.api::<Secret>().get(&format!("{name}-curve")).await.unwrap();
+                let now = bed.secret(&name, "curve").await.unwrap();
                 assert_eq!(key.data, now.data, "the key is made once");
             }
             assert_eq!(bed.all_pods(&name).await.len(), 2);
@@ -154,7 +154,7 @@ fn answers_that_get_lost_delay_and_double_nothing() {
         for name in ["a", "b", "c"] {
             bed.when(name, "whole", |status| status["size"] == 2 && status["maximumSize"] == 2).await;
             assert_eq!(bed.all_pods(name).await.len(), 2);
-            keys.push(bed.api::<Secret>().get(&format!("{name}-curve")).await.unwrap().data);
+            keys.push(bed.secret(name, "curve").await.unwrap().data);
         }
         until("all own the Service", async || {
             let service = bed.api::<k8s_openapi::api::core::v1::Service>().get("flux-service").await.unwrap();
@@ -168,7 +168,7 @@ fn answers_that_get_lost_delay_and_double_nothing() {
         })
         .await;
         for (name, key) in ["a", "b", "c"].iter().zip(keys) {
-            assert_eq!(bed.api::<Secret>().get(&format!("{name}-curve")).await.unwrap().data, key);
+            assert_eq!(bed.secret(name, "curve").await.unwrap().data, key);
         }
         operator.stop().await;
     });

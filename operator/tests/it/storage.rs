@@ -281,16 +281,18 @@ fn secrets_of_users_and_the_rest_api_are_named_by_the_status_and_made_once() {
         });
         bed.create("mc", spec).await.unwrap();
         let status = bed.when("mc", "named", |status| status["usersSecret"].is_string()).await["status"].clone();
-        assert_eq!((&status["usersSecret"], &status["fluxRestfulSecret"]), (&json!("mc-users"), &json!("mc-restful")));
+        let named = async |what: &str| bed.secret("mc", what).await.unwrap().name_any();
+        let (users, restful) = (named("users").await, named("restful").await);
+        assert_eq!((&status["usersSecret"], &status["fluxRestfulSecret"]), (&json!(users), &json!(restful)));
         let text = async |name: &str, key: &str| {
             let secret = bed.api::<Secret>().get(name).await.unwrap();
             String::from_utf8(secret.data.unwrap()[key].0.clone()).unwrap()
         };
-        assert_eq!(text("mc-users", "ada").await, "butter");
-        let made = text("mc-users", "bob").await;
+        assert_eq!(text(&users, "ada").await, "butter");
+        let made = text(&users, "bob").await;
         assert_eq!(made.len(), 8);
-        assert_eq!(text("mc-restful", "token").await, "mine");
-        assert_eq!(text("mc-restful", "secret-key").await.len(), 32);
+        assert_eq!(text(&restful, "token").await, "mine");
+        assert_eq!(text(&restful, "secret-key").await.len(), 32);
         let pods = bed.pods("mc", 1).await;
         let runner = &pods[&0].spec.as_ref().unwrap().containers[0];
         let mounts: Vec<&str> = runner.volume_mounts.iter().flatten().map(|mount| mount.mount_path.as_str()).collect();
@@ -300,7 +302,7 @@ fn secrets_of_users_and_the_rest_api_are_named_by_the_status_and_made_once() {
 
         let again = bed.operator().await;
         bed.when("mc", "seen", |status| status["size"] == 1).await;
-        assert_eq!(text("mc-users", "bob").await, made);
+        assert_eq!(text(&users, "bob").await, made);
         again.stop().await;
     });
 }

@@ -87,16 +87,14 @@ fn a_deleted_config_map_is_made_again_and_a_deleted_key_is_said_to_be_lost() {
 
         bed.create("lost", json!({ "size": 1 })).await.unwrap();
         let pods = bed.pods("lost", 1).await;
-        bed.api::<Secret>().delete("lost-curve", &DeleteParams::default()).await.unwrap();
-        let message = "MountVolume.SetUp failed for volume \"flux-curve\" : secret \"lost-curve\" not found";
-        cannot_mount(&bed, &pods[&0], message).await;
+        let secret = bed.secret("lost", "curve").await.unwrap().name_any();
+        bed.api::<Secret>().delete(&secret, &DeleteParams::default()).await.unwrap();
+        let message = format!("MountVolume.SetUp failed for volume \"flux-curve\" : secret \"{secret}\" not found");
+        cannot_mount(&bed, &pods[&0], &message).await;
         let status =
             bed.when("lost", "explained", |status| status["reason"] == "SecretDeleted").await["status"].clone();
         assert!(status["message"].as_str().unwrap().contains("apply it again"), "{status:#}");
-        assert!(
-            bed.api::<Secret>().get_opt("lost-curve").await.unwrap().is_none(),
-            "another key would fit no other pod"
-        );
+        assert!(bed.secret("lost", "curve").await.is_none(), "another key would fit no other pod");
         operator.stop().await;
     });
 }

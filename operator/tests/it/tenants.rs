@@ -6,8 +6,10 @@ use k8s_openapi::api::core::v1::{Pod, Service};
 use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
+use std::process::Stdio;
 
 use crate::bed::{Bed, apply, condition, test, until};
+use crate::canary::Program;
 
 fn with_volume(volume: Value) -> Value {
     json!({
@@ -141,6 +143,48 @@ fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
         bed.when("victim", "looked at again", |status| status["observedGeneration"] == 3).await;
         is_unharmed(&bed, &before, &job).await;
         again.stop().await;
+    });
+}
+
+/// The operator's pod has 256 MiB. `LARGE=500` for more.
+#[test]
+fn many_of_the_largest_size_fit_into_the_operators_memory() {
+    test("tenant-large", async |bed| {
+        let count: usize = std::env::var("LARGE").ok().and_then(|text| text.parse().ok()).unwrap_or(40);
+        let script = "echo 0123456789\n".repeat(880_000 / 16);
+        let spec = json!({ "size": 1, "containers": [{ "image": "app:1", "commands": { "script": script } }] });
+        for number in 0..count {
+            bed.create(&format!("mc-{number}"), spec.clone()).await.unwrap();
+        }
+        let all_have = async |what: &str, path: &str| {
+            let path = format!("jsonpath={{.items[*].status.{path}}}");
+            for _ in 0..150 {
+                let seen = bed.kubectl(&["get", "miniclusters", "--chunk-size=10", "-o", &path]).unwrap();
+                let wanted = if what == "seen again" { "2" } else { "1" };
+                if seen.split_whitespace().filter(|it| *it == wanted).count() == count {
+                    return;
+                }
+                tokio::time::sleep(std::time::Duration::from_secs(2)).await;
+            }
+            panic!("not all are {what}");
+        };
+        let begin = std::time::Instant::now();
+        let program = Program::with(&bed.namespace, "info", Stdio::null());
+        all_have("with a Job", "maximumSize").await;
+        println!("{count} Jobs in {:?}: {} MiB", begin.elapsed(), program.memory() >> 20);
+        let first = program.memory();
+        drop(program);
+        // One that starts among all of them, and has to say something of each.
+        let program = Program::with(&bed.namespace, "info", Stdio::null());
+        for number in 0..count {
+            let change = json!({ "spec": { "ttlSecondsAfterFinished": 600 } });
+            bed.patch::<MiniCluster>(&format!("mc-{number}"), change).await.unwrap();
+        }
+        all_have("seen again", "observedGeneration").await;
+        println!("after a restart: {} MiB", program.memory() >> 20);
+        assert!(first.max(program.memory()) < 200 << 20, "{} and {} MiB", first >> 20, program.memory() >> 20);
+        drop(program);
+        bed.kubectl(&["delete", "miniclusters", "--all", "--wait=false"]).unwrap();
     });
 }
 

@@ -18,6 +18,7 @@ use kube::core::DynamicObject;
 use kube::discovery::ApiResource;
 use kube::{Api, Client, Config, ResourceExt};
 use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 
 #[allow(dead_code, reason = "the other suite asks for more")]
@@ -64,7 +65,7 @@ fn test<F: Future<Output = ()>>(crd: impl FnOnce(u16) -> Value, body: impl FnOnc
     let port = free_port();
     let plane = ControlPlane::start(&yaml::document(&crd(port)).unwrap()).unwrap();
     plane.apply(&installation()).unwrap();
-    let token = plane.kubectl(&["-n", NAMESPACE, "create", "token", "flux-operator"]).unwrap();
+    let token = plane.kubectl(&["-n", NAMESPACE, "create", "token", "flux-operator-webhook"]).unwrap();
     let operator = plane.kubeconfig_for_token("operator", &token).unwrap();
     let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
     runtime.block_on(async {
@@ -97,6 +98,9 @@ fn installation() -> String {
         view_source: Default::default(),
         namespaced: false,
         without_crd: false,
+        without_v1alpha1: false,
+        cert_manager: false,
+        minicluster_network_policy: false,
     };
     let text = install::manifests(&settings).unwrap();
     let is_other = |document: &&str| {
@@ -117,17 +121,22 @@ async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Result<T, String>) -
 }
 
 impl Bed {
-    fn webhook_at(&self, port: u16) -> JoinHandle<()> {
-        let settings = webhook::Settings {
-            listen: Some(([127, 0, 0, 1], port).into()),
-            namespace: NAMESPACE.into(),
+    fn settings(&self, port: u16, namespace: &str) -> webhook::Settings {
+        webhook::Settings {
+            listen: ([127, 0, 0, 1], port).into(),
+            health: None,
+            namespace: namespace.into(),
             hosts: vec!["127.0.0.1".into()],
             directory: None,
             overlap: Duration::from_secs(3),
-        };
-        let (client, gate) = (self.operator.clone(), webhook::Gate::of(&settings));
-        assert!(!gate.is_open(), "there is no certificate yet");
-        tokio::spawn(async move { webhook::run(client, settings, gate).await.unwrap() })
+            drain: Duration::from_secs(3),
+        }
+    }
+
+    fn webhook_at(&self, port: u16) -> JoinHandle<()> {
+        let settings = self.settings(port, NAMESPACE);
+        let client = Some(self.operator.clone());
+        tokio::spawn(async move { webhook::run(client, settings, std::future::pending()).await.unwrap() })
     }
 
     /// The webhook, once the API server trusts it.
@@ -306,6 +315,118 @@ fn a_webhook_that_is_away_takes_only_v1alpha1_with_it_and_comes_back_with_the_sa
         let webhook = bed.webhook().await;
         assert_eq!(secret().unwrap(), before, "nothing is made anew");
         assert!(!webhook.is_finished() && !other.is_finished());
+    });
+}
+
+async fn is_ready(port: u16) -> Result<(), String> {
+    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map_err(|error| error.to_string())?;
+    stream.write_all(b"GET /readyz HTTP/1.1\r\n\r\n").await.map_err(|error| error.to_string())?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).await.map_err(|error| error.to_string())?;
+    if answer.contains("200 OK") { Ok(()) } else { Err(answer) }
+}
+
+/// The Service of the webhooks: connections go to those that it leads to now.
+async fn service(port: u16, to: Arc<Mutex<Vec<u16>>>) {
+    let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.unwrap();
+    for number in 0usize.. {
+        let mut caller = listener.accept().await.unwrap().0;
+        let ports = to.lock().unwrap().clone();
+        let port = ports[number % ports.len()];
+        tokio::spawn(async move {
+            let mut webhook = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+            let _ = tokio::io::copy_bidirectional(&mut caller, &mut webhook).await;
+        });
+    }
+}
+
+#[test]
+fn no_conversion_fails_while_the_webhooks_are_replaced() {
+    test(crd, async |bed| {
+        let to = Arc::new(Mutex::new(Vec::new()));
+        let start = async |port: u16| {
+            let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
+            let mut settings = bed.settings(port, NAMESPACE);
+            let health = free_port();
+            settings.health = Some(([127, 0, 0, 1], health).into());
+            let stopped = async { drop(stopped.await) };
+            let run = webhook::run(Some(bed.operator.clone()), settings, stopped);
+            let task = tokio::spawn(async move { run.await.unwrap() });
+            until("it is ready", async || is_ready(health).await).await;
+            (port, stop, task)
+        };
+        let mut running = vec![start(free_port()).await, start(free_port()).await];
+        to.lock().unwrap().extend(running.iter().map(|(port, ..)| *port));
+        let _service = tokio::spawn(service(bed.port, to.clone()));
+        bed.answers().await;
+        let (asked, failed) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(Vec::new())));
+        let askers: Vec<_> = (0..8)
+            .map(|_| {
+                let (api, asked, failed) = (bed.api(Version::V1alpha1), asked.clone(), failed.clone());
+                tokio::spawn(async move {
+                    loop {
+                        match api.get("probe").await {
+                            Ok(_) => *asked.lock().unwrap() += 1,
+                            Err(error) => failed.lock().unwrap().push(error.to_string()),
+                        }
+                        tokio::time::sleep(Duration::from_millis(7)).await;
+                    }
+                })
+            })
+            .collect();
+        for _ in 0..3 {
+            // As a Deployment does it: one more, and when that is ready, one less; both at once are told of the end.
+            let new = start(free_port()).await;
+            to.lock().unwrap().push(new.0);
+            running.push(new);
+            let (port, stop, task) = running.remove(0);
+            stop.send(()).unwrap();
+            tokio::time::sleep(Duration::from_secs(1)).await;
+            to.lock().unwrap().retain(|it| *it != port);
+            task.await.unwrap();
+        }
+        for asker in askers {
+            asker.abort();
+        }
+        let asked = *asked.lock().unwrap();
+        println!("{asked} conversions while three of the webhooks were replaced");
+        assert!(asked > 200 && failed.lock().unwrap().is_empty(), "{asked}: {:?}", failed.lock().unwrap());
+    });
+}
+
+#[test]
+fn replicas_with_authorities_of_their_own_leave_each_other_in_the_bundle() {
+    test(crd, async |bed| {
+        let other = free_port();
+        let namespaces = [(bed.port, NAMESPACE), (other, "default")];
+        let run = |(port, namespace)| {
+            webhook::run(Some(bed.client.clone()), bed.settings(port, namespace), std::future::pending())
+        };
+        let bundle = || {
+            let path = "jsonpath={.spec.conversion.webhook.clientConfig.caBundle}";
+            let text = bed.plane.kubectl(&["get", "crd", "miniclusters.flux-framework.org", "-o", path]).unwrap();
+            let bytes: k8s_openapi::ByteString = serde_json::from_value(json!(text)).unwrap();
+            let text = String::from_utf8(bytes.0).unwrap();
+            let all = text.split_inclusive("-----END CERTIFICATE-----").map(|it| it.trim().to_owned());
+            all.filter(|it| !it.is_empty()).collect::<Vec<_>>()
+        };
+        let looks = async {
+            let mut before = Vec::new();
+            let both = until("both are in the bundle", async || {
+                let now = bundle();
+                assert!(before.iter().all(|one| now.contains(one)), "one that was there is gone");
+                before = now.clone();
+                if now.len() >= 2 { Ok(now) } else { Err(format!("{} are", now.len())) }
+            })
+            .await;
+            bed.answers().await;
+            tokio::time::sleep(Duration::from_secs(3)).await;
+            assert_eq!(bundle(), both, "and nobody writes any more");
+        };
+        tokio::select! {
+            _ = futures::future::join_all(namespaces.map(run)) => unreachable!(),
+            () = looks => {}
+        }
     });
 }
 

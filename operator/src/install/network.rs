@@ -1,0 +1,30 @@
+//! Who may reach the operator's pods over the network, where a network plugin enforces it.
+
+use k8s_openapi::api::networking::v1::NetworkPolicy;
+use serde_json::{Value, json};
+
+use super::{HEALTH_PORT, InstallError};
+use crate::webhook;
+
+/// The label of namespaces whose pods may read the operator's metrics.
+const METRICS: &str = "flux-framework.org/metrics";
+
+/// The operator's ports are for probes, which come from the node and are always let in, and for who collects metrics.
+pub(super) fn of_operator(namespace: &str) -> Result<NetworkPolicy, InstallError> {
+    let collectors = json!([{ "namespaceSelector": { "matchLabels": { METRICS: "allowed" } } }]);
+    let ingress = json!([{ "from": collectors, "ports": [{ "port": HEALTH_PORT }] }]);
+    policy(namespace, super::NAME, super::operator_labels(), ingress)
+}
+
+/// The webhook's other port is for probes alone. The API server calls from a node's address, or from anywhere.
+pub(super) fn of_webhook(namespace: &str) -> Result<NetworkPolicy, InstallError> {
+    policy(namespace, webhook::NAME, super::webhook::labels(), json!([{ "ports": [{ "port": webhook::PORT }] }]))
+}
+
+fn policy(namespace: &str, name: &str, pods: Value, ingress: Value) -> Result<NetworkPolicy, InstallError> {
+    let value = json!({
+        "metadata": { "name": name, "namespace": namespace },
+        "spec": { "podSelector": { "matchLabels": pods }, "policyTypes": ["Ingress"], "ingress": ingress },
+    });
+    serde_json::from_value(value).map_err(|error| InstallError::Object("NetworkPolicy", error))
+}

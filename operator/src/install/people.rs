@@ -1,0 +1,16 @@
+//! Roles for people: Kubernetes adds them to its own roles view, edit and admin.
+
+use super::permissions::{EDIT_PERMISSIONS, VIEW_PERMISSIONS};
+use super::role_with_labels;
+
+/// Who has `view` may look at MiniClusters; who has `edit` or `admin`, who may make pods, may make them.
+pub(super) fn roles() -> [String; 2] {
+    let aggregate = |to: &[&str]| -> String {
+        let label = |role: &&str| format!("    rbac.authorization.k8s.io/aggregate-to-{role}: \"true\"\n");
+        format!("  labels:\n{}", to.iter().map(label).collect::<String>())
+    };
+    [
+        role_with_labels("miniclusters-view", None, &aggregate(&["view"]), VIEW_PERMISSIONS),
+        role_with_labels("miniclusters-edit", None, &aggregate(&["edit", "admin"]), EDIT_PERMISSIONS),
+    ]
+}

@@ -1,0 +1,184 @@
+//! The conversion webhook's part of an installation: pods, account, memory and permissions of their own, so that nobody who
+//! calls it reaches the operator.
+
+use k8s_openapi::api::apps::v1::Deployment;
+use k8s_openapi::api::core::v1::{Service, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
+use serde_json::{Value, json};
+
+use super::permissions::{WEBHOOK_OWN_PERMISSIONS, WEBHOOK_PERMISSIONS};
+use super::{
+    HEALTH_PORT, InstallError, Settings, WEBHOOK_SERVICE_PORT, Who, binding, nobody, role, spread, without_privilege,
+};
+use crate::webhook::{NAME, PORT};
+use crate::yaml;
+
+/// The Secret that cert-manager writes.
+const CERTIFICATE: &str = "flux-operator-webhook-certificate";
+/// Where it is mounted.
+const DIRECTORY: &str = "/certificate";
+
+pub(super) fn labels() -> Value {
+    json!({ "app.kubernetes.io/name": super::NAME, "app.kubernetes.io/component": "webhook" })
+}
+
+/// What cert-manager is asked by, on the CustomResourceDefinition.
+pub(super) fn inject_from(namespace: &str) -> (String, String) {
+    ("cert-manager.io/inject-ca-from".to_owned(), format!("{namespace}/{NAME}"))
+}
+
+/// Everything, in the order in which it can be applied.
+pub(super) fn manifests(settings: &Settings) -> Result<Vec<String>, InstallError> {
+    let namespace = settings.namespace.as_str();
+    let who = Who { account: NAME, namespace };
+    let account = json!({
+        "metadata": { "name": NAME, "namespace": namespace },
+        "automountServiceAccountToken": !settings.cert_manager,
+    });
+    let account: ServiceAccount = typed("ServiceAccount", account)?;
+    let mut documents = vec![yaml::document(&account)?];
+    match settings.cert_manager {
+        true => {
+            for document in cert_manager(namespace) {
+                documents.push(yaml::document(&document)?);
+            }
+        }
+        false => documents.extend([
+            role(NAME, None, WEBHOOK_PERMISSIONS),
+            binding(NAME, None, who),
+            role(NAME, Some(namespace), WEBHOOK_OWN_PERMISSIONS),
+            binding(NAME, Some(namespace), who),
+        ]),
+    }
+    documents.extend([
+        yaml::document(&service(namespace)?)?,
+        yaml::document(&disruption_budget(namespace)?)?,
+        yaml::document(&deployment(settings)?)?,
+    ]);
+    Ok(documents)
+}
+
+fn typed<T: serde::de::DeserializeOwned>(kind: &'static str, value: Value) -> Result<T, InstallError> {
+    serde_json::from_value(value).map_err(|error| InstallError::Object(kind, error))
+}
+
+/// An authority that stays, so that a renewal changes nothing that the API server has to learn, and a certificate of it.
+fn cert_manager(namespace: &str) -> [Value; 4] {
+    let object = |kind: &str, name: &str, spec: Value| {
+        json!({
+            "apiVersion": "cert-manager.io/v1", "kind": kind, "metadata": { "name": name, "namespace": namespace },
+            "spec": spec,
+        })
+    };
+    let authority = "flux-operator-webhook-authority";
+    [
+        object("Issuer", "flux-operator-webhook-self-signed", json!({ "selfSigned": {} })),
+        object(
+            "Certificate",
+            authority,
+            json!({
+                "isCA": true, "commonName": authority, "secretName": authority, "duration": "87600h",
+                "privateKey": { "algorithm": "ECDSA", "size": 256 },
+                "issuerRef": { "kind": "Issuer", "name": "flux-operator-webhook-self-signed" },
+            }),
+        ),
+        object("Issuer", authority, json!({ "ca": { "secretName": authority } })),
+        object(
+            "Certificate",
+            NAME,
+            json!({
+                "secretName": CERTIFICATE,
+                "dnsNames": [format!("{NAME}.{namespace}.svc"), format!("{NAME}.{namespace}.svc.cluster.local")],
+                "privateKey": { "algorithm": "ECDSA", "size": 256, "rotationPolicy": "Always" },
+                "issuerRef": { "kind": "Issuer", "name": authority },
+            }),
+        ),
+    ]
+}
+
+/// Where the API server finds it.
+fn service(namespace: &str) -> Result<Service, InstallError> {
+    typed(
+        "Service",
+        json!({
+            "metadata": { "name": NAME, "namespace": namespace, "labels": labels() },
+            "spec": {
+                "selector": labels(),
+                "ports": [{ "name": "webhook", "port": WEBHOOK_SERVICE_PORT, "targetPort": "webhook" }],
+            },
+        }),
+    )
+}
+
+/// One replica stays while nodes are drained: v1alpha1 cannot be read without.
+fn disruption_budget(namespace: &str) -> Result<PodDisruptionBudget, InstallError> {
+    typed(
+        "PodDisruptionBudget",
+        json!({
+            "metadata": { "name": NAME, "namespace": namespace, "labels": labels() },
+            "spec": { "minAvailable": 1, "selector": { "matchLabels": labels() } },
+        }),
+    )
+}
+
+/// Two replicas, on different nodes if possible. One that is to end goes on until nobody calls it any more: its `preStop`,
+/// then 10 s of its own.
+fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
+    let mut args = vec!["webhook".to_owned()];
+    if settings.cert_manager {
+        args.push(format!("--certificate={DIRECTORY}"));
+    }
+    let mut value = json!({
+        "metadata": { "name": NAME, "namespace": settings.namespace, "labels": labels() },
+        "spec": {
+            "replicas": 2,
+            "strategy": { "rollingUpdate": { "maxUnavailable": 0, "maxSurge": 1 } },
+            "selector": { "matchLabels": labels() },
+            "template": {
+                "metadata": { "labels": labels() },
+                "spec": {
+                    "serviceAccountName": NAME,
+                    "securityContext": nobody(),
+                    "enableServiceLinks": false,
+                    "affinity": spread(&labels()),
+                    "terminationGracePeriodSeconds": 60,
+                    "containers": [{
+                        "name": "webhook",
+                        "image": settings.image,
+                        "imagePullPolicy": "IfNotPresent",
+                        "args": args,
+                        "ports": [
+                            { "name": "webhook", "containerPort": PORT },
+                            { "name": "health", "containerPort": HEALTH_PORT },
+                        ],
+                        "readinessProbe": { "httpGet": { "path": "/readyz", "port": "health" }, "periodSeconds": 5 },
+                        "livenessProbe": {
+                            "httpGet": { "path": "/healthz", "port": "health" },
+                            "periodSeconds": 20,
+                            "timeoutSeconds": 5,
+                        },
+                        "lifecycle": { "preStop": { "sleep": { "seconds": 5 } } },
+                        "env": [
+                            { "name": "HEALTH_ADDRESS", "value": format!("[::]:{HEALTH_PORT}") },
+                            { "name": "POD_NAMESPACE", "value": settings.namespace },
+                        ],
+                        // Bodies and their answers are bounded to a good half of it (webhook/places.rs).
+                        "resources": {
+                            "requests": { "cpu": "20m", "memory": "24Mi" },
+                            "limits": { "memory": "320Mi" },
+                        },
+                        "securityContext": without_privilege(),
+                        "terminationMessagePolicy": "FallbackToLogsOnError",
+                    }],
+                },
+            },
+        },
+    });
+    if settings.cert_manager {
+        let pod = &mut value["spec"]["template"]["spec"];
+        pod["volumes"] = json!([{ "name": "certificate", "secret": { "secretName": CERTIFICATE } }]);
+        let mount = json!([{ "name": "certificate", "mountPath": DIRECTORY, "readOnly": true }]);
+        pod["containers"][0]["volumeMounts"] = mount;
+    }
+    typed("Deployment", value)
+}

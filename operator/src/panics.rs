@@ -1,0 +1,42 @@
+//! A panic is a defect of ours, and of one object: it is caught where that object is looked at, told, and tried again later.
+//!
+//! What is told is where it was, and not what it said: that may hold a piece of anything, of a password too.
+
+use std::cell::RefCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
+
+use futures::FutureExt;
+
+thread_local! {
+    static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Where a panic was, as file and line of our source.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("the operator panicked at {0}")]
+pub struct Panicked(pub String);
+
+/// From now on a panic is a line of the log, with its place.
+pub fn hook() {
+    set_hook(Box::new(|panic| {
+        let place =
+            panic.location().map_or_else(|| "an unknown place".to_owned(), |at| format!("{}:{}", at.file(), at.line()));
+        tracing::error!(place, "panicked: this is a defect of the operator");
+        PLACE.set(Some(place));
+    }));
+}
+
+fn panicked() -> Panicked {
+    Panicked(PLACE.take().unwrap_or_else(|| "an unknown place".to_owned()))
+}
+
+/// The end of `work`, whatever it is.
+pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
+    // What it leaves half-way is its own, or behind locks whose holders do not panic half-way.
+    AssertUnwindSafe(work).catch_unwind().await.map_err(|_| panicked())
+}
+
+/// The same, of a call.
+pub fn caught_now<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+    catch_unwind(AssertUnwindSafe(work)).map_err(|_| panicked())
+}
