@@ -132,7 +132,10 @@ mod tests {
             let spec = format!(
                 "flux: {{container: {{disable: {disable}}}}}\npod: {{securityContext: {{runAsUser: {user}}}}}\n{containers}"
             );
-            let pod = template(&crate::testing::cluster(&spec), &Options::default(), view, 0).unwrap().spec.unwrap();
+            let pod = template(&crate::testing::cluster(&spec), &Options::default(), &Facts::default(), view, 0)
+                .unwrap()
+                .spec
+                .unwrap();
             let all: Vec<_> = pod.init_containers.iter().flatten().chain(&pod.containers).collect();
             assert_eq!(all.len(), if matches!(view, ViewFrom::Copy | ViewFrom::OwnImage) { 5 } else { 4 });
             for container in all {

@@ -270,7 +270,7 @@ mod tests {
         let mut script = cluster("a", "v1alpha2");
         script["spec"]["containers"][0]["command"] = json!("HERE");
         let whole = String::from_utf8(review(&[script], "flux-framework.org/v1alpha1")).unwrap();
-        let body = whole.replace("HERE", &"\\u003c".repeat(3 << 19).as_str());
+        let body = whole.replace("HERE", &"\\u003c".repeat(3 << 19));
         assert_eq!(read(&answer(body.as_bytes()))["response"]["result"]["status"], "Success");
     }
 

@@ -58,3 +58,43 @@ fn what_is_accepted_can_be_planned_anywhere() {
     });
     assert!(planned > 5, "only {planned} were planned");
 }
+
+/// What flux-core answers, in frames as RFC 3 has them.
+fn broker_says(payload: &[u8], errno: u32) -> Vec<u8> {
+    let mut message = vec![0, 3];
+    message.extend_from_slice(b"a.b");
+    message.push(255);
+    message.extend(u32::try_from(payload.len()).unwrap().to_be_bytes());
+    message.extend_from_slice(payload);
+    message.extend([20, 0x8e, 1, 2, 0b1011]);
+    for word in [0, 5, errno, 1] {
+        message.extend(word.to_be_bytes());
+    }
+    message
+}
+
+#[test]
+fn whatever_a_broker_says_is_read() {
+    let mut understood = 0;
+    mutate::for_a_while(2, |dice| {
+        let deep = ["[", "{\"a\":", "0,", "x"][dice.roll(4)].repeat(1 << dice.roll(16));
+        let payload = ["{\"state\":\"run\",\"set\":[0,1.5,null]}\0", "", "null\0", &deep][dice.roll(4)].to_owned();
+        let mut bytes = broker_says(payload.as_bytes(), [0, 1, 38, u32::MAX][dice.roll(4)]);
+        for _ in 0..dice.roll(4) {
+            let at = dice.roll(bytes.len());
+            match dice.roll(4) {
+                0 => bytes.truncate(at),
+                1 => bytes[at] = *dice.pick(&[0, 1, 20, 127, 254, 255]),
+                2 => drop(bytes.splice(at..at, vec![*dice.pick(&[0, 255, b'{']); 1 << dice.roll(12)])),
+                _ => drop(bytes.remove(at)),
+            }
+            if bytes.is_empty() {
+                break;
+            }
+        }
+        understood += usize::from(matches!(crate::people::broker::answer(&bytes), Some(Ok(_))));
+        let head: Vec<u8> = bytes.iter().copied().chain([0; 8]).take(8).collect();
+        let _ = crate::people::broker::length(head.try_into().unwrap());
+    });
+    assert!(understood > 5, "only {understood} were understood");
+}
