@@ -267,7 +267,7 @@ fn pods_come(target: &Target, after: &MiniClusterStatus, context: &Context) -> b
 pub async fn tell_of_panic(object: &Cluster, context: &Context, panicked: &Panicked) {
     let target = context.latest(Target::of(object));
     let after = status::panicked(&target.status, target.generation, panicked, Timestamp::now());
-    let Some(change) = patch::patch(&target.status, &after) else { return };
+    let Some(change) = patch::patch(&target, &target.status, &after) else { return };
     match context.writer.status(&target.key, &change).await {
         Ok(Some(version)) => context.remember(&target.uid, version, &after, Instant::now()),
         Ok(None) => return,
