@@ -121,6 +121,9 @@ pub async fn execute(
         Role::Lead | Role::Follower => "runner",
         Role::Sidecar(name) => name,
     };
+    if plan.steps.iter().any(|planned| matches!(planned.step, Step::PublishArchive { .. })) {
+        ending.archive_not_saved = Some("the pod ended before it could be saved".into());
+    }
     let mut executor = Executor {
         files: Files::new(&options.root, tag),
         options,

@@ -4,7 +4,7 @@
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use kube::runtime::events::{Event, EventType};
 
-use crate::status::{OPERATOR_PANICKED, VIEW_MOUNTED, VOLUMES_VALID, condition};
+use crate::status::{ARCHIVE_SAVED, OPERATOR_PANICKED, VIEW_MOUNTED, VOLUMES_VALID, condition};
 
 /// The API server's limit is 1 KiB.
 const NOTE_MAX: usize = 1000;
@@ -52,6 +52,9 @@ pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Even
     }
     if let Some(panicked) = turned(OPERATOR_PANICKED, "True") {
         say(EventType::Warning, OPERATOR_PANICKED, &panicked.message, "Reconcile");
+    }
+    if let Some(archive) = turned(ARCHIVE_SAVED, "False") {
+        say(EventType::Warning, "ArchiveNotSaved", &archive.message, "Save");
     }
     if let Some(failed) = turned("Failed", "True") {
         // It may have been told while the other pods were ending.

@@ -29,6 +29,8 @@ const CLEANED_UP: &str = "CleanedUp";
 pub(crate) const VIEW_MOUNTED: &str = "ViewMounted";
 /// The condition that tells of volumes that Kubernetes takes, though their author may not mean them.
 pub(crate) const VOLUMES_VALID: &str = "VolumesValid";
+/// The condition that tells whether the archive was saved, where one is asked for and that is known.
+pub(crate) const ARCHIVE_SAVED: &str = "ArchiveSaved";
 /// Why a spec is not valid that was changed after its Job had been made from it.
 pub(crate) const CHANGED_TOO_LATE: &str = "ChangedTooLate";
 /// The condition that tells of a panic of the operator's.

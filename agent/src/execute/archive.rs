@@ -58,7 +58,6 @@ impl BrokerEnd {
 impl Executor<'_> {
     /// Removes what interrupted dumps have left and makes this one's file.
     pub(super) fn prepare_archive(&mut self, dump: &str, leftovers: &str, owner: Owner) -> Result<(), Failure> {
-        self.ending.archive_not_saved = Some("the pod ended before it could be saved".into());
         let path = self.files.at(dump);
         let removed = remove_leftovers(&self.files, leftovers, &path);
         if removed > 0 {

@@ -1,10 +1,11 @@
 //! The conditions. The documented types keep their names; Kubernetes' own habits (`kubectl wait`) stand beside them.
 
 use flux_shared::crd::v1alpha2::Condition;
+use flux_shared::termination::{Ender, Termination};
 use k8s_openapi::jiff::Timestamp;
 
 use super::outcome::Outcome;
-use super::{CHANGED_TOO_LATE, Facts, Picture, VIEW_MOUNTED, VOLUMES_VALID, Verdict, rfc3339, short};
+use super::{ARCHIVE_SAVED, CHANGED_TOO_LATE, Facts, Picture, VIEW_MOUNTED, VOLUMES_VALID, Verdict, rfc3339, short};
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
@@ -98,7 +99,12 @@ pub(super) fn conditions(picture: &Picture, facts: &Facts, outcome: &Outcome) ->
         Statement { since, ..stage.ended("Failed", Stage::Failed, &outcome.reason, &outcome.message) },
         Statement::new("Suspended", is_suspended, suspended.0, suspended.1),
     ];
-    let optional = view(picture, facts).into_iter().chain(volumes(picture)).chain(reconciling).chain(stalled);
+    let optional = view(picture, facts)
+        .into_iter()
+        .chain(volumes(picture))
+        .chain(archive(picture, facts))
+        .chain(reconciling)
+        .chain(stalled);
     statements.into_iter().chain(optional).map(|statement| stamped(picture, statement)).collect()
 }
 
@@ -242,6 +248,25 @@ fn volumes(picture: &Picture) -> Option<Statement> {
             say(true, "Valid", "each has a handle of its own and a storage class that is there".to_owned())
         }
         (false, false) => say(false, reason, problems.join("; ")),
+    }
+}
+
+/// Whether the archive was saved, where one is asked for, once the lead has told. It is no part of the job's result.
+fn archive(picture: &Picture, facts: &Facts) -> Option<Statement> {
+    let Verdict::Valid(cluster) = picture.verdict else { return None };
+    let path = cluster.archive.as_deref()?;
+    let say =
+        |is_true: bool, reason: &str, message: String| Some(Statement::new(ARCHIVE_SAVED, is_true, reason, message));
+    let not_saved = |why: &str| say(false, "NotSaved", format!("the archive {path} stays as it was: {why}"));
+    let Some(exit) = facts.lead.and_then(|lead| lead.exit.as_ref()) else {
+        let before = super::condition(picture.previous, ARCHIVE_SAVED)?;
+        return say(before.status == "True", &before.reason, before.message.clone());
+    };
+    match &exit.said {
+        Some(said) if said.by == Ender::Agent && said.program_code.is_none() => not_saved("the job did not run"),
+        Some(Termination { archive_not_saved: Some(why), .. }) => not_saved(why),
+        Some(_) => say(true, "Saved", format!("the state of Flux was saved to {path}")),
+        None => not_saved(&format!("the lead was ended with code {} before it could tell", exit.code)),
     }
 }
 

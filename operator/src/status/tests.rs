@@ -688,3 +688,35 @@ fn a_kubelet_that_knows_no_volumes_of_images_is_believed_and_nobody_else() {
     assert!(!says("FailedMount", "MountVolume.SetUp failed for volume \"flux-view-image\" : busy").0);
     assert!(!says("Failed", "Failed to pull image \"view:1\"").0, "the copy would need it as well");
 }
+
+#[test]
+fn the_archives_fate_is_told_once_it_is_known_and_where_one_is_asked_for() {
+    use flux_shared::termination::{Ender, Termination};
+    let program = |code| Termination { program_code: Some(code), ..Termination::new(Ender::Program, code) };
+    let told = |spec: &str, said: Option<Termination>| {
+        let mut scene = scene(spec);
+        scene.job = Some(job(1));
+        scene.pods = vec![ready(0)];
+        let running = scene.status();
+        assert_eq!(condition(&running, super::ARCHIVE_SAVED), None, "nobody knows yet");
+        scene.pods = vec![ended(0, 0, 5)];
+        scene.pods[0].exit.as_mut().unwrap().said = said;
+        let after = scene.status();
+        let events = notice::events(&running, &after).into_iter();
+        let warned = events.filter(|event| event.reason == "ArchiveNotSaved").count();
+        let found = condition(&after, super::ARCHIVE_SAVED)?;
+        assert_eq!(warned, usize::from(found.status == "False"));
+        Some((found.status.clone(), found.message.clone()))
+    };
+    let with = "size: 1\narchive: {path: /state/a.tgz}";
+    assert_eq!(told("size: 1", Some(program(0))), None);
+    let text = |status: &str, message: &str| Some((status.to_owned(), message.to_owned()));
+    assert_eq!(told(with, Some(program(0))), text("True", "the state of Flux was saved to /state/a.tgz"));
+    let why = "the dump is not whole: its end is missing";
+    let not_saved = Termination { archive_not_saved: Some(why.into()), ..program(0) };
+    let kept = format!("the archive /state/a.tgz stays as it was: {why}");
+    assert_eq!(told(with, Some(not_saved)), text("False", &kept));
+    let gave_up = Termination::new(Ender::Agent, 245);
+    assert_eq!(told(with, Some(gave_up)).unwrap().0, "False");
+    assert_eq!(told(with, None).unwrap().0, "False");
+}

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use flux_operator::install::{NODE_PERMISSIONS, PERMISSIONS};
 use flux_shared::crd::v1alpha2::MiniCluster;
-use k8s_openapi::api::core::v1::{Pod, Secret};
+use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams};
 use serde_json::json;
