@@ -27,8 +27,9 @@ use crate::wrap::noted;
 /// Pauses between two starts of a follower's broker.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-/// How long a lead may take to be down before a follower that stays takes its port for that of the next attempt.
-const WAY_DOWN: Duration = Duration::from_secs(30);
+/// How long a lead may take to be down before a follower that stays takes its port for that of the next attempt: one that
+/// comes back between two looks is not seen to be away. A broker that comes too early is turned away, and tries again.
+const WAY_DOWN: Duration = Duration::from_secs(5);
 const LOOK_WHETHER_DOWN: Duration = Duration::from_millis(200);
 /// States of a broker that has joined.
 const JOINED: [&str; 4] = ["config-sync", "init", "quorum", "run"];
