@@ -247,8 +247,9 @@ fn of_no_job(scene: &Scene) -> Decision {
         let message = "the job ended with exit code 0; somebody has deleted its Job since".to_owned();
         return Decision::Over { reason: "Completed".into(), message };
     }
-    let own = leads.iter().find(|(_, end)| *end == Some(End::Own));
-    if let Some((lead, _)) = own {
+    // Whatever it may have been allowed before: who deletes a Job that has failed wants no other.
+    let failed = leads.iter().find(|(_, end)| matches!(end, Some(End::Own | End::NodeFailure)));
+    if let Some((lead, _)) = failed {
         return Decision::Over { reason: "JobFailed".into(), message: ended_by_itself(lead) };
     }
     if let Some(failed) = last.and_then(|last| last.failing.as_ref()).filter(|failed| failed.reason != BY_POLICY) {

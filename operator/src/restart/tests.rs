@@ -603,7 +603,11 @@ impl World {
             }
             Event::DeleteJob => {
                 // In the background, and only one that has not finished (that is for another test), of which the status tells:
-                // nobody remembers one that goes before that together with the operator.
+                // nobody remembers one that goes before that together with the operator. The watch of pods is taken to lag less
+                // than a person who deletes it: an end that it has not told of would be forgotten with the pod.
+                while !self.news_of_pods.is_empty() {
+                    self.hear_pod();
+                }
                 let told = self.status.1.job_uid.clone();
                 let is_on = |job: &mut Job| {
                     !job.seen.is_finished()
