@@ -17,6 +17,7 @@ const FOLLOWED: &[(&str, &str)] = &[
     ("cleanup", "true"),
     ("cleanupPods", "true"),
     ("ttlSecondsAfterFinished", "60"),
+    ("maxRestarts", "2"),
 ];
 
 /// What the API server says to a request with `object`, of which nothing is kept.
