@@ -109,6 +109,13 @@ pub struct Gently<'a> {
     pub within: Duration,
 }
 
+impl Policy<'_> {
+    /// Of a short helper program: signals reach all that it started, and nothing ends it by time.
+    pub fn of_group() -> Self {
+        Policy { target: Target::Group, kill_after: None, second_kills: true, hold: None, staying: None, gently: None }
+    }
+}
+
 /// A child's end, and what led to it.
 #[derive(Debug)]
 pub struct Ended {

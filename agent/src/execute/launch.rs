@@ -268,14 +268,7 @@ impl Executor<'_> {
         };
         let failed = |why: String| Failure::internal(format!("failed to ask about {path}: {why}"));
         let child = program.start().map_err(|error| failed(error.to_string()))?;
-        let policy = Policy {
-            target: Target::Group,
-            kill_after: None,
-            second_kills: true,
-            hold: None,
-            staying: None,
-            gently: None,
-        };
+        let policy = Policy::of_group();
         let ended = self.supervisor.run(child, policy).await.map_err(|error| failed(error.to_string()))?;
         if ended.end != End::Exited(0) {
             let Owner { uid, gid } = owner;
@@ -303,14 +296,7 @@ impl Executor<'_> {
                 return Ok(());
             }
         };
-        let policy = Policy {
-            target: Target::Group,
-            kill_after: None,
-            second_kills: true,
-            hold: None,
-            staying: None,
-            gently: None,
-        };
+        let policy = Policy::of_group();
         let ended = self.supervisor.run(child, policy).await;
         let ended = ended.map_err(|error| Failure::internal(format!("failed to supervise {name}: {error}")))?;
         match ended.end.code() {
