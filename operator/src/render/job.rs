@@ -89,8 +89,9 @@ fn failure_policy(cluster: &ValidMiniCluster, init: &[String]) -> PodFailurePoli
     let for_good = init.iter().map(|name| on_exit(name, "In", final_codes()));
     let rules = [
         on_condition("Ignore", "DisruptionTarget"),
-        on_condition("FailJob", labels::LEAD),
+        // Before that of the lead: what the Job then says names the exit code.
         on_exit(runner, "NotIn", vec![i32::from(exit::REPLACE)]),
+        on_condition("FailJob", labels::LEAD),
     ];
     PodFailurePolicy { rules: rules.into_iter().chain(for_good).collect() }
 }
@@ -129,8 +130,8 @@ mod tests {
             said,
             [
                 "Ignore DisruptionTarget",
-                "FailJob flux-framework.org/Lead",
                 "FailJob Some(\"app\") NotIn [238]",
+                "FailJob flux-framework.org/Lead",
                 "FailJob Some(\"flux-agent\") In [239, 241, 242, 244, 246, 247, 249]",
                 "FailJob Some(\"flux-view\") In [239, 241, 242, 244, 246, 247, 249]",
             ]

@@ -268,7 +268,8 @@ fn a_cluster_grows_and_shrinks() {
             .api::<MiniCluster>()
             .patch_scale(&name, &PatchParams::default(), &Patch::Merge(json!({ "spec": { "replicas": 5 } })))
             .await;
-        assert!(beyond.unwrap_err().to_string().contains("size cannot exceed"));
+        let refusal = beyond.unwrap_err().to_string();
+        assert!(refusal.contains("size is 5, but the cluster was made for 4 at most"), "{refusal}");
     });
 }
 
