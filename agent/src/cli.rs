@@ -160,6 +160,14 @@ enum Command {
     /// Install and run the Flux RESTful API (the lead's program where there is no other)
     #[command(hide = true)]
     Restful(restful::Args),
+    /// Run a command as Flux's user, in Flux's environment (what `$asFlux` is in snippets)
+    #[command(hide = true)]
+    AsFlux {
+        #[command(flatten)]
+        place: Place,
+        #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
+        command: Vec<OsString>,
+    },
     /// Whether who runs this may write to a folder: 0 or 1
     #[command(hide = true)]
     MayWrite {
@@ -264,6 +272,7 @@ impl Cli {
             Command::Diagnostics => tell(wrap::diagnostics()),
             Command::Accounting { database, users, command } => tell(wrap::accounting(&database, &users, &command)),
             Command::Restful(args) => tell(restful::restful(&args)),
+            Command::AsFlux { place, command } => tell(people::as_flux(&place, &command)),
             Command::MayWrite { path } => crate::identity::may_write(&path),
             Command::SnippetState { output, status, as_flux } => {
                 let reported = execute::state::report(&output, &status, &as_flux);

@@ -18,7 +18,7 @@ pub struct Ending {
     pub snippet: Option<String>,
     /// The job was ended by Flux since a node of it was lost.
     pub node_failure: bool,
-    /// The lead's broker ended before the program began.
+    /// The broker could not be started, or the lead's ended before the program began.
     pub no_instance: bool,
     /// Why the archive was not saved, if it was to be.
     pub archive_not_saved: Option<String>,

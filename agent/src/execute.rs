@@ -26,6 +26,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE, of_signal};
+use flux_shared::paths::AGENT_FILE;
 
 use crate::ending::Ending;
 use crate::failure::Failure;
@@ -53,6 +54,8 @@ const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
 pub struct Options {
     /// Files are written below it.
     pub root: PathBuf,
+    /// The AgentSpec, for programs that snippets start.
+    pub spec: PathBuf,
     /// `terminationGracePeriodSeconds` of the pod, if it is known.
     pub grace_period: Option<Duration>,
     /// How long to try again what may pass.
@@ -97,6 +100,8 @@ pub struct Executor<'a> {
     came_up: bool,
     /// How the lead's broker ended, once it has.
     broker_end: Option<archive::BrokerEnd>,
+    /// What `$asFlux` is in snippets.
+    as_flux: String,
 }
 
 /// Whether to go on.
@@ -124,6 +129,9 @@ pub async fn execute(
     if plan.steps.iter().any(|planned| matches!(planned.step, Step::PublishArchive { .. })) {
         ending.archive_not_saved = Some("the pod ended before it could be saved".into());
     }
+    // Before anything of the user's has run: later somebody else's program might stand there.
+    let agent = std::env::current_exe().unwrap_or_else(|_| AGENT_FILE.into());
+    let as_flux = format!("{} as-flux --spec={}", agent.display(), options.spec.display());
     let mut executor = Executor {
         files: Files::new(&options.root, tag),
         options,
@@ -138,6 +146,7 @@ pub async fn execute(
         ending,
         came_up: false,
         broker_end: None,
+        as_flux,
     };
     let result = executor.all_steps(plan).await;
     executor.note_what_followed(&result);
@@ -249,7 +258,8 @@ impl Executor<'_> {
             Step::Environment { changes } => changes.iter().for_each(|change| self.session.apply(change)),
             Step::Snippet { name, shell, source, strict } => {
                 if self.shell.is_none() {
-                    self.shell = Some(Shell::start(self.supervisor, &self.session, Path::new(shell), *strict)?);
+                    self.shell =
+                        Some(Shell::start(self.supervisor, &self.session, Path::new(shell), *strict, &self.as_flux)?);
                 }
                 return self.snippet(name, source, *strict, begin).await;
             }

@@ -20,13 +20,14 @@ use std::time::Duration;
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::paths::SPEC_FILE;
 
+use crate::execute::session::Session;
 use crate::facts::Facts;
 use crate::failure::Failure;
 use crate::plan::{Instance, PlanError};
 use crate::run::chain;
 
 pub use completions::{Shell, script};
-pub use connect::{connect, stop};
+pub use connect::{as_flux, connect, stop};
 
 /// Where the pod's spec and files are.
 #[derive(Debug, clap::Args)]
@@ -54,12 +55,20 @@ impl Pod {
         let instance = Instance::of(&spec, &facts).map_err(refused)?;
         Ok(Pod { spec, facts, instance, root: place.root.clone() })
     }
+
+    /// The environment of Flux.
+    fn session(&self) -> Session {
+        let mut session = Session::of_process();
+        self.instance.environment.iter().for_each(|change| session.apply(change));
+        session.of_flux(self.instance.run_as.as_ref())
+    }
 }
 
 /// Whether the broker is in its running state, in an exit code, and if not, why: after it was asked again for `seconds`. A
 /// probe that waits so is ready at once when the broker is, and no failure of a start that goes on.
 pub fn ready(place: &Place, seconds: u64) -> Result<(String, u8), Failure> {
     let pod = Pod::read(place)?;
+    look::be_owner(&pod)?;
     Ok(match look::until_ready(&pod, Duration::from_secs(seconds))? {
         Ok(()) => (String::new(), 0),
         Err(why) => (format!("not ready: {why}\n"), 1),
@@ -69,6 +78,7 @@ pub fn ready(place: &Place, seconds: u64) -> Result<(String, u8), Failure> {
 /// All that is known of the instance, and 1 if the broker does not answer.
 pub fn status(place: &Place, json: bool) -> Result<(String, u8), Failure> {
     let pod = Pod::read(place)?;
+    look::be_owner(&pod)?;
     let (state, stage) = look::state_and_stage(&pod);
     let code = u8::from(state.is_err());
     let seen = look::all(&pod, state, stage)?;

@@ -202,9 +202,9 @@ pub struct Launch {
     /// `fluxstart` for the broker; the name in FLUXTIME lines.
     pub label: &'static str,
     pub argv: Vec<Word>,
-    /// Ids to run with; none: the agent's own.
+    /// Whom it runs as; none: the agent's own user.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub run_as: Option<Owner>,
+    pub run_as: Option<RunAs>,
     pub stdout: Stdout,
     /// The file that the program inside notes its own end in.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -307,6 +307,16 @@ impl Serialize for Mode {
 pub struct Owner {
     pub uid: u32,
     pub gid: u32,
+}
+
+/// Another user, for a program that gives up the agent's rights: its ids, and what HOME, USER and LOGNAME are for it, unless a
+/// snippet has set them. They are nobody else's: what root runs (a shell, Python) would read files of that home.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct RunAs {
+    #[serde(flatten)]
+    pub owner: Owner,
+    pub name: String,
+    pub home: String,
 }
 
 #[cfg(test)]

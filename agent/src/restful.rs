@@ -42,6 +42,15 @@ const LOGGING: (&str, &str) = (
 "#,
 );
 
+/// Calls the API's own script to add a user, with the password from a file: its command line is there for all of the pod to see.
+const ADD_USER: &str = "
+import runpy, sys
+script, user, file = sys.argv[1:]
+sys.argv = [script, 'add-user', '--', user, open(file).read()]
+runpy.run_path(script, run_name='__main__')
+";
+const DATABASE_SCRIPT: &str = "app/db/init_db.py";
+
 /// What to serve, and how.
 #[derive(Debug, clap::Args)]
 pub struct Args {
@@ -54,8 +63,6 @@ pub struct Args {
     /// Branch or tag
     #[arg(long)]
     branch: String,
-    #[arg(long)]
-    host: String,
     #[arg(long)]
     port: u16,
     /// Number of nodes that the server tells its users
@@ -215,19 +222,19 @@ impl Server<'_> {
     }
 
     async fn database(&mut self) -> Result<(), Stopped> {
-        let mut steps: Vec<Vec<String>> =
-            ["-m alembic revision --autogenerate -m tables", "-m alembic upgrade head", "app/db/init_db.py init"]
-                .map(|words| words.split(' ').map(str::to_owned).collect())
-                .into();
+        let init = format!("{DATABASE_SCRIPT} init");
+        let steps = ["-m alembic revision --autogenerate -m tables", "-m alembic upgrade head", init.as_str()];
+        let words = |step: &str| step.split(' ').map(OsString::from).collect();
+        let mut steps: Vec<(String, Vec<OsString>)> =
+            steps.into_iter().map(|step| (step.to_owned(), words(step))).collect();
         for user in &self.args.users {
-            let password = self.text(&format!("users/{user}"))?;
-            steps.push(["app/db/init_db.py", "add-user", user, &password].map(str::to_owned).into());
+            let (script, password) = (self.code.join(DATABASE_SCRIPT), self.args.directory.join("users").join(user));
+            let argv = ["-c".into(), ADD_USER.into(), script.into(), user.into(), password.into()];
+            steps.push((format!("{DATABASE_SCRIPT} add-user {user}"), argv.into()));
         }
-        for step in steps {
-            let argv = ["python3".into()].into_iter().chain(step.iter().map(OsString::from));
-            let code = self.run(argv).await?;
+        for (what, words) in steps {
+            let code = self.run(["python3".into()].into_iter().chain(words)).await?;
             if code != 0 {
-                let what = step.iter().take(2).map(String::as_str).collect::<Vec<_>>().join(" ");
                 return Err(Stopped::new(code, format!("failed to make the database of the Flux RESTful API: {what}")));
             }
         }
@@ -252,7 +259,8 @@ impl Server<'_> {
     async fn serve(&mut self) -> Result<u8, Stopped> {
         let logging = self.code.join(LOGGING.0);
         let own = [
-            format!("--host={}", self.args.host),
+            // All addresses, of both families where the kernel has both: any that is named would be of one.
+            "--host=".to_owned(),
             format!("--port={}", self.args.port),
             format!("--log-config={}", logging.display()),
         ];

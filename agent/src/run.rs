@@ -204,6 +204,7 @@ impl Options {
     fn for_execute(&self) -> execute::Options {
         execute::Options {
             root: self.root.clone(),
+            spec: self.spec.clone(),
             grace_period: self.grace_period,
             patience: self.patience,
             parent_deadline: self.parent_deadline,

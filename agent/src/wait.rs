@@ -105,13 +105,18 @@ impl Parent {
         let mut missing = Missing::Name(NameError::NoServer);
         for &address in &addresses {
             let target = SocketAddr::new(address, self.port);
-            match tokio::time::timeout(limit, TcpStream::connect(target)).await {
+            let why = match tokio::time::timeout(limit, TcpStream::connect(target)).await {
                 Ok(Ok(_stream)) => return Ok(()),
                 Ok(Err(error)) if error.kind() == std::io::ErrorKind::ConnectionRefused => {
-                    missing = Missing::Port(target)
+                    missing = Missing::Port(target);
+                    continue;
                 }
-                Ok(Err(error)) => missing = Missing::Route { address, why: crate::failure::plain(&error) },
-                Err(_) => missing = Missing::Route { address, why: "no answer".into() },
+                Ok(Err(error)) => crate::failure::plain(&error),
+                Err(_) => "no answer".into(),
+            };
+            // One that refuses says that the host is there, whatever its other addresses say.
+            if !matches!(missing, Missing::Port(_)) {
+                missing = Missing::Route { address, why };
             }
         }
         if matches!(missing, Missing::Port(_)) {

@@ -27,7 +27,7 @@ pub enum Category {
     CurveUnreadable,
     /// A snippet was given, but the image has no shell.
     ShellMissing,
-    /// A follower's broker kept failing.
+    /// The lead's broker ended before the program began, or a follower's kept failing.
     BrokerFailed,
     /// Anything else in the agent itself: a defect.
     Internal,

@@ -145,6 +145,11 @@ impl PodPaths {
         self.at("config/etc/flux/config")
     }
 
+    /// Of the instance that a batch is.
+    pub fn batch_config_dir(&self) -> String {
+        self.at("config/etc/flux/batch")
+    }
+
     pub fn system_dir(&self) -> String {
         self.at("config/etc/flux/system")
     }

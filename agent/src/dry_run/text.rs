@@ -256,7 +256,10 @@ fn variable(change: &EnvChange) -> String {
 /// Who it runs as, where its output goes, what its end means.
 fn launch_notes(launch: &Launch) -> String {
     let mut notes = vec![launch.label.to_owned()];
-    notes.extend(launch.run_as.map(|owner| format!("as {}", ids(&owner))));
+    notes.extend(launch.run_as.as_ref().map(|user| {
+        let (ids, name, home) = (ids(&user.owner), quote(&user.name), quote(&user.home));
+        format!("as {ids} with HOME={home} USER={name} LOGNAME={name}")
+    }));
     match launch.stdout {
         Stdout::Inherit => {}
         Stdout::LineBuffered => notes.push("output live, line by line".into()),

@@ -6,9 +6,10 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, NOT_FOUND, REPLACE, of_signal};
+use flux_shared::words::Word;
 
 use super::archive::BrokerEnd;
-use super::session::LIMITS;
+use super::session::{LIMITS, Session};
 use super::{Executor, wait_failed};
 use crate::failure::Failure;
 use crate::glibc::Libc;
@@ -64,8 +65,14 @@ impl Executor<'_> {
         self.ending.node_failure = noted.is_some_and(|noted| noted.node_failure);
         self.broker_end = Some(broker);
         let end = broker.of_the_job();
-        if launch.result.is_some() && noted.is_none() {
-            return self.never_started(launch, ended);
+        let is_watched =
+            || launch.argv.iter().any(|word| matches!(word, Word::Literal(word) if word.starts_with(SOCKET)));
+        let never_began = match launch.result {
+            Some(_) => noted.is_none(),
+            None => launch.label != COMMAND && ended.end != End::Exited(0) && !came_up && is_watched(),
+        };
+        if never_began {
+            return self.never_began(launch, ended);
         }
         if let Some((code, _)) = &mut self.ending.program {
             *code = end.code();
@@ -81,23 +88,25 @@ impl Executor<'_> {
         }
     }
 
-    /// The instance ended before its program began: whatever the broker says, that is no success.
-    fn never_started(&mut self, launch: &Launch, ended: &Ended) -> u8 {
+    /// The instance ended before its program began: whatever the broker says, that is no success, and no code of the program.
+    fn never_began(&mut self, launch: &Launch, ended: &Ended) -> u8 {
         self.ending.program = None;
-        let code = match (ended.end, ended.stopped) {
-            (End::Exited(0), Some((signal, _))) => return of_signal(signal),
-            (End::Exited(0), None) => Category::BrokerFailed.code(),
-            (end, Some(_)) => return end.code(),
-            (end, None) => self.tell_end(launch, end),
-        };
-        self.ending.no_instance = true;
-        if self.unfit(launch, ended.end).is_none() {
-            self.ending.note(format!(
-                "the instance did not come up (the broker ended with code {}): look at its own messages in the log",
-                ended.end.code()
-            ));
+        if let Some((signal, _)) = ended.stopped {
+            return of_signal(signal);
         }
-        code
+        let unfit = self.unfit(launch, ended.end);
+        let why = unfit.unwrap_or_else(|| "look at its own messages in the log".into());
+        self.no_instance(format!(
+            "the instance did not come up (the broker ended with code {}): {why}",
+            ended.end.code()
+        ))
+    }
+
+    fn no_instance(&mut self, why: String) -> u8 {
+        self.log.plain("broker", &format!("flux-agent: {why}"));
+        self.ending.note(why);
+        self.ending.no_instance = true;
+        Category::BrokerFailed.code()
     }
 
     /// A follower's broker until the instance has ended. Without a limit one that has joined is never started again.
@@ -211,14 +220,15 @@ impl Executor<'_> {
         if let Some(signal) = self.supervisor.stop_wanted() {
             return Ok(Err(if is_follower { REPLACE } else { of_signal(signal) }));
         }
-        let argv: Vec<OsString> = launch.argv.iter().map(|word| self.session.resolve(word)).collect();
+        let session = self.session.of_flux(launch.run_as.as_ref());
+        let argv: Vec<OsString> = launch.argv.iter().map(|word| session.resolve(word)).collect();
         if let Some(record) = self.record.as_ref().filter(|_| launch.at_end == AtEnd::Exit) {
             record.start()?;
         }
         let begin = Instant::now();
-        let child = match self.program(launch, &argv)?.start() {
+        let child = match self.program(launch, &argv, &session)?.start() {
             Ok(child) => child,
-            Err(error) => return Ok(Err(self.did_not_start(&error))),
+            Err(error) => return Ok(Err(self.did_not_start(launch, &error))),
         };
         let bound = self.options.hold();
         let socket = socket_of(&argv).map(|path| self.files.at(path));
@@ -306,15 +316,15 @@ impl Executor<'_> {
         Ok(())
     }
 
-    fn program<'a>(&'a self, launch: &Launch, argv: &'a [OsString]) -> Result<Program<'a>, Failure> {
-        let limits = self.session.limits.iter().filter_map(|(name, (soft, hard))| {
+    fn program<'a>(&self, launch: &Launch, argv: &'a [OsString], session: &'a Session) -> Result<Program<'a>, Failure> {
+        let limits = session.limits.iter().filter_map(|(name, (soft, hard))| {
             LIMITS.into_iter().find(|(known, _)| known == name).map(|(_, resource)| (resource, *soft, *hard))
         });
-        let identity = launch.run_as.map(|owner| Identity::of(owner, &self.options.root)).transpose()?;
+        let identity = launch.run_as.as_ref().map(|user| Identity::of(user.owner, &self.options.root)).transpose()?;
         Ok(Program {
             argv,
-            environment: &self.session.environment,
-            directory: &self.session.directory,
+            environment: &session.environment,
+            directory: &session.directory,
             output: match launch.stdout {
                 Stdout::Inherit => Output::Inherit,
                 Stdout::LineBuffered => Output::LineBuffered,
@@ -322,7 +332,7 @@ impl Executor<'_> {
             },
             setup: ChildSetup {
                 foreground: self.supervisor.has_terminal(),
-                umask: Some(self.session.umask),
+                umask: Some(session.umask),
                 limits: limits.collect(),
                 identity: identity.flatten(),
                 ..ChildSetup::default()
@@ -351,7 +361,10 @@ impl Executor<'_> {
         Libc::of(&path, Path::new("/"))?.trouble()
     }
 
-    fn did_not_start(&mut self, error: &StartError) -> u8 {
+    fn did_not_start(&mut self, launch: &Launch, error: &StartError) -> u8 {
+        if launch.label != COMMAND {
+            return self.no_instance(error.to_string());
+        }
         self.log.plain("broker", &format!("flux-agent: {error}"));
         self.ending.note(error.to_string());
         error.code
@@ -367,9 +380,12 @@ impl Executor<'_> {
     }
 }
 
+/// Before the path of the broker's socket.
+const SOCKET: &str = "-Slocal-uri=local://";
+
 /// Where a broker will listen, as its own words say.
 fn socket_of(argv: &[OsString]) -> Option<&str> {
-    argv.iter().find_map(|word| word.to_str()?.strip_prefix("-Slocal-uri=local://"))
+    argv.iter().find_map(|word| word.to_str()?.strip_prefix(SOCKET))
 }
 
 /// The stages of a broker's life: `broker` until it is up, `quorum` until enough others are, `submit` until the job's

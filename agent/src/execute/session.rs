@@ -9,7 +9,7 @@ use flux_shared::words::Word;
 use nix::sys::resource::{Resource, getrlimit};
 
 use crate::facts::OF_THE_POD;
-use crate::plan::EnvChange;
+use crate::plan::{EnvChange, RunAs};
 use crate::supervise::program::Environment;
 
 /// The state of the entrypoint.
@@ -20,7 +20,14 @@ pub struct Session {
     pub umask: u32,
     /// Limits that a snippet has changed: resource, soft, hard.
     pub limits: BTreeMap<&'static str, (u64, u64)>,
+    /// What a snippet's `asFlux` keeps for Flux, and for nobody else.
+    pub as_flux: Environment,
+    /// What the container's environment says of its own user.
+    own_user: BTreeMap<&'static str, Option<OsString>>,
 }
+
+/// Variables that say who somebody is.
+const OF_A_USER: [&str; 3] = ["HOME", "USER", "LOGNAME"];
 
 /// The limits that shells can change, by the names that the state report uses.
 pub const LIMITS: [(&str, Resource); 13] = [
@@ -42,12 +49,29 @@ pub const LIMITS: [(&str, Resource); 13] = [
 impl Session {
     /// That of this process.
     pub fn of_process() -> Session {
-        Session {
-            environment: std::env::vars_os().filter(|(name, _)| !OF_THE_POD.iter().any(|own| name == own)).collect(),
-            directory: std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/")),
-            umask: current_umask(),
-            limits: BTreeMap::new(),
+        let environment = std::env::vars_os().filter(|(name, _)| !OF_THE_POD.iter().any(|own| name == own)).collect();
+        let directory = std::env::current_dir().unwrap_or_else(|_| PathBuf::from("/"));
+        Session { umask: current_umask(), ..Session::new(environment, directory) }
+    }
+
+    pub fn new(environment: Environment, directory: PathBuf) -> Session {
+        let own_user = OF_A_USER.map(|name| (name, environment.get(OsStr::new(name)).cloned())).into();
+        Session { environment, directory, umask: 0o022, limits: BTreeMap::new(), as_flux: Environment::new(), own_user }
+    }
+
+    /// As a program of Flux sees it, which runs as `user`, or as who the agent is.
+    pub fn of_flux(&self, user: Option<&RunAs>) -> Session {
+        let mut session = self.clone();
+        for (name, value) in
+            user.into_iter().flat_map(|user| OF_A_USER.into_iter().zip([&user.home, &user.name, &user.name]))
+        {
+            // What somebody has set since is meant.
+            if self.own_user.get(name).is_some_and(|own| own.as_ref() == self.environment.get(OsStr::new(name))) {
+                session.environment.insert(name.into(), value.into());
+            }
         }
+        session.environment.extend(self.as_flux.clone());
+        session
     }
 
     /// A variable's value, for words.
@@ -168,7 +192,7 @@ mod tests {
 
     fn session(variables: &[(&str, &str)]) -> Session {
         let environment = variables.iter().map(|(name, value)| (name.into(), value.into())).collect();
-        Session { environment, directory: "/".into(), umask: 0o022, limits: BTreeMap::new() }
+        Session::new(environment, "/".into())
     }
 
     #[test]
@@ -196,6 +220,22 @@ mod tests {
         let seen: Vec<String> =
             session.environment.iter().map(|(n, v)| format!("{}={}", n.display(), v.display())).collect();
         assert_eq!(seen, ["A=1", "C=<1>", "D=4"]);
+    }
+
+    #[test]
+    fn another_users_home_is_for_programs_with_its_rights_alone_and_what_a_snippet_has_set_stays() {
+        let owner = crate::plan::Owner { uid: 1002, gid: 1002 };
+        let ada = RunAs { owner, name: "ada".into(), home: "/home/ada".into() };
+        let mut session = session(&[("HOME", "/root"), ("USER", "root")]);
+        let home = |session: &Session| session.of_flux(Some(&ada)).lookup("HOME").unwrap();
+        assert_eq!(home(&session), "/home/ada");
+        assert_eq!(session.of_flux(Some(&ada)).lookup("LOGNAME").as_deref(), Some("ada"));
+        assert_eq!(session.lookup("HOME").as_deref(), Some("/root"), "root keeps its own");
+        assert_eq!(session.of_flux(None).lookup("HOME").as_deref(), Some("/root"));
+        session.environment.insert("HOME".into(), "/data".into());
+        assert_eq!(home(&session), "/data");
+        session.as_flux.insert("HOME".into(), "/efa".into());
+        assert_eq!((home(&session).as_str(), session.lookup("HOME").as_deref()), ("/efa", Some("/data")));
     }
 
     #[test]

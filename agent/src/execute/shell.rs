@@ -31,12 +31,13 @@ use crate::supervise::{Event, Supervisor, is_stop, raw, terminal};
 
 /// The only shell text of ours that runs: it sources what it is told to and reports. It is a constant, the user's text
 /// is never pasted into it; a loop, because one shell must see all snippets. Two variables that documented snippets build
-/// upon are empty, not unset, which strict mode would take for an error; they are not exported. A shell that can start no
-/// program any more says so by itself; one that cannot even open its pipe ends in a way that no snippet does by `exit`.
+/// upon are empty, not unset, which strict mode would take for an error, and `$asFlux` runs what follows it as Flux's user;
+/// they are not exported. A shell that can start no program any more says so by itself; one that cannot even open its pipe
+/// ends in a way that no snippet does by `exit`.
 const DRIVER: &str = r#"
-: "${PYTHONPATH=}" "${LD_LIBRARY_PATH=}"
+: "${PYTHONPATH=}" "${LD_LIBRARY_PATH=}" "${asFlux=$7}"
 flux_agent_self=$1 flux_agent_ask=$2 flux_agent_changes=$3 flux_agent_snippet=$4 flux_agent_reply=$5 flux_agent_errors=$6
-shift 6
+shift 7
 while IFS= read -r flux_agent_word <"$flux_agent_ask"; do
     . "$flux_agent_changes"
     case $flux_agent_word in
@@ -89,7 +90,13 @@ pub struct Shell {
 
 impl Shell {
     /// Starts the shell at `path`.
-    pub fn start(supervisor: &Supervisor, session: &Session, path: &Path, strict: bool) -> Result<Shell, Failure> {
+    pub fn start(
+        supervisor: &Supervisor,
+        session: &Session,
+        path: &Path,
+        strict: bool,
+        as_flux: &str,
+    ) -> Result<Shell, Failure> {
         let is_bash = path.file_name().is_some_and(|name| name == "bash");
         let plumbing = || -> io::Result<_> {
             let (ask_there, ask) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
@@ -120,7 +127,8 @@ impl Shell {
             theirs[1].as_raw_fd(),
             theirs[2].as_raw_fd(),
         ];
-        let argv = command_line(path, is_bash, strict, &numbers);
+        let mut argv = command_line(path, is_bash, strict, &numbers);
+        argv.push(as_flux.into());
         let program = Program {
             argv: &argv,
             environment: &session.environment,

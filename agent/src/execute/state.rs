@@ -105,7 +105,7 @@ impl State {
                 new.insert(name, value);
             }
         }
-        new.extend(as_flux_variables(&self.as_flux));
+        session.as_flux = as_flux_variables(&self.as_flux);
         session.environment = new;
         if self.directory.is_dir() {
             session.directory.clone_from(&self.directory);
@@ -122,7 +122,7 @@ impl State {
 }
 
 /// `sudo -u flux -E PATH=/x -E HOME=/y`: the `NAME=VALUE` words that follow a `-E`.
-fn as_flux_variables(text: &str) -> Vec<(OsString, OsString)> {
+fn as_flux_variables(text: &str) -> Environment {
     let words = flux_shared::words::split_literal(text)
         .unwrap_or_else(|_| text.split_whitespace().map(str::to_owned).collect());
     let preserved = words.iter().skip_while(|word| *word != "-E");
@@ -156,12 +156,8 @@ mod tests {
 
     #[test]
     fn the_shells_own_variables_and_ours_stay_out_and_odd_names_stay_in() {
-        let mut session = Session {
-            environment: environment(&[("A", "1"), ("MY-VAR", "kept"), ("SHLVL", "0")]),
-            directory: "/".into(),
-            umask: 0o022,
-            limits: std::collections::BTreeMap::new(),
-        };
+        let own = environment(&[("A", "1"), ("MY-VAR", "kept"), ("SHLVL", "0")]);
+        let mut session = Session::new(own, "/".into());
         let reported =
             [("B", "2"), ("SHLVL", "1"), ("PWD", "/tmp"), ("OLDPWD", "/"), ("_", "x"), ("flux_agent_ask", "y")];
         let state = State {
@@ -173,8 +169,9 @@ mod tests {
             environment: environment(&reported),
         };
         state.carry_over(&mut session, &[("core", 1, 1)]);
-        let want = [("B", "2"), ("HOME", "/home/x"), ("MY-VAR", "kept"), ("P", "a b"), ("SHLVL", "0")];
+        let want = [("B", "2"), ("MY-VAR", "kept"), ("SHLVL", "0")];
         assert_eq!(session.environment, environment(&want));
+        assert_eq!(session.as_flux, environment(&[("HOME", "/home/x"), ("P", "a b")]));
         assert_eq!((session.umask, session.directory.as_path()), (0o077, Path::new("/tmp")));
         assert_eq!(session.limits.into_iter().collect::<Vec<_>>(), [("nofile", (5, 6))]);
     }

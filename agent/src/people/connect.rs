@@ -16,6 +16,7 @@ use crate::supervise::program::{Found, find};
 /// A shell, or `command`, with the environment and the user of Flux. Returns only if it does not start.
 pub fn connect(place: &Place, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
+    look::be_owner(&pod)?;
     if let Err(why) = look::state(&pod) {
         write_whole(format!("flux-agent: the broker is not there ({why}); `flux-agent status` says more\n"));
     }
@@ -27,7 +28,14 @@ pub fn connect(place: &Place, command: &[OsString]) -> Result<u8, Failure> {
         }
         (command, _) => command.to_vec(),
     };
-    Ok(become_program(&pod, &argv))
+    Ok(become_program(inside(&pod), &argv))
+}
+
+/// What `$asFlux` is in a snippet: `command` as Flux's user in Flux's environment, whether or not there is a broker yet.
+pub fn as_flux(place: &Place, command: &[OsString]) -> Result<u8, Failure> {
+    let pod = Pod::read(place)?;
+    look::be_owner(&pod)?;
+    Ok(become_program(if look::has_socket(&pod) { inside(&pod) } else { pod.session() }, command))
 }
 
 /// Shuts the instance down, from its lead.
@@ -35,7 +43,8 @@ pub fn stop(place: &Place) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     let here = &pod.instance;
     if here.is_lead {
-        return Ok(become_program(&pod, &["flux", "shutdown"].map(OsString::from)));
+        look::be_owner(&pod)?;
+        return Ok(become_program(inside(&pod), &["flux", "shutdown"].map(OsString::from)));
     }
     let (name, namespace) = (&pod.spec.name, &pod.spec.namespace);
     write_whole(match &pod.spec.network.lead {
@@ -55,15 +64,19 @@ pub fn stop(place: &Place) -> Result<u8, Failure> {
     Ok(1)
 }
 
-/// exec; the exit code that a shell would give if it does not happen.
-fn become_program(pod: &Pod, argv: &[OsString]) -> u8 {
-    let mut session = Session::of_process();
-    pod.instance.environment.iter().for_each(|change| session.apply(change));
+/// The environment of what runs in the instance.
+fn inside(pod: &Pod) -> Session {
+    let mut session = pod.session();
     let socket = format!("local://{}", pod.instance.socket);
     // `flux proxy $fluxsocket`, as documented, works here as after flux-view.sh.
     for name in ["FLUX_URI", "fluxsocket"] {
         session.environment.insert(name.into(), socket.clone().into());
     }
+    session
+}
+
+/// exec; the exit code that a shell would give if it does not happen.
+fn become_program(session: Session, argv: &[OsString]) -> u8 {
     let name = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
     let (path, why, code) = match find(name, &session.environment, &session.directory) {
         Found::Program(path) => (Some(path), String::new(), NOT_EXECUTABLE),
@@ -71,7 +84,6 @@ fn become_program(pod: &Pod, argv: &[OsString]) -> u8 {
         Found::Nowhere => (None, "not found on the PATH".into(), NOT_FOUND),
     };
     let why = path.map_or(why, |path| {
-        look::be_owner(pod);
         plain(&Command::new(path).arg0(name).args(&argv[1..]).env_clear().envs(&session.environment).exec())
     });
     write_whole(format!("flux-agent: failed to start {}: {why}\n", name.to_string_lossy()));

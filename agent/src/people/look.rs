@@ -6,6 +6,7 @@ use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use flux_shared::exit::Category;
 use flux_shared::hostlist;
 use serde_json::Value;
 
@@ -14,7 +15,6 @@ use super::broker::{ANY, Silence, ask};
 use super::status::{self, Absent, Link, Seen, State};
 use crate::failure::{Failure, plain};
 use crate::identity::Identity;
-use crate::log::write_whole;
 use crate::plan::Owner;
 use crate::stage::Stage;
 use crate::wait::{Missing, Parent};
@@ -29,7 +29,6 @@ const SHORT_WHILE: Duration = Duration::from_millis(400);
 
 /// What state this pod's broker is in.
 pub fn state(pod: &Pod) -> Result<State, Silence> {
-    be_owner(pod);
     let answer = ask(&socket(pod), ANY, "state-machine.get", "{}")?;
     let name = answer["state"].as_str().unwrap_or("unknown").to_owned();
     Ok(State { name, seconds: answer["duration"].as_f64().unwrap_or_default() as u64 })
@@ -119,25 +118,31 @@ async fn link(host: &str, port: u16, pod: &Pod) -> Result<Link, Missing> {
     Ok(if before.iter().any(|local| after.contains(local)) { Link::Steady } else { Link::Broken })
 }
 
+/// Whether a broker of this pod is up, or has left its socket behind.
+pub fn has_socket(pod: &Pod) -> bool {
+    std::fs::symlink_metadata(socket(pod)).is_ok_and(|data| data.file_type().is_socket())
+}
+
 fn socket(pod: &Pod) -> String {
     pod.root.join(pod.instance.socket.trim_start_matches('/')).to_string_lossy().into_owned()
 }
 
-/// An instance knows its owner only: root becomes that user. Where it may not, the broker decides. Who answers at the
-/// socket's place may be anybody who runs there: root never speaks as root to what is not root's by the plan.
-pub fn be_owner(pod: &Pod) {
+/// An instance knows its owner only: root becomes that user, or it is an error. Another user stays who it is: the broker decides.
+/// Who answers at the socket's place may be anybody who runs there: root never speaks as root to what is not root's by the plan.
+pub fn be_owner(pod: &Pod) -> Result<(), Failure> {
     if !nix::unistd::geteuid().is_root() {
-        return;
+        return Ok(());
     }
     let planned = pod.instance.owner;
     let made =
         std::fs::symlink_metadata(socket(pod)).ok().filter(|data| data.file_type().is_socket() && data.uid() != 0);
     let owner = made.map_or(planned, |data| Owner { uid: data.uid(), gid: data.gid() });
-    if let Ok(Some(identity)) = Identity::of(owner, &pod.root)
-        && let Err(error) = identity.take_on()
-    {
-        let why = format!("failed to become uid {}, whom Flux runs as: {}", owner.uid, plain(&error));
-        write_whole(format!("flux-agent: {why}\n"));
+    match Identity::of(owner, &pod.root)? {
+        Some(identity) => identity.take_on().map_err(|error| {
+            let cause = format!("failed to become uid {}, whom Flux runs as: {}", owner.uid, plain(&error));
+            Failure::new(Category::UserFailed, cause, "run the command as that user")
+        }),
+        None => Ok(()),
     }
 }
 

@@ -17,6 +17,27 @@ pub fn file(scene: &Scene, text: String) -> Planned {
     Planned::with(&["uid", "shell"], step)
 }
 
+/// What Flux's own kill-timeout is, after which a job that was told to end is killed.
+const USUAL_TIME: f64 = 5.0;
+/// What the batch's instance needs for its own way down.
+const WAY_DOWN: f64 = 4.0;
+
+/// The broker's option and the file for the instance that a batch is: at a stop its jobs are cancelled, and shall have what the
+/// program has. (A node that is lost is lost to the instance around it as well, which does not wait for so long.) None: that
+/// is no more than Flux gives; or a broker of it may run in a pod of another cluster, without the file.
+pub fn configuration(scene: &Scene) -> Option<(String, Planned)> {
+    let time = super::lead::time_to_end(scene) - WAY_DOWN;
+    let spec = scene.spec;
+    if time <= USUAL_TIME || spec.network.lead.is_some() || spec.network.hostlist.is_some() {
+        return None;
+    }
+    let content = Content::Text(format!("[exec]\nkill-timeout = \"{time}s\"\n"));
+    let (path, owner) = (format!("{}/exec.toml", scene.paths.batch_config_dir()), scene.own());
+    let file = Step::File { path, mode: Mode(0o644), owner, content };
+    let option = format!("--broker-opts=--config-path={}", scene.paths.batch_config_dir());
+    Some((option, Planned::with(&["uid", "grace_period"], file)))
+}
+
 /// One submission a line, its text untouched; then the end of the queue is awaited, the jobs are listed and those that failed
 /// told.
 pub fn script(scene: &Scene, lines: &[BatchLine]) -> Result<String, PlanError> {

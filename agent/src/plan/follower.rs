@@ -3,7 +3,7 @@
 use flux_shared::agent_spec::RestartPolicy;
 use flux_shared::words::Word;
 
-use super::{AtEnd, Launch, PlanError, Planned, Scene, Stdout, Step, hosts, options, runner, snippets, topology};
+use super::{AtEnd, Launch, PlanError, Planned, Scene, Stdout, Step, hosts, options, runner, snippets, topology, user};
 
 /// How often a follower's broker is started again before the pod gives up.
 pub const RESTART_LIMIT: u32 = 10;
@@ -50,13 +50,16 @@ fn launch(scene: &Scene) -> Result<Planned, PlanError> {
         true => AtEnd::Complete { again },
         false => AtEnd::RestartFollower { limit: RESTART_LIMIT, again },
     };
+    let run_as = user::run_as(scene);
+    let mut facts = vec![scene.flux_fact()];
+    facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
     let launch = Launch {
         label: "fluxstart",
         argv: argv.chain(options).collect(),
-        run_as: scene.identity.run_as,
+        run_as,
         stdout: Stdout::Inherit,
         result: None,
         at_end,
     };
-    Ok(Planned::with(&[scene.flux_fact()], Step::Launch(launch)))
+    Ok(Planned::with(&facts, Step::Launch(launch)))
 }

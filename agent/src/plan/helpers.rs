@@ -33,10 +33,11 @@ fn exports(scene: &Scene) -> BTreeMap<String, Word> {
     let own = |name: &str| (name.to_owned(), Word::Template(vec![Part::Env(name.to_owned())]));
     let mut exports = BTreeMap::from([
         own("PATH"),
-        own("HOME"),
         own("LD_LIBRARY_PATH"),
         ("fluxsocket".to_owned(), Word::literal(format!("local://{}", scene.socket()))),
     ]);
+    // Where Flux runs as another user, whoever enters the pod may be root, and has a home.
+    exports.extend(scene.identity.run_as.is_none().then(|| own("HOME")));
     exports.extend(scene.python_path().map(|_| own("PYTHONPATH")));
     let user = scene.spec.flux.environment.iter();
     exports.extend(user.map(|(name, value)| (name.clone(), Word::literal(value))));

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::names;
 
-use super::{EnvChange, Owner, PlanError, Planned, Scene, Step, environment, follower, hosts, restful, user};
+use super::{EnvChange, Owner, PlanError, Planned, RunAs, Scene, Step, environment, follower, hosts, restful, user};
 use crate::facts::Facts;
 
 /// The instance as one of its pods sees it.
@@ -27,6 +27,8 @@ pub struct Instance {
     pub parent: Option<(String, u16)>,
     /// Who Flux runs as.
     pub owner: Owner,
+    /// … and what its environment says of them, where they are not the agent's own user.
+    pub run_as: Option<RunAs>,
     /// From the container's environment to that of Flux.
     pub environment: Vec<EnvChange>,
     /// The `flux` program, or why there is none.
@@ -53,6 +55,7 @@ impl Instance {
             socket: scene.socket(),
             parent,
             owner: scene.identity.owner,
+            run_as: user::run_as(&scene),
             flux: scene.flux(),
             environment: changes.flatten().collect(),
             notice: scene.identity.notice.clone(),

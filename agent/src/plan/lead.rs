@@ -4,7 +4,7 @@ use flux_shared::agent_spec::{Program, RestartPolicy};
 use flux_shared::words::Word;
 
 use super::program::{self, Initial};
-use super::{AtEnd, Content, Launch, Mode, PlanError, Planned, Scene, Step, archive, options, runner, snippets};
+use super::{AtEnd, Content, Launch, Mode, PlanError, Planned, Scene, Step, archive, options, runner, snippets, user};
 
 pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     if scene.facts.earlier_pods > 0 {
@@ -59,7 +59,8 @@ fn launch(scene: &Scene, Initial { words, stdout }: Initial) -> Result<Planned, 
             argv.extend(options(scene, headless, &mut facts));
         }
     }
-    let run_as = scene.identity.run_as;
+    let run_as = user::run_as(scene);
+    facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
     let launch = Launch { label: "fluxstart", argv, run_as, stdout, result, at_end };
     Ok(Planned::with(&facts, Step::Launch(launch)))
 }
@@ -73,13 +74,17 @@ fn result_file(scene: &Scene) -> Planned {
 /// The grace period that Kubernetes gives where none is asked for.
 const USUAL_GRACE: u64 = 30;
 
-/// What stands before the program: it notes how that ended, and gives it or its jobs SIGTERM and time at a stop.
-fn wrapper(scene: &Scene) -> Vec<String> {
+/// How long the program, or its jobs, may take to end at a stop, in seconds.
+pub fn time_to_end(scene: &Scene) -> f64 {
     let grace = scene.facts.grace_period.unwrap_or(USUAL_GRACE) as f64;
     // The instance goes down in two seconds, on a busy node in four; a dump of its state takes as long as it takes.
     let reserve = if scene.spec.archive.is_some() { grace / 2.0 } else { (grace / 4.0).clamp(4.0, 10.0) };
-    let reserve = reserve.min(grace / 2.0);
-    let within = format!("--within={}", grace - reserve);
+    grace - reserve.min(grace / 2.0)
+}
+
+/// What stands before the program: it notes how that ended, and gives it or its jobs SIGTERM and time at a stop.
+fn wrapper(scene: &Scene) -> Vec<String> {
+    let within = format!("--within={}", time_to_end(scene));
     let mut words = vec![scene.paths.agent(), "program".into(), format!("--result={}", scene.paths.program_result())];
     words.push(within);
     let waits_for_jobs = match scene.spec.runner.program {

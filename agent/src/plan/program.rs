@@ -43,10 +43,16 @@ pub fn files(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
             let step = Step::File { path: script_path(scene), mode: Mode(0o755), owner, content };
             vec![Planned::with(&["uid", "shell"], step)]
         }
-        Program::Batch { lines } if scene.is_lead() => vec![batch::file(scene, batch::script(scene, lines)?)],
-        Program::BatchRaw { text } if scene.is_lead() => vec![batch::file(scene, batch::raw(scene, text)?)],
+        Program::Batch { lines } => of_a_batch(scene, || batch::script(scene, lines))?,
+        Program::BatchRaw { text } => of_a_batch(scene, || batch::raw(scene, text))?,
         _ => Vec::new(),
     })
+}
+
+/// The script on the lead; the configuration wherever a broker of the batch's instance may run.
+fn of_a_batch(scene: &Scene, script: impl Fn() -> Result<String, PlanError>) -> Result<Vec<Planned>, PlanError> {
+    let script = scene.is_lead().then(|| Ok(batch::file(scene, script()?))).transpose()?;
+    Ok(script.into_iter().chain(batch::configuration(scene).map(|(_, file)| file)).collect())
 }
 
 /// A script's text, with a first line for the image's shell if it has none.
@@ -88,6 +94,8 @@ fn run_batch(scene: &Scene) -> Vec<Word> {
     words.extend(literals([&scene.paths.agent(), "batch"]));
     words.extend(is_debug(scene).then(|| Word::literal("--events")));
     words.extend(literals(["--", "flux", "batch"]));
+    // First, so that the user's own wins.
+    words.extend(batch::configuration(scene).map(|(option, _)| Word::Literal(option)));
     words.extend(literals(flags(scene)));
     words.extend(literals(["--flags", "waitable"]));
     // Flux would write the batch's own output to the working directory, which is the image's, and so perhaps root's alone.

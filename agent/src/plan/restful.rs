@@ -37,17 +37,12 @@ pub fn files(scene: &Scene) -> Vec<Planned> {
 /// The words of the initial program.
 pub fn words(scene: &Scene, restful: &Restful) -> Vec<Word> {
     let size = scene.spec.size;
-    let host = match scene.facts.address.as_deref().is_some_and(|address| address.contains(':')) {
-        true => "::",
-        false => "0.0.0.0",
-    };
     let mut words = vec![
         scene.paths.agent(),
         "restful".into(),
         format!("--directory={}", scene.paths.restful_dir()),
         format!("--repository={}", restful.repository),
         format!("--branch={}", restful.branch),
-        format!("--host={host}"),
         format!("--port={}", restful.port),
         format!("--nodes={size}"),
     ];

@@ -75,7 +75,6 @@ fn the_steps_come_in_the_order_of_the_documents() {
     let lead = run(&spec, &facts(0));
     let want = [
         "user flux",
-        "environment",
         "snippet init",
         "environment",
         "snippet preCommand",
@@ -89,7 +88,6 @@ fn the_steps_come_in_the_order_of_the_documents() {
     assert_eq!(few(&lead), want);
     let want = [
         "user flux",
-        "environment",
         "snippet init",
         "environment",
         "snippet preCommand",

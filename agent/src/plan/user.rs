@@ -3,7 +3,7 @@
 use flux_shared::agent_spec::User;
 use flux_shared::paths::FALLBACK_HOME;
 
-use super::{EnvChange, Mode, Owner, Planned, Scene, Step, set};
+use super::{EnvChange, Mode, Owner, Planned, RunAs, Scene, Step, set};
 use crate::facts::Facts;
 
 /// The name given where the password file has none for the uid.
@@ -75,7 +75,14 @@ impl Identity {
     }
 }
 
-/// The steps that make user and home, and the variables that tell them: HOME, USER, LOGNAME, SHELL.
+/// Whom the programs of Flux run as, where that is another user than the agent's.
+pub fn run_as(scene: &Scene) -> Option<RunAs> {
+    let Account { name, home, owner } = scene.identity.account.clone()?;
+    let home = if is_usable(&home) { home } else { fallback_home(scene) };
+    Some(RunAs { owner, name, home })
+}
+
+/// The steps that make user and home, and variables for all that follows: SHELL; HOME and USER where they say nothing of use.
 pub fn steps(scene: &Scene) -> Vec<Planned> {
     let mut steps = Vec::new();
     if let Some(account) = &scene.identity.create {
@@ -97,31 +104,46 @@ pub fn steps(scene: &Scene) -> Vec<Planned> {
     steps
 }
 
+fn is_usable(home: &str) -> bool {
+    !home.is_empty() && home != "/"
+}
+
 /// Where HOME leads nowhere, it leads to a directory of Flux's own; what it was decided by.
 fn home(scene: &Scene, changes: &mut Vec<EnvChange>, steps: &mut Vec<Planned>) -> &'static [&'static str] {
-    let usable = |home: &str| !home.is_empty() && home != "/";
     let facts = scene.facts;
-    if let Some(account) = scene.identity.account.as_ref().filter(|account| usable(&account.home)) {
-        changes.extend([set("HOME", &account.home), set("USER", &account.name), set("LOGNAME", &account.name)]);
-        return &["passwd"];
+    if let Some(account) = &scene.identity.account {
+        if !is_usable(&account.home) {
+            steps.extend(make_fallback_home(scene));
+        }
+        return &["shell"];
     }
     let own = account_by(&facts.passwd, |_, uid| uid == scene.identity.owner.uid);
     let name = own.map(|account| account.name).unwrap_or_else(|| FALLBACK_NAME.to_owned());
-    if scene.identity.account.is_none() && facts.environment.get("HOME").is_some_and(|home| usable(home)) {
+    if facts.environment.get("HOME").is_some_and(|home| is_usable(home)) {
         changes.push(EnvChange::Default { name: "USER".into(), value: name });
         return &["uid", "passwd", "env.HOME"];
     }
-    let home = match facts.is_writable(FALLBACK_HOME) || (facts.uid == 0 && facts.is_present(FALLBACK_HOME)) {
-        true => FALLBACK_HOME.to_owned(),
-        false => {
-            let owner = scene.identity.owner;
-            let home = format!("{}/home-{}", scene.paths.config_root(), owner.uid);
-            steps.push(Planned::with(&["env.HOME"], Step::Directory { path: home.clone(), mode: Mode(0o755), owner }));
-            home
-        }
-    };
-    changes.extend([set("HOME", &home), set("USER", &name)]);
+    steps.extend(make_fallback_home(scene));
+    changes.extend([set("HOME", &fallback_home(scene)), set("USER", &name)]);
     &["uid", "passwd", "env.HOME"]
+}
+
+/// The volume that the operator mounts for it, else a folder of the configuration's.
+fn fallback_home(scene: &Scene) -> String {
+    match has_home_volume(scene.facts) {
+        true => FALLBACK_HOME.to_owned(),
+        false => format!("{}/home-{}", scene.paths.config_root(), scene.identity.owner.uid),
+    }
+}
+
+fn make_fallback_home(scene: &Scene) -> Option<Planned> {
+    let (path, owner) = (fallback_home(scene), scene.identity.owner);
+    let step = Step::Directory { path, mode: Mode(0o755), owner };
+    (!has_home_volume(scene.facts)).then(|| Planned::with(&["env.HOME"], step))
+}
+
+fn has_home_volume(facts: &Facts) -> bool {
+    facts.is_writable(FALLBACK_HOME) || (facts.uid == 0 && facts.is_present(FALLBACK_HOME))
 }
 
 /// Flux runs its own scripts by `$SHELL`, else by /bin/bash: where that leads nowhere, it gets the shell that is there.

@@ -38,12 +38,20 @@ pub enum NameError {
 pub struct Resolver {
     root: PathBuf,
     port: u16,
+    /// A name may have addresses of both kinds, of which one answers.
+    dual: bool,
 }
+
+/// The addresses of this network namespace that others know are marked so, in the fourth column.
+const ADDRESSES: &str = "/proc/net/if_inet6";
+const GLOBAL: &str = "00";
 
 impl Resolver {
     /// Files are looked for below `root`.
     pub fn new(root: &Path) -> Resolver {
-        Resolver { root: root.to_owned(), port: DNS_PORT }
+        let addresses = std::fs::read_to_string(ADDRESSES).unwrap_or_default();
+        let dual = addresses.lines().any(|line| line.split_whitespace().nth(3) == Some(GLOBAL));
+        Resolver { root: root.to_owned(), port: DNS_PORT, dual }
     }
 
     /// The addresses of `name`, at least one.
@@ -83,15 +91,26 @@ impl Resolver {
         Err(last)
     }
 
+    /// Where there is IPv6, for addresses of both kinds: in a dual-stack cluster a broker listens on one of its own. Else for
+    /// those of the second kind only where there is none of the first: half the questions, in a rush of thousands.
     async fn ask(&self, server: IpAddr, name: &str) -> Result<Vec<IpAddr>, NameError> {
-        for kind in [TYPE::A, TYPE::AAAA] {
+        let one = async |kind| {
             let answer = tokio::time::timeout(PATIENCE, self.query(server, name, kind)).await;
-            let addresses = answer.unwrap_or(Err(NameError::Silent(server)))?;
-            if !addresses.is_empty() {
-                return Ok(addresses);
-            }
+            answer.unwrap_or(Err(NameError::Silent(server)))
+        };
+        let (first, second) = match self.dual {
+            true => tokio::join!(one(TYPE::A), one(TYPE::AAAA)),
+            false => match one(TYPE::A).await? {
+                none if none.is_empty() => (Ok(none), one(TYPE::AAAA).await),
+                some => (Ok(some), Ok(Vec::new())),
+            },
+        };
+        let found: Vec<IpAddr> = [&first, &second].into_iter().flatten().flatten().copied().collect();
+        match found.is_empty() {
+            // An error tells more than an empty answer.
+            true => first.and(second).and(Err(NameError::NoAddress(server))),
+            false => Ok(found),
         }
-        Err(NameError::NoAddress(server))
     }
 
     async fn query(&self, server: IpAddr, name: &str, kind: TYPE) -> Result<Vec<IpAddr>, NameError> {
@@ -191,7 +210,7 @@ impl Settings {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use simple_dns::rdata::A;
+    use simple_dns::rdata::{A, AAAA};
     use simple_dns::{PacketFlag, ResourceRecord};
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
@@ -219,7 +238,12 @@ mod tests {
                 let name = query.questions[0].qname.to_string();
                 let mut reply = Packet::new_reply(query.id());
                 reply.set_flags(PacketFlag::RESPONSE);
-                if name == known {
+                let is_v6 = query.questions[0].qtype == TYPE::AAAA.into();
+                if name == known && is_v6 {
+                    let record = RData::AAAA(AAAA { address: Ipv6Addr::LOCALHOST.into() });
+                    let owner = Name::new_unchecked(known).into_owned();
+                    reply.answers.push(ResourceRecord::new(owner, CLASS::IN, 5, record));
+                } else if name == known {
                     let record = A { address: Ipv4Addr::new(10, 1, 2, 3).into() };
                     let owner = Name::new_unchecked(known).into_owned();
                     reply.answers.push(ResourceRecord::new(owner, CLASS::IN, 5, RData::A(record)));
@@ -240,17 +264,28 @@ mod tests {
     fn a_name_with_a_trailing_dot_is_asked_for_once_and_as_it_is() {
         let root = root("", "nameserver 127.0.0.1\nsearch a.example b.example\noptions ndots:5\n");
         let (port, thread) = server("mc-0.flux.default.svc.cluster.local", 1);
-        let resolver = Resolver { port, ..Resolver::new(root.path()) };
+        let resolver = Resolver { port, dual: false, ..Resolver::new(root.path()) };
         let found = block_on(resolver.lookup("mc-0.flux.default.svc.cluster.local."));
         assert_eq!(found, Ok(vec!["10.1.2.3".parse().unwrap()]));
         assert_eq!(thread.join().unwrap(), ["mc-0.flux.default.svc.cluster.local"]);
     }
 
     #[test]
+    fn where_there_is_ipv6_both_kinds_of_addresses_are_asked_for() {
+        let root = root("", "nameserver 127.0.0.1\n");
+        let (port, thread) = server("mc-0", 4);
+        let resolver = Resolver { port, dual: true, ..Resolver::new(root.path()) };
+        let found = block_on(resolver.lookup("mc-0."));
+        assert_eq!(found, Ok(vec!["10.1.2.3".parse().unwrap(), "::1".parse().unwrap()]));
+        assert_eq!(block_on(resolver.lookup("mc-9.")), Err(NameError::NoSuchName(Ipv4Addr::LOCALHOST.into())));
+        assert_eq!(thread.join().unwrap(), ["mc-0", "mc-0", "mc-9", "mc-9"]);
+    }
+
+    #[test]
     fn a_short_name_is_completed_and_an_unknown_one_is_said_to_be_so() {
         let root = root("10.9.9.9 own # comment mc-0\n", "nameserver 127.0.0.1\nsearch a.example b.example\n");
         let (port, thread) = server("mc-0.b.example", 4);
-        let resolver = Resolver { port, ..Resolver::new(root.path()) };
+        let resolver = Resolver { port, dual: false, ..Resolver::new(root.path()) };
         assert_eq!(block_on(resolver.lookup("own.")), Ok(vec!["10.9.9.9".parse().unwrap()]));
         assert_eq!(block_on(resolver.lookup("mc-0")), Ok(vec!["10.1.2.3".parse().unwrap()]));
         assert_eq!(block_on(resolver.lookup("mc-9.")), Err(NameError::NoSuchName(Ipv4Addr::LOCALHOST.into())));

@@ -302,12 +302,22 @@ fn a_stop_before_the_program_has_begun_is_no_success_of_it() {
 
 #[test]
 fn an_instance_that_does_not_come_up_is_no_failure_of_the_program() {
-    let images = images(&submit(&counted("exit 0")), 1);
-    std::fs::remove_file(images[0].at("/mnt/flux/view/bin/flux")).unwrap();
-    images[0].file("/mnt/flux/view/bin/flux", 0o755, "#!/bin/sh\nexit 1\n");
-    let ended = run_all(&images).remove(0);
-    let told = termination_of(&images[0]);
-    assert_eq!((ended.code, told.by, told.category), (1, Ender::Agent, Some(Category::BrokerFailed)));
-    assert_eq!((told.program_code, starts(&images)), (None, 0));
-    assert!(told.message.contains("the instance did not come up (the broker ended with code 1)"), "{told:?}");
+    // Whatever it runs; `not found` is what a broker without an interpreter is.
+    let idle = "[runner]\ninteractive = true\n".to_owned();
+    for (program, flux, why) in [
+        (submit(&counted("exit 0")), "#!/bin/sh\nexit 1\n", "the broker ended with code 1)"),
+        (submit(&counted("exit 0")), "#!/bin/sh\nexit 0\n", "the broker ended with code 0)"),
+        (submit(&counted("exit 0")), "#!/bin/sh\nkill -9 $$\n", "the broker ended with code 137)"),
+        (submit(&counted("exit 0")), "#!/bin/nowhere\n", "failed to start /mnt/flux/view/bin/flux: "),
+        (idle, "#!/bin/sh\nexit 3\n", "the broker ended with code 3)"),
+    ] {
+        let images = images(&program, 1);
+        std::fs::remove_file(images[0].at("/mnt/flux/view/bin/flux")).unwrap();
+        images[0].file("/mnt/flux/view/bin/flux", 0o755, flux);
+        let ended = run_all(&images).remove(0);
+        let told = termination_of(&images[0]);
+        assert_eq!((ended.code, told.by, told.category), (248, Ender::Agent, Some(Category::BrokerFailed)), "{told:?}");
+        assert_eq!((told.program_code, starts(&images)), (None, 0));
+        assert!(told.message.contains(why), "{told:?}");
+    }
 }

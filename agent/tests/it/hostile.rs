@@ -18,11 +18,8 @@ const TELL: &str = "#!/bin/sh\nid -u >>/record/ran\n";
 
 fn pod(spec: &str) -> Image {
     let image = Image::usual();
-    image.file(
-        "/etc/flux-agent/spec/agent.toml",
-        0o444,
-        &format!("name = 'mc'\n[runner.user]\nname = 'flux'\nuid = {USER}\n{spec}"),
-    );
+    let user = format!("[runner.user]\nname = 'flux'\nuid = {USER}\n");
+    image.file(flux_shared::paths::SPEC_FILE, 0o444, &format!("name = 'mc'\n{spec}{user}"));
     for program in ["mv", "cp", "rm", "ln", "chmod", "mkdir", "cat"] {
         image.program(&Path::new("/usr/bin").join(program), &format!("/usr/bin/{program}"));
     }
@@ -179,5 +176,94 @@ fn what_root_opens_and_executes_can_be_changed_by_nobody_else() {
     let aside = ["/proc/", "/dev/", "/sys/", RECORD, "/mnt/flux/config/program-result"];
     for path in paths.iter().filter(|path| !aside.iter().any(|folder| path.starts_with(folder))) {
         assert_eq!(may_change(&image, path, USER), None, "{path}");
+    }
+}
+
+/// What shells read of a home.
+const OF_A_HOME: [&str; 5] = [".bashrc", ".bash_profile", ".profile", ".bash_login", ".inputrc"];
+
+#[test]
+fn what_root_runs_reads_nothing_of_another_users_home() {
+    let job = "echo $HOME $USER $LOGNAME; cd ~ && pwd";
+    let snippets = r"
+        init = 'bash -lc :; echo init $HOME'
+        pre = 'bash -lc :; bash -ic : ; echo pre $HOME ${USER-none} ${LOGNAME-none}'
+        post = '. /mnt/flux/flux-view.sh; bash -lc :; bash -ic :; sh -lc :; echo post $HOME'
+    ";
+    let image = pod(&format!(
+        "[runner.program]\nmode = 'submit'\nwords = ['sh', '-c', '{job}']\n[runner.snippets]{snippets}\n"
+    ));
+    std::fs::create_dir_all(image.at("/home/flux")).unwrap();
+    for name in OF_A_HOME {
+        image.file(&format!("/home/flux/{name}"), 0o755, TELL);
+        chown(image.at(&format!("/home/flux/{name}")), Some(USER), Some(USER)).unwrap();
+    }
+    chown(image.at("/home/flux"), Some(USER), Some(USER)).unwrap();
+    let ended = image::run(&[container(&image, &[AGENT, "run"])]).remove(0);
+    assert_eq!(ended.code, 0, "{ended:?}");
+    let want = "init /root\npre /root none none\n/home/flux flux flux\n/home/flux\npost /root\n";
+    assert_eq!(ended.stdout, want, "{}", ended.stderr);
+    let ran = std::fs::read_to_string(image.at("/record/ran")).unwrap_or_default();
+    assert!(!ran.lines().any(|uid| uid == "0"), "root ran what stands in the home of uid {USER}: {ran}");
+    // Who enters the pod as root has that home once it has become its owner.
+    let command = ["/mnt/flux/flux-agent", "connect", "--", "sh", "-c", "id -u; echo $HOME $USER"];
+    let ended = image::run(&[container(&image, &command)]).remove(0);
+    assert_eq!(ended.stdout, format!("{USER}\n/home/flux flux\n"), "{}", ended.stderr);
+}
+
+#[test]
+fn nobody_stays_root_where_it_cannot_become_fluxs_user() {
+    let image = pod("[runner.program]\nmode = 'submit'\nwords = ['true']\n");
+    let commands: [&[&str]; 5] =
+        [&["connect", "--", "id", "-u"], &["as-flux", "id", "-u"], &["stop"], &["status", "--ready"], &["run"]];
+    for command in commands {
+        let words = [&[AGENT], command].concat();
+        let mut container = container(&image, &words);
+        container.outside = ["setpriv", "--bounding-set=-setuid", "--inh-caps=-setuid"].map(str::to_owned).into();
+        let ended = image::run(&[container]).remove(0);
+        assert_eq!((ended.code, ended.stdout.as_str()), (244, ""), "{command:?}: {ended:?}");
+        let told = "the container lacks the capability SETUID or SETGID";
+        assert!(ended.stderr.contains(told) && ended.stderr.contains("leave out fluxUser"), "{command:?}: {ended:?}");
+    }
+}
+
+/// A claim that a project shares, as an administrator has set it up, and its group.
+fn project(mode: u32) -> (tempfile::TempDir, PathBuf, u32) {
+    let (folder, group) = (image::folder(), 5000);
+    let claim = folder.path().join("claim");
+    std::fs::create_dir(&claim).unwrap();
+    chown(&claim, Some(0), Some(group)).unwrap();
+    std::fs::set_permissions(&claim, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    (folder, claim, group)
+}
+
+#[test]
+fn a_shared_folder_keeps_owner_group_and_mode_and_who_cannot_write_there_is_told() {
+    // In no group of it, by the image's file, by the pod's (fsGroup, supplementalGroups); in a group that may not write either.
+    for (of_the_image, of_the_pod, mode) in
+        [(false, false, 0o2770), (true, false, 0o2770), (false, true, 0o2770), (true, false, 0o2750)]
+    {
+        let (_folder, claim, group) = project(mode);
+        let program = "[runner.program]\nmode = 'submit'\nwords = ['sh', '-c', 'echo x >/work/made']\n";
+        let image = pod(&format!("[runner]\nworking_dir = '/work'\n{program}"));
+        std::fs::create_dir(image.at("/work")).unwrap();
+        if of_the_image {
+            image.file("/etc/group", 0o644, &format!("root:x:0:\nproject:x:{group}:ada,flux\n"));
+        }
+        let mut container = container(&image, &[AGENT, "run"]);
+        container.before += &format!("mount --bind {} \"$root/work\"\n", claim.display());
+        container.groups = of_the_pod.then_some(group).into_iter().collect();
+        let ended = image::run(&[container]).remove(0);
+        let may = (of_the_image || of_the_pod) && mode & 0o020 != 0;
+        let told = "/work is a volume to which uid 1002, gid 1002 cannot write: ";
+        assert_eq!(ended.stderr.contains(told), !may, "{ended:?}");
+        assert!(may || ended.stderr.contains("supplementalGroups"), "{ended:?}");
+        assert_eq!(ended.code == 0, may, "{ended:?}");
+        let data = std::fs::metadata(&claim).unwrap();
+        assert_eq!((data.uid(), data.gid(), data.mode() & 0o7777), (0, group, mode));
+        if may {
+            let made = std::fs::metadata(claim.join("made")).unwrap();
+            assert_eq!((made.uid(), made.gid()), (USER, group), "what is made there is the project's");
+        }
     }
 }

@@ -12,6 +12,9 @@ use std::process::{Command, Output, Stdio};
 use std::sync::{Mutex, OnceLock};
 
 pub const AGENT: &str = flux_shared::paths::AGENT_FILE;
+/// What a pod's number is appended to for its address.
+pub const V4: &str = "10.9.0.";
+pub const V6: &str = "fd00:9::";
 /// Where people find it.
 const DOCUMENTED_AGENT: &str = "/mnt/flux/flux-agent";
 pub const PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -255,9 +258,14 @@ impl Image {
 
     /// Host names of a cluster's pods.
     pub fn hosts(&self, name: &str, service: &str, count: u32) {
-        let line =
-            |index| format!("10.9.0.{} {name}-{index}.{service}.default.svc.cluster.local {name}-{index}\n", index + 1);
-        let lines: String = (0..count).map(line).collect();
+        self.hosts_of(name, service, count, &[V4]);
+    }
+
+    /// … which have an address of each of these networks, the first one first.
+    pub fn hosts_of(&self, name: &str, service: &str, count: u32, networks: &[&str]) {
+        let names = |index| format!("{name}-{index}.{service}.default.svc.cluster.local {name}-{index}\n");
+        let own = |index| networks.iter().map(move |network| format!("{network}{} {}", index + 1, names(index)));
+        let lines: String = (0..count).flat_map(own).collect();
         self.file("/etc/hosts", 0o644, &format!("127.0.0.1 localhost\n{lines}"));
         self.file("/etc/resolv.conf", 0o644, "search default.svc.cluster.local svc.cluster.local cluster.local\n");
     }
@@ -325,6 +333,8 @@ pub struct Container<'a> {
     pub image: &'a Image,
     pub hostname: String,
     pub ids: (u32, u32),
+    /// Those that the pod gives to its processes.
+    pub groups: Vec<u32>,
     pub environment: BTreeMap<String, String>,
     pub command: Vec<String>,
     /// Put before the command, outside of the image: `strace …`, `setpriv …`.
@@ -342,6 +352,7 @@ impl Container<'_> {
             image,
             hostname: hostname.into(),
             ids: (0, 0),
+            groups: Vec::new(),
             environment: environment.iter().map(|(name, value)| ((*name).into(), (*value).into())).collect(),
             command: command.iter().map(|word| (*word).to_owned()).collect(),
             outside: Vec::new(),
@@ -376,7 +387,9 @@ pub fn run(containers: &[Container]) -> Vec<Ended> {
         words.extend(["env".into(), "-i".into()]);
         words.extend(variables);
         let (uid, gid) = container.ids;
-        words.extend(["/usr/sbin/chroot".into(), format!("--userspec={uid}:{gid}"), format!("--groups={gid}")]);
+        let groups: String = container.groups.iter().map(|group| format!(",{group}")).collect();
+        let groups = format!("--groups={gid}{groups}");
+        words.extend(["/usr/sbin/chroot".into(), format!("--userspec={uid}:{gid}"), groups]);
         words.push(container.image.top().display().to_string());
         words.extend(container.command.iter().cloned());
         let inner = format!("{}{}\nexec{}", enter(), container.before, quoted(&words));

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use flux_shared::exit::REPLACE;
 use flux_shared::termination::{Ender, Termination};
 
-use crate::image::{AGENT, Container, Image, real_flux, run};
+use crate::image::{AGENT, Container, Image, V4, V6, real_flux, run};
 use crate::live::{Network, Running, eventually, forget_starts, gate, pod_image, run_words, send, termination_of};
 
 pub fn submit(script: &str) -> String {
@@ -38,6 +38,27 @@ fn codes_and_signals_of_the_job_are_the_leads_and_followers_end_with_0() {
         let told = [termination_of(&images[0]), termination_of(&images[1])];
         let want = Termination { program_code: Some(code), ..Termination::new(Ender::Program, code) };
         assert_eq!(told, [want, Termination::new(Ender::Program, 0)]);
+    }
+}
+
+#[test]
+fn an_instance_comes_up_in_clusters_of_ipv6_alone_and_of_both() {
+    for networks in [&[V6] as &[&str], &[V6, V4], &[V4, V6]] {
+        let all = images(&format!("tasks = 3\n{}", submit("echo ran; while [ ! -e /tmp/go ]; do sleep 0.1; done")), 3);
+        all.iter().for_each(|image| image.hosts_of("mc", "flux-service", 3, networks));
+        let pods = start(&all, &Network::of(networks), &[]);
+        eventually("each node's task", || (pods[0].stdout().matches("ran\n").count() == 3).then_some(()));
+        let config = fs::read_to_string(all[1].at("/mnt/flux/config/etc/flux/config/broker.toml")).unwrap();
+        assert_eq!(config.contains("enable_ipv6 = true"), networks[0] == V6, "{config}");
+        for pod in &pods {
+            assert_eq!(status(pod)["state"], "run", "{networks:?}");
+            let judged = pod.exec(&[AGENT, "preflight"]);
+            let judged = String::from_utf8_lossy(&judged.stdout).into_owned();
+            assert!(!judged.contains("FAIL dns") && !judged.contains("FAIL parent"), "{networks:?}: {judged}");
+        }
+        all.iter().for_each(|image| fs::write(gate(image, "go"), "").unwrap());
+        let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
+        assert_eq!(codes, [0, 0, 0], "{networks:?}");
     }
 }
 
@@ -144,6 +165,24 @@ fn a_program_that_was_told_to_stop_has_its_time_and_followers_wait_for_it() {
         assert!(ended[0].stdout.ends_with("tidied up\n"), "{mode}: {}", ended[0].stderr);
         assert_eq!((ended[0].code, ended[1].code), (3, 0), "{mode}: {}", ended[1].stderr);
     }
+}
+
+#[test]
+fn the_jobs_of_a_batch_have_their_time_as_well() {
+    // The stand-in's batch is no instance: what it is given is compared with the plan elsewhere.
+    if real_flux().is_none() {
+        return;
+    }
+    let job = "trap 'sleep 7; echo >/tmp/tidied; exit 3' TERM; echo >/tmp/up; while :; do sleep 0.05; done";
+    let text = serde_json::to_string(&format!("flux run sh -c \"{job}\"\n")).unwrap();
+    let images = images(&format!("[runner.program]\nmode = 'batch-raw'\ntext = {text}\n"), 2);
+    let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
+    eventually("the batch's job", || images.iter().any(|image| gate(image, "up").exists()).then_some(()));
+    pods.iter().for_each(|pod| pod.signal(15));
+    let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
+    assert!(images.iter().any(|image| gate(image, "tidied").exists()), "{ended:?}");
+    assert_ne!(ended[0].code, 0, "{ended:?}");
+    assert_eq!(termination_of(&images[0]).by, Ender::Stop);
 }
 
 #[test]
@@ -306,6 +345,29 @@ fn a_sidecar_waits_for_the_socket_and_runs_beside_the_broker() {
     beside.says("this container ends with its pod");
     beside.signal(15);
     assert_eq!(beside.end().code, 0);
+}
+
+#[test]
+fn as_flux_asks_the_instance_from_a_snippet() {
+    let more = r#"
+        [runner.user]
+        name = 'flux'
+        uid = 1002
+        [sidecars.db]
+        command = 'true'
+        service_pre = """
+            until $asFlux flux uptime; do sleep 0.2; done
+            $asFlux flux resource list
+            echo listed for $(id -u)
+        """
+    "#;
+    let image = pod_image(&format!("{}{more}", submit("while [ ! -e /tmp/go ]; do sleep 0.02; done")), 1);
+    let network = Network::new();
+    let lead = Running::pod(&Container::new(&image, "mc-0", &run_words(&[])), &network);
+    let beside = Running::pod(&Container::new(&image, "mc-0", &[AGENT, "sidecar", "db"]), &network);
+    beside.says("listed for 0\n");
+    fs::write(gate(&image, "go"), "").unwrap();
+    assert_eq!(lead.end().code, 0);
 }
 
 #[test]

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use flux_shared::termination::Termination;
 use nix::sys::signal::Signal::SIGKILL;
 
-use crate::image::{Container, Image, agent, enter, folder, stand_in};
+use crate::image::{Container, Image, V4, agent, enter, folder, stand_in};
 
 /// Longer than anything takes; shorter than patience.
 const DEADLINE: Duration = Duration::from_secs(30);
@@ -144,10 +144,16 @@ pub struct Network {
 
 impl Network {
     pub fn new() -> Network {
-        let script =
-            "ip link set lo up; for i in 1 2 3 4; do ip addr add 10.9.0.$i/32 dev lo; done; echo; exec sleep 300";
+        Network::of(&[V4])
+    }
+
+    /// With an address in each of these for each pod.
+    pub fn of(networks: &[&str]) -> Network {
+        let addresses = networks.iter().flat_map(|network| (1..5).map(move |number| format!("{network}{number}")));
+        let add: String = addresses.map(|address| format!("ip addr add {address} dev lo\n")).collect();
+        let script = format!("ip link set lo up\n{add}echo\nexec sleep 600");
         let mut command = Command::new("unshare");
-        command.args(["--net", "sh", "-ec", script]).stdin(Stdio::null()).stdout(Stdio::piped());
+        command.args(["--net", "sh", "-ec", &script]).stdin(Stdio::null()).stdout(Stdio::piped());
         let mut holder = command.spawn().unwrap();
         let mut line = [0];
         std::io::Read::read_exact(holder.stdout.as_mut().unwrap(), &mut line).unwrap();

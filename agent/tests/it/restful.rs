@@ -10,26 +10,47 @@ use std::process::{Child, Command, Output, Stdio};
 use crate::image::{agent, folder};
 use crate::live::eventually;
 
-/// Stands in for uvicorn: answers every request with what it was started with, and prints what nobody should read, as the
-/// real API does.
+/// Stands in for uvicorn: listens as it does, answers every request with what it was started with, and prints what nobody should
+/// read, as the real API does.
 const UVICORN: &str = r#"
-import http.server, json, os, sys
-class Handler(http.server.BaseHTTPRequestHandler):
-    def do_GET(self):
-        names = ["FLUX_USER", "FLUX_TOKEN", "FLUX_SECRET_KEY", "FLUX_REQUIRE_AUTH", "FLUX_NUMBER_NODES", "FLUX_OPTION_FLAGS"]
-        body = json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "db": open("flux-restful.db").read(),
-            **{name: os.environ.get(name) for name in names}}).encode()
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(body)
-    def log_message(self, *args):
-        pass
+import asyncio, json, os, sys
 options = dict(word.lstrip("-").split("=") for word in sys.argv[2:])
+names = ["FLUX_USER", "FLUX_TOKEN", "FLUX_SECRET_KEY", "FLUX_REQUIRE_AUTH", "FLUX_NUMBER_NODES", "FLUX_OPTION_FLAGS"]
+async def answer(reader, writer):
+    await reader.readuntil(b"\r\n\r\n")
+    body = json.dumps({"argv": sys.argv[1:], "cwd": os.getcwd(), "db": open("flux-restful.db").read(),
+        **{name: os.environ.get(name) for name in names}})
+    writer.write(b"HTTP/1.0 200 OK\r\n\r\n" + body.encode())
+    await writer.drain()
+    writer.close()
+async def serve():
+    server = await asyncio.start_server(answer, host=options["host"], port=int(options["port"]))
+    await server.serve_forever()
 print("serving with", os.environ["FLUX_TOKEN"], flush=True)
 json.load(open(options["log-config"]))
-http.server.HTTPServer((options["host"], int(options["port"])), Handler).serve_forever()
+asyncio.run(serve())
 "#;
-const DATABASE: &str = "import sys\nopen('flux-restful.db', 'a').write(' '.join(sys.argv[1:]) + '\\n')\n";
+/// As the real one it takes its words apart with argparse; and tells which process shows a password to its neighbours.
+const DATABASE: &str = r#"
+import argparse, glob, sys
+parser = argparse.ArgumentParser()
+commands = parser.add_subparsers(dest="command")
+user = commands.add_parser("add-user")
+user.add_argument("username")
+user.add_argument("password")
+commands.add_parser("init")
+words, _ = parser.parse_known_args()
+told = [words.command] + ([words.username, words.password] if words.command == "add-user" else [])
+if words.command == "add-user":
+    for name in glob.glob("/proc/[0-9]*/cmdline") + ["/proc/self/environ"]:
+        try:
+            if words.password in open(name, errors="replace").read():
+                told.append("shown in " + name)
+        except OSError:
+            pass
+if __name__ == "__main__":
+    open('flux-restful.db', 'a').write(' '.join(told) + '\n')
+"#;
 const ALEMBIC: &str = "import sys\nopen('flux-restful.db', 'a').write('alembic ' + sys.argv[1] + '\\n')\n";
 
 fn run(command: &mut Command) -> Output {
@@ -60,6 +81,9 @@ fn repository(at: &Path) -> PathBuf {
     place
 }
 
+/// One that no other process of this machine has on its command line; not an option of the script's, though it looks like one.
+const PASSWORD: &str = "-butter-by-the-bucket";
+
 struct Server {
     top: tempfile::TempDir,
     port: u16,
@@ -70,7 +94,7 @@ impl Server {
         let top = folder();
         let keys = top.path().join("restful");
         fs::create_dir_all(keys.join("users")).unwrap();
-        for (name, text) in [("secret-key", "key"), ("username", "flux"), ("token", "t0ken"), ("users/ada", "butter")] {
+        for (name, text) in [("secret-key", "key"), ("username", "flux"), ("token", "t0ken"), ("users/ada", PASSWORD)] {
             fs::write(keys.join(name), text).unwrap();
         }
         let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
@@ -81,7 +105,7 @@ impl Server {
         let mut command = Command::new(agent());
         command.arg("restful").arg(format!("--directory={}", self.top.path().join("restful").display()));
         command.arg(format!("--repository={}", repository.display())).arg(format!("--branch={branch}"));
-        command.args(["--host=127.0.0.1", &format!("--port={}", self.port), "--nodes=4", "--user=ada"]);
+        command.args([&format!("--port={}", self.port), "--nodes=4", "--user=ada"]);
         command.arg("--option-flags=-ompi=openmpi@5").env("FLUX_OPTION_FLAGS", "-ocpu-affinity=off");
         command.env_remove("PYTHONPATH");
         command
@@ -92,14 +116,22 @@ impl Server {
             if let Some(status) = child.try_wait().unwrap() {
                 panic!("it ended with {status}");
             }
-            let mut stream = TcpStream::connect(("127.0.0.1", self.port)).ok()?;
-            stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
-            let mut text = String::new();
-            stream.read_to_string(&mut text).ok()?;
-            Some(text)
+            get(("127.0.0.1", self.port))
         });
+        // By IPv6 as well, where there is such a thing.
+        if TcpListener::bind("[::1]:0").is_ok() {
+            assert!(get(("::1", self.port)).is_some(), "no answer by IPv6");
+        }
         serde_json::from_str(text.split("\r\n\r\n").nth(1).unwrap()).unwrap()
     }
+}
+
+fn get(address: (&str, u16)) -> Option<String> {
+    let mut stream = TcpStream::connect(address).ok()?;
+    stream.write_all(b"GET / HTTP/1.0\r\n\r\n").ok()?;
+    let mut text = String::new();
+    stream.read_to_string(&mut text).ok()?;
+    Some(text)
 }
 
 fn stop(mut child: Child) -> Option<i32> {
@@ -121,7 +153,8 @@ fn it_is_fetched_installed_and_served_once_and_ends_by_a_signal() {
         assert_eq!((&answer["FLUX_REQUIRE_AUTH"], &answer["FLUX_NUMBER_NODES"]), (&"true".into(), &"4".into()));
         assert_eq!(answer["FLUX_OPTION_FLAGS"], "-ocpu-affinity=off -ompi=openmpi@5");
         assert_eq!(answer["argv"][0], "app.main:app");
-        assert_eq!(answer["db"], "alembic revision\nalembic upgrade\ninit\nadd-user ada butter\n", "round {round}");
+        let made = format!("alembic revision\nalembic upgrade\ninit\nadd-user ada {PASSWORD}\n");
+        assert_eq!(answer["db"], made, "round {round}");
         assert_eq!(stop(child), Some(128 + 15));
         let mut text = String::new();
         printed.read_to_string(&mut text).unwrap();
@@ -141,7 +174,7 @@ fn what_is_missing_is_said_in_one_line_with_a_remedy() {
         assert_eq!(output.status.code(), Some(code), "{said}");
         let lines: Vec<&str> = said.lines().filter(|line| line.contains(text)).collect();
         assert_eq!(lines.len(), 1, "{said}");
-        assert!(!said.contains("butter") && !said.contains("t0ken"), "{said}");
+        assert!(!said.contains(PASSWORD) && !said.contains("t0ken"), "{said}");
     };
     says(&mut server.command(&repository, "nowhere"), 128, "failed to fetch");
     says(server.command(&repository, "main").env("PATH", "/nowhere"), 127, "needs git");

@@ -115,6 +115,39 @@ fn as_flux_keeps_its_variables_and_an_exit_trap_runs_at_the_end() {
     }
 }
 
+#[test]
+fn as_flux_runs_what_follows_as_fluxs_user_in_fluxs_environment() {
+    let snippets = r#"
+        pre = """
+            X=exported; export X; umask 027
+            $asFlux sh -c 'echo $(id -u) $HOME $USER $X $OWN $(umask) ${FLUX_URI-none}; exit 3' || echo $?
+            $asFlux flux version --verbose -x
+            $asFlux no-such-program || echo $?
+        """
+        broker_pre = """asFlux='env A=1'; $asFlux sh -c 'id -u; echo $A'; unset asFlux"""
+        post = 'echo ${asFlux-unset}'
+    "#;
+    for (shell, strict) in [("bash", true), ("bash", false), ("sh", true), ("sh", false)] {
+        let image = Image::usual();
+        if shell == "sh" {
+            std::fs::remove_file(image.at("/usr/bin/bash")).unwrap();
+        }
+        let spec = format!(
+            "name = 'mc'\n[logging]\nstrict = {strict}\n[runner.user]\nname = 'flux'\nuid = 1002\n\
+             [flux.environment]\nOWN = 'mine'\n[runner.program]\nmode = 'submit'\n\
+             words = ['sh', '-c', 'echo ${{asFlux-not exported}}']\n[runner.snippets]{snippets}"
+        );
+        image.file(flux_shared::paths::SPEC_FILE, 0o444, &spec);
+        let ended = image::run(&[Container::new(&image, "mc-0", &[AGENT, "run"])]).remove(0);
+        assert_eq!(ended.code, 0, "{shell} {strict}: {ended:?}");
+        let want =
+            "1002 /home/flux flux exported mine 0027 none\n3\ncommands:\t\tstand-in\n127\n0\n1\nnot exported\nunset\n";
+        assert_eq!(ended.stdout, want, "{shell} {strict}: {}", ended.stderr);
+        let asked = image.record().into_iter().find(|call| call["argv"][1] == "version").unwrap();
+        assert_eq!(asked["argv"].as_array().unwrap()[1..], ["version", "--verbose", "-x"]);
+    }
+}
+
 /// As the documents have them. Strict mode takes a variable that is not set for an error.
 #[test]
 fn documented_lines_work_in_an_image_that_sets_nothing() {

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -34,6 +34,10 @@ struct Broker {
     rank: u32,
     hosts: Vec<String>,
     port: u16,
+    /// The address to listen at; none: all.
+    bind: Option<String>,
+    /// Names are looked up for IPv6 addresses, else for IPv4 ones.
+    ipv6: bool,
     connect: String,
     quorum: usize,
     attributes: BTreeMap<String, String>,
@@ -108,11 +112,21 @@ fn read(words: &[&str]) -> Result<Broker, String> {
         std::fs::read(&certificate).map_err(|error| format!("{certificate}: {error}"))?;
     }
     let quorum = attributes.get("broker.quorum").and_then(|quorum| quorum.parse().ok()).unwrap_or(hosts.len());
+    let bind = text_of("default_bind");
+    let bind = bind.trim_start_matches("tcp://").rsplit_once(':').map_or("*", |(address, _)| address);
+    let bind = bind.trim_matches(['[', ']']).to_owned();
+    // As in libzmq, whose sockets know one family unless they are told to.
+    let ipv6 = bootstrap.get("enable_ipv6").and_then(toml::Value::as_bool).unwrap_or(false);
+    if bind.contains(':') && !ipv6 {
+        return Err(format!("bind tcp://[{bind}]: No such device"));
+    }
     let port = bootstrap.get("default_port").and_then(toml::Value::as_integer).unwrap_or(8050);
     Ok(Broker {
         rank: u32::try_from(rank).map_err(|error| error.to_string())?,
         hosts,
         port: u16::try_from(port).map_err(|error| error.to_string())?,
+        bind: Some(bind).filter(|bind| bind != "*"),
+        ipv6,
         connect: text_of("default_connect"),
         quorum,
         attributes,
@@ -143,10 +157,7 @@ impl Broker {
 
     fn lead(&self, sender: &Sender<Event>, events: &Receiver<Event>) -> u8 {
         if self.hosts.len() > 1 {
-            let Ok(listener) = TcpListener::bind(("0.0.0.0", self.port)) else {
-                eprintln!("flux-broker: port {} is taken", self.port);
-                return 1;
-            };
+            let Some(listener) = self.listen() else { return 1 };
             let to = sender.clone();
             std::thread::spawn(move || welcome(&listener, &to));
         }
@@ -194,8 +205,25 @@ impl Broker {
         code
     }
 
+    fn listen(&self) -> Option<TcpListener> {
+        let listener = match &self.bind {
+            Some(address) => TcpListener::bind((address.as_str(), self.port)),
+            None => TcpListener::bind(("::", self.port)).or_else(|_| TcpListener::bind(("0.0.0.0", self.port))),
+        };
+        listener.inspect_err(|error| eprintln!("flux-broker: failed to listen on port {}: {error}", self.port)).ok()
+    }
+
+    /// Whether others have this broker as their parent.
+    fn is_router(&self) -> bool {
+        let number = |name: &str| self.attributes.get(name)?.trim_start_matches("kary:").parse::<usize>().ok();
+        let fanout = number("tbon.topo").or_else(|| number("tbon.fanout")).unwrap_or(self.hosts.len());
+        self.rank as usize * fanout + 1 < self.hosts.len()
+    }
+
     fn follow(&self, sender: &Sender<Event>, events: &Receiver<Event>) -> u8 {
-        let (rank, to) = (self.rank, sender.clone());
+        // All are at the lead's in truth, but the parent's port answers.
+        let _listener = if self.is_router() { self.listen() } else { None };
+        let (rank, to, ipv6) = (self.rank, sender.clone(), self.ipv6);
         let joined = Arc::new(AtomicBool::new(false));
         let has_joined = joined.clone();
         let target = self
@@ -206,7 +234,7 @@ impl Broker {
         let lead = target.clone();
         std::thread::spawn(move || {
             loop {
-                if let Ok(mut stream) = TcpStream::connect(&target) {
+                if let Some(mut stream) = connect(&target, ipv6) {
                     let _ = stream.write_all(format!("rank {rank}\n").as_bytes());
                     has_joined.store(true, Relaxed);
                     let mut text = String::new();
@@ -229,7 +257,7 @@ impl Broker {
                     let topic = message::topic(&what).unwrap_or_default();
                     let payload = match topic {
                         "state-machine.get" => Some(state_of(state)),
-                        "groups.get" if what.contains("flux-agent.staying") => who_stays(&lead).map(members),
+                        "groups.get" if what.contains("flux-agent.staying") => who_stays(&lead, ipv6).map(members),
                         _ => None,
                     };
                     let _ = stream.write_all(&message::answer(topic, payload.as_deref()));
@@ -300,12 +328,18 @@ fn members(ranks: String) -> String {
 }
 
 /// As the lead says it; none: it does not answer.
-fn who_stays(lead: &str) -> Option<String> {
-    let mut stream = TcpStream::connect(lead).ok()?;
+fn who_stays(lead: &str, ipv6: bool) -> Option<String> {
+    let mut stream = connect(lead, ipv6)?;
     stream.write_all(WHO_STAYS.as_bytes()).ok()?;
     let mut members = String::new();
     stream.read_to_string(&mut members).ok()?;
     Some(members)
+}
+
+/// To the first address of the family, as libzmq does.
+fn connect(target: &str, ipv6: bool) -> Option<TcpStream> {
+    let address = target.to_socket_addrs().ok()?.find(|address| address.is_ipv6() == ipv6)?;
+    TcpStream::connect(address).ok()
 }
 
 fn has_ended(client: &mut UnixStream) -> bool {

@@ -42,7 +42,7 @@ fn main() -> ExitCode {
         ["getattr", name] => broker::ask(&format!("getattr {name}")).map_or(1, |answer| say(&answer)),
         ["listen"] => listen(),
         ["proxy", uri, command @ ..] if !command.is_empty() => proxy(uri, command),
-        ["version" | "--version"] => say("commands:\t\tstand-in"),
+        ["version" | "--version", ..] => say("commands:\t\tstand-in"),
         ["job", "wait", ..] | ["queue", "idle"] | ["jobs", ..] | ["module", ..] => 0,
         ["lsattr" | "dmesg" | "resource" | "queue", ..] => say(&format!("stand-in: {}", words.join(" "))),
         other => {

@@ -155,9 +155,15 @@ impl Expected {
                     let node = self.tree.get_mut(path).unwrap();
                     node.what = What::File(b"started\nended 0\n".into());
                 }
+                let own = self.environment.clone();
+                if let Some(user) = step.get("run_as") {
+                    let variables = [("HOME", "home"), ("USER", "name"), ("LOGNAME", "name")];
+                    let variables = variables.map(|(name, field)| (name.to_owned(), text(user, field).to_owned()));
+                    self.environment.extend(variables);
+                }
                 self.launched.push(Launched {
                     argv: step["argv"].as_array().unwrap().iter().map(|word| self.word(word)).collect(),
-                    environment: self.environment.clone(),
+                    environment: std::mem::replace(&mut self.environment, own),
                     directory: self.directory.clone(),
                     ids: (ids.0.into(), ids.1.into()),
                 });
