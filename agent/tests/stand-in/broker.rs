@@ -15,7 +15,7 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 
-use super::{archive, message};
+use super::{archive, message, remote};
 
 const GOODBYE: &str = "goodbye\n";
 /// A follower asks for the group that the lead's agent is in, or has left.
@@ -28,6 +28,8 @@ enum Event {
     Dismissed,
     Shutdown,
     Ask(String, UnixStream),
+    /// Of the task with this number.
+    Result(u64, TcpStream),
 }
 
 struct Broker {
@@ -41,6 +43,8 @@ struct Broker {
     connect: String,
     quorum: usize,
     attributes: BTreeMap<String, String>,
+    /// The default one with a star.
+    queues: Vec<String>,
     program: Vec<String>,
 }
 
@@ -94,10 +98,16 @@ fn read(words: &[&str]) -> Result<Broker, String> {
     let table: toml::Table = toml::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
     let bootstrap = table.get("bootstrap").ok_or("no [bootstrap]")?;
     let text_of = |name: &str| bootstrap.get(name).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
-    let mut hosts = Vec::new();
+    let (mut hosts, mut connect) = (Vec::new(), None);
     for entry in bootstrap.get("hosts").and_then(toml::Value::as_array).ok_or("no hosts")? {
         let list = entry.get("host").and_then(toml::Value::as_str).ok_or("a host without a name")?;
-        hosts.extend(flux_shared::hostlist::expand(list)?);
+        // An entry may repeat a host to say how it is reached.
+        for host in flux_shared::hostlist::expand(list)? {
+            if !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+        connect = entry.get("connect").and_then(toml::Value::as_str).map(str::to_owned).or(connect);
     }
     let resources = table.get("resource").and_then(|table| table.get("path")).and_then(toml::Value::as_str);
     resources.map_or(Ok(Vec::new()), std::fs::read).map_err(|error| format!("resource: {error}"))?;
@@ -111,6 +121,15 @@ fn read(words: &[&str]) -> Result<Broker, String> {
         }
         std::fs::read(&certificate).map_err(|error| format!("{certificate}: {error}"))?;
     }
+    let defaults = ["jobspec", "defaults", "system", "queue"];
+    let usual = table
+        .get("policy")
+        .cloned()
+        .and_then(|policy| defaults.iter().try_fold(policy, |at, name| at.get(name).cloned()));
+    let usual = usual.as_ref().and_then(toml::Value::as_str);
+    let queues = table.get("queues").and_then(toml::Value::as_table).into_iter().flat_map(toml::Table::keys);
+    let queues =
+        queues.map(|name| if Some(name.as_str()) == usual { format!("{name}*") } else { name.clone() }).collect();
     let quorum = attributes.get("broker.quorum").and_then(|quorum| quorum.parse().ok()).unwrap_or(hosts.len());
     let bind = text_of("default_bind");
     let bind = bind.trim_start_matches("tcp://").rsplit_once(':').map_or("*", |(address, _)| address);
@@ -127,9 +146,10 @@ fn read(words: &[&str]) -> Result<Broker, String> {
         port: u16::try_from(port).map_err(|error| error.to_string())?,
         bind: Some(bind).filter(|bind| bind != "*"),
         ipv6,
-        connect: text_of("default_connect"),
+        connect: connect.unwrap_or_else(|| text_of("default_connect")),
         quorum,
         attributes,
+        queues,
         program,
     })
 }
@@ -162,7 +182,7 @@ impl Broker {
             std::thread::spawn(move || welcome(&listener, &to));
         }
         let (mut followers, mut program): (BTreeMap<u32, TcpStream>, Option<Child>) = Default::default();
-        let mut staying = None;
+        let (mut staying, mut tasks) = (None, BTreeMap::<u64, Option<UnixStream>>::new());
         let code = loop {
             if program.is_none() && followers.len() + 1 >= self.quorum && !self.program.is_empty() {
                 match self.command().spawn() {
@@ -194,6 +214,22 @@ impl Broker {
                     // A member whose connection has ended is none.
                     let is_there = staying.as_mut().is_some_and(|member| !has_ended(member));
                     let _ = stream.write_all(if is_there { "0" } else { "" }.as_bytes());
+                }
+                Event::Ask(what, stream) if what.starts_with(remote::EXEC) => {
+                    // A client whose node is not there finds its connection closed.
+                    let number = tasks.last_key_value().map_or(0, |(number, _)| number + 1);
+                    let task = what[remote::EXEC.len()..].split_once(' ');
+                    let follower = task.and_then(|(rank, _)| followers.get_mut(&rank.parse().ok()?));
+                    if let (Some((_, task)), Some(follower)) = (task, follower) {
+                        let _ = writeln!(follower, "{}{number} {task}", remote::EXEC);
+                        tasks.insert(number, Some(stream));
+                    }
+                }
+                Event::Result(number, stream) => {
+                    let client = tasks.get_mut(&number).and_then(Option::take);
+                    if let Some(client) = client {
+                        remote::carry(stream, client);
+                    }
                 }
                 Event::Ask(what, stream) => self.answer(&what, stream, &followers),
                 Event::Dismissed => {}
@@ -231,19 +267,22 @@ impl Broker {
             .trim_start_matches("tcp://")
             .replace("%h", &self.hosts[0])
             .replace("%p", &self.port.to_string());
-        let lead = target.clone();
+        let (lead, uri) = (target.clone(), self.uri());
         std::thread::spawn(move || {
             loop {
                 if let Some(mut stream) = connect(&target, ipv6) {
                     let _ = stream.write_all(format!("rank {rank}\n").as_bytes());
                     has_joined.store(true, Relaxed);
-                    let mut text = String::new();
-                    let _ = stream.read_to_string(&mut text);
-                    has_joined.store(false, Relaxed);
-                    if text == GOODBYE {
-                        let _ = to.send(Event::Dismissed);
-                        return;
+                    for line in BufReader::new(stream).lines().map_while(Result::ok) {
+                        if line == GOODBYE.trim_end() {
+                            let _ = to.send(Event::Dismissed);
+                            return;
+                        }
+                        line.strip_prefix(remote::EXEC)
+                            .into_iter()
+                            .for_each(|task| remote::run(task, &target, uri.clone()));
                     }
+                    has_joined.store(false, Relaxed);
                 }
                 std::thread::sleep(Duration::from_millis(100));
             }
@@ -307,6 +346,8 @@ impl Broker {
                     |text, rank| text + &format!("\n {rank} {}: offline", self.hosts[rank]),
                 )
             }
+            "ranks" => [0].iter().chain(followers.keys()).map(u32::to_string).collect::<Vec<_>>().join(","),
+            "queues" => self.queues.iter().map(|queue| format!("{queue} enabled")).collect::<Vec<_>>().join("\n"),
             "getattr size" => size.to_string(),
             "getattr rank" => self.rank.to_string(),
             "getattr hostlist" => self.hosts.join(","),
@@ -351,10 +392,14 @@ fn welcome(listener: &TcpListener, to: &Sender<Event>) {
     for stream in listener.incoming().flatten() {
         let to = to.clone();
         std::thread::spawn(move || {
-            let mut line = String::new();
-            let _ = BufReader::new(&stream).read_line(&mut line);
+            // Not a byte beyond the line: what follows a result is not for us.
+            let line: Vec<u8> = (&stream).bytes().map_while(Result::ok).take_while(|byte| *byte != b'\n').collect();
+            let line = String::from_utf8_lossy(&line) + "\n";
             if line == WHO_STAYS {
                 let _ = to.send(Event::WhoStays(stream));
+            } else if let Some(number) = line.strip_prefix(remote::RESULT).and_then(|number| number.trim().parse().ok())
+            {
+                let _ = to.send(Event::Result(number, stream));
             } else if let Some(rank) = line.strip_prefix("rank ").and_then(|rank| rank.trim().parse().ok()) {
                 let _ = to.send(Event::Joined(rank, stream));
             }
@@ -384,10 +429,17 @@ fn serve(path: &str, to: Sender<Event>) {
 
 /// Asks the broker that FLUX_URI names.
 pub fn ask(what: &str) -> Option<String> {
+    let mut answer = String::new();
+    client(what)?.read_to_string(&mut answer).ok()?;
+    Some(answer)
+}
+
+/// The same; the answer is still to be read.
+pub fn client(what: &str) -> Option<UnixStream> {
     let uri = std::env::var("FLUX_URI").ok()?;
     let mut stream = UnixStream::connect(uri.strip_prefix("local://")?).ok()?;
     stream.write_all(format!("{what}\n").as_bytes()).ok()?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).ok()?;
-    Some(answer.trim_start_matches('\0').to_owned())
+    // The byte that says that it takes this client.
+    stream.read_exact(&mut [0]).ok()?;
+    Some(stream)
 }

@@ -1,4 +1,4 @@
-//! Jobs: plain child processes.
+//! Jobs: a child process a task, on this node and on those of the followers.
 
 use std::io::{IsTerminal, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -6,11 +6,14 @@ use std::process::{Command, ExitStatus, Stdio};
 
 use nix::sys::signal::{SigSet, Signal};
 
+use super::{broker, remote};
+
 /// Options that take the next word.
 const WITH_VALUE: [&str; 14] =
     ["-N", "-n", "-c", "-g", "-t", "-q", "-o", "-B", "--flags", "--cwd", "--env", "--output", "--error", "--nodes"];
 
 struct Request<'a> {
+    nodes: usize,
     tasks: usize,
     watch: bool,
     output: Option<&'a str>,
@@ -40,12 +43,27 @@ fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
         at += 1;
     }
     let command = words.get(at..).unwrap_or_default();
-    Request { tasks: tasks.unwrap_or(nodes), watch, output, environment, command }
+    Request { nodes, tasks: tasks.unwrap_or(nodes), watch, output, environment, command }
 }
 
 fn code(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
     code.to_le_bytes()[0]
+}
+
+/// The rank of each task's node: as many as were asked for and are there, each with as many tasks in a row.
+fn places(request: &Request) -> Vec<u32> {
+    let is_lead = request.nodes > 1 && broker::ask("getattr rank").is_some_and(|rank| rank == "0");
+    let size = broker::ask("getattr size").and_then(|size| size.parse().ok()).unwrap_or(1);
+    let mut ranks: Vec<u32> = vec![0];
+    // A job waits for as many nodes as it wants.
+    while is_lead && ranks.len() < request.nodes.min(size) {
+        let there = broker::ask("ranks").unwrap_or_default();
+        ranks = there.split(',').filter_map(|rank| rank.parse().ok()).take(request.nodes).collect();
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    let (each, more) = (request.tasks / ranks.len(), request.tasks % ranks.len());
+    ranks.iter().enumerate().flat_map(|(at, rank)| vec![*rank; each + usize::from(at < more)]).collect()
 }
 
 /// One child a task; the highest code.
@@ -66,11 +84,21 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
     let _ = term.thread_block();
     let live = request.output.is_none() && (prompt || std::io::stdout().is_terminal());
     let live_errors = prompt || std::io::stderr().is_terminal();
-    let mut children = Vec::new();
-    for rank in 0..request.tasks {
+    let (mut children, mut others) = (Vec::new(), Vec::new());
+    for (task, node) in places(&request).into_iter().enumerate() {
+        let mut environment = vec![
+            ("FLUX_TASK_RANK", task.to_string()),
+            ("FLUX_JOB_SIZE", request.tasks.to_string()),
+            ("FLUX_JOB_ID", "f1".to_owned()),
+        ];
+        environment.extend(request.environment.iter().map(|(name, value)| (*name, (*value).to_owned())));
+        if node > 0 {
+            let environment = environment.into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+            others.push(remote::start(node, request.command, environment, live, live_errors));
+            continue;
+        }
         let mut command = Command::new(name);
-        command.args(arguments).env("FLUX_TASK_RANK", rank.to_string()).env("FLUX_JOB_ID", "f1");
-        command.envs(request.environment.iter().copied());
+        command.args(arguments).envs(environment);
         command.stdout(if live { Stdio::inherit() } else { Stdio::piped() });
         command.stderr(if live_errors { Stdio::inherit() } else { Stdio::piped() });
         let unblock = move || Ok(term.thread_unblock()?);
@@ -91,6 +119,12 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
         held_back.extend(output.stdout);
         errors.extend(output.stderr);
         highest = highest.max(code(output.status));
+    }
+    for other in others {
+        let ended = other.join().expect("no thread panics");
+        held_back.extend(ended.output);
+        errors.extend(ended.errors);
+        highest = highest.max(ended.code);
     }
     let _ = std::io::stderr().write_all(&errors);
     let _ = match request.output {

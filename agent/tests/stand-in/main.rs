@@ -2,10 +2,10 @@
 //! with the real one, and a record of what it was given. Facts: flux-core 0.88, measured; `make test-flux` runs the same
 //! tests with the real one.
 //!
-//! Kept from the real one: rank from the hostlist; a follower waits for the lead, ends with 0 when dismissed or told
-//! to stop, and stays up when the lead is killed; the lead runs the program once the quorum has joined; SIGTERM to the
-//! lead is SIGHUP to the program, whose code is the lead's; `submit --watch` holds its output and errors back unless on
-//! terminals.
+//! Kept from the real one: rank from the hostlist; a job's tasks on as many nodes as it asks for; a follower waits for the
+//! lead, ends with 0 when dismissed or told to stop, and stays up when the lead is killed; the lead runs the program once
+//! the quorum has joined; SIGTERM to the lead is SIGHUP to the program, whose code is the lead's; `submit --watch` holds
+//! its output and errors back unless on terminals.
 //!
 //! `FLUX_STANDIN_RECORD=FILE`: one JSON line for every call.
 #![allow(
@@ -21,6 +21,7 @@ mod archive;
 mod broker;
 mod jobs;
 mod message;
+mod remote;
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;
@@ -44,6 +45,7 @@ fn main() -> ExitCode {
         ["proxy", uri, command @ ..] if !command.is_empty() => proxy(uri, command),
         ["version" | "--version", ..] => say("commands:\t\tstand-in"),
         ["job", "wait", ..] | ["queue", "idle"] | ["jobs", ..] | ["module", ..] => 0,
+        ["queue", "list", ..] => broker::ask("queues").map_or(1, |answer| say(&answer)),
         ["lsattr" | "dmesg" | "resource" | "queue", ..] => say(&format!("stand-in: {}", words.join(" "))),
         other => {
             eprintln!("flux: {other:?} is unknown to the stand-in");

@@ -15,16 +15,18 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, test};
+use crate::consoles;
 
 /// So many at once: they mostly wait.
 const AT_ONCE: usize = 6;
 
-/// The file, the exit code, and how often a line is in the lead's log; `...` stands for any text.
+/// The file, the exit code, and how often a line is in the lead's log; `...` stands for any text. What the README's consoles
+/// show of it is compared besides.
 type Expected = (&'static str, i32, &'static [(&'static str, usize)]);
 
 const TO_THE_END: &[Expected] = &[
     ("batch/minicluster", 0, &[("hello world 1", 1), ("hello world 2", 1), ("job ... wrote this", 1)]),
-    ("broker-config/minicluster", 0, &[]),
+    ("broker-config/minicluster", 0, &[("batch...", 1), ("debug...", 1)]),
     ("connect-timeout/minicluster", 0, &[("1s", 1)]),
     ("connect-timeout/none", 0, &[("1s", 0), ("5s", 0)]),
     ("curve-cert/minicluster", 0, &[("brokers with this pair have found each other", 1)]),
@@ -53,10 +55,13 @@ const TO_THE_END: &[Expected] = &[
     ("prefix/minicluster", 0, &[("hello", 2)]),
     ("restart-policy/minicluster", 0, &[("second attempt", 1)]),
     ("run-as-any-uid/minicluster", 0, &[("4711", 2), ("/home/flux-operator", 2)]),
-    ("script/minicluster", 0, &[("task 3 of ...", 1), ("PIPES | AND && AND 'QUOTES' WORK: THIS IS A REAL SCRIPT", 4)]),
+    (
+        "script/minicluster",
+        0,
+        &[("task 3 of 4 on ...", 1), ("PIPES | AND && AND 'QUOTES' WORK: THIS IS A REAL SCRIPT", 4)],
+    ),
     ("secrets/minicluster", 0, &[("me has a password of 13 characters", 1)]),
     ("security-context/capabilities", 0, &[("CapEff:...", 1)]),
-    ("sidecar/no-wait", 0, &[]),
     (
         "snippets/minicluster",
         0,
@@ -69,11 +74,36 @@ const TO_THE_END: &[Expected] = &[
     ("tasks/fewer-than-nodes", 0, &[("tasks-fewer-than-nodes-...", 2)]),
     ("tasks/nodes-only", 0, &[("tasks-nodes-only-...", 2)]),
     ("tasks/unset", 0, &[("tasks-unset-...", 1)]),
+    ("view-custom/minicluster", 0, &[("/flux/view/lib/python3.13/site-packages:/opt/mine", 1)]),
+    ("view-disabled/minicluster", 0, &[]),
     ("users/minicluster", 0, &[("uid=1001(ada) gid=1001(ada) groups=1001(ada)...", 2)]),
-    ("volumes/config-map-and-secret", 0, &[("colour = blue", 1), ("ca.pem", 1)]),
+    ("volumes/config-map-and-secret", 0, &[("colour = green", 1), ("tls.crt...", 1)]),
     ("volumes/empty-dir", 0, &[("Filesystem ...", 1)]),
     ("volumes/shared-memory", 0, &[("tmpfs ...", 1)]),
 ];
+
+/// What takes Flux itself: a stand-in has no scheduler, no file broadcast and no events.
+const WITH_FLUX: &[Expected] = &[
+    ("batch-raw/minicluster", 0, &[("data of the day", 2)]),
+    ("topology/minicluster", 0, &[("0 topology-0: full", 1)]),
+    ("wrap/minicluster", 0, &[]),
+];
+
+/// Their consoles show what only Flux prints: ids, its queues, labels of tasks, its own place on the PATH. The stand-in's
+/// tasks have the terminal that the agent gives the job, where `ls` makes columns.
+const ONLY_FLUX_PRINTS: &[&str] = &[
+    "batch/minicluster",
+    "broker-config/minicluster",
+    "min-size/minicluster",
+    "pod-settings/minicluster",
+    "submit-command-and-flags/minicluster",
+    "view-custom/minicluster",
+    "volumes/config-map-and-secret",
+];
+
+fn is_stand_in() -> bool {
+    std::env::var_os("E2E_STAND_IN").is_some()
+}
 
 /// MiniClusters of 2023, which go through the conversion webhook. Their image has Flux in it.
 const OF_V1ALPHA1: &[Expected] = &[
@@ -103,11 +133,14 @@ const OF_V1ALPHA1: &[Expected] = &[
 fn documents(bed: &Bed, file: &str) -> Vec<Value> {
     let path = format!("{}/../examples/{file}.yaml", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let text = text.replace(".default.svc.", &format!(".{}.svc.", bed.namespace));
+    let folder = folder_on_the_node(bed);
+    let text = text
+        .replace(".default.svc.", &format!(".{}.svc.", bed.namespace))
+        .replace("hostPath: /data\n", &format!("hostPath: {folder}\n"))
+        .replace("hostPath:\n    path: /data\n", &format!("hostPath:\n    path: {folder}\n"))
+        .replace("path: /tmp/data\n", &format!("path: {folder}\n"));
     let mut documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
     let is_older = file.starts_with("v1alpha1/");
-    let image = if is_older { "E2E_FLUX_IMAGE" } else { "E2E_APP_IMAGE" };
-    let image = std::env::var(image).unwrap_or_else(|_| panic!("{image} must name an image"));
     for document in &mut documents {
         if is_older {
             document["spec"]["cleanup"] = json!(false);
@@ -116,11 +149,34 @@ fn documents(bed: &Bed, file: &str) -> Vec<Value> {
         for list in ["containers", "services"] {
             let containers = document.pointer_mut(&format!("/spec/{list}")).and_then(Value::as_array_mut);
             for container in containers.into_iter().flatten() {
-                container["image"] = json!(image);
+                let own = container["image"].as_str().unwrap_or_default().to_owned();
+                let has_flux = is_older || own.starts_with("fluxrm/");
+                container["image"] = json!(image(if has_flux { "E2E_FLUX_IMAGE" } else { "E2E_APP_IMAGE" }));
+                // What runs by itself does so here, too.
+                if own == "nginx" {
+                    container["command"] = json!(NGINX);
+                }
             }
+        }
+        if let Some(view) = document.pointer_mut("/spec/flux/container/image") {
+            *view = json!(image("E2E_VIEW_IMAGE"));
+            // There may be no registry.
+            document.pointer_mut("/spec/flux/container").and_then(Value::as_object_mut).unwrap().remove("pullAlways");
         }
     }
     documents
+}
+
+/// The server that answers as the configuration of `services/nginx-conf.yaml` has it, for images without nginx.
+const NGINX: &str = r#"sh -c "mkdir /tmp/www; sed -n 's/.*return 200 .\(.*\)[\\]n.*/\1/p' /etc/nginx/conf.d/flux.conf > /tmp/www/index.html; httpd -f -p 80 -h /tmp/www""#;
+
+fn image(variable: &str) -> String {
+    std::env::var(variable).unwrap_or_else(|_| panic!("{variable} must name an image"))
+}
+
+/// For volumes of the node itself.
+fn folder_on_the_node(bed: &Bed) -> String {
+    format!("/tmp/{}", bed.namespace)
 }
 
 /// As a user does it; the names of what was applied.
@@ -152,11 +208,7 @@ async fn to_the_end(bed: Arc<Bed>, (file, code, lines): Expected) -> Option<Stri
     let name = apply(&bed, file);
     let status = bed.when_finished(&name).await;
     let log = log(&bed, &bed.lead(&name).await.unwrap(), None).await;
-    let matches = |pattern: &str, line: &str| match pattern.split_once("...") {
-        Some((start, end)) => line.strip_prefix(start).is_some_and(|rest| rest.ends_with(end)),
-        None => line == pattern,
-    };
-    let count = |pattern: &str| log.lines().filter(|line| matches(pattern, line.trim_end())).count();
+    let count = |pattern: &str| log.lines().filter(|line| consoles::matches(pattern, line.trim_end())).count();
     let mut wrong: Vec<String> = lines
         .iter()
         .filter(|(pattern, times)| count(pattern) != *times)
@@ -164,6 +216,11 @@ async fn to_the_end(bed: Arc<Bed>, (file, code, lines): Expected) -> Option<Stri
         .collect();
     if status["exitCode"] != code {
         wrong.push(format!("the exit code is {}, not {code}: {}", status["exitCode"], status["message"]));
+    }
+    if !(is_stand_in() && ONLY_FLUX_PRINTS.contains(&file)) {
+        let (namespace, name) = (bed.namespace.clone(), name.clone());
+        let differences = tokio::task::spawn_blocking(move || consoles::differences(file, &name, &namespace));
+        wrong.extend(differences.await.unwrap());
     }
     bed.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await.unwrap();
     (!wrong.is_empty()).then(|| format!("{file}: {}\n{log}", wrong.join(", ")))
@@ -177,15 +234,19 @@ fn prepare(bed: &Bed) {
         secret("my-curve", json!({ "curve.cert": pair })),
         secret("munge-key", json!({ "munge.key": "key" })),
         secret("database", json!({ "user": "me", "password": "correct-horse" })),
-        secret("certs", json!({ "ca.pem": "pem" })),
+        secret("certs", json!({ "tls.crt": "public", "tls.key": "private" })),
         { "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "my-settings" },
-          "data": { "production": "colour = blue\n" } },
+          "data": { "production": "colour = green\n" } },
         documents(bed, "pod-settings/service-account")[0],
     ]});
     kubectl(bed, &["apply", "-f", "-"], &objects.to_string());
 }
 
 async fn all_to_the_end(bed: &Arc<Bed>, examples: &[Expected]) {
+    for (file, _, lines) in examples {
+        let name = documents(bed, file)[0]["metadata"]["name"].as_str().unwrap().to_owned();
+        assert!(!lines.is_empty() || consoles::shows(file, &name), "{file}: nothing of what it prints is checked");
+    }
     let all = futures::stream::iter(examples).map(|example| to_the_end(bed.clone(), *example));
     let wrong: Vec<String> = all.buffer_unordered(AT_ONCE).filter_map(async |wrong| wrong).collect().await;
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), examples.len(), wrong.join("\n\n"));
@@ -220,13 +281,9 @@ fn one_that_stays_can_be_entered_as_soon_as_it_is_ready_and_shut_down() {
             let name = apply(&bed, file);
             bed.when_condition(&name, "Ready").await;
             let lead = bed.lead(&name).await.unwrap().name_any();
-            let inside = |program: &str| {
-                let script = format!(". /mnt/flux/flux-view.sh && flux proxy $fluxsocket {program}");
-                kubectl(&bed, &["exec", &lead, "--", "sh", "-c", &script], "")
-            };
-            let overlay = inside("flux overlay status");
+            let overlay = inside(&bed, &lead, "flux overlay status");
             assert!(overlay.starts_with(&format!("0 {name}-0: full\n")), "{overlay}");
-            inside("flux shutdown");
+            inside(&bed, &lead, "flux shutdown");
             let status = bed.when_finished(&name).await;
             assert_eq!(status["exitCode"], 0, "{file}: {status:#}");
         }
@@ -308,9 +365,15 @@ fn a_sidecar_submits_to_the_instance_and_ends_with_it() {
         let lead = bed.lead(&name).await.unwrap();
         bed.until("the sidecar's job has run", async || {
             let log = log(&bed, &lead, Some("helper")).await;
-            (log.contains("waiting for the broker\n") && log.matches("\nsidecar-").count() == 2).then_some(())
+            (log.contains("waiting for the broker\n") && log.contains("\nsidecar-0\n") && log.contains("\nsidecar-1\n"))
+                .then_some(())
         })
         .await;
+        let name = apply(&bed, "sidecar/no-wait");
+        let status = bed.when_finished(&name).await;
+        assert_eq!(status["exitCode"], 0, "{status:#}");
+        let log = log(&bed, &bed.lead(&name).await.unwrap(), Some("impatient")).await;
+        assert!(log.lines().any(|line| line == "started at once"), "{log}");
     });
 }
 
@@ -380,4 +443,162 @@ fn a_deadline_ends_it() {
                 || pod.status.as_ref().is_none_or(|status| status.phase.as_deref() != Some("Running"))
         }));
     });
+}
+
+/// A program in the instance of a lead, as the READMEs have it.
+fn inside(bed: &Bed, lead: &str, program: &str) -> String {
+    let script = format!(". /mnt/flux/flux-view.sh && flux proxy $fluxsocket {program}");
+    kubectl(bed, &["exec", lead, "--", "sh", "-c", &script], "")
+}
+
+#[test]
+fn a_second_cluster_bursts_into_the_first_ones_instance() {
+    test("bursting", async |bed| {
+        let root = apply(&bed, "bursting/minicluster");
+        bed.when_condition(&root, "Ready").await;
+        let lead = bed.lead(&root).await.unwrap().name_any();
+        let overlay = inside(&bed, &lead, "flux overlay status");
+        assert!(
+            overlay.starts_with("0 bursting-0: partial\n") && overlay.contains("3 burst-0-1: offline"),
+            "{overlay}"
+        );
+        apply(&bed, "bursting/burst");
+        bed.until("all four are one instance", async || {
+            inside(&bed, &lead, "flux overlay status").starts_with("0 bursting-0: full\n").then_some(())
+        })
+        .await;
+        let hosts = inside(&bed, &lead, "flux run -N 4 uname -n");
+        let mut hosts: Vec<&str> = hosts.lines().collect();
+        hosts.sort_unstable();
+        assert_eq!(hosts, ["burst-0-0", "burst-0-1", "bursting-0", "bursting-1"]);
+    });
+}
+
+/// A volume of the node for the claim of an example, and the claim.
+fn claim(bed: &Bed, file: &str) {
+    let claim = documents(bed, file).remove(0);
+    let name = claim["metadata"]["name"].clone();
+    let volume = json!({
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": bed.namespace },
+        "spec": {
+            "capacity": { "storage": "1Gi" }, "accessModes": claim["spec"]["accessModes"],
+            "claimRef": { "namespace": bed.namespace, "name": name },
+            "hostPath": { "path": folder_on_the_node(bed), "type": "DirectoryOrCreate" },
+        },
+    });
+    kubectl(
+        bed,
+        &["apply", "-f", "-"],
+        &json!({ "apiVersion": "v1", "kind": "List", "items": [volume, claim] }).to_string(),
+    );
+}
+
+/// The volumes of a test are in no namespace, and the node keeps their files.
+fn forget(bed: &Bed, volumes: &[&str]) {
+    kubectl(bed, &[&["delete", "--wait=false", "persistentvolume"], volumes].concat(), "");
+    let _ = std::fs::remove_dir_all(folder_on_the_node(bed));
+}
+
+#[test]
+fn an_archive_outlives_its_cluster() {
+    test("archive", async |bed| {
+        claim(&bed, "archive/claim");
+        let first = to_the_end(bed.clone(), ("archive/minicluster", 0, &[("remember me", 1)])).await;
+        assert_eq!(first, None);
+        if is_stand_in() {
+            // Its archive has a line for each start; the next one reads it before anything else.
+            let mut restore = documents(&bed, "archive/restore").remove(0);
+            restore["spec"]["containers"][0]["command"] = json!("tar -xzOf /state/archive.tar.gz");
+            kubectl(&bed, &["apply", "-f", "-"], &restore.to_string());
+            let status = bed.when_finished("archive-restore").await;
+            assert_eq!(status["exitCode"], 0, "{status:#}");
+            let log = log(&bed, &bed.lead("archive-restore").await.unwrap(), None).await;
+            assert_eq!(log.lines().filter(|line| *line == "start").count(), 1, "{log}");
+        } else {
+            assert_eq!(to_the_end(bed.clone(), ("archive/restore", 0, &[("remember me", 1)])).await, None);
+        }
+        forget(&bed, &[&bed.namespace]);
+    });
+}
+
+#[test]
+fn volumes_of_the_node_of_a_claim_and_made_ones_hold_what_they_should() {
+    test("volumes", async |bed| {
+        kubectl(
+            &bed,
+            &["apply", "-f", "-"],
+            &json!({ "apiVersion": "v1", "kind": "List", "items": documents(&bed, "volumes/data") }).to_string(),
+        );
+        prepare(&bed);
+        let lines: &[(&str, usize)] = &[("volumes-claim-0", 1), ("volumes-claim-1", 1)];
+        assert_eq!(to_the_end(bed.clone(), ("volumes/claim", 0, lines)).await, None);
+        // The same folder, three times more.
+        let lines: &[(&str, usize)] = &[("volumes-claim-0", 2), ("volumes-claim-1", 2)];
+        assert_eq!(to_the_end(bed.clone(), ("volumes/minicluster", 0, lines)).await, None);
+        let lines: &[(&str, usize)] = &[("volumes-claim-0", 1), ("colour = green", 1)];
+        assert_eq!(to_the_end(bed.clone(), ("volumes/existing", 0, lines)).await, None);
+        let name = apply(&bed, "volumes/made");
+        let status = bed.when_finished(&name).await;
+        assert_eq!(status["exitCode"], 0, "{status:#}");
+        let phase = kubectl(
+            &bed,
+            &["get", "pvc", "volumes-made.data", "-o", "jsonpath={.status.phase} {.spec.volumeName}"],
+            "",
+        );
+        let (phase, volume) = phase.split_once(' ').unwrap();
+        assert_eq!(phase, "Bound");
+        forget(&bed, &["data", volume]);
+    });
+}
+
+#[test]
+fn services_are_beside_the_cluster_and_end_with_it() {
+    test("services", async |bed| {
+        let conf = json!({ "apiVersion": "v1", "kind": "List", "items": documents(&bed, "services/nginx-conf") });
+        kubectl(&bed, &["apply", "-f", "-"], &conf.to_string());
+        assert_eq!(
+            to_the_end(bed.clone(), ("services/minicluster", 0, &[("served beside the cluster", 1)])).await,
+            None
+        );
+        bed.until("the services' pod goes with the MiniCluster", async || {
+            bed.api::<Pod>().get_opt("services-services").await.unwrap().is_none().then_some(())
+        })
+        .await;
+    });
+}
+
+#[test]
+fn two_clusters_share_a_headless_service_and_the_last_one_takes_it_along() {
+    test("headless", async |bed| {
+        let first = apply(&bed, "headless-name/minicluster");
+        bed.when_condition(&first, "Ready").await;
+        let second = apply(&bed, "headless-name/second");
+        let status = bed.when_finished(&second).await;
+        let log = log(&bed, &bed.lead(&second).await.unwrap(), None).await;
+        assert_eq!(status["exitCode"], 0, "{status:#} {log}");
+        let name = format!("headless-name-1.my-network.{}.svc.cluster.local", bed.namespace);
+        assert!(log.lines().any(|line| line.ends_with(&name)), "{log}");
+        let services = bed.api::<k8s_openapi::api::core::v1::Service>();
+        bed.api::<MiniCluster>().delete(&first, &DeleteParams::default()).await.unwrap();
+        bed.until("the first one is gone", async || bed.pods(&first).await.is_empty().then_some(())).await;
+        assert!(services.get_opt("my-network").await.unwrap().is_some(), "the second one has it still");
+        bed.api::<MiniCluster>().delete(&second, &DeleteParams::default()).await.unwrap();
+        bed.until("the Service is gone", async || {
+            services.get_opt("my-network").await.unwrap().is_none().then_some(())
+        })
+        .await;
+    });
+}
+
+#[test]
+fn examples_that_take_flux_itself_end_as_their_readmes_say() {
+    if is_stand_in() {
+        let names: Vec<&str> =
+            WITH_FLUX.iter().map(|(file, ..)| *file).chain(ONLY_FLUX_PRINTS.iter().copied()).collect();
+        let told =
+            format!("NOT TESTED with the stand-in (FLUX=/prefix make e2e does): consoles of {}\n", names.join(", "));
+        std::io::stderr().write_all(told.as_bytes()).unwrap();
+        return;
+    }
+    test("examples-flux", async |bed| all_to_the_end(&bed, WITH_FLUX).await);
 }

@@ -1,0 +1,115 @@
+//! The consoles of the examples' READMEs, against what a run prints: what they show is tried, command by command.
+
+use std::process::Command;
+
+/// A command, and the lines below it. In these, `...` stands for any text.
+#[derive(Debug, PartialEq)]
+struct Shown {
+    command: String,
+    lines: Vec<String>,
+}
+
+fn consoles(readme: &str) -> Vec<Shown> {
+    let mut all: Vec<Shown> = Vec::new();
+    let mut inside = false;
+    for line in readme.lines() {
+        match (line, line.strip_prefix("$ ")) {
+            ("```console", _) => inside = true,
+            ("```", _) => inside = false,
+            (_, Some(command)) if inside => all.push(Shown { command: command.to_owned(), lines: Vec::new() }),
+            _ if inside => all.last_mut().unwrap().lines.push(line.to_owned()),
+            _ => {}
+        }
+    }
+    all
+}
+
+/// Whether a command is about the object `name`, and only reads.
+fn reads(command: &str, name: &str) -> bool {
+    let words = || command.split([' ', '(', ')', '/']);
+    (command.starts_with("kubectl get ") || command.starts_with("kubectl logs ")) && words().any(|word| word == name)
+}
+
+/// Ages differ by run; what is padded differs with them.
+fn squeezed(line: &str) -> String {
+    let is_age = |word: &&str| {
+        word.len() > 1
+            && word.ends_with(['s', 'm', 'h'])
+            && word.trim_end_matches(['s', 'm', 'h']).parse::<u32>().is_ok()
+    };
+    line.split_whitespace().map(|word| if is_age(&word) { "AGE" } else { word }).collect::<Vec<_>>().join(" ")
+}
+
+pub fn matches(pattern: &str, line: &str) -> bool {
+    let Some((start, rest)) = pattern.split_once("...") else { return pattern == line };
+    let Some(mut left) = line.strip_prefix(start) else { return false };
+    let mut parts: Vec<&str> = rest.split("...").collect();
+    let end = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some(at) = left.find(part) else { return false };
+        left = &left[at + part.len()..];
+    }
+    left.ends_with(end)
+}
+
+/// What differs from the console of `command`: a log has other lines beside those that are shown, in an order that may
+/// differ; all else is shown whole.
+fn difference(shown: &Shown, printed: &str) -> Option<String> {
+    let lines: Vec<String> = printed.lines().map(squeezed).collect();
+    let wanted: Vec<String> = shown.lines.iter().filter(|line| !line.is_empty()).map(|line| squeezed(line)).collect();
+    let same = if shown.command.starts_with("kubectl logs") {
+        let more = wanted.iter().any(|line| line == "...");
+        let count = |all: &[String], pattern: &str| all.iter().filter(|line| matches(pattern, line)).count();
+        wanted.iter().filter(|line| *line != "...").all(|pattern| {
+            let times = wanted.iter().filter(|line| *line == pattern).count();
+            let found = count(&lines, pattern);
+            found == times || more && found > times
+        })
+    } else {
+        lines.len() == wanted.len() && wanted.iter().zip(&lines).all(|(pattern, line)| matches(pattern, line))
+    };
+    (!same).then(|| format!("`{}` shows\n{}\nbut prints\n{printed}", shown.command, shown.lines.join("\n")))
+}
+
+/// What the README of `file` shows of the MiniCluster `name`, with lines below it.
+fn shown(file: &str, name: &str) -> Vec<Shown> {
+    let folder = file.rsplit_once('/').unwrap().0;
+    let readme = format!("{}/../examples/{folder}/README.md", env!("CARGO_MANIFEST_DIR"));
+    let readme = std::fs::read_to_string(&readme).unwrap_or_else(|error| panic!("{readme}: {error}"));
+    consoles(&readme).into_iter().filter(|shown| reads(&shown.command, name) && !shown.lines.is_empty()).collect()
+}
+
+pub fn shows(file: &str, name: &str) -> bool {
+    !shown(file, name).is_empty()
+}
+
+/// Runs what the README shows of a MiniCluster that has finished, and says what it prints instead.
+pub fn differences(file: &str, name: &str, namespace: &str) -> Vec<String> {
+    let run = |shown: &Shown| {
+        // As a reader has it: the function is the one of examples/README.md.
+        let script = format!(
+            "kubectl() {{ command kubectl --namespace {namespace} \"$@\"; }}\n\
+             lead() {{ kubectl get pods -o name -l \"batch.kubernetes.io/job-name=$1,batch.kubernetes.io/job-completion-index=0\" \"${{@:2}}\"; }}\n{}",
+            shown.command
+        );
+        let output = Command::new("bash").args(["-c", &script]).output().unwrap();
+        format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
+    };
+    shown(file, name).iter().filter_map(|shown| difference(shown, &run(shown))).collect()
+}
+
+#[test]
+fn consoles_are_read_and_compared() {
+    let readme = "x\n```console\n$ kubectl apply -f a.yaml\n$ kubectl logs -f $(lead a)\none\none\nt...o\n$ kubectl get minicluster a\nN AGE\na   12s\n```\n";
+    let all = consoles(readme);
+    assert_eq!(all.len(), 3);
+    assert_eq!(all[1].lines, ["one", "one", "t...o"]);
+    assert!(!reads(&all[0].command, "a") && reads(&all[1].command, "a") && !reads(&all[1].command, "lead-a"));
+    assert_eq!(difference(&all[1], "begin\none\ntwo\none\n"), None);
+    assert!(difference(&all[1], "one\ntwo\n").is_some(), "shown twice, printed once");
+    assert!(difference(&all[1], "one\none\none\ntwo\n").is_some(), "shown twice, printed three times");
+    assert!(difference(&all[1], "one\none\nthree\n").is_some());
+    assert_eq!(difference(&all[2], "N AGE\na 3m\n"), None);
+    assert!(difference(&all[2], "N AGE\nb 3m\n").is_some());
+    assert!(matches("a...b...c", "a1b2bc") && !matches("a...b...c", "a1c"));
+}
