@@ -15,7 +15,7 @@ use crate::log::{Format, Log};
 use crate::people::{self, Place, Shell};
 use crate::plan::ContainerRole;
 use crate::runtime::end_when_told;
-use crate::{dry_run, execute, restful, run, view, wrap};
+use crate::{dry_run, execute, local, restful, run, view, wrap};
 
 /// The entrypoint of a Flux MiniCluster's pods.
 ///
@@ -25,7 +25,8 @@ use crate::{dry_run, execute, restful, run, view, wrap};
 /// For people, by `kubectl exec POD -- /mnt/flux/flux-agent …`: `status` says what the instance waits for, `preflight`
 /// what is wrong with the pod, `connect` opens a shell in the instance, `stop` shuts it down.
 ///
-/// On a laptop: `dry-run FILE` shows what every pod of a MiniCluster would do, without a cluster.
+/// On a laptop or a login node, without a cluster: `dry-run FILE` shows what every pod of a MiniCluster would do, and
+/// `local FILE` does it, with the Flux that is installed there.
 #[derive(Debug, Parser)]
 #[command(name = "flux-agent", version, max_term_width = 100, after_help = EXIT_CODES)]
 pub struct Cli {
@@ -87,6 +88,12 @@ enum Command {
         entrypoint: Entrypoint,
     },
     DryRun(dry_run::Args),
+    Local(local::Args),
+    /// Become a container of `local`
+    #[command(hide = true)]
+    LocalContainer {
+        file: PathBuf,
+    },
     /// A shell inside the instance, or `connect -- CMD`: the environment, the socket and the user of Flux
     Connect {
         #[command(flatten)]
@@ -258,6 +265,8 @@ impl Cli {
             }
             Command::Sidecar { name, entrypoint } => entrypoint.run(ContainerRole::Sidecar(name)),
             Command::DryRun(args) => dry_run(&args),
+            Command::Local(args) => tell(local::local(&args)),
+            Command::LocalContainer { file } => tell(local::become_container(&file)),
             Command::Connect { place, command } => tell(people::connect(&place, &command)),
             Command::Status { ready: true, wait, place, .. } => show(people::ready(&place, wait)),
             Command::Status { json, place, .. } => show(people::status(&place, json)),

@@ -20,8 +20,8 @@ use serde::Serialize;
 use crate::facts::{Facts, FactsError};
 use crate::plan::PlanError;
 use pods::Pod;
-pub use source::Problems;
-use source::{Kind, Source};
+use source::Kind;
+pub use source::{Problems, Source};
 
 /// Version of the JSON form, described by `agent/schema/dry-run.json`.
 pub const VERSION: u32 = 1;
@@ -116,15 +116,18 @@ impl DryRunError {
 
 /// The plans of the file, printed.
 pub fn run(args: &Args) -> Result<String, DryRunError> {
-    let input = read(&args.file)?;
-    let source =
-        Source::parse(&input).map_err(|problems| DryRunError::Input { path: args.file.clone(), source: problems })?;
+    let source = source(&args.file)?;
     let facts = facts(args, &source)?;
     let pods = pods::plan(&source, &facts, args.index)?;
     match args.format {
         Format::Text => Ok(text::render(&source, &facts, &pods)),
         Format::Json => json(&source, &facts, &pods).map_err(|source| DryRunError::Json { source }),
     }
+}
+
+/// The file, understood.
+pub fn source(path: &Path) -> Result<Source, DryRunError> {
+    Source::parse(&read(path)?).map_err(|problems| DryRunError::Input { path: path.to_owned(), source: problems })
 }
 
 fn read(path: &Path) -> Result<String, DryRunError> {

@@ -14,6 +14,7 @@ mod failure;
 mod glibc;
 mod identity;
 mod install;
+mod local;
 mod log;
 mod patience;
 mod people;

@@ -48,6 +48,11 @@ impl Source {
         }
     }
 
+    /// The MiniCluster, if it was one.
+    pub fn cluster(&self) -> Option<&ValidMiniCluster> {
+        self.cluster.as_deref()
+    }
+
     /// The usual pod, with what the MiniCluster says of its container.
     pub fn assumed_facts(&self) -> Facts {
         let mut facts = Facts { address: Some("POD_IP".into()), ..Facts::default() };

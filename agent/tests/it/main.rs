@@ -13,6 +13,7 @@ mod hostile;
 mod image;
 mod instance;
 mod live;
+mod local;
 mod people;
 mod pid1;
 mod restful;

@@ -393,8 +393,11 @@ fn welcome(listener: &TcpListener, to: &Sender<Event>) {
         let to = to.clone();
         std::thread::spawn(move || {
             // Not a byte beyond the line: what follows a result is not for us.
-            let line: Vec<u8> = (&stream).bytes().map_while(Result::ok).take_while(|byte| *byte != b'\n').collect();
-            let line = String::from_utf8_lossy(&line) + "\n";
+            let (mut line, mut byte) = (Vec::new(), [0]);
+            while line.last() != Some(&b'\n') && (&stream).read(&mut byte).is_ok_and(|count| count > 0) {
+                line.extend(byte);
+            }
+            let line = String::from_utf8_lossy(&line);
             if line == WHO_STAYS {
                 let _ = to.send(Event::WhoStays(stream));
             } else if let Some(number) = line.strip_prefix(remote::RESULT).and_then(|number| number.trim().parse().ok())

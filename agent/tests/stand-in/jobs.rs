@@ -112,6 +112,11 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
             }
         }
     }
+    let (stops, others): (Vec<_>, Vec<_>) = others.into_iter().unzip();
+    std::thread::spawn(move || {
+        let _ = term.wait();
+        stops.into_iter().flatten().for_each(|mut stop| drop(stop.write_all(b"stop")));
+    });
     let (mut highest, mut held_back, mut errors) = (0, Vec::new(), Vec::new());
     for child in children {
         // Both at once, and what is inherited is empty.

@@ -43,6 +43,7 @@ fn main() -> ExitCode {
         ["getattr", name] => broker::ask(&format!("getattr {name}")).map_or(1, |answer| say(&answer)),
         ["listen"] => listen(),
         ["proxy", uri, command @ ..] if !command.is_empty() => proxy(uri, command),
+        ["keygen", .., path] => keygen(path),
         ["version" | "--version", ..] => say("commands:\t\tstand-in"),
         ["job", "wait", ..] | ["queue", "idle"] | ["jobs", ..] | ["module", ..] => 0,
         ["queue", "list", ..] => broker::ask("queues").map_or(1, |answer| say(&answer)),
@@ -69,6 +70,13 @@ fn listen() -> u8 {
         println!("got {}.", info.ssi_signo);
     }
     1
+}
+
+/// The pair of ZeroMQ's own manual, for which a stand-in's brokers have no use.
+fn keygen(path: &str) -> u8 {
+    let text = "metadata\n    name = \"stand-in\"\ncurve\n    public-key = \"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\"\n    \
+                secret-key = \"JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6\"\n";
+    u8::from(std::fs::write(path, text).is_err())
 }
 
 fn proxy(uri: &str, command: &[&str]) -> u8 {

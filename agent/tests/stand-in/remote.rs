@@ -3,17 +3,20 @@
 //! ```text
 //! submit ─ "exec RANK TASK" ─► lead ─ "exec NUMBER TASK" ─► follower, which starts it
 //! submit ◄──── frames ──────── lead ◄─ "result NUMBER", frames ──────┘
+//! submit ─ a byte, or its end ► lead ──────────────────► follower, which tells the task to stop
 //! ```
 
 use std::io::{Read, Write};
-use std::net::TcpStream;
+use std::net::{Shutdown, TcpStream};
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 
-use nix::sys::signal::SigSet;
+use nix::sys::signal::{SigSet, Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 /// Before a task, on both connections.
@@ -33,20 +36,22 @@ pub struct Ended {
     pub code: u8,
 }
 
-/// A task in this environment and folder, on another node.
+/// A task in this environment and folder, on another node. By the connection it is told to stop, with any byte.
 pub fn start(
     rank: u32,
     command: &[&str],
     more: Vec<(String, String)>,
     live: bool,
     live_errors: bool,
-) -> JoinHandle<Ended> {
+) -> (Option<UnixStream>, JoinHandle<Ended>) {
     let environment: Vec<(String, String)> = std::env::vars().chain(more).collect();
     let folder = std::env::current_dir().unwrap_or_default();
     let task = json!({ "command": command, "environment": environment, "folder": folder });
-    std::thread::spawn(move || {
+    let stream = super::broker::client(&format!("{EXEC}{rank} {task}"));
+    let stop = stream.as_ref().and_then(|stream| stream.try_clone().ok());
+    let read = std::thread::spawn(move || {
         let mut ended = Ended { code: 1, ..Ended::default() };
-        if let Some(mut stream) = super::broker::client(&format!("{EXEC}{rank} {task}")) {
+        if let Some(mut stream) = stream {
             while let Some((kind, bytes)) = frame(&mut stream) {
                 match kind {
                     OUTPUT if live => drop(std::io::stdout().write_all(&bytes)),
@@ -58,7 +63,8 @@ pub fn start(
             }
         }
         ended
-    })
+    });
+    (stop, read)
 }
 
 fn frame(stream: &mut UnixStream) -> Option<(u8, Vec<u8>)> {
@@ -69,9 +75,18 @@ fn frame(stream: &mut UnixStream) -> Option<(u8, Vec<u8>)> {
     Some((head[0], bytes))
 }
 
-/// On the lead: what comes from the follower goes to who asked.
+/// On the lead: what comes from the follower goes to who asked, and the other way round.
 pub fn carry(mut from: TcpStream, mut to: UnixStream) {
-    std::thread::spawn(move || std::io::copy(&mut from, &mut to));
+    if let (Ok(mut back), Ok(mut asked)) = (from.try_clone(), to.try_clone()) {
+        std::thread::spawn(move || {
+            let _ = std::io::copy(&mut asked, &mut back);
+            back.shutdown(Shutdown::Write)
+        });
+    }
+    std::thread::spawn(move || {
+        let _ = std::io::copy(&mut from, &mut to);
+        to.shutdown(Shutdown::Both)
+    });
 }
 
 /// On a follower: runs `NUMBER TASK`, whose output goes to the lead.
@@ -82,6 +97,7 @@ pub fn run(line: &str, lead: &str, uri: Option<(String, String)>) {
         let task: Value = serde_json::from_str(task).ok()?;
         let mut stream = TcpStream::connect(lead).ok()?;
         writeln!(stream, "{RESULT}{number}").ok()?;
+        let wishes = stream.try_clone().ok()?;
         let stream = Arc::new(Mutex::new(stream));
         let mut child = match command(&task, uri)?.spawn() {
             Ok(child) => child,
@@ -89,17 +105,27 @@ pub fn run(line: &str, lead: &str, uri: Option<(String, String)>) {
                 let code = if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
                 send(&stream, ERRORS, format!("flux-shell: ERROR: {error}\n").as_bytes());
                 send(&stream, CODE, &[code]);
+                end(&stream);
                 return None;
             }
         };
+        let pid = Pid::from_raw(child.id().cast_signed());
+        let lives = Arc::new(AtomicBool::new(true));
+        let still = lives.clone();
+        std::thread::spawn(move || {
+            let _ = (&wishes).read(&mut [0]);
+            still.load(Relaxed).then(|| kill(pid, Signal::SIGTERM))
+        });
         let errors = child.stderr.take().map(|pipe| forward(pipe, ERRORS, stream.clone()));
         let output = child.stdout.take().map(|pipe| forward(pipe, OUTPUT, stream.clone()));
         let status = child.wait().ok()?;
+        lives.store(false, Relaxed);
         for pipe in [errors, output].into_iter().flatten() {
             let _ = pipe.join();
         }
         let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
         send(&stream, CODE, &code.to_le_bytes()[..1]);
+        end(&stream);
         Some(())
     });
 }
@@ -124,6 +150,11 @@ fn forward(mut pipe: impl Read + Send + 'static, kind: u8, stream: Arc<Mutex<Tcp
             send(&stream, kind, &buffer[..count]);
         }
     })
+}
+
+/// Others read from it still.
+fn end(stream: &Mutex<TcpStream>) {
+    let _ = stream.lock().expect("no thread panics").shutdown(Shutdown::Both);
 }
 
 fn send(stream: &Mutex<TcpStream>, kind: u8, bytes: &[u8]) {

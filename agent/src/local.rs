@@ -1,0 +1,149 @@
+//! `flux-agent local`: a MiniCluster on this machine, without Kubernetes.
+//!
+//! ```text
+//! FILE ─► AgentSpec (as dry-run has it), arrangement (pure: containers, mounts, what cannot be had)
+//!   ─► ground (folder, files, key) ─► namespaces, network ─► a process for each container ─► course ─► the lead's code
+//! in each:  inside (mounts, host name) ─► `flux-agent run`, as in a pod
+//! ```
+//!
+//! The agent knows nothing of it: it finds spec, certificate, names and Flux where a pod has them. The pods see this
+//! machine's programs read-only; what a pod writes is its own, but for the folder that the command was given in.
+#![expect(clippy::disallowed_methods, reason = "wire up: reads the file, the environment and who runs it")]
+
+mod arrangement;
+mod course;
+mod ground;
+mod inside;
+mod lines;
+mod network;
+mod shell;
+mod space;
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::path::{Path, PathBuf};
+
+use flux_shared::exit::Category;
+
+use crate::dry_run::{DryRunError, Source, source};
+use crate::failure::{Failure, plain};
+use crate::log::{Format, Log};
+use crate::run::chain;
+use crate::supervise::program::{Environment, Found, find};
+use arrangement::{Arrangement, Machine};
+pub use inside::become_container;
+
+/// A MiniCluster on this machine, without Kubernetes: each pod a process tree of its own, with this machine's Flux.
+///
+/// Needs Linux' namespaces, which root has, and on most machines everybody. The pods see this machine's files read-only; what
+/// they write is their own and goes at the end, but for the folder that the command is given in. They reach each
+/// other and no other network. What cannot be had here is said.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// A MiniCluster (YAML or JSON) or an AgentSpec (TOML)
+    #[arg(value_name = "FILE")]
+    file: PathBuf,
+    /// The folder that Flux is installed in [default: the one of the `flux` on the PATH]
+    #[arg(long, value_name = "PREFIX")]
+    flux: Option<PathBuf>,
+    /// Leave the pods' files where they are at the end, until the next run, and say where
+    #[arg(long)]
+    keep: bool,
+    /// In another terminal, while it runs: a shell in the pod of this index
+    #[arg(long, value_name = "INDEX")]
+    shell: Option<u32>,
+    /// With --shell: a command in place of a shell
+    #[arg(last = true, value_name = "CMD", requires = "shell")]
+    command: Vec<OsString>,
+}
+
+/// The lead's exit code, or the shell's.
+pub fn local(args: &Args) -> Result<u8, Failure> {
+    let source = source(&args.file).map_err(refused)?;
+    let place = ground::Place::of(&source.spec.name)?;
+    if let Some(index) = args.shell {
+        return shell::shell(&place, &source.spec.name, index, &args.command);
+    }
+    let machine = machine(args)?;
+    let mut arrangement = Arrangement::of(&source, &machine).map_err(|why| {
+        Failure::new(Category::SpecInvalid, format!("failed to run it on this machine: {why}"), "run it in a cluster")
+    })?;
+    let log = Log::new(Format::Text, source.spec.logging.quiet);
+    let ground = place.take()?;
+    let code = on(&ground, &mut arrangement, &source, &machine, log);
+    if args.keep {
+        log.info("local", &format!("the pods' files are in {}/pods/INDEX/root", ground.folder().display()));
+        return code;
+    }
+    let removed = ground.remove();
+    code.and_then(|code| removed.map(|()| code))
+}
+
+fn on(
+    ground: &ground::Ground,
+    arrangement: &mut Arrangement,
+    source: &Source,
+    machine: &Machine,
+    log: Log,
+) -> Result<u8, Failure> {
+    ground.prepare(arrangement)?;
+    let size = source.spec.size;
+    let pods = if size == 1 { "1 pod".to_owned() } else { format!("{size} pods") };
+    log.info("local", &format!("{}: {pods} on this machine, with the Flux in {}", source.spec.name, machine.prefix));
+    arrangement.told.iter().for_each(|told| log.info("local", told));
+    space::enter(machine)?;
+    network::up(size)?;
+    crate::runtime::block_on(Box::pin(course::run(arrangement, ground, machine, log)))
+}
+
+fn refused(error: DryRunError) -> Failure {
+    let cause = error.lines().unwrap_or_else(|| chain(&error));
+    Failure::new(error.category(), cause, error.hint().unwrap_or_default())
+}
+
+fn machine(args: &Args) -> Result<Machine, Failure> {
+    let text = |name: &str| std::env::var(name).ok();
+    let here = std::env::current_dir().map_err(|error| missing("this folder", &error))?;
+    let agent = std::env::current_exe().map_err(|error| missing("the agent's own binary", &error))?;
+    let home = text("HOME").map(PathBuf::from).filter(|home| home.is_absolute() && home.is_dir());
+    let passed_on = ["LANG", "LC_ALL", "TERM", "TZ", "FLUX_STANDIN_RECORD"];
+    let environment: BTreeMap<String, String> =
+        passed_on.into_iter().filter_map(|name| Some((name.to_owned(), text(name)?))).collect();
+    Ok(Machine {
+        uid: nix::unistd::geteuid().as_raw(),
+        gid: nix::unistd::getegid().as_raw(),
+        prefix: prefix(args.flux.as_deref())?.to_string_lossy().into_owned(),
+        agent: agent.to_string_lossy().into_owned(),
+        here: here.to_string_lossy().into_owned(),
+        home: home.map(|home| home.to_string_lossy().into_owned()),
+        path: text("PATH").unwrap_or_else(|| crate::supervise::program::DEFAULT_PATH.to_owned()),
+        environment,
+    })
+}
+
+fn missing(what: &str, error: &std::io::Error) -> Failure {
+    Failure::internal(format!("failed to find {what}: {}", plain(error)))
+}
+
+/// The folder with `bin/flux`.
+fn prefix(given: Option<&Path>) -> Result<PathBuf, Failure> {
+    let remedy = "give the folder that Flux is installed in with --flux, or put flux on the PATH";
+    let not_there = |what: String| Failure::new(Category::ViewMissing, format!("failed to find Flux: {what}"), remedy);
+    let real = |path: &Path| {
+        std::fs::canonicalize(path).map_err(|error| not_there(format!("{}: {}", path.display(), plain(&error))))
+    };
+    if let Some(prefix) = given {
+        real(&prefix.join("bin/flux"))?;
+        return real(prefix);
+    }
+    let environment: Environment = std::env::vars_os().collect();
+    let Found::Program(program) = find(OsStr::new("flux"), &environment, Path::new("/")) else {
+        return Err(not_there("there is no `flux` on the PATH".into()));
+    };
+    // A link on the PATH leads to where it is installed.
+    let program = Some(real(&program)?).filter(|program| program.ends_with("bin/flux")).unwrap_or(program);
+    match program.parent().and_then(Path::parent) {
+        Some(prefix) if program.ends_with("bin/flux") => real(prefix),
+        _ => Err(not_there(format!("{} is not in a folder PREFIX/bin", program.display()))),
+    }
+}

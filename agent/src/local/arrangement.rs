@@ -1,0 +1,416 @@
+//! What the MiniCluster is on this machine: its containers, what each sees, and what cannot be had. Pure.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::Path;
+
+use flux_shared::agent_spec::AgentSpec;
+use flux_shared::names::{self, RESTARTS_LEFT};
+use flux_shared::paths::{
+    AGENT_FILE, CURVE_FILE, FALLBACK_HOME, SPEC_FILE, TERMINATION_LOG, VIEW_IMAGE_LINK, VIEW_IMAGE_MOUNT,
+};
+use flux_shared::validate::{Mount, ValidContainer, ValidMiniCluster, VolumeSource};
+use serde::{Deserialize, Serialize};
+
+use crate::dry_run::Source;
+
+/// Kubernetes' own.
+const GRACE_PERIOD: u64 = 30;
+/// Pods of one run at most: each is a tree of processes.
+const MOST: u32 = 250;
+
+/// Who runs it where.
+#[derive(Debug, Clone, Default)]
+pub struct Machine {
+    pub uid: u32,
+    pub gid: u32,
+    /// Where Flux is installed.
+    pub prefix: String,
+    /// This program.
+    pub agent: String,
+    /// The folder that the command was given in.
+    pub here: String,
+    pub home: Option<String>,
+    pub path: String,
+    /// Variables that containers get as well.
+    pub environment: BTreeMap<String, String>,
+}
+
+impl Machine {
+    pub fn is_root(&self) -> bool {
+        self.uid == 0
+    }
+}
+
+/// All that runs.
+#[derive(Debug)]
+pub struct Arrangement {
+    pub spec: AgentSpec,
+    pub containers: Vec<Container>,
+    /// Seconds from a stop to a kill.
+    pub grace_period: u64,
+    /// The certificate's text, if the MiniCluster brings one.
+    pub certificate: Option<String>,
+    /// What is otherwise than in a cluster, a line each.
+    pub told: Vec<String>,
+}
+
+/// One container of a pod, as `inside` makes it.
+#[derive(Debug, Clone, Default, Serialize, Deserialize)]
+pub struct Container {
+    pub index: u32,
+    /// None: the one that runs Flux.
+    pub sidecar: Option<String>,
+    pub hostname: String,
+    /// The folder that becomes its root.
+    pub root: String,
+    /// Empty folders of its own, with their modes.
+    pub folders: BTreeMap<String, u32>,
+    pub mounts: Vec<Bind>,
+    /// Where claims' volumes would be.
+    pub claims: BTreeMap<String, String>,
+    /// Files of its own.
+    pub files: BTreeMap<String, String>,
+    pub environment: BTreeMap<String, String>,
+    pub directory: String,
+    pub words: Vec<String>,
+    /// Whom it runs as; none: root of the container.
+    pub owner: Option<(u32, u32)>,
+    /// Where Flux's files are.
+    pub mount_path: String,
+    /// Whether it lays out the view there.
+    pub view: bool,
+}
+
+/// A folder or file of the machine, at its place in the container.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Bind {
+    pub from: String,
+    pub to: String,
+    pub writable: bool,
+}
+
+impl Bind {
+    fn new(from: &str, to: &str, writable: bool) -> Bind {
+        Bind { from: from.to_owned(), to: to.to_owned(), writable }
+    }
+}
+
+impl Container {
+    /// As its lines and messages name it.
+    pub fn name(&self) -> String {
+        match &self.sidecar {
+            Some(sidecar) => format!("{}/{sidecar}", self.hostname),
+            None => self.hostname.clone(),
+        }
+    }
+
+    pub fn is_lead(&self) -> bool {
+        self.index == 0 && self.sidecar.is_none()
+    }
+
+    /// What is not the machine's: folders, files and mounts.
+    pub fn own(&self) -> BTreeSet<&Path> {
+        let mounts = self.mounts.iter().map(|mount| mount.to.as_str());
+        let paths = self.folders.keys().chain(self.files.keys()).map(String::as_str).chain(mounts);
+        paths.map(Path::new).collect()
+    }
+
+    /// Folders of the machine that something of the container's own is in: each entry is mounted by itself, parents first.
+    pub fn opened(&self) -> BTreeSet<&Path> {
+        let own = self.own();
+        let is_inside = |path: &Path| path.ancestors().any(|up| own.contains(up));
+        own.iter().flat_map(|path| path.ancestors().skip(1)).filter(|path| !is_inside(path)).collect()
+    }
+}
+
+impl Arrangement {
+    /// As it is on `machine`; the error is why it cannot be.
+    pub fn of(source: &Source, machine: &Machine) -> Result<Arrangement, String> {
+        let mut spec = source.spec.clone();
+        if spec.network.lead.is_some() {
+            return Err("its lead broker is in another cluster".into());
+        }
+        if spec.size > MOST {
+            return Err(format!("it has {} pods, and here may be {MOST}", spec.size));
+        }
+        let mut told = Vec::new();
+        let cluster = source.cluster();
+        if let Some(cluster) = cluster {
+            tell(cluster, machine, &mut told);
+        }
+        tell_of_users(&mut spec, machine, &mut told);
+        let mut containers = Vec::new();
+        for index in 0..spec.size {
+            let runner = Container::of(&spec, machine, index, None, cluster.map(|it| &it.runner.container));
+            containers.push(runner);
+            for name in spec.sidecars.keys() {
+                let given = cluster.and_then(|it| it.sidecars.iter().find(|it| it.container.name == *name));
+                containers.push(Container::of(&spec, machine, index, Some(name), given.map(|it| &it.container)));
+            }
+        }
+        let grace_period = cluster.and_then(|it| it.pod.termination_grace_period_seconds);
+        let certificate = cluster.and_then(|it| it.flux.curve_cert.as_ref()).map(|it| it.to_text());
+        Ok(Arrangement {
+            spec,
+            containers,
+            grace_period: grace_period.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(GRACE_PERIOD),
+            certificate,
+            told,
+        })
+    }
+}
+
+impl Container {
+    fn of(
+        spec: &AgentSpec,
+        machine: &Machine,
+        index: u32,
+        sidecar: Option<&str>,
+        given: Option<&ValidContainer>,
+    ) -> Container {
+        let hostname = names::host(&spec.name, index);
+        let words = match sidecar {
+            Some(name) => vec!["sidecar".to_owned(), name.to_owned()],
+            None => vec!["run".to_owned(), format!("{RESTARTS_LEFT}=0")],
+        };
+        let mut container = Container {
+            index,
+            sidecar: sidecar.map(str::to_owned),
+            hostname,
+            words: [vec![AGENT_FILE.to_owned()], words].concat(),
+            directory: given.and_then(|it| it.working_dir.clone()).unwrap_or_else(|| machine.here.clone()),
+            owner: given.filter(|_| machine.is_root()).and_then(owner),
+            mount_path: spec.mount_path.trim_end_matches('/').to_owned(),
+            view: spec.view.enabled && sidecar.is_none(),
+            ..Container::default()
+        };
+        container.environment = environment(spec, machine, index, given);
+        container.see_the_machine(machine);
+        container.files = files(spec, &container.hostname);
+        for mount in given.into_iter().flat_map(|it| &it.mounts) {
+            container.add(mount);
+        }
+        container
+    }
+
+    /// This machine's files as an image, with what is the pod's own in it.
+    fn see_the_machine(&mut self, machine: &Machine) {
+        let shared = [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/home", 0o755), (FALLBACK_HOME, 0o777)];
+        let kernels = [("/proc", 0o555), ("/dev/pts", 0o755), ("/dev/shm", 0o1777), ("/dev/mqueue", 0o755)];
+        self.folders = shared.into_iter().chain(kernels).map(|(path, mode)| (path.to_owned(), mode)).collect();
+        self.mounts.push(Bind::new(&machine.agent, AGENT_FILE, false));
+        self.mounts.push(Bind::new(&machine.prefix, &format!("{VIEW_IMAGE_MOUNT}{VIEW_IMAGE_LINK}"), false));
+        let home = machine.home.iter().map(|home| (home, false));
+        // Flux looks for its parts where it was installed.
+        for (path, writable) in home.chain([(&machine.prefix, false), (&machine.here, true)]) {
+            // A folder with something of the pod's own in it, such as /, is not the machine's.
+            let is_a_part = self.own().iter().all(|own| !own.starts_with(path) || own == &Path::new(path));
+            let is_hidden = self.own().iter().any(|own| Path::new(path).starts_with(own));
+            if is_a_part && (writable || is_hidden || Some(path) == machine.home.as_ref()) {
+                self.mounts.push(Bind::new(path, path, writable));
+            }
+        }
+    }
+
+    /// A volume of the container's; others than these are told of.
+    fn add(&mut self, mount: &Mount) {
+        match &mount.source {
+            VolumeSource::HostPath(path) => self.mounts.push(Bind::new(path, &mount.path, !mount.read_only)),
+            VolumeSource::EmptyDir { .. } => drop(self.folders.insert(mount.path.clone(), 0o777)),
+            VolumeSource::Claim(claim) => drop(self.claims.insert(mount.path.clone(), claim.clone())),
+            _ => {}
+        }
+    }
+}
+
+/// The user that the container asks for.
+fn owner(given: &ValidContainer) -> Option<(u32, u32)> {
+    let context = given.security_context.as_ref()?;
+    let id = |name: &str| context.get(name)?.as_u64().and_then(|id| u32::try_from(id).ok());
+    let uid = id("runAsUser").filter(|uid| *uid != 0)?;
+    Some((uid, id("runAsGroup").unwrap_or(0)))
+}
+
+fn environment(
+    spec: &AgentSpec,
+    machine: &Machine,
+    index: u32,
+    given: Option<&ValidContainer>,
+) -> BTreeMap<String, String> {
+    let mut environment = machine.environment.clone();
+    let bin = format!("{}/bin", machine.prefix);
+    let path = match spec.view.enabled || machine.path.split(':').any(|folder| folder == bin) {
+        true => machine.path.clone(),
+        false => format!("{bin}:{}", machine.path),
+    };
+    environment.insert("PATH".into(), path);
+    environment.extend(given.map(|it| it.environment.clone()).unwrap_or_default());
+    environment.insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+    environment
+}
+
+/// What a pod has of Kubernetes, but the spec and the certificate.
+fn files(spec: &AgentSpec, hostname: &str) -> BTreeMap<String, String> {
+    let domain = spec.network.cluster_domain.as_deref().unwrap_or("cluster.local");
+    let (service, namespace) = (&spec.network.service, &spec.namespace);
+    let line = |index| {
+        let host = names::host(&spec.name, index);
+        format!("{} {host}.{service}.{namespace}.svc.{domain} {host}\n", super::network::address(index))
+    };
+    let hosts: String = (0..spec.size).map(line).collect();
+    let files = [
+        ("/etc/hosts", format!("127.0.0.1 localhost\n::1 localhost\n{hosts}")),
+        ("/etc/hostname", format!("{hostname}\n")),
+        ("/etc/resolv.conf", format!("search {namespace}.svc.{domain} svc.{domain} {domain}\n")),
+        ("/etc/nsswitch.conf", "passwd: files\ngroup: files\nshadow: files\nhosts: files\n".to_owned()),
+        (TERMINATION_LOG, String::new()),
+    ];
+    files.into_iter().map(|(path, text)| (path.to_owned(), text)).collect()
+}
+
+/// What of the MiniCluster is not, or is otherwise.
+fn tell(cluster: &ValidMiniCluster, machine: &Machine, told: &mut Vec<String>) {
+    told.push(format!("this machine's programs stand for the image {}", cluster.runner.container.image));
+    if cluster.max_size > cluster.size {
+        told.push(format!("the size stays {}: there is nobody to change it", cluster.size));
+    }
+    let silent = cluster.sidecars.iter().filter(|sidecar| sidecar.wrapped.is_none()).map(|it| &it.container.name);
+    let silent: Vec<&str> = silent.chain(cluster.services.iter().map(|it| &it.name)).map(String::as_str).collect();
+    if !silent.is_empty() {
+        told.push(format!("not started, since their image is their program: {}", silent.join(", ")));
+    }
+    let wrapped = cluster.sidecars.iter().filter(|sidecar| sidecar.wrapped.is_some()).map(|it| &it.container);
+    for container in [&cluster.runner.container].into_iter().chain(wrapped) {
+        tell_of_container(container, machine, told);
+    }
+    if cluster.flux.munge_secret.is_some() {
+        told.push("Secrets are not here: the munge key is not mounted".into());
+    }
+}
+
+fn tell_of_container(container: &ValidContainer, machine: &Machine, told: &mut Vec<String>) {
+    let name = &container.name;
+    for mount in &container.mounts {
+        let (what, instead) = match &mount.source {
+            VolumeSource::HostPath(_) | VolumeSource::EmptyDir { .. } => continue,
+            VolumeSource::Claim(claim) => (format!("the claim {claim}"), "a folder that the pods share is"),
+            VolumeSource::ConfigMap { name, .. } => (format!("the ConfigMap {name}"), "nothing is"),
+            VolumeSource::Secret { name, .. } => (format!("the Secret {name}"), "nothing is"),
+            VolumeSource::Csi { driver, .. } => (format!("a volume of {driver}"), "nothing is"),
+        };
+        told.push(format!("{name}: in place of {what}, {instead} at {}", mount.path));
+    }
+    let variables: Vec<&str> = container.secrets.keys().map(String::as_str).collect();
+    if !variables.is_empty() {
+        told.push(format!("{name}: variables from Secrets are not set: {}", variables.join(", ")));
+    }
+    if container.post_start.is_some() || container.pre_stop.is_some() {
+        told.push(format!("{name}: its lifecycle hooks are not run"));
+    }
+    if let Some((uid, _)) = owner(container).filter(|_| !machine.is_root()) {
+        told.push(format!("{name}: it runs as you, not as uid {uid}: that takes root"));
+    }
+}
+
+/// Only root may give a process another user's rights.
+fn tell_of_users(spec: &mut AgentSpec, machine: &Machine, told: &mut Vec<String>) {
+    if let Some(user) = spec.runner.user.take_if(|_| !machine.is_root()) {
+        told.push(format!("Flux runs as you, not as {} (uid {}): that takes root", user.name, user.uid));
+    }
+    if !spec.users.is_empty() {
+        told.push(format!("users are not made, since their Secret is not here: {}", spec.users.join(", ")));
+        spec.users.clear();
+    }
+    if spec.runner.restful.take().is_some() {
+        told.push("the Flux RESTful API is not here: it comes from the network, and the pods have their own".into());
+    }
+}
+
+/// Where the container finds what `ground` made for it.
+pub fn from_the_ground(pod_folder: &str, mount_path: &str, has_certificate: bool) -> Vec<Bind> {
+    let at = |name: &str| format!("{pod_folder}/{name}");
+    let mut mounts = vec![Bind::new(&at("spec.toml"), SPEC_FILE, false), Bind::new(&at("flux"), mount_path, true)];
+    if has_certificate {
+        mounts.push(Bind::new(&at("curve.cert"), CURVE_FILE, false));
+    }
+    mounts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn machine() -> Machine {
+        Machine {
+            uid: 1000,
+            gid: 1000,
+            prefix: "/opt/flux".into(),
+            agent: "/usr/bin/flux-agent".into(),
+            here: "/home/ada/work".into(),
+            home: Some("/home/ada".into()),
+            path: "/usr/bin:/bin".into(),
+            environment: BTreeMap::new(),
+        }
+    }
+
+    fn arrangement(spec: &str) -> Arrangement {
+        let text = format!("kind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n{spec}");
+        Arrangement::of(&Source::parse(&text).map_err(|it| it.to_string()).unwrap(), &machine()).unwrap()
+    }
+
+    #[test]
+    fn folders_that_hold_something_of_the_pods_own_are_opened_and_no_others() {
+        let all = arrangement("  size: 2\n  containers: [{image: app, command: hostname}]");
+        assert_eq!(all.containers.len(), 2);
+        let opened: Vec<&str> = all.containers[1].opened().into_iter().filter_map(Path::to_str).collect();
+        let want = [
+            "/",
+            "/dev",
+            "/etc",
+            "/etc/flux-agent",
+            "/etc/flux-agent/bin",
+            "/mnt",
+            "/mnt/flux-image",
+            "/mnt/flux-image/opt",
+            "/var",
+        ];
+        assert_eq!(opened, want);
+        assert!(all.containers[0].is_lead() && !all.containers[1].is_lead());
+        assert!(
+            all.containers[1].files["/etc/hosts"]
+                .contains("10.9.0.2 mc-1.flux-service.default.svc.cluster.local mc-1\n")
+        );
+    }
+
+    #[test]
+    fn the_folder_of_the_command_is_the_only_one_of_the_machine_that_pods_write_to() {
+        let all = arrangement("  size: 1\n  containers: [{image: app, command: hostname}]");
+        let writable: Vec<&Bind> = all.containers[0].mounts.iter().filter(|mount| mount.writable).collect();
+        assert_eq!(writable, [&Bind::new("/home/ada/work", "/home/ada/work", true)]);
+    }
+
+    #[test]
+    fn what_takes_root_or_a_cluster_is_told_and_left_out() {
+        let all = arrangement(
+            "  size: 1\n  maxSize: 3\n  users: [{name: ada}]\n  services: [{image: nginx, name: web}]\n  containers:\n  \
+             - {image: app, command: id, fluxUser: {name: flux, uid: 1002}, securityContext: {runAsUser: 7},\n     \
+                volumes: {data: {claimName: big, path: /data}, key: {secretName: key, path: /key, items: {a: b}}}}",
+        );
+        let told = all.told.join("\n");
+        for want in [
+            "stand for the image app",
+            "size stays 1",
+            "not started, since their image is their program: web",
+            "in place of the claim big, a folder that the pods share is at /data",
+            "in place of the Secret key, nothing is at /key",
+            "not as uid 7: that takes root",
+            "not as flux (uid 1002): that takes root",
+            "users are not made",
+        ] {
+            assert!(told.contains(want), "{want}: {told}");
+        }
+        assert!(all.spec.runner.user.is_none() && all.spec.users.is_empty());
+        assert_eq!(all.containers[0].claims["/data"], "big");
+        assert_eq!(all.containers[0].owner, None);
+    }
+}

@@ -1,0 +1,244 @@
+//! The course of a run: all containers are started, their lines are told, and how they end decides.
+//!
+//! As in a cluster: the lead's end is the end, a follower that fails ends all, and a stop is for all pods at once. What has
+//! not ended in the grace period is killed.
+#![expect(clippy::disallowed_methods, reason = "act: starts the containers, reads the clock")]
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::sync::mpsc::channel;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use flux_shared::exit::REPLACE;
+use flux_shared::names;
+use flux_shared::paths::TERMINATION_LOG;
+use flux_shared::termination::Termination;
+use nix::sched::{CloneFlags, unshare};
+
+use super::arrangement::{Arrangement, Container, Machine};
+use super::ground::{Ground, pod_folder};
+use super::inside::not_started;
+use super::lines::{self, To};
+use crate::failure::Failure;
+use crate::log::Log;
+use crate::supervise::program::{Environment, Output, Program};
+use crate::supervise::raw::{self, ChildSetup, Status};
+use crate::supervise::{Event, Policy, Supervisor, is_stop};
+
+/// The others end with the lead by themselves; in a cluster they are then told to.
+const AFTER_THE_LEAD: Duration = Duration::from_secs(5);
+
+/// A started container.
+#[derive(Debug)]
+struct Running<'a> {
+    container: &'a Container,
+    pid: i32,
+    code: Option<u8>,
+}
+
+/// The lead's exit code, or that of the follower that failed.
+pub async fn run(arrangement: &Arrangement, ground: &Ground, machine: &Machine, log: Log) -> Result<u8, Failure> {
+    let failed = |error: std::io::Error| Failure::internal(format!("failed to receive signals: {error}"));
+    let mut supervisor = Supervisor::new(log).map_err(failed)?;
+    if arrangement.spec.max_size() > 1 {
+        certificate(arrangement, ground, machine, &mut supervisor).await?;
+        ground.hand_out(&arrangement.containers)?;
+    }
+    let (mut all, mut copiers) = (Vec::new(), Vec::new());
+    for container in &arrangement.containers {
+        all.push(Running { container, pid: start(container, ground, arrangement, machine, &mut copiers)?, code: None });
+    }
+    let mut course =
+        Course { all, grace: Duration::from_secs(arrangement.grace_period), next: None, result: None, log };
+    while !course.is_over() {
+        tokio::select! {
+            biased;
+            event = supervisor.event() => course.hear(event.map_err(failed)?, ground),
+            () = until(course.next) => course.too_late(),
+        }
+    }
+    copiers.into_iter().for_each(|copier| drop(copier.join()));
+    Ok(course.result.unwrap_or_default())
+}
+
+async fn until(next: Option<(Instant, Then)>) {
+    match next {
+        Some((at, _)) => tokio::time::sleep_until(at.into()).await,
+        None => std::future::pending().await,
+    }
+}
+
+/// The pods' key: the MiniCluster's, else a new one of this Flux.
+async fn certificate(
+    arrangement: &Arrangement,
+    ground: &Ground,
+    machine: &Machine,
+    supervisor: &mut Supervisor,
+) -> Result<(), Failure> {
+    let path = ground.certificate();
+    if let Some(text) = &arrangement.certificate {
+        return std::fs::write(&path, text).map_err(|error| Failure::write("write", &path, &error));
+    }
+    let _ = std::fs::remove_file(&path);
+    let flux = format!("{}/bin/flux", machine.prefix);
+    let name = format!("--name={}", names::host(&arrangement.spec.name, 0));
+    let argv = [flux.into(), "keygen".into(), name.into(), path.into_os_string()];
+    let environment: Environment = std::env::vars_os().collect();
+    let keygen = Program {
+        argv: &argv,
+        environment: &environment,
+        directory: Path::new("/"),
+        output: Output::Discard,
+        setup: ChildSetup { tied: true, umask: Some(0o077), ..ChildSetup::default() },
+    };
+    let failed = |why: String| Failure::internal(format!("failed to make the pods' key with flux keygen: {why}"));
+    let child = keygen.start().map_err(|error| failed(error.to_string()))?;
+    let ended = supervisor.run(child, Policy::of_group()).await.map_err(|error| failed(error.to_string()))?;
+    match ended.end.code() {
+        0 => Ok(()),
+        code => Err(failed(format!("it ended with {code}"))),
+    }
+}
+
+/// The process id of a container's first process. It dies with this one.
+fn start(
+    container: &Container,
+    ground: &Ground,
+    arrangement: &Arrangement,
+    machine: &Machine,
+    copiers: &mut Vec<JoinHandle<()>>,
+) -> Result<i32, Failure> {
+    let failed = |error: std::io::Error| not_started(&container.name(), &error);
+    let pod = pod_folder(ground.folder(), container.index);
+    let file = PathBuf::from(format!("{}.json", container.root));
+    let mut container = container.clone();
+    if container.sidecar.is_none() {
+        container.words.push(format!("--grace-period={}", arrangement.grace_period));
+    }
+    let text = serde_json::to_string_pretty(&container).map_err(|error| failed(error.into()))?;
+    std::fs::write(&file, text).map_err(|error| Failure::write("write", &file, &error))?;
+    let mut command = Command::new(&machine.agent);
+    command.arg("local-container").arg(file).current_dir("/");
+    command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    raw::prepare(&mut command, ChildSetup { tied: true, ..ChildSetup::default() });
+    let (done, started) = channel();
+    // A thread's children may be in another process namespace than its process, which stays in its own. They are tied to
+    // the thread, so it stays.
+    let spawn = move || {
+        let child = unshare(CloneFlags::CLONE_NEWPID).map_err(std::io::Error::from).and_then(|()| command.spawn());
+        if done.send(child).is_ok() {
+            loop {
+                std::thread::park();
+            }
+        }
+    };
+    std::thread::Builder::new().stack_size(128 << 10).spawn(spawn).map_err(failed)?;
+    let mut child = started.recv().map_err(|error| failed(std::io::Error::other(error)))?.map_err(failed)?;
+    let name = (!container.is_lead()).then(|| container.name());
+    if let Some(output) = child.stdout.take() {
+        copiers.push(lines::copy(output, To::Output, name.clone()).map_err(failed)?);
+    }
+    if let Some(errors) = child.stderr.take() {
+        copiers.push(lines::copy(errors, To::Errors, name).map_err(failed)?);
+    }
+    if container.sidecar.is_none() {
+        let path = pod.join("pid");
+        std::fs::write(&path, child.id().to_string()).map_err(|error| Failure::write("write", &path, &error))?;
+    }
+    Ok(child.id().cast_signed())
+}
+
+/// What happens when time is up.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Then {
+    Stop,
+    Kill,
+}
+
+#[derive(Debug)]
+struct Course<'a> {
+    all: Vec<Running<'a>>,
+    grace: Duration,
+    next: Option<(Instant, Then)>,
+    result: Option<u8>,
+    log: Log,
+}
+
+impl Course<'_> {
+    fn is_over(&self) -> bool {
+        self.all.iter().all(|running| running.code.is_some())
+    }
+
+    fn hear(&mut self, event: Event, ground: &Ground) {
+        match event {
+            Event::Child(pid, Status::Exited(code)) => self.ended(pid, code, ground),
+            Event::Child(pid, Status::Signaled(signal)) => {
+                self.ended(pid, flux_shared::exit::of_signal(signal), ground);
+            }
+            Event::Signal(received) if is_stop(received.number) => match self.next {
+                Some((_, Then::Kill)) => self.kill("told to stop again: killing what is left"),
+                _ => self.stop("told to stop: so are all pods"),
+            },
+            _ => {}
+        }
+    }
+
+    fn ended(&mut self, pid: i32, code: u8, ground: &Ground) {
+        let Some(running) = self.all.iter_mut().find(|running| running.pid == pid) else { return };
+        running.code = Some(code);
+        let container = running.container;
+        if container.sidecar.is_some() {
+            if code != 0 && self.next.is_none() {
+                self.log.info("local", &format!("{} ended with {code}", container.name()));
+            }
+            return;
+        }
+        self.signal(libc::SIGTERM, |other| other.index == container.index);
+        let is_stopping = matches!(self.next, Some((_, Then::Kill)));
+        if container.is_lead() {
+            self.result = Some(self.result.unwrap_or(code));
+            if !is_stopping {
+                self.next = Some((Instant::now() + AFTER_THE_LEAD, Then::Stop));
+            }
+        } else if code != 0 && code != REPLACE && !is_stopping && self.result.is_none() {
+            self.result = Some(code);
+            self.stop(&format!("{}: all pods are told to stop", end_of(container, code, ground)));
+        }
+    }
+
+    fn too_late(&mut self) {
+        match self.next {
+            Some((_, Then::Kill)) => self.kill("not ended in the grace period: killing what is left"),
+            _ => self.stop("the lead has ended: telling the other pods to"),
+        }
+    }
+
+    fn stop(&mut self, why: &str) {
+        self.log.info("local", why);
+        self.next = Some((Instant::now() + self.grace, Then::Kill));
+        self.signal(libc::SIGTERM, |other| other.sidecar.is_none());
+    }
+
+    fn kill(&mut self, why: &str) {
+        self.log.info("local", why);
+        // Nothing outlives the first process of a namespace.
+        self.next = None;
+        self.signal(libc::SIGKILL, |_| true);
+    }
+
+    fn signal(&self, signal: i32, whom: impl Fn(&Container) -> bool) {
+        for running in self.all.iter().filter(|running| running.code.is_none() && whom(running.container)) {
+            // One that has just ended is the next event.
+            let _ = raw::send(running.pid, signal);
+        }
+    }
+}
+
+/// As the pod's own termination message has it.
+fn end_of(container: &Container, code: u8, ground: &Ground) -> String {
+    let path = pod_folder(ground.folder(), container.index).join("root").join(TERMINATION_LOG.trim_start_matches('/'));
+    let told = std::fs::read_to_string(path).ok().and_then(|text| Termination::decode(&text));
+    let why = told.and_then(|told| Some(format!(" ({})", told.category?.name()))).unwrap_or_default();
+    format!("{} ended with {code}{why}", container.name())
+}

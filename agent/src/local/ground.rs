@@ -1,0 +1,196 @@
+//! The folder of a run: the pods' root folders, and what they are given. It is found by the MiniCluster's name.
+//!
+//! ```text
+//! $TMPDIR/flux-local-UID-NAME/lock
+//!                            /volumes/CLAIM
+//!                            /pods/INDEX/{spec.toml,curve.cert,flux,root}  and /pods/INDEX/sidecar-NAME
+//! ```
+#![expect(clippy::disallowed_methods, reason = "act: makes and removes the folder")]
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use flux_shared::exit::Category;
+use nix::fcntl::{Flock, FlockArg};
+
+use super::arrangement::{Arrangement, Bind, Container, from_the_ground};
+use crate::failure::{Failure, plain};
+
+/// Where a MiniCluster's run is, or would be.
+#[derive(Debug)]
+pub struct Place {
+    folder: PathBuf,
+}
+
+/// A folder that is this run's alone.
+#[derive(Debug)]
+pub struct Ground {
+    folder: PathBuf,
+    /// As long as it is held, the run is there.
+    _lock: Flock<File>,
+}
+
+impl Place {
+    pub fn of(name: &str) -> Result<Place, Failure> {
+        let base = std::env::temp_dir();
+        let base = fs::canonicalize(&base).map_err(|error| Failure::write("find", &base, &error))?;
+        Ok(Place { folder: base.join(format!("flux-local-{}-{name}", nix::unistd::geteuid())) })
+    }
+
+    /// None: nothing runs.
+    pub fn running(&self) -> Option<&Path> {
+        let lock = OpenOptions::new().read(true).open(self.folder.join("lock")).ok()?;
+        match self.is_ours().ok()? && Flock::lock(lock, FlockArg::LockExclusiveNonblock).is_err() {
+            true => Some(&self.folder),
+            false => None,
+        }
+    }
+
+    /// What an earlier run has left goes.
+    pub fn take(self) -> Result<Ground, Failure> {
+        let failed = |error: io::Error| Failure::write("make the folder", &self.folder, &error);
+        match DirBuilder::new().mode(0o700).create(&self.folder) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.is_ours().map_err(failed)? => {}
+            made => made.map_err(failed)?,
+        }
+        let lock =
+            OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(self.folder.join("lock"));
+        let lock = Flock::lock(lock.map_err(failed)?, FlockArg::LockExclusiveNonblock).map_err(|_| {
+            let cause = format!("failed to take {}: it runs already", self.folder.display());
+            Failure::new(Category::Internal, cause, "end that run first, or give this MiniCluster another name")
+        })?;
+        let ground = Ground { folder: self.folder, _lock: lock };
+        ground.clear()?;
+        Ok(ground)
+    }
+
+    /// Others may write to the folder that it is in.
+    fn is_ours(&self) -> io::Result<bool> {
+        let data = fs::symlink_metadata(&self.folder)?;
+        Ok(data.is_dir() && data.uid() == nix::unistd::geteuid().as_raw() && data.mode() & 0o077 == 0)
+    }
+}
+
+/// Of a pod, in the run's folder.
+pub fn pod_folder(folder: &Path, index: u32) -> PathBuf {
+    folder.join(format!("pods/{index}"))
+}
+
+impl Ground {
+    pub fn folder(&self) -> &Path {
+        &self.folder
+    }
+
+    /// Where the certificate is, or is to be.
+    pub fn certificate(&self) -> PathBuf {
+        self.folder.join("curve.cert")
+    }
+
+    /// Folders and files for all containers, which then know where they are.
+    pub fn prepare(&self, arrangement: &mut Arrangement) -> Result<(), Failure> {
+        let spec = arrangement
+            .spec
+            .to_toml()
+            .map_err(|error| Failure::internal(format!("failed to write the spec: {error}")))?;
+        for container in &mut arrangement.containers {
+            let pod = pod_folder(&self.folder, container.index);
+            let root = pod.join(container.sidecar.as_ref().map_or("root".into(), |name| format!("sidecar-{name}")));
+            for folder in [root.clone(), pod.join("flux")] {
+                make(&folder, 0o755)?;
+            }
+            write(&pod.join("spec.toml"), &spec)?;
+            container.root = text(&root);
+            container.mounts.extend(from_the_ground(
+                &text(&pod),
+                &container.mount_path,
+                arrangement.spec.max_size() > 1,
+            ));
+            for (path, claim) in std::mem::take(&mut container.claims) {
+                let volume = self.folder.join("volumes").join(claim);
+                make(&volume, 0o777)?;
+                container.mounts.push(Bind { from: text(&volume), to: path, writable: true });
+            }
+        }
+        Ok(())
+    }
+
+    /// Each pod has its own, whose owner is who reads it.
+    pub fn hand_out(&self, containers: &[Container]) -> Result<(), Failure> {
+        for container in containers.iter().filter(|container| container.sidecar.is_none()) {
+            let pod = pod_folder(&self.folder, container.index);
+            let certificate = pod.join("curve.cert");
+            fs::copy(self.certificate(), &certificate)
+                .and_then(|_| fs::set_permissions(&certificate, PermissionsExt::from_mode(0o400)))
+                .map_err(|error| Failure::write("write", &certificate, &error))?;
+            if let Some((uid, gid)) = container.owner {
+                for path in [certificate, pod.join("flux")] {
+                    std::os::unix::fs::chown(&path, Some(uid), Some(gid))
+                        .map_err(|error| Failure::write("give away", &path, &error))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The whole folder. No mount is in it, or it stays: what is mounted is the machine's.
+    pub fn remove(self) -> Result<(), Failure> {
+        self.clear()?;
+        fs::remove_dir_all(&self.folder).map_err(|error| Failure::write("remove", &self.folder, &error))
+    }
+
+    fn clear(&self) -> Result<(), Failure> {
+        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
+        if mounts
+            .lines()
+            .filter_map(|line| line.split(' ').nth(4))
+            .any(|point| Path::new(point).starts_with(&self.folder))
+        {
+            let cause = format!("failed to clear {}: something is mounted in it", self.folder.display());
+            return Err(Failure::new(Category::WriteFailed, cause, "unmount it first"));
+        }
+        for name in ["pods", "volumes"] {
+            let folder = self.folder.join(name);
+            open_up(&folder);
+            match fs::remove_dir_all(&folder) {
+                Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                    return Err(Failure::write("remove", &folder, &error));
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Folders that not even their owner may look into cannot be removed otherwise.
+fn open_up(folder: &Path) {
+    let Ok(entries) = fs::read_dir(folder) else { return };
+    for entry in entries.flatten() {
+        if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
+            let _ = fs::set_permissions(entry.path(), PermissionsExt::from_mode(0o700));
+            open_up(&entry.path());
+        }
+    }
+}
+
+fn make(folder: &Path, mode: u32) -> Result<(), Failure> {
+    fs::create_dir_all(folder)
+        .and_then(|()| fs::set_permissions(folder, PermissionsExt::from_mode(mode)))
+        .map_err(|error| Failure::write("make the folder", folder, &error))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text).map_err(|error| Failure::write("write", path, &error))
+}
+
+fn text(path: &Path) -> String {
+    path.to_string_lossy().into_owned()
+}
+
+/// Of an error that a system call gave.
+pub fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
+    let cause = format!("failed to {what} {}: {}", path.display(), plain(error));
+    Failure::new(Category::Internal, cause, "run it as root, or in a kernel that lets users make namespaces")
+}

@@ -1,0 +1,206 @@
+//! From the inside: this process, the first of a process namespace, makes the container's root and becomes its entrypoint.
+//!
+//! ```text
+//! container.json ─► folders and mounts below ROOT ─► read-only but for its own ─► ROOT is / ─► the agent's words
+//! ```
+#![expect(clippy::disallowed_methods, reason = "act: makes folders, mounts and links, and becomes another program")]
+
+mod mounts;
+
+use std::fs;
+use std::io;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use flux_shared::paths::{AGENT_FILE, TERMINATION_LOG, VIEW_IMAGE_MOUNT};
+use nix::mount::{MntFlags, umount2};
+use nix::sched::{CloneFlags, unshare};
+
+use super::arrangement::{Bind, Container};
+use super::ground::failed;
+use crate::failure::{Failure, plain};
+use crate::identity::Identity;
+use crate::log::{Format, Log};
+use crate::plan::Owner;
+
+/// The process that was started for the container of `file` becomes it. Returns only if it cannot.
+pub fn become_container(file: &Path) -> Result<u8, Failure> {
+    let text = fs::read_to_string(file).map_err(|error| failed("read", file, &error))?;
+    let container: Container = serde_json::from_str(&text)
+        .map_err(|error| Failure::internal(format!("failed to understand {}: {error}", file.display())))?;
+    let own = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC;
+    unshare(own).map_err(|error| failed("make namespaces for", Path::new(&container.name()), &error.into()))?;
+    nix::unistd::sethostname(&container.hostname)
+        .map_err(|error| failed("name", Path::new("the host"), &error.into()))?;
+    let root = Root { path: PathBuf::from(&container.root) };
+    root.build(&container)?;
+    root.enter()?;
+    let owner = container.owner.map(|(uid, gid)| Owner { uid, gid });
+    if let Some(identity) = owner.map(|owner| Identity::of(owner, Path::new("/"))).transpose()?.flatten() {
+        identity.take_on().map_err(|error| failed("run as another user", Path::new(&container.name()), &error))?;
+    }
+    lay_out(&container)?;
+    let directory = Path::new(&container.directory);
+    let mut command = Command::new(&container.words[0]);
+    command.args(&container.words[1..]).env_clear().envs(&container.environment).current_dir(directory);
+    let error = command.exec();
+    Err(failed("start in", directory, &error))
+}
+
+/// What the init containers do in a pod.
+fn lay_out(container: &Container) -> Result<(), Failure> {
+    if container.sidecar.is_some() {
+        return Ok(());
+    }
+    let (mount, image) = (Path::new(&container.mount_path), Path::new(VIEW_IMAGE_MOUNT));
+    match container.view {
+        true => crate::view::link(image, mount, Log::new(Format::Text, true))?,
+        false => crate::view::lay_out(mount)?,
+    }
+    crate::install::link(mount, Path::new(AGENT_FILE))
+}
+
+/// The folder that becomes the container's root.
+struct Root {
+    path: PathBuf,
+}
+
+impl Root {
+    fn at(&self, path: &str) -> PathBuf {
+        self.path.join(path.trim_start_matches('/'))
+    }
+
+    fn build(&self, container: &Container) -> Result<(), Failure> {
+        mounts::keep_to_ourselves().map_err(|error| failed("make private", Path::new("/"), &error))?;
+        mounts::bind(&self.path, &self.path).map_err(|error| failed("mount", &self.path, &error))?;
+        let opened = container.opened();
+        let mut apart = container.own();
+        apart.extend(&opened);
+        for folder in &opened {
+            self.open(folder, &|path| apart.contains(path))?;
+        }
+        for (path, mode) in &container.folders {
+            self.folder(path, *mode)?;
+        }
+        for (path, text) in &container.files {
+            let to = self.at(path);
+            fs::write(&to, text).map_err(|error| failed("write", &to, &error))?;
+        }
+        let told = self.at(TERMINATION_LOG);
+        fs::set_permissions(&told, PermissionsExt::from_mode(0o666))
+            .map_err(|error| failed("open up", &told, &error))?;
+        let mut binds: Vec<&Bind> = container.mounts.iter().collect();
+        binds.sort_by_key(|bind| Path::new(&bind.to).components().count());
+        for bind in &binds {
+            self.bind(bind)?;
+        }
+        self.kernels()?;
+        self.protect(container)
+    }
+
+    /// A folder of the machine with each of its entries where it is, but for those that are made apart.
+    fn open(&self, folder: &Path, is_apart: &dyn Fn(&Path) -> bool) -> Result<(), Failure> {
+        let to = self.at(&folder.to_string_lossy());
+        fs::create_dir_all(&to).map_err(|error| failed("make the folder", &to, &error))?;
+        // One that the machine does not have, or hides.
+        let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
+        for entry in entries.flatten() {
+            let (path, kind) = (entry.path(), entry.file_type());
+            if is_apart(&path) {
+                continue;
+            }
+            let to = to.join(entry.file_name());
+            // What cannot be had (a mount of another user's, a file that only root reads) is not there.
+            let _ = match kind {
+                Ok(kind) if kind.is_symlink() => fs::read_link(&path).and_then(|target| symlink(target, &to)),
+                // Programs replace these: a mounted file could not be.
+                Ok(kind) if kind.is_file() && folder == Path::new("/etc") => fs::copy(&path, &to).map(drop),
+                Ok(kind) => place(kind.is_dir(), &to).and_then(|()| mounts::bind(&path, &to)),
+                Err(error) => Err(error),
+            };
+        }
+        Ok(())
+    }
+
+    fn folder(&self, path: &str, mode: u32) -> Result<(), Failure> {
+        let to = self.at(path);
+        fs::create_dir_all(&to)
+            .and_then(|()| fs::set_permissions(&to, PermissionsExt::from_mode(mode)))
+            .map_err(|error| failed("make the folder", &to, &error))
+    }
+
+    fn bind(&self, bind: &Bind) -> Result<(), Failure> {
+        let (from, to) = (Path::new(&bind.from), self.at(&bind.to));
+        let data = fs::metadata(from).map_err(|error| failed("find", from, &error))?;
+        let parents = to.parent().map_or(Ok(()), fs::create_dir_all);
+        parents
+            .and_then(|()| if to.exists() { Ok(()) } else { place(data.is_dir(), &to) })
+            .and_then(|()| mounts::bind(from, &to))
+            .map_err(|error| failed("mount", Path::new(&bind.to), &error))
+    }
+
+    /// The kernel's own: of this container's namespaces.
+    fn kernels(&self) -> Result<(), Failure> {
+        let told = |path: &str, error: io::Error| failed("mount", Path::new(path), &error);
+        mounts::proc(&self.at("/proc")).map_err(|error| told("/proc", error))?;
+        mounts::terminals(&self.at("/dev/pts")).map_err(|error| told("/dev/pts", error))?;
+        mounts::memory(&self.at("/dev/shm")).map_err(|error| told("/dev/shm", error))?;
+        let ptmx = self.at("/dev/ptmx");
+        // The machine's own device, mounted over what may be a link.
+        let mounted = mounts::bind(&self.at("/dev/pts/ptmx"), &ptmx);
+        mounted.or_else(|_| symlink("pts/ptmx", &ptmx)).map_err(|error| told("/dev/ptmx", error))
+    }
+
+    /// Of the machine, nothing can be written to that was not meant to be. Who is not root may not write to it anyway.
+    fn protect(&self, container: &Container) -> Result<(), Failure> {
+        let writable: Vec<PathBuf> =
+            container.mounts.iter().filter(|bind| bind.writable).map(|bind| self.at(&bind.to)).collect();
+        let own = ["/proc", "/dev"].map(|path| self.at(path));
+        for mount in mounts::below(&self.path).map_err(|error| failed("list", Path::new("the mounts"), &error))? {
+            let may_stay =
+                mount.point == self.path || writable.iter().chain(&own).any(|top| mount.point.starts_with(top));
+            if may_stay {
+                continue;
+            }
+            if let Err(error) = mount.make_read_only()
+                && nix::unistd::geteuid().is_root()
+                && !is_ours_alone()
+            {
+                return Err(failed("make read-only", &mount.point, &error));
+            }
+        }
+        Ok(())
+    }
+
+    /// It becomes /.
+    fn enter(&self) -> Result<(), Failure> {
+        let enter = || {
+            nix::unistd::chdir(&self.path)?;
+            nix::unistd::pivot_root(".", ".")?;
+            umount2(".", MntFlags::MNT_DETACH)?;
+            nix::unistd::chdir("/")
+        };
+        enter().map_err(|error| failed("enter", &self.path, &error.into()))
+    }
+}
+
+/// Whether the user namespace maps one user only: its root is nobody's but ours.
+fn is_ours_alone() -> bool {
+    let map = fs::read_to_string("/proc/self/uid_map").unwrap_or_default();
+    map.split_whitespace().nth(2) == Some("1")
+}
+
+/// Something to mount on.
+fn place(is_folder: bool, at: &Path) -> io::Result<()> {
+    match is_folder {
+        true => fs::create_dir(at),
+        false => fs::File::create(at).map(drop),
+    }
+}
+
+/// For the message of what starts it.
+pub fn not_started(name: &str, error: &io::Error) -> Failure {
+    Failure::internal(format!("failed to start {name}: {}", plain(error)))
+}

@@ -1,0 +1,91 @@
+//! The mounts of one mount namespace.
+#![expect(clippy::disallowed_methods, reason = "act: reads the table of mounts")]
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use nix::mount::{MsFlags, mount};
+
+const NONE: Option<&str> = None;
+
+/// What is mounted here is seen nowhere else.
+pub fn keep_to_ourselves() -> io::Result<()> {
+    Ok(mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?)
+}
+
+/// A folder with all that is mounted in it, or a file, at another place.
+pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
+    Ok(mount(Some(from), to, NONE, MsFlags::MS_BIND | MsFlags::MS_REC, NONE)?)
+}
+
+const PLAIN: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV).union(MsFlags::MS_NOEXEC);
+
+pub fn proc(to: &Path) -> io::Result<()> {
+    Ok(mount(Some("proc"), to, Some("proc"), PLAIN, NONE)?)
+}
+
+pub fn terminals(to: &Path) -> io::Result<()> {
+    let options = Some("newinstance,ptmxmode=0666,mode=0620");
+    Ok(mount(Some("devpts"), to, Some("devpts"), MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, options)?)
+}
+
+pub fn memory(to: &Path) -> io::Result<()> {
+    Ok(mount(Some("shm"), to, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=1777"))?)
+}
+
+/// A mount, and the flags that it has.
+#[derive(Debug)]
+pub struct Mounted {
+    pub point: PathBuf,
+    flags: MsFlags,
+}
+
+impl Mounted {
+    /// With the flags that it has: nobody but root of the machine may take one away.
+    pub fn make_read_only(&self) -> io::Result<()> {
+        let flags = self.flags | MsFlags::MS_RDONLY | MsFlags::MS_REMOUNT | MsFlags::MS_BIND;
+        Ok(mount(NONE, &self.point, NONE, flags, NONE)?)
+    }
+}
+
+/// All below `top`, and itself.
+pub fn below(top: &Path) -> io::Result<Vec<Mounted>> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
+    Ok(table.lines().filter_map(parse).filter(|mount| mount.point.starts_with(top)).collect())
+}
+
+/// `36 35 98:0 /root /point rw,noatime shared:1 - ext3 /dev/root rw`
+fn parse(line: &str) -> Option<Mounted> {
+    let mut words = line.split(' ').skip(4);
+    let point = unescaped(words.next()?);
+    let known = [
+        ("nosuid", MsFlags::MS_NOSUID),
+        ("nodev", MsFlags::MS_NODEV),
+        ("noexec", MsFlags::MS_NOEXEC),
+        ("noatime", MsFlags::MS_NOATIME),
+        ("nodiratime", MsFlags::MS_NODIRATIME),
+        ("relatime", MsFlags::MS_RELATIME),
+    ];
+    let options: Vec<&str> = words.next()?.split(',').collect();
+    let flags = known.into_iter().filter(|(name, _)| options.contains(name)).map(|(_, flag)| flag).collect();
+    Some(Mounted { point, flags })
+}
+
+/// Blanks, tabs, line ends and backslashes are octal numbers there.
+fn unescaped(text: &str) -> PathBuf {
+    let known = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
+    known.iter().fold(text.to_owned(), |text, (number, letter)| text.replace(number, letter)).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_of_the_table_gives_place_and_flags() {
+        let mount = parse("36 35 98:0 / /mnt/a\\040b ro,nosuid,relatime shared:1 - ext3 /dev/root rw").unwrap();
+        assert_eq!(mount.point, Path::new("/mnt/a b"));
+        assert_eq!(mount.flags, MsFlags::MS_NOSUID | MsFlags::MS_RELATIME);
+        assert!(parse("36 35").is_none());
+    }
+}

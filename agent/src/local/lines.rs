@@ -1,0 +1,56 @@
+//! What the containers print: the lead's as it is, the others' by whole lines, with their name before them.
+#![expect(clippy::disallowed_methods, reason = "act: copies output in threads")]
+
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::thread::JoinHandle;
+
+/// Longer lines are told in pieces.
+const LONGEST: u64 = 64 << 10;
+
+/// Which of ours it goes to.
+#[derive(Debug, Clone, Copy)]
+pub enum To {
+    Output,
+    Errors,
+}
+
+impl To {
+    fn write(self, bytes: &[u8]) {
+        // A reader that has gone wants no more; the pods go on.
+        let _ = match self {
+            To::Output => io::stdout().write_all(bytes).and_then(|()| io::stdout().flush()),
+            To::Errors => io::stderr().write_all(bytes),
+        };
+    }
+}
+
+/// Copies until the last writer has closed it. `name`: before each line.
+pub fn copy(from: impl Read + Send + 'static, to: To, name: Option<String>) -> io::Result<JoinHandle<()>> {
+    let work = move || match name {
+        None => plain(from, to),
+        Some(name) => prefixed(from, to, &format!("{name} | ")),
+    };
+    std::thread::Builder::new().stack_size(128 << 10).spawn(work)
+}
+
+fn plain(mut from: impl Read, to: To) {
+    let mut chunk = vec![0; 16 << 10];
+    while let Some(count) = from.read(&mut chunk).ok().filter(|count| *count > 0) {
+        to.write(&chunk[..count]);
+    }
+}
+
+fn prefixed(from: impl Read, to: To, prefix: &str) {
+    let mut lines = BufReader::new(from);
+    loop {
+        let mut line = prefix.as_bytes().to_vec();
+        match lines.by_ref().take(LONGEST).read_until(b'\n', &mut line) {
+            Ok(0) | Err(_) => return,
+            Ok(_) => {}
+        }
+        if !line.ends_with(b"\n") {
+            line.push(b'\n');
+        }
+        to.write(&line);
+    }
+}

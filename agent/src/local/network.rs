@@ -1,0 +1,113 @@
+//! The pods' network: the loopback interface of a network namespace of their own, with an address for each pod.
+//!
+//! By messages to the kernel (rtnetlink): no `ip` program is needed.
+
+use std::io;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use flux_shared::exit::Category;
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
+
+use crate::failure::{Failure, plain};
+
+/// What the kernel calls them (linux/rtnetlink.h, linux/netlink.h).
+const NEW_LINK: u16 = 16;
+const NEW_ADDRESS: u16 = 20;
+const REQUEST_WITH_ANSWER: u16 = 1 | 4;
+const CREATE: u16 = 0x400;
+const ERROR: u16 = 2;
+const IS_UP: u32 = 1;
+const ADDRESS: u16 = 1;
+const LOCAL: u16 = 2;
+const INET: u8 = 2;
+/// The first interface of every namespace.
+const LOOPBACK: u32 = 1;
+/// Of an error, with the message's header: length, type, flags, sequence, port; then the error's number.
+const HEADER: usize = 16;
+
+/// Of the pod with this index. Nothing outside knows them.
+pub fn address(index: u32) -> Ipv4Addr {
+    let [_, _, high, low] = (index + 1).to_be_bytes();
+    Ipv4Addr::new(10, 9, high, low)
+}
+
+/// The interface is up and has the addresses of `size` pods.
+pub fn up(size: u32) -> Result<(), Failure> {
+    let all = || {
+        let socket = socket(AddressFamily::Netlink, SockType::Raw, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkRoute)?;
+        ask(&socket, &link_up())?;
+        (0..size).try_for_each(|index| ask(&socket, &new_address(address(index))))
+    };
+    all().map_err(|error| {
+        let cause = format!("failed to make the pods' network: {}", plain(&error));
+        Failure::new(Category::Internal, cause, "run it as root, or with one pod")
+    })
+}
+
+/// `struct ifinfomsg`: family, padding, type, index, flags, change.
+fn link_up() -> Vec<u8> {
+    let mut body = vec![0; 4];
+    for word in [LOOPBACK, IS_UP, IS_UP] {
+        body.extend(word.to_ne_bytes());
+    }
+    message(NEW_LINK, 0, &body)
+}
+
+/// `struct ifaddrmsg`: family, prefix, flags, scope, index; then the address, twice.
+fn new_address(address: Ipv4Addr) -> Vec<u8> {
+    let mut body = vec![INET, 32, 0, 0];
+    body.extend(LOOPBACK.to_ne_bytes());
+    for kind in [LOCAL, ADDRESS] {
+        body.extend(8_u16.to_ne_bytes());
+        body.extend(kind.to_ne_bytes());
+        body.extend(address.octets());
+    }
+    message(NEW_ADDRESS, CREATE, &body)
+}
+
+fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+    let mut message = u32::try_from(HEADER + body.len()).unwrap_or_default().to_ne_bytes().to_vec();
+    message.extend(kind.to_ne_bytes());
+    message.extend((REQUEST_WITH_ANSWER | flags).to_ne_bytes());
+    message.extend([0; 8]);
+    message.extend(body);
+    message
+}
+
+fn ask(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
+    send(socket.as_raw_fd(), message, MsgFlags::empty())?;
+    let mut answer = [0; 1024];
+    let length = recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
+    let (kind, number) = (answer.get(4..6), answer.get(HEADER..HEADER + 4).filter(|_| length >= HEADER + 4));
+    match (kind, number) {
+        (Some(kind), Some(number)) if *kind == ERROR.to_ne_bytes() => {
+            match i32::from_ne_bytes([number[0], number[1], number[2], number[3]]) {
+                0 => Ok(()),
+                error => Err(io::Error::from_raw_os_error(-error)),
+            }
+        }
+        _ => Err(io::Error::other("the kernel's answer is not understood")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_pod_has_an_address() {
+        assert_eq!(address(0).to_string(), "10.9.0.1");
+        assert_eq!(address(254).to_string(), "10.9.0.255");
+        assert_eq!(address(255).to_string(), "10.9.1.0");
+    }
+
+    #[test]
+    fn messages_have_the_kernels_layout() {
+        let message = new_address(Ipv4Addr::new(10, 9, 0, 1));
+        assert_eq!(message.len(), 40);
+        assert_eq!(message[..4], 40_u32.to_ne_bytes());
+        assert_eq!(message[28..32], [10, 9, 0, 1]);
+        assert_eq!(link_up().len(), 32);
+    }
+}

@@ -1,0 +1,86 @@
+//! A look inside of a run, from another terminal: a shell among a pod's processes, as `kubectl exec` gives one.
+#![expect(clippy::disallowed_methods, reason = "act: enters the namespaces of another process")]
+
+use std::ffi::OsString;
+use std::fs::{self, File};
+use std::io;
+use std::path::{Path, PathBuf};
+
+use flux_shared::exit::Category;
+use flux_shared::paths::AGENT_FILE;
+use nix::sched::{CloneFlags, setns};
+
+use super::arrangement::Container;
+use super::ground::{Place, failed, pod_folder};
+use crate::failure::Failure;
+use crate::log::{Format, Log};
+use crate::supervise::program::{Environment, Output, Program};
+use crate::supervise::raw::ChildSetup;
+use crate::supervise::{Policy, Supervisor};
+
+/// First the one in which the others may be entered.
+const NAMESPACES: [(&str, CloneFlags); 6] = [
+    ("user", CloneFlags::CLONE_NEWUSER),
+    ("net", CloneFlags::CLONE_NEWNET),
+    ("uts", CloneFlags::CLONE_NEWUTS),
+    ("ipc", CloneFlags::CLONE_NEWIPC),
+    ("pid", CloneFlags::CLONE_NEWPID),
+    ("mnt", CloneFlags::CLONE_NEWNS),
+];
+
+/// A shell, or `command`, in the pod; its exit code.
+pub fn shell(place: &Place, name: &str, index: u32, command: &[OsString]) -> Result<u8, Failure> {
+    let nowhere = |cause: String, remedy: &str| Failure::new(Category::Internal, cause, remedy);
+    let Some(folder) = place.running() else {
+        let cause = format!("failed to find {name}: it does not run here");
+        return Err(nowhere(cause, "start it in another terminal, with the same file and without --shell"));
+    };
+    let pod = pod_folder(folder, index);
+    let pid: u32 = fs::read_to_string(pod.join("pid")).ok().and_then(|text| text.parse().ok()).ok_or_else(|| {
+        nowhere(
+            format!("failed to find the pod of index {index}"),
+            "indexes begin with 0, and end with the size less 1",
+        )
+    })?;
+    let container = read(&pod)?;
+    let own = PathBuf::from(format!("/proc/{pid}/ns"));
+    let namespaces: Vec<(File, CloneFlags)> = NAMESPACES
+        .iter()
+        .filter(|(name, _)| {
+            fs::read_link(own.join(name)).ok() != fs::read_link(Path::new("/proc/self/ns").join(name)).ok()
+        })
+        .map(|(name, kind)| Ok((File::open(own.join(name))?, *kind)))
+        .collect::<io::Result<_>>()
+        .map_err(|_| nowhere(format!("failed to enter {}: it has ended", container.name()), "look at its lines"))?;
+    for (namespace, kind) in &namespaces {
+        setns(namespace, *kind).map_err(|error| failed("enter", &own, &error.into()))?;
+    }
+    crate::runtime::block_on(Box::pin(connect(&container, command)))
+}
+
+fn read(pod: &Path) -> Result<Container, Failure> {
+    let path = pod.join("root.json");
+    let text = fs::read_to_string(&path).map_err(|error| failed("read", &path, &error))?;
+    serde_json::from_str(&text).map_err(|error| failed("understand", &path, &error.into()))
+}
+
+/// `flux-agent connect`: with the environment, the socket and the user of Flux.
+async fn connect(container: &Container, command: &[OsString]) -> Result<u8, Failure> {
+    let log = Log::new(Format::Text, false);
+    let lost = |error: io::Error| Failure::internal(format!("failed to receive signals: {error}"));
+    let mut supervisor = Supervisor::new(log).map_err(lost)?;
+    let environment: Environment =
+        container.environment.iter().map(|(name, value)| (name.into(), value.into())).collect();
+    let mut argv: Vec<OsString> = vec![AGENT_FILE.into(), "connect".into(), "--".into()];
+    argv.extend(command.iter().cloned());
+    let foreground = supervisor.has_terminal();
+    let program = Program {
+        argv: &argv,
+        environment: &environment,
+        directory: Path::new("/"),
+        output: Output::Inherit,
+        setup: ChildSetup { foreground, tied: true, ..ChildSetup::default() },
+    };
+    let child = program.start().map_err(|error| Failure::internal(error.to_string()))?;
+    Ok(supervisor.run(child, Policy::of_group()).await.map_err(lost)?.end.code())
+}

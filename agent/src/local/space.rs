@@ -1,0 +1,36 @@
+//! Namespaces of the whole run: a network, and for who is not root a world in which they are.
+#![expect(clippy::disallowed_methods, reason = "act: writes the maps of ids")]
+
+use std::io;
+
+use flux_shared::exit::Category;
+use nix::sched::{CloneFlags, unshare};
+
+use super::arrangement::Machine;
+use crate::failure::{Failure, plain};
+
+/// This process, and so all that it starts, in namespaces of its own. Before there is a second thread.
+pub fn enter(machine: &Machine) -> Result<(), Failure> {
+    match machine.is_root() {
+        true => unshare(CloneFlags::CLONE_NEWNET).map_err(|error| refused(&error.into())),
+        false => {
+            unshare(CloneFlags::CLONE_NEWUSER).map_err(|error| refused(&error.into()))?;
+            map_ids(machine).map_err(|error| refused(&error))?;
+            unshare(CloneFlags::CLONE_NEWNET).map_err(|error| refused(&error.into()))
+        }
+    }
+}
+
+/// Who runs this is root here, and nobody else is anybody.
+fn map_ids(machine: &Machine) -> io::Result<()> {
+    std::fs::write("/proc/self/setgroups", "deny")?;
+    std::fs::write("/proc/self/uid_map", format!("0 {} 1", machine.uid))?;
+    std::fs::write("/proc/self/gid_map", format!("0 {} 1", machine.gid))
+}
+
+fn refused(error: &io::Error) -> Failure {
+    let cause = format!("failed to make namespaces: {}", plain(error));
+    let remedy = "run it as root; who is not needs a kernel that lets users make them (user.max_user_namespaces, \
+                  kernel.unprivileged_userns_clone, and on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0)";
+    Failure::new(Category::Internal, cause, remedy)
+}
