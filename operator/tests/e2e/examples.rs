@@ -3,6 +3,8 @@
 //! Not here: what only the real Flux answers, what takes nodes of a kind (devices, drivers, more cores), and what pulls
 //! from a registry.
 
+mod consoles;
+
 use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
@@ -15,7 +17,6 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, test};
-use crate::consoles;
 
 /// So many at once: they mostly wait.
 const AT_ONCE: usize = 6;
