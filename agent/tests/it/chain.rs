@@ -139,7 +139,7 @@ fn with_on_failure_a_program_that_failed_runs_again_with_the_same_followers_and_
         let begin = Instant::now();
         pods.iter().for_each(|follower| follower.signal(15));
         assert!(pods.into_iter().all(|follower| follower.end().code == 0));
-        assert!(begin.elapsed() < Duration::from_secs(3));
+        assert!(begin.elapsed() < Duration::from_secs(20), "they have nobody to wait for");
     }
 }
 

@@ -374,7 +374,7 @@ fn quoted(words: &[String]) -> String {
     words.iter().map(|word| format!(" '{}'", word.replace('\'', r"'\''"))).collect()
 }
 
-/// Runs containers at once, in a network of their own, until all have ended; 60 seconds at most.
+/// Runs containers at once, in a network of their own, until all have ended; three minutes at most.
 pub fn run(containers: &[Container]) -> Vec<Ended> {
     let results = folder();
     let mut script = String::from("ip link set lo up || exit 99\n");
@@ -421,10 +421,10 @@ pub fn run(containers: &[Container]) -> Vec<Ended> {
     (0..containers.len()).map(ended).collect()
 }
 
-/// A command in namespaces of its own, with all that it started gone when it returns; 60 seconds at most.
+/// A command in namespaces of its own, with all that it started gone when it returns; three minutes at most.
 pub fn isolated(command: &[&str]) -> Output {
     let mut words = Command::new("timeout");
-    words.args(["-s", "KILL", "60", "unshare", "--net", "--ipc", "--mount", "--pid", "--fork", "--kill-child"]);
+    words.args(["-s", "KILL", "180", "unshare", "--net", "--ipc", "--mount", "--pid", "--fork", "--kill-child"]);
     words.arg("--mount-proc");
     words.args(command).stdin(Stdio::null()).output().unwrap()
 }

@@ -11,8 +11,8 @@ use nix::sys::signal::Signal::SIGKILL;
 
 use crate::image::{Container, Image, V4, agent, enter, folder, stand_in};
 
-/// Longer than anything takes; shorter than patience.
-const DEADLINE: Duration = Duration::from_secs(30);
+/// Longer than anything takes, also where four others build on the machine.
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Until `found` gives something; fails with `what` after a while.
 pub fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {

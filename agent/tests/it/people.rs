@@ -20,7 +20,7 @@ fn place(size: usize, rank: usize) -> tempfile::TempDir {
     fs::create_dir_all(&config).unwrap();
     fs::create_dir_all(folder.path().join("config/run/flux")).unwrap();
     fs::create_dir_all(&bin).unwrap();
-    std::os::unix::fs::symlink(image::real_flux().unwrap_or(image::stand_in()), bin.join("flux")).unwrap();
+    std::os::unix::fs::symlink(image::real_flux().unwrap_or_else(image::stand_in), bin.join("flux")).unwrap();
     let hostlist = hosts.join(",");
     let spec = format!(
         "name = 'mc'\nsize = {size}\nmount_path = '{mount}'\n[view]\nenabled = false\n[network]\nport = 1\nhostlist = '{hostlist}'\n"

@@ -10,6 +10,8 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 
 use super::{Facts, hash, labels, metadata, owner, some};
 
+/// IPv4 and IPv6 where the cluster has both, else the one that it has.
+const BOTH_FAMILIES: &str = "PreferDualStack";
 /// The broker's port.
 pub(super) const BROKER_PORT: i32 = 8050;
 
@@ -47,6 +49,7 @@ pub fn headless(namespace: &str, name: &str, members: &[Member]) -> Service {
     let spec = ServiceSpec {
         cluster_ip: Some("None".into()),
         ports: Some(vec![port("flux", BROKER_PORT)]),
+        ip_family_policy: Some(BOTH_FAMILIES.into()),
         publish_not_ready_addresses: Some(true),
         selector: Some(selector),
         ..ServiceSpec::default()
@@ -76,6 +79,7 @@ pub(super) fn of_sidecars(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<Serv
         metadata: labelled(metadata(container.name.clone(), cluster, facts), &cluster.headless_name),
         spec: Some(ServiceSpec {
             ports: Some(container.ports.iter().map(|p| port(&format!("port-{p}"), i32::from(*p))).collect()),
+            ip_family_policy: Some(BOTH_FAMILIES.into()),
             selector: Some([(labels::CLUSTER.to_owned(), cluster.name.clone())].into()),
             ..ServiceSpec::default()
         }),
