@@ -59,6 +59,21 @@ fn every_code_is_the_containers_and_says_who_ended_it() {
     });
 }
 
+#[test]
+fn with_on_failure_every_code_but_0_is_tried_again_as_often_as_the_container_is_started() {
+    in_parallel(0..=255, |code: u8| {
+        let script = format!("echo >>\"$FLUX_STANDIN_RECORD.starts\"; exit {code}");
+        let solo = Solo::new("", "", &script).with(&["sh"]);
+        solo.edit(|spec| format!("{ON_FAILURE}{spec}"));
+        for _ in 0..3 {
+            assert_eq!(solo.run(&[]).code, i32::from(code));
+            assert_eq!((solo.termination().by, solo.termination().program_code), (Ender::Program, Some(code)));
+        }
+        let starts = fs::read_to_string(solo.folder.path().join("record.starts")).unwrap().lines().count();
+        assert_eq!(starts, if code == 0 { 1 } else { 3 }, "{code}");
+    });
+}
+
 /// Those that are somebody's: shells', signals', the agent's; with the stand-in some more.
 fn telling_codes() -> Vec<u8> {
     let few: Vec<u8> = [0, 1, 2, 126, 127, 128, 137, 143, 255].into_iter().chain(237..250).collect();
@@ -124,18 +139,28 @@ const ON_FAILURE: &str = "restart_policy = 'OnFailure'\n";
 fn with_on_failure_a_program_that_failed_runs_again_with_the_same_followers_and_never_after_a_success() {
     for size in [1, 3] {
         let script = counted("[ -e /tmp/again ] || exit 7");
-        let images = images(&format!("{ON_FAILURE}{}", submit(&script)), size);
+        let images = images(&format!("{ON_FAILURE}tasks = 1\n{}", submit(&script)), size);
         let network = Network::new();
         let mut pods: Vec<Running> = (0..images.len()).map(|index| pod(&images, index, &network)).collect();
-        assert_eq!(pods.remove(0).end().code, 7);
-        assert_eq!(termination_of(&images[0]), of_the_program(7));
-        pods.iter().for_each(|follower| follower.says("this pod stays for the lead's next attempt"));
-        // The job may run on any of them.
-        images.iter().for_each(|image| fs::write(gate(image, "again"), "").unwrap());
-        assert_eq!(pod(&images, 0, &network).end().code, 0);
-        assert_eq!((termination_of(&images[0]), starts(&images)), (of_the_program(0), 2));
-        let third = pod(&images, 0, &network).end();
-        assert_eq!((third.code, starts(&images)), (0, 2), "{}", third.stderr);
+        let mut lead = pods.remove(0);
+        for attempt in 1..=3 {
+            let ended = lead.end();
+            assert_eq!(ended.code, 7, "{}", ended.stderr);
+            assert_eq!((termination_of(&images[0]), starts(&images)), (of_the_program(7), attempt));
+            for follower in &pods {
+                let stays = "this pod stays for the lead's next attempt";
+                eventually(stays, || (follower.stderr().matches(stays).count() == attempt).then_some(()));
+            }
+            if attempt == 3 {
+                // The job may run on any of them.
+                images.iter().for_each(|image| fs::write(gate(image, "again"), "").unwrap());
+            }
+            lead = pod(&images, 0, &network);
+        }
+        assert_eq!(lead.end().code, 0);
+        assert_eq!((termination_of(&images[0]), starts(&images)), (of_the_program(0), 4));
+        let more = pod(&images, 0, &network).end();
+        assert_eq!((more.code, starts(&images)), (0, 4), "{}", more.stderr);
         let begin = Instant::now();
         pods.iter().for_each(|follower| follower.signal(15));
         assert!(pods.into_iter().all(|follower| follower.end().code == 0));

@@ -238,6 +238,12 @@ impl Solo {
         self
     }
 
+    /// Changes the spec.
+    pub fn edit(&self, change: impl Fn(&str) -> String) {
+        let spec = self.folder.path().join("spec");
+        fs::write(&spec, change(&text_of(&spec))).unwrap();
+    }
+
     /// The command, as PID 1 of a namespace or as it is.
     pub fn command(&self, init: bool, more: &[&str]) -> Command {
         let mut command = Command::new(if init { Path::new("/usr/bin/unshare") } else { agent() });
