@@ -274,7 +274,7 @@ impl Executor<'_> {
                 self.publish_archive(from, to);
                 self.timeline.record("archive", begin);
             }
-            Step::Once { record, again } => return self.once(record, *again),
+            Step::Once { record, restarts } => return self.once(record, *restarts),
             Step::LeadLost { restarts_left } => return self.lead_lost(*restarts_left).await,
             Step::Stay => return self.stay().await,
         }

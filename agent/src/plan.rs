@@ -180,8 +180,8 @@ pub enum Step {
     /// Until a Unix socket exists and answers.
     WaitSocket { path: String },
     /// Before anything of the user's: what the record says of an earlier start of this container, in which the program may
-    /// have run. It never runs again once it has ended with 0; otherwise only if a failure is to be tried `again`.
-    Once { record: String, again: bool },
+    /// have run. It never runs again once it has ended with 0; otherwise so many times.
+    Once { record: String, restarts: u32 },
     /// An earlier pod of this lead was lost, and its program may have run: nothing runs here. Without a restart left this
     /// is the end; else until the pod is told to stop, since the operator starts the whole MiniCluster anew.
     LeadLost { restarts_left: u32 },

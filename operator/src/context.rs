@@ -26,7 +26,7 @@ const BETWEEN_NUMBERS: Duration = Duration::from_secs(1);
 /// The same while pods are still being made.
 const WHILE_PODS_COME: Duration = Duration::from_secs(30);
 /// The longest that the first status waits for them.
-const FIRST_STATUS: Duration = Duration::from_secs(5);
+const FIRST_STATUS: Duration = Duration::from_secs(10);
 /// The longest pause when only somebody's change can help, which mostly is seen and ends it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 /// The longest pause when the API server could not do it, which it may any moment.

@@ -202,7 +202,12 @@ fn restarts(picture: &Picture, facts: &Facts) -> MiniClusterStatus {
         let message = "its pods were stopped to suspend it; it starts anew when it is resumed";
         known = restart::noted(&known, None, restart::SUSPENDED, message, picture.now);
     }
-    let by_kubelet = facts.lead.map_or(0, |lead| count(lead.restarts));
+    // One more than is allowed runs nothing.
+    let allowed = match picture.verdict {
+        Verdict::Valid(cluster) => (cluster.backoff_limit - known.backoff_limit_used).max(0),
+        Verdict::Invalid(_) => i32::MAX,
+    };
+    let by_kubelet = facts.lead.map_or(0, |lead| count(lead.restarts)).min(allowed);
     let more = by_kubelet.saturating_sub(known.container_restarts).max(0);
     known.restart_count += more;
     known.container_restarts += more;

@@ -209,8 +209,11 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         Step::PublishArchive { from, to } => {
             first(&format!("rename {} to {}, if the dump is whole and the broker ended well", quote(from), quote(to)))
         }
-        Step::Once { record, again } => {
-            let unless = if *again { "ended with 0" } else { "begun" };
+        Step::Once { record, restarts } => {
+            let unless = match restarts {
+                0 => "begun".to_owned(),
+                restarts => format!("ended with 0, or after {restarts} more"),
+            };
             first(&format!("end at once if an earlier start of this container has {unless}: {}", quote(record)));
         }
         Step::LeadLost { restarts_left: 0 } => {

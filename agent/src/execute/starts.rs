@@ -1,9 +1,9 @@
-//! The record of a container's starts, on the pod's volume, in a folder of the agent's alone: whether the program has
+//! The record of a container's starts, on the pod's volume, in a folder of the agent's alone: how often the program has
 //! begun, and how it ended. A container that is started again (after a crash of the node, or `restartPolicy: OnFailure`) so
-//! knows what must not happen twice.
+//! knows what must not happen twice, or once more than `backoffLimit` allows.
 //!
 //! ```text
-//! started ─► the broker, the program ─► ended CODE ─► what failed after it
+//! started TIMES ─► the broker, the program ─► ended CODE ─► what failed after it
 //! ```
 
 use std::fs::{self, File, OpenOptions};
@@ -17,93 +17,106 @@ use super::{Executor, Flow};
 use crate::failure::Failure;
 use crate::plan::{Mode, Owner};
 
-const STARTED: &str = "started\n";
+const STARTED: &str = "started ";
 const ENDED: &str = "ended ";
 
-/// What is known of the last start.
-#[derive(Debug, PartialEq, Eq)]
-enum Earlier {
-    None,
-    Started,
-    Ended { code: u8, after: String },
+/// What is known of earlier starts.
+#[derive(Debug, Default, PartialEq, Eq)]
+struct Earlier {
+    starts: u32,
+    /// The last one's code, and what failed after it.
+    end: Option<(u8, String)>,
 }
 
-/// Where it is kept.
+/// Where it is kept, and the number of this start.
 #[derive(Debug)]
-pub struct Record(PathBuf);
+pub struct Record {
+    path: PathBuf,
+    start: u32,
+}
 
 impl Record {
-    fn read(&self) -> io::Result<Earlier> {
-        let text = match fs::read_to_string(&self.0) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Earlier::None),
-            text => text?,
-        };
-        Ok(parse(&text))
-    }
-
     /// Before the program: on the disk when this returns.
     pub fn start(&self) -> Result<(), Failure> {
-        self.put(STARTED).map_err(|error| Failure::write("write", &self.0, &error))
+        let text = format!("{STARTED}{}\n", self.start);
+        self.put(&text).map_err(|error| Failure::write("write", &self.path, &error))
     }
 
     pub fn end(&self, code: u8) -> io::Result<()> {
-        self.put(&format!("{STARTED}{ENDED}{code}\n"))
+        self.put(&format!("{STARTED}{}\n{ENDED}{code}\n", self.start))
     }
 
     /// What failed after the program's end.
     pub fn add(&self, text: &str) -> io::Result<()> {
-        let mut file = OpenOptions::new().append(true).open(&self.0)?;
+        let mut file = OpenOptions::new().append(true).open(&self.path)?;
         file.write_all(format!("{}\n", text.replace('\n', " ")).as_bytes())?;
         file.sync_all()
     }
 
     /// A whole file in the place of the one before.
     fn put(&self, text: &str) -> io::Result<()> {
-        let beside = self.0.with_extension("new");
+        let beside = self.path.with_extension("new");
         let mut file = File::create(&beside)?;
         file.write_all(text.as_bytes())?;
         file.sync_all()?;
-        fs::rename(&beside, &self.0)?;
-        File::open(self.0.parent().unwrap_or(Path::new("/")))?.sync_all()
+        fs::rename(&beside, &self.path)?;
+        File::open(self.path.parent().unwrap_or(Path::new("/")))?.sync_all()
     }
 }
 
-/// Half a record is one of a start.
-fn parse(text: &str) -> Earlier {
-    let ended = text.strip_prefix(STARTED).and_then(|rest| rest.strip_prefix(ENDED)?.split_once('\n'));
-    match ended.map(|(code, after)| (code.parse(), after.trim().to_owned())) {
-        Some((Ok(code), after)) => Earlier::Ended { code, after },
-        _ => Earlier::Started,
+fn read(path: &Path) -> io::Result<Earlier> {
+    match fs::read_to_string(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Earlier::default()),
+        text => Ok(parse(&text?)),
     }
+}
+
+/// A record that is not whole is one of a start.
+fn parse(text: &str) -> Earlier {
+    let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
+    let starts = first.strip_prefix(STARTED).and_then(|number| number.parse().ok()).unwrap_or(1);
+    let end = rest.strip_prefix(ENDED).and_then(|rest| {
+        let (code, after) = rest.split_once('\n')?;
+        Some((code.parse().ok()?, after.trim().to_owned()))
+    });
+    Earlier { starts, end }
 }
 
 impl Executor<'_> {
-    /// Whether to go on, by what the record says of an earlier start.
-    pub(super) fn once(&mut self, record: &str, again: bool) -> Result<Flow, Failure> {
-        let real = self.files.at(record);
+    /// Whether to go on, by what the record says of earlier starts, of which the kubelet may make so many more.
+    pub(super) fn once(&mut self, record: &str, restarts: u32) -> Result<Flow, Failure> {
+        let path = self.files.at(record);
         let folder = Path::new(record).parent().and_then(Path::to_str).unwrap_or("/");
         let own = Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
         self.files.directory(folder, Mode(0o700), own)?;
-        let record = Record(real);
-        let earlier = record.read().map_err(|error| Failure::write("read", &record.0, &error))?;
-        match earlier {
-            Earlier::Started if !again => {
-                let cause = "this container was started again, and its program may have run";
-                return Err(Failure::new(Category::LeadLost, cause, "restartPolicy OnFailure would let it run again"));
-            }
-            Earlier::Ended { code, after } if code == 0 || !again => {
+        let Earlier { starts, end } = read(&path).map_err(|error| Failure::write("read", &path, &error))?;
+        let is_last = starts > restarts;
+        match end {
+            Some((code, after)) if code == 0 || is_last => {
                 let line = format!("the program ended with code {code} before this container was started again");
                 self.log.info("plan", &line);
                 self.ending.program = Some((code, Instant::now()));
                 self.ending.note(line);
+                if restarts > 0 && code != 0 {
+                    self.ending.note(format!("backoffLimit allows no start after number {starts}"));
+                }
                 if !after.is_empty() {
                     self.ending.note(after);
                 }
                 return Ok(Flow::Exit(code));
             }
+            None if is_last && restarts == 0 => {
+                let cause = "this container was started again, and its program may have run";
+                let remedy = "restartPolicy OnFailure with a backoffLimit would let it run again";
+                return Err(Failure::new(Category::LeadLost, cause, remedy));
+            }
+            None if is_last => {
+                let cause = format!("this container was started again, and its program may have run {starts} times");
+                return Err(Failure::new(Category::LeadLost, cause, "a larger backoffLimit would let it run again"));
+            }
             _ => {}
         }
-        self.record = Some(record);
+        self.record = Some(Record { path, start: starts + 1 });
         Ok(Flow::Next)
     }
 
@@ -129,20 +142,24 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_record_tells_how_far_a_start_came() {
+    fn a_record_tells_how_far_the_last_start_came_and_how_many_there_were() {
         let folder = tempfile::tempdir().unwrap();
-        let record = Record(folder.path().join("starts"));
-        assert_eq!(record.read().unwrap(), Earlier::None);
+        let path = folder.path().join("starts");
+        let ended = |starts, code, after: &str| Earlier { starts, end: Some((code, after.to_owned())) };
+        assert_eq!(read(&path).unwrap(), Earlier::default());
+        let record = Record { path: path.clone(), start: 3 };
         record.start().unwrap();
-        assert_eq!(record.read().unwrap(), Earlier::Started);
+        assert_eq!(read(&path).unwrap(), Earlier { starts: 3, end: None });
         record.end(7).unwrap();
-        assert_eq!(record.read().unwrap(), Earlier::Ended { code: 7, after: String::new() });
+        assert_eq!(read(&path).unwrap(), ended(3, 7, ""));
         record.add("the snippet post\nfailed").unwrap();
-        assert_eq!(record.read().unwrap(), Earlier::Ended { code: 7, after: "the snippet post failed".into() });
+        assert_eq!(read(&path).unwrap(), ended(3, 7, "the snippet post failed"));
         record.start().unwrap();
-        assert_eq!(record.read().unwrap(), Earlier::Started);
-        for half in ["", "sta", "started\nended ", "started\nended 7", "started\nended x\n", "started\nended 256\n"] {
-            assert_eq!(parse(half), Earlier::Started, "{half:?}");
+        assert_eq!(read(&path).unwrap(), Earlier { starts: 3, end: None });
+        for half in
+            ["", "sta", "started 1\nended ", "started 1\nended 7", "started 1\nended x\n", "started 1\nended 256\n"]
+        {
+            assert_eq!(parse(half), Earlier { starts: 1, end: None }, "{half:?}");
         }
     }
 }

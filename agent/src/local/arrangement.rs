@@ -354,7 +354,9 @@ mod tests {
     }
 
     fn arrangement(spec: &str) -> Arrangement {
-        let text = format!("kind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n{spec}");
+        let text = format!(
+            "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n{spec}"
+        );
         Arrangement::of(&Source::parse(&text).map_err(|it| it.to_string()).unwrap(), &machine()).unwrap()
     }
 

@@ -26,8 +26,14 @@ pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
 /// A broker without a program may start again.
 fn once(scene: &Scene, initial: &Initial) -> Option<Planned> {
     initial.words.as_ref()?;
-    let again = scene.spec.restart_policy == RestartPolicy::OnFailure;
-    Some(Planned::with(&["uid"], Step::Once { record: scene.paths.starts(), again }))
+    let record = scene.paths.starts();
+    Some(match scene.spec.restart_policy {
+        RestartPolicy::Never => Planned::with(&["uid"], Step::Once { record, restarts: 0 }),
+        RestartPolicy::OnFailure => {
+            let restarts = scene.facts.restarts_left;
+            Planned::with(&["uid", "restarts_left"], Step::Once { record, restarts })
+        }
+    })
 }
 
 /// Without a program there is nothing that `flux start` would do for us, so it is the broker itself. It gets no shell

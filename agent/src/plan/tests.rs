@@ -50,7 +50,7 @@ fn outline(plan: &Plan) -> Vec<String> {
             Step::Snippet { name, .. } => format!("snippet {name}"),
             Step::WaitParent { .. } => "wait-parent".into(),
             Step::WaitSocket { .. } => "wait-socket".into(),
-            Step::Once { again, .. } => format!("once {again}"),
+            Step::Once { restarts, .. } => format!("once {restarts}"),
             Step::LeadLost { restarts_left } => format!("lead-lost {restarts_left}"),
             Step::Launch(_) => "launch".into(),
             Step::PrepareArchive { .. } => "prepare-archive".into(),

@@ -43,8 +43,9 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
         metadata,
         spec: Some(JobSpec {
             active_deadline_seconds: facts.deadline_left.or(cluster.deadline_seconds),
-            // What the kubelet starts again, it bounds as well.
-            backoff_limit: (!never).then_some(limit),
+            // The Job fails when its containers have been started again so many times, one more than is allowed: the agent
+            // does not run the program then, and the last allowed one is not killed.
+            backoff_limit: (!never).then_some(i32::try_from(restarts_left).unwrap_or(i32::MAX).saturating_add(1)),
             // By index, since the Job controller counts in the pods' annotations then.
             backoff_limit_per_index: Some(limit),
             completion_mode: Some("Indexed".into()),
@@ -160,7 +161,7 @@ mod tests {
         let text = "backoffLimit: 4\npod: {restartPolicy: OnFailure}";
         assert_eq!(
             of(text, &none),
-            (Some(4), Some(4), None, "--restarts-left=4".into()),
+            (Some(4), Some(5), None, "--restarts-left=4".into()),
             "the kubelet's are bounded, too"
         );
     }

@@ -6,6 +6,7 @@
 
 mod bed;
 mod examples;
+mod restarts;
 mod v1alpha1;
 
 use std::time::{Duration, Instant};

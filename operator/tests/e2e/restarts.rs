@@ -1,0 +1,205 @@
+//! How often a program starts, counted by itself in a folder of its node: once, unless its pods were taken away.
+
+use std::process::{Command, Stdio};
+use std::sync::Arc;
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use kube::api::{DeleteParams, EvictParams, ListParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, test};
+
+/// Where every node has room for a while.
+const NODE_FOLDER: &str = "/var/tmp";
+
+/// A folder of one node, and a pod that reads it.
+struct Counter {
+    bed: Arc<Bed>,
+    node: String,
+    folder: String,
+}
+
+impl Counter {
+    async fn new(bed: &Arc<Bed>) -> Counter {
+        let nodes = Api::<Node>::all(bed.client.clone()).list(&ListParams::default()).await.unwrap().items;
+        let node = nodes.first().expect("the cluster has nodes").labels()["kubernetes.io/hostname"].clone();
+        let counter = Counter { bed: bed.clone(), node, folder: format!("{NODE_FOLDER}/{}", bed.namespace) };
+        // It goes with the namespace, and the folder with it.
+        let folder = format!("/node/{}", bed.namespace);
+        let keep = format!("trap 'rm -r {folder}; exit' TERM; mkdir -m 777 {folder}; sleep 3600 & wait");
+        let pod = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "counter" },
+            "spec": {
+                "nodeSelector": { "kubernetes.io/hostname": counter.node },
+                "containers": [{
+                    "name": "counter", "image": app(),
+                    "command": ["sh", "-c", keep],
+                    "volumeMounts": [{ "name": "node", "mountPath": "/node" }],
+                }],
+                "volumes": [{ "name": "node", "hostPath": { "path": NODE_FOLDER } }],
+            },
+        });
+        bed.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+        bed.until("the counter counts", async || counter.exec(&["test", "-d", &folder])).await;
+        counter
+    }
+
+    fn exec(&self, command: &[&str]) -> Option<String> {
+        let mut kubectl = Command::new("kubectl");
+        kubectl.args(["--namespace", &self.bed.namespace, "exec", "counter", "--"]).args(command);
+        let output = kubectl.stderr(Stdio::null()).output().unwrap();
+        output.status.success().then(|| String::from_utf8_lossy(&output.stdout).into_owned())
+    }
+
+    /// How often the program of `name` has started.
+    fn starts(&self, name: &str) -> usize {
+        self.exec(&["cat", &format!("/node/{}/{name}", self.bed.namespace)]).map_or(0, |text| text.lines().count())
+    }
+
+    async fn started(&self, name: &str, times: usize) {
+        self.bed
+            .until(&format!("{name} has started {times} times"), async || (self.starts(name) == times).then_some(()))
+            .await;
+    }
+
+    /// A MiniCluster whose program notes its start, and then does `first` in the first run of all its tasks and `later` in
+    /// any other.
+    async fn create(&self, name: &str, size: u32, spec: Value, (first, later): (&str, &str)) {
+        let tasks = spec["tasks"].as_u64().unwrap_or(1);
+        let file = format!("/starts/{name}");
+        let command =
+            format!("sh -c 'echo start >> {file}; if [ $(wc -l < {file}) -le {tasks} ]; then {first}; fi; {later}'");
+        let container = json!({
+            "image": app(), "command": command,
+            "volumes": { "starts": { "hostPath": self.folder, "path": "/starts" } },
+        });
+        let mut object = json!({
+            "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": name },
+            "spec": { "size": size, "tasks": 1, "containers": [container], "pod": { "nodeSelector": { "kubernetes.io/hostname": self.node } } },
+        });
+        for (field, value) in spec.as_object().unwrap() {
+            if let (Value::Object(there), Value::Object(more)) = (&mut object["spec"][field], value) {
+                there.extend(more.clone());
+            } else {
+                object["spec"][field] = value.clone();
+            }
+        }
+        let object: MiniCluster = serde_json::from_value(object).unwrap();
+        self.bed.api().create(&PostParams::default(), &object).await.unwrap();
+    }
+
+    /// Its end, after so many starts of the program and so many new Jobs.
+    async fn ended(&self, name: &str, phase: &str, starts: usize, restarts: u64) -> Value {
+        let status = self.bed.when_finished(name).await;
+        assert_eq!(status["phase"], phase, "{name}: {status:#}");
+        assert_eq!(self.starts(name), starts, "{name}: {status:#}");
+        assert_eq!(status["restartCount"].as_u64().unwrap_or(0), restarts, "{name}: {status:#}");
+        status
+    }
+}
+
+fn app() -> String {
+    std::env::var("E2E_APP_IMAGE").expect("E2E_APP_IMAGE must name an image with a shell")
+}
+
+async fn pod_of(bed: &Bed, name: &str, index: &str) -> Pod {
+    let pods = bed.pods(name).await;
+    pods.into_iter().find(|pod| pod.labels()["batch.kubernetes.io/job-completion-index"] == index).unwrap()
+}
+
+#[test]
+fn a_code_that_was_once_the_agents_runs_once_and_is_the_jobs() {
+    test("codes", async |bed| {
+        let counter = Counter::new(&bed).await;
+        let codes = [1, 126, 127, 137, 143, 238, 239, 240, 243, 245, 248, 249, 255];
+        for code in codes {
+            let end = format!("exit {code}");
+            let spec = json!({ "backoffLimit": 2, "maxRestarts": 2 });
+            counter.create(&format!("code-{code}"), 2, spec, (&end, &end)).await;
+        }
+        for code in codes {
+            let status = counter.ended(&format!("code-{code}"), "Failed", 1, 0).await;
+            assert_eq!((&status["exitCode"], &status["failedIndex"]), (&json!(code), &json!(0)), "{status:#}");
+        }
+    });
+}
+
+#[test]
+fn a_lead_that_is_taken_away_starts_anew_within_the_limit() {
+    test("lost-lead", async |bed| {
+        let counter = Counter::new(&bed).await;
+        let program = ("exec sleep 3600", "exit 0");
+        let all = [
+            ("evicted", 3, json!({})),
+            ("deleted", 3, json!({})),
+            ("alone", 1, json!({})),
+            ("once", 3, json!({ "backoffLimit": 1 })),
+            ("never", 3, json!({ "backoffLimit": 0 })),
+            ("on-failure", 3, json!({ "pod": { "restartPolicy": "OnFailure" } })),
+        ];
+        for (name, size, spec) in &all {
+            counter.create(name, *size, spec.clone(), program).await;
+        }
+        for (name, ..) in &all {
+            counter.started(name, 1).await;
+            let lead = pod_of(&bed, name, "0").await.name_any();
+            if *name == "deleted" {
+                bed.api::<Pod>().delete(&lead, &DeleteParams::default()).await.unwrap();
+            } else {
+                bed.api::<Pod>().evict(&lead, &EvictParams::default()).await.unwrap();
+            }
+        }
+        for (name, ..) in all.iter().filter(|(name, ..)| *name != "never") {
+            let status = counter.ended(name, "Completed", 2, 1).await;
+            let restart = &status["restarts"][0];
+            assert_eq!(restart["reason"], "LeadLost", "{name}: {status:#}");
+            assert!(restart["message"].as_str().unwrap().contains("on node"), "{name}: {restart}");
+        }
+        let status = counter.ended("never", "Failed", 1, 0).await;
+        assert_eq!(status["reason"], "LeadLost", "{status:#}");
+        assert!(status["message"].as_str().unwrap().contains("backoffLimit (0)"), "{status:#}");
+    });
+}
+
+#[test]
+fn a_follower_that_is_taken_away_from_the_job_starts_anew_only_where_it_may() {
+    test("lost-pod", async |bed| {
+        let counter = Counter::new(&bed).await;
+        // Two tasks for two pods: one runs on the follower.
+        let program = ("exec sleep 3600", "exit 0");
+        let both = [("may", json!({ "maxRestarts": 1, "tasks": 2 })), ("may-not", json!({ "tasks": 2 }))];
+        for (name, spec) in &both {
+            counter.create(name, 2, spec.clone(), program).await;
+        }
+        for (name, _) in &both {
+            counter.started(name, 2).await;
+            let follower = pod_of(&bed, name, "1").await;
+            bed.api::<Pod>().evict(&follower.name_any(), &EvictParams::default()).await.unwrap();
+        }
+        let status = counter.ended("may-not", "Failed", 2, 0).await;
+        assert_eq!(status["reason"], "PodLost", "{status:#}");
+        let status = counter.ended("may", "Completed", 4, 1).await;
+        assert_eq!(status["restarts"][0]["reason"], "PodLost", "{status:#}");
+    });
+}
+
+#[test]
+fn with_on_failure_the_whole_instance_tries_again() {
+    test("on-failure", async |bed| {
+        let counter = Counter::new(&bed).await;
+        let pod = json!({ "restartPolicy": "OnFailure" });
+        for (name, size) in [("one", 1), ("three", 3)] {
+            counter.create(name, size, json!({ "pod": pod }), ("exit 3", "exit 0")).await;
+            counter
+                .create(&format!("{name}-fails"), size, json!({ "pod": pod, "backoffLimit": 1 }), ("exit 3", "exit 4"))
+                .await;
+        }
+        for name in ["one", "three"] {
+            counter.ended(name, "Completed", 2, 1).await;
+            let status = counter.ended(&format!("{name}-fails"), "Failed", 2, 1).await;
+            assert_eq!(status["exitCode"], 4, "{status:#}");
+        }
+    });
+}
