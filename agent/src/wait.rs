@@ -5,6 +5,7 @@
 #![expect(clippy::disallowed_methods, reason = "act: asks the network, the clock; with all below it")]
 
 pub mod connection;
+mod diagnosis;
 pub mod resolve;
 pub mod socket;
 pub mod states;

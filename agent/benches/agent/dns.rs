@@ -28,6 +28,7 @@ fn reply(question: &[u8]) -> Option<Vec<u8>> {
     let address: Option<[u8; 4]> = match name.trim_end_matches("-0") {
         "silent" => return None,
         "refused" => Some([127, 0, 0, 1]),
+        "joined" => Some(crate::wait::LEAD.octets()),
         "dropped" => Some([198, 51, 100, 7]),
         _ => None,
     };

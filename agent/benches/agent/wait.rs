@@ -1,6 +1,8 @@
-//! Followers whose lead is missing, each in another way: what they cost while they wait.
+//! Followers whose lead is missing, each in another way: what they cost while they wait. And one that has joined.
 
 use std::fs;
+use std::io::Read;
+use std::net::{Ipv4Addr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
@@ -11,6 +13,10 @@ use crate::report::{Report, setting};
 /// How a lead can be missing; the first part of its cluster's name tells our DNS server what to say.
 const WAYS: [&str; 4] = ["nameless", "silent", "refused", "dropped"];
 const MANY: usize = 64;
+/// A cluster whose lead is there, and where that is.
+const JOINED: &str = "joined";
+pub const LEAD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
+const PORT: u16 = 8050;
 /// A waiting follower is past its first quick attempts.
 const SETTLE: Duration = Duration::from_secs(5);
 
@@ -33,6 +39,7 @@ pub fn measure(report: &mut Report) {
         report.figure(&format!("wait-{way}-cpu-ms-per-s"), (after.cpu - before.cpu) * 1e3 / seconds);
         report.figure(&format!("wait-{way}-dns-per-s"), asked as f64 / seconds);
     }
+    joined(report, watched);
     let spec = crate::spec(WAYS[0]);
     let followers: Vec<Follower> = (0..MANY).map(|_| Follower::start(WAYS[0], &spec)).collect();
     std::thread::sleep(SETTLE);
@@ -42,6 +49,30 @@ pub fn measure(report: &mut Report) {
     let rate = (queries.load(Ordering::Relaxed) - asked) as f64 / begin.elapsed().as_secs_f64();
     report.figure("wait-64-dns-per-s", rate);
     drop(followers);
+}
+
+/// What a follower's agent costs beside a broker that has joined: it looks whether the connection stands.
+fn joined(report: &mut Report, watched: Duration) {
+    let listener = TcpListener::bind((LEAD, PORT)).unwrap();
+    std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
+    let follower = Follower::start(JOINED, &crate::spec(JOINED));
+    std::thread::sleep(SETTLE);
+    let (before, begin) = (follower.look(), Instant::now());
+    std::thread::sleep(watched);
+    let (after, seconds) = (follower.look(), begin.elapsed().as_secs_f64());
+    report.figure("joined-cpu-percent", (after.cpu - before.cpu) * 100.0 / seconds);
+    report.figure("joined-wakeups-per-s", (after.switches - before.switches) / seconds);
+}
+
+/// Whether this process is the broker of a follower whose lead is there.
+pub fn is_joined() -> bool {
+    nix::unistd::gethostname().is_ok_and(|name| name.to_string_lossy().starts_with(JOINED))
+}
+
+/// As long as the lead, which is this bench, is there.
+pub fn stay_joined() {
+    let mut lead = TcpStream::connect((LEAD, PORT)).unwrap();
+    let _ = lead.read(&mut [0]);
 }
 
 struct Follower(Child);

@@ -115,7 +115,7 @@ async fn link(host: &str, port: u16, pod: &Pod) -> Result<Link, Missing> {
     let before = crate::wait::connection::established(port);
     tokio::time::sleep(SHORT_WHILE).await;
     let after = crate::wait::connection::established(port);
-    Ok(if before.iter().any(|local| after.contains(local)) { Link::Steady } else { Link::Broken })
+    Ok(if before.iter().any(|connection| after.contains(connection)) { Link::Steady } else { Link::Broken })
 }
 
 /// Whether a broker of this pod is up, or has left its socket behind.

@@ -1,11 +1,15 @@
-//! Has the broker lost its parent? Seen from the kernel's list of connections, so that watching costs the parent nothing.
+//! Has the broker lost its parent? Asked of the kernel, so that watching costs the parent nothing.
 //!
 //! A broker whose parent was killed stays up for minutes (`heartbeat.timeout`). The kernel knows at once: the
 //! connection to the parent's port is no longer established. A probe then confirms that the parent is really gone.
+//!
+//! Once it has been found the connection is looked up by its name. A kernel that does not say (another one's, in a sandbox)
+//! still has /proc/net/tcp, where each look is a walk through all.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
+use super::diagnosis::{self, Connection};
 use super::{Missing, Parent};
 
 /// Distance of two looks once there was a connection, and before.
@@ -24,6 +28,8 @@ pub struct Watch {
     proc_net: PathBuf,
     pause: Duration,
     next_look: Instant,
+    /// The connection that was found last.
+    known: Option<Connection>,
     seen: bool,
     misses: u32,
 }
@@ -31,12 +37,22 @@ pub struct Watch {
 impl Watch {
     pub fn new() -> Watch {
         let proc_net = PathBuf::from("/proc/net");
-        Watch { proc_net, pause: LOOK_EVERY, next_look: Instant::now() + FIRST_LOOKS_EVERY, seen: false, misses: 0 }
+        let next_look = Instant::now() + FIRST_LOOKS_EVERY;
+        Watch { proc_net, pause: LOOK_EVERY, next_look, known: None, seen: false, misses: 0 }
     }
 
     /// Whether some connection of this network namespace to the parent's port is established.
-    pub fn is_connected(&self, parent: &Parent) -> bool {
-        !established_in(&self.proc_net, parent.port).is_empty()
+    pub fn is_connected(&mut self, parent: &Parent) -> bool {
+        if self.known.is_some_and(diagnosis::stands) {
+            return true;
+        }
+        match diagnosis::established_to(parent.port) {
+            Ok(found) => {
+                self.known = found.first().copied();
+                self.known.is_some()
+            }
+            Err(_) => !established_in(&self.proc_net, parent.port).is_empty(),
+        }
     }
 
     /// Whether a connection to the parent was seen.
@@ -69,9 +85,19 @@ impl Watch {
     }
 }
 
-/// The own ends of the connections to remote port `port` that are established.
-pub fn established(port: u16) -> Vec<String> {
-    established_in(Path::new("/proc/net"), port)
+/// What tells an established connection from another.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Identity {
+    Name(Connection),
+    OwnEnd(String),
+}
+
+/// The connections to remote port `port` that are established.
+pub fn established(port: u16) -> Vec<Identity> {
+    match diagnosis::established_to(port) {
+        Ok(found) => found.into_iter().map(Identity::Name).collect(),
+        Err(_) => established_in(Path::new("/proc/net"), port).into_iter().map(Identity::OwnEnd).collect(),
+    }
 }
 
 fn established_in(proc_net: &Path, port: u16) -> Vec<String> {

@@ -1,0 +1,163 @@
+//! The kernel's answers about TCP connections of this network namespace (sock_diag(7), netlink).
+//!
+//! All connections to a port are a walk through the kernel's table, as reading /proc/net/tcp is: some milliseconds, since that
+//! is made for a whole node. One connection that is known is looked up by its name: some microseconds.
+
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
+
+/// Numbers of <linux/netlink.h>, <linux/sock_diag.h> and the kernel's TCP.
+const SOCK_DIAG_BY_FAMILY: u16 = 20;
+const NLMSG_ERROR: u16 = 2;
+const NLMSG_DONE: u16 = 3;
+const NLM_F_REQUEST: u16 = 1;
+const NLM_F_DUMP: u16 = 0x300;
+const IPPROTO_TCP: u8 = 6;
+const TCP_ESTABLISHED: u8 = 1;
+const FAMILIES: [u8; 2] = [nix::libc::AF_INET as u8, nix::libc::AF_INET6 as u8];
+/// Of the header of a message, of a connection's name, and of what stands before the name in an answer.
+const HEADER: usize = 16;
+const NAME: usize = 48;
+const BEFORE_NAME: usize = 4;
+/// Largest part of an answer.
+const PART: usize = 32 << 10;
+
+/// An established connection: its family, and its name as the kernel has it (ports, addresses, interface and a number that no
+/// other connection has).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Connection {
+    family: u8,
+    name: [u8; NAME],
+}
+
+/// The established connections to remote port `port`. An error: this kernel does not say.
+pub fn established_to(port: u16) -> io::Result<Vec<Connection>> {
+    let mut name = [0; NAME];
+    name[2..4].copy_from_slice(&port.to_be_bytes());
+    let [old, new] = FAMILIES.map(|family| ask(NLM_F_DUMP, Connection { family, name }));
+    let mut found = old?;
+    // A kernel without IPv6 has none.
+    found.extend(new.unwrap_or_default());
+    Ok(found)
+}
+
+/// Whether the connection still is.
+pub fn stands(connection: Connection) -> bool {
+    ask(0, connection).is_ok_and(|found| found.contains(&connection))
+}
+
+/// The established connections that the kernel answers with to a request for `wanted`.
+fn ask(flags: u16, wanted: Connection) -> io::Result<Vec<Connection>> {
+    let socket =
+        socket(AddressFamily::Netlink, SockType::Datagram, SockFlag::SOCK_CLOEXEC, SockProtocol::NetlinkSockDiag)?;
+    send(socket.as_raw_fd(), &request(flags, wanted), MsgFlags::empty())?;
+    let (mut found, mut part) = (Vec::new(), vec![0; PART]);
+    loop {
+        let more = take(receive(&socket, &mut part)?, &mut found)?;
+        if !more || flags & NLM_F_DUMP == 0 {
+            return Ok(found);
+        }
+    }
+}
+
+/// The kernel has answered before the request's call returns: there is nothing to wait for.
+fn receive<'a>(socket: &OwnedFd, part: &'a mut [u8]) -> io::Result<&'a [u8]> {
+    let length = recv(socket.as_raw_fd(), part, MsgFlags::MSG_DONTWAIT)?;
+    Ok(&part[..length])
+}
+
+fn request(flags: u16, wanted: Connection) -> Vec<u8> {
+    let length = (HEADER + 8 + NAME) as u32;
+    let mut bytes = length.to_ne_bytes().to_vec();
+    bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+    bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend([wanted.family, IPPROTO_TCP, 0, 0]);
+    bytes.extend((1_u32 << TCP_ESTABLISHED).to_ne_bytes());
+    bytes.extend(wanted.name);
+    bytes
+}
+
+/// Adds the established connections of one part of an answer; whether another part follows.
+fn take(mut part: &[u8], found: &mut Vec<Connection>) -> io::Result<bool> {
+    let broken = || io::Error::other("an answer of the kernel that is cut off");
+    while part.len() >= HEADER {
+        let length = u32::from_ne_bytes([part[0], part[1], part[2], part[3]]) as usize;
+        let kind = u16::from_ne_bytes([part[4], part[5]]);
+        let message = part.get(HEADER..length).ok_or_else(broken)?;
+        match kind {
+            NLMSG_DONE => return Ok(false),
+            NLMSG_ERROR => {
+                let code = message.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
+                return Err(io::Error::from_raw_os_error(-code));
+            }
+            SOCK_DIAG_BY_FAMILY => {
+                let name = message.get(BEFORE_NAME..).and_then(<[u8]>::first_chunk).ok_or_else(broken)?;
+                if message[1] == TCP_ESTABLISHED {
+                    found.push(Connection { family: message[0], name: *name });
+                }
+            }
+            _ => {}
+        }
+        part = part.get(length.next_multiple_of(4)..).unwrap_or_default();
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::net::{TcpListener, TcpStream};
+
+    #[test]
+    fn a_connection_is_found_and_looked_up_as_long_as_it_stands_by_either_family() {
+        for address in ["127.0.0.1:0", "[::1]:0"] {
+            let Ok(listener) = TcpListener::bind(address) else {
+                assert!(address.starts_with('['), "a host without IPv6 has still IPv4");
+                continue;
+            };
+            let port = listener.local_addr().unwrap().port();
+            assert_eq!(established_to(port).unwrap(), [], "{address}: nobody but a listener");
+            let stream = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            let (accepted, _) = listener.accept().unwrap();
+            let found = established_to(port).unwrap();
+            assert_eq!(found.len(), 1, "{address}: its own end alone, not the accepted one");
+            assert!(stands(found[0]));
+            drop(accepted);
+            assert!(!stands(found[0]), "{address}: the other end has closed");
+            drop(stream);
+            let again = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+            assert!(!stands(found[0]) && stands(established_to(port).unwrap()[0]), "{address}: another one");
+            drop(again);
+        }
+    }
+
+    #[test]
+    fn an_ipv4_address_of_a_socket_of_ipv6_is_found() {
+        let Ok(listener) = TcpListener::bind("[::]:0") else { return };
+        let port = listener.local_addr().unwrap().port();
+        let _stream = TcpStream::connect(format!("[::ffff:127.0.0.1]:{port}")).unwrap();
+        let found = established_to(port).unwrap();
+        assert!(found.len() == 1 && stands(found[0]), "{found:?}");
+    }
+
+    #[test]
+    fn refusals_and_answers_that_are_cut_off_are_errors() {
+        let mut refusal = 36_u32.to_ne_bytes().to_vec();
+        refusal.extend(NLMSG_ERROR.to_ne_bytes());
+        refusal.extend([0; 10]);
+        refusal.extend((-2_i32).to_ne_bytes());
+        refusal.extend([0; 16]);
+        let error = take(&refusal, &mut Vec::new()).unwrap_err();
+        assert_eq!(error.raw_os_error(), Some(2));
+        assert!(take(&refusal[..20], &mut Vec::new()).is_err());
+        refusal[..4].copy_from_slice(&0_u32.to_ne_bytes());
+        assert!(take(&refusal, &mut Vec::new()).is_err(), "no length at all");
+        let mut short = 24_u32.to_ne_bytes().to_vec();
+        short.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
+        short.extend([1; 18]);
+        assert!(take(&short, &mut Vec::new()).is_err());
+    }
+}
