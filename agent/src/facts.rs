@@ -66,6 +66,10 @@ pub struct Facts {
     pub cores: u32,
     /// CPUs' worth of time that the cgroup may use; none: no limit.
     pub cpu_quota: Option<f64>,
+    /// CPUs (SMT siblings count each) in the affinity mask, where it is narrower than the machine; none: it has all.
+    pub cpuset: Option<u32>,
+    /// What /proc/self/oom_score_adj says: the kubelet sets -997 in a Guaranteed pod and more than 0 in the other classes.
+    pub oom_score: i32,
     /// NVIDIA and AMD devices in the container.
     pub gpus: u32,
     /// The Flux view.
@@ -104,6 +108,8 @@ impl Default for Facts {
             cluster_domain: None,
             cores: 4,
             cpu_quota: None,
+            cpuset: None,
+            oom_score: 0,
             gpus: 0,
             view: ViewFacts::default(),
             flux_on_path: Some("/usr/bin/flux".into()),
@@ -153,6 +159,8 @@ impl Facts {
             cluster_domain: network::cluster_domain(&host),
             cores: cpu::cores(&host),
             cpu_quota: cpu::quota(&host),
+            cpuset: cpu::cpuset(&host),
+            oom_score: cpu::oom_score(&host),
             gpus: devices::gpus(&host),
             view: ViewFacts::read(&host, &pod.view()),
             flux_on_path,

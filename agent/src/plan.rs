@@ -10,6 +10,7 @@
 mod accounts;
 mod archive;
 mod batch;
+mod binding;
 mod broker;
 mod curve;
 pub mod display;
@@ -43,6 +44,7 @@ use crate::facts::Facts;
 
 pub use accounts::command_of as accounting_of;
 pub use archive::ANY;
+pub use binding::Binding;
 pub use broker::SYSTEM_CONFIG;
 pub use error::PlanError;
 pub use instance::Instance;
@@ -74,6 +76,9 @@ pub struct Plan {
     pub rank: Option<u32>,
     /// What the agent itself logs.
     pub log: Log,
+    /// Whether tasks are bound to cores by default; none for a sidecar.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub binding: Option<Binding>,
     /// What a person should know, a line each: where the spec's word could not be kept as it stands.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub notices: Vec<String>,
@@ -108,6 +113,7 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
         cluster: spec.name.clone(),
         index: scene.index(),
         rank: (!matches!(role, Role::Sidecar(_))).then_some(scene.rank),
+        binding: matches!(container, ContainerRole::Runner).then(|| scene.binding.clone()),
         role,
         hostname: scene.hostname.clone(),
         log: Log { quiet: logging.quiet, timed: logging.timed && !logging.quiet },

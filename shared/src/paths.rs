@@ -162,6 +162,16 @@ impl PodPaths {
         self.at("config/etc/flux/system/R")
     }
 
+    /// Where the job shell looks for defaults of ours.
+    pub fn shell_rc_dir(&self) -> String {
+        self.at("config/etc/flux/shell")
+    }
+
+    /// Those of this pod.
+    pub fn shell_rc(&self) -> String {
+        self.at("config/etc/flux/shell/flux-agent.lua")
+    }
+
     pub fn cron_dir(&self) -> String {
         self.at("config/etc/flux/system/cron.d")
     }

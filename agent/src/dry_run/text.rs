@@ -148,6 +148,9 @@ fn heading(out: &mut String, pod: &Pod) {
         }
     };
     section(out, &title);
+    if let Some(binding) = &plan.binding {
+        line_of(out, 1, &format!("Binding of tasks to cores {}", binding.line()));
+    }
     for notice in &plan.notices {
         line_of(out, 1, &format!("Notice: {notice}"));
     }

@@ -16,6 +16,28 @@ pub fn cores(host: &Host) -> u32 {
     count_cores(&mask, |cpu| Some((topology(cpu, "physical_package_id")?, topology(cpu, "core_id")?)))
 }
 
+/// CPUs in the affinity mask, if the machine has more that are online.
+pub fn cpuset(host: &Host) -> Option<u32> {
+    let online = count_ids(&host.text("/sys/devices/system/cpu/online")?)?;
+    let own = u32::try_from(mask().len()).ok()?;
+    (own < online).then_some(own)
+}
+
+/// How many ids a list such as `0-3,8` has.
+fn count_ids(list: &str) -> Option<u32> {
+    let range = |range: &str| {
+        let (first, last) = range.split_once('-').unwrap_or((range, range));
+        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
+        last.checked_sub(first)?.checked_add(1)
+    };
+    list.trim().split(',').map(range).sum()
+}
+
+/// How soon the kernel ends this process when memory runs out: by it the kubelet tells the pod's class.
+pub fn oom_score(host: &Host) -> i32 {
+    host.text("/proc/self/oom_score_adj").and_then(|text| text.trim().parse().ok()).unwrap_or_default()
+}
+
 fn mask() -> Vec<usize> {
     let Ok(set) = nix::sched::sched_getaffinity(nix::unistd::Pid::from_raw(0)) else { return vec![0] };
     (0..nix::sched::CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect()
@@ -97,6 +119,22 @@ mod tests {
         assert_eq!(count_cores(&[0, 1, 2, 3], |cpu| Some((cpu as i64 / 2, cpu as i64 % 2))), 4);
         assert_eq!(count_cores(&[4, 5], |_| None), 2);
         assert_eq!(count_cores(&[], |_| None), 1);
+    }
+
+    #[test]
+    fn a_mask_that_has_all_cpus_of_the_machine_is_no_cpuset() {
+        let own = mask().len() as u32;
+        let of = |online: &str| {
+            let root = tempfile::tempdir().unwrap();
+            let folder = root.path().join("sys/devices/system/cpu");
+            std::fs::create_dir_all(&folder).unwrap();
+            std::fs::write(folder.join("online"), online).unwrap();
+            cpuset(&Host::new(root.path()))
+        };
+        assert_eq!(of(&format!("0-{}\n", own - 1)), None);
+        assert_eq!(of(&format!("0-{},900,902-903\n", own - 1)), Some(own));
+        assert_eq!((of("x"), of("")), (None, None));
+        assert_eq!(cpuset(&Host::new(tempfile::tempdir().unwrap().path())), None);
     }
 
     #[test]

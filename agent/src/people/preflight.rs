@@ -75,6 +75,7 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
         add("cert", certificate(&findings.certificate));
     }
     add("cpus", cores(findings));
+    add("binding", (Pass, findings.instance.binding.line()));
     if let Some(resources) = &findings.resources {
         add("R", claimed(findings, *resources));
     }

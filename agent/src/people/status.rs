@@ -170,6 +170,7 @@ pub fn report<'a>(seen: &'a Seen<'a>) -> Report<'a> {
     if !unasked.is_empty() {
         lines.push(("spare", spare(unasked.len())));
     }
+    lines.push(("binding", seen.instance.binding.line()));
     let host = |rank: u32| seen.instance.hosts.get(rank as usize).map_or("", String::as_str);
     lines.extend(seen.torpid.iter().map(|rank| ("silent", format!("{} (rank {rank}): {TORPID}", host(*rank)))));
     lines.extend(members(&seen.drained).map(|(ranks, why)| ("drained", drained(seen.instance, ranks, why))));
@@ -199,7 +200,7 @@ impl Report<'_> {
             "snippet": self.seen.snippet(),
             "online": online, "missing": online.is_some().then(|| self.seen.missing()),
             "spare": online.is_some().then(|| self.seen.unasked()),
-            "drained": drained, "jobs": jobs, "recent": recent, "lines": lines,
+            "binding": instance.binding, "drained": drained, "jobs": jobs, "recent": recent, "lines": lines,
         });
         format!("{report}\n")
     }

@@ -2,7 +2,7 @@
 
 use flux_shared::agent_spec::SchedulerKind;
 
-use super::{EnvChange, Mode, PlanError, Planned, Scene, Step, scheduler, set};
+use super::{EnvChange, Mode, PlanError, Planned, Scene, Step, binding, scheduler, set};
 use crate::facts::TEMPORARY;
 
 /// Where the image sets no PATH.
@@ -21,6 +21,7 @@ pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     changes.extend(scheduler_changes(scene)?);
     changes.extend(temporary(scene, &mut steps));
     changes.extend(scene.spec.flux.environment.iter().map(|(name, value)| set(name, value)));
+    changes.push(binding::variable(scene));
     let depends_on: &[&str] = if scene.spec.view.enabled { &["env.PATH", "view", "tmp"] } else { &["tmp"] };
     steps.push(Planned::with(depends_on, Step::Environment { changes }));
     Ok(steps)
@@ -48,6 +49,8 @@ pub fn sidecar_step(scene: &Scene) -> Planned {
     let mut changes = view_paths(scene);
     changes.push(set("fluxsocket", &format!("local://{}", scene.socket())));
     changes.extend(scene.spec.flux.environment.iter().map(|(name, value)| set(name, value)));
+    // The job shell of what is submitted here looks for it in the runner's containers.
+    changes.push(binding::variable(scene));
     let depends_on: &[&str] = if scene.spec.view.enabled { &["env.PATH", "view"] } else { &[] };
     Planned::with(depends_on, Step::Environment { changes })
 }

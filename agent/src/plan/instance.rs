@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::names;
 
-use super::{EnvChange, Owner, PlanError, Planned, RunAs, Scene, Step, environment, follower, hosts, restful, user};
+use super::{
+    Binding, EnvChange, Owner, PlanError, Planned, RunAs, Scene, Step, environment, follower, hosts, restful, user,
+};
 use crate::facts::Facts;
 
 /// The instance as one of its pods sees it.
@@ -37,6 +39,8 @@ pub struct Instance {
     pub serves: Option<u16>,
     /// What a person should know about the user.
     pub notice: Option<String>,
+    /// Whether tasks are bound to cores here.
+    pub binding: Binding,
 }
 
 impl Instance {
@@ -61,6 +65,7 @@ impl Instance {
             notice: scene.identity.notice.clone(),
             serves: restful::wanted(&scene).map(|served| served.port),
             spare: spare(spec, &scene.hosts.names),
+            binding: scene.binding,
             hostname: scene.hostname,
             hosts: scene.hosts.names,
         })

@@ -1,7 +1,7 @@
 //! What lead and followers have in common: everything before the broker.
 
 use super::{
-    PlanError, Planned, Scene, Step, accounts, broker, curve, environment, helpers, munge, program, resources, restful,
+    PlanError, Planned, Scene, Step, accounts, binding, broker, curve, environment, helpers, munge, program, resources, restful,
     snippets, user,
 };
 
@@ -17,6 +17,7 @@ pub fn prepare(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     steps.extend(broker::directories(scene));
     steps.push(broker::hostlist(scene));
     steps.push(broker::config(scene)?);
+    steps.extend(binding::steps(scene));
     steps.extend(curve::step(scene));
     // A broker.toml of the user's own is the same on all pods, and a broker whose file of resources is missing fails.
     if scene.is_lead() || scene.spec.flux.broker_config.is_some() {

@@ -7,7 +7,7 @@ use flux_shared::paths::{CURVE_FILE, DEFAULT_LOGS, PodPaths};
 
 use super::hosts::{self, Hosts};
 use super::user::Identity;
-use super::{Owner, PlanError, accounts, topology};
+use super::{Binding, Owner, PlanError, accounts, topology};
 use crate::facts::Facts;
 
 /// All that steps are planned from.
@@ -25,6 +25,8 @@ pub struct Scene<'a> {
     pub logs: String,
     /// The cluster's domain.
     pub domain: String,
+    /// Whether tasks are bound to cores.
+    pub binding: Binding,
 }
 
 impl<'a> Scene<'a> {
@@ -47,6 +49,7 @@ impl<'a> Scene<'a> {
             rank,
             identity: Identity::of(spec.runner.user.as_ref(), facts),
             domain: hosts::domain(spec, facts.cluster_domain.as_deref()),
+            binding: Binding::of(spec.runner.cores, facts),
             hosts,
         })
     }
@@ -78,9 +81,9 @@ impl<'a> Scene<'a> {
         if spec.flux.queue_policy.is_some() && spec.view.enabled && !self.facts.view.fluxion {
             notices.push("the view has no Fluxion: the queue policy has no effect".into());
         }
-        if spec.runner.cores.is_some_and(|cores| cores > self.facts.cores) {
-            notices
-                .push(format!("more cores are declared than the {} there are: Flux does not check", self.facts.cores));
+        if let Some(cores) = spec.runner.cores.filter(|cores| *cores > self.facts.cores) {
+            let own = self.facts.cores;
+            notices.push(format!("{cores} cores are declared and there are {own}: tasks share them and are not bound"));
         }
         notices
     }

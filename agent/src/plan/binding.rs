@@ -1,0 +1,126 @@
+//! Whether Flux binds tasks to cores: only where the cores are this container's own.
+//!
+//! R names cores 0 to n-1 in every pod, and Flux's job shell binds tasks to what R names. Where the pods of a node share its
+//! CPUs, all would compute on the same few. So each pod has a file of defaults for the job shell, which finds it by way of
+//! `FLUX_SHELL_RC_PATH`; what a job asks for itself (`-o cpu-affinity=…`) counts, and so does a file of the user's, since the
+//! path of ours comes last.
+
+use serde::Serialize;
+
+use super::{Content, EnvChange, Mode, Planned, Scene, Step};
+use crate::facts::Facts;
+
+/// The variable that names the folders of such files.
+pub const PATH: &str = "FLUX_SHELL_RC_PATH";
+/// What the plan was decided by.
+const FACTS: [&str; 5] = ["cores", "cpu_quota", "cpuset", "oom_score", "uid"];
+
+/// Whether tasks are bound to cores by default, and why.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Binding {
+    pub on: bool,
+    pub why: String,
+}
+
+impl Binding {
+    /// `declared`: the spec's own number of cores.
+    pub fn of(declared: Option<u32>, facts: &Facts) -> Binding {
+        let (on, why) = match (declared, facts.cpuset) {
+            (Some(cores), _) if cores > facts.cores => {
+                (false, format!("{cores} cores are declared and there are {}, which tasks share", facts.cores))
+            }
+            (_, Some(cpus)) if is_own(cpus, facts) => (true, format!("its cpuset of {} is its own", counted(cpus))),
+            (_, Some(cpus)) => {
+                (false, format!("its cpuset of {} is that of other pods, too; {WHOLE}", counted(cpus)))
+            }
+            (_, None) => (false, format!("all pods of the node compute on its CPUs; {WHOLE}")),
+        };
+        Binding { on, why }
+    }
+
+    /// For people, in one line.
+    pub fn line(&self) -> String {
+        let (is, other) = if self.on { ("on", "off") } else { ("off", "per-task") };
+        format!("{is}: {} (a job may say -o cpu-affinity={other})", self.why)
+    }
+}
+
+/// What gives a container CPUs of its own.
+const WHOLE: &str = "a Guaranteed pod gets whole ones of its own from the kubelet's static CPU manager";
+
+fn counted(cpus: u32) -> String {
+    if cpus == 1 { "1 CPU".into() } else { format!("{cpus} CPUs") }
+}
+
+/// The kubelet's static CPU manager gives a pod of the class Guaranteed the CPUs that it asks for; pods of the other classes share
+/// what is left, which is narrower than the machine as well. It tells the kernel the class: the score is above 0 for those. A
+/// quota that is none of these CPUs' is that of a share.
+fn is_own(cpus: u32, facts: &Facts) -> bool {
+    facts.oom_score <= 0 && facts.cpu_quota.is_none_or(|quota| quota >= f64::from(cpus))
+}
+
+/// The defaults of the job shell on this pod: every pod has its own.
+pub fn steps(scene: &Scene) -> [Planned; 2] {
+    let (paths, owner) = (&scene.paths, scene.own());
+    let folder = Step::Directory { path: paths.shell_rc_dir(), mode: Mode(0o755), owner };
+    let content = Content::Text(defaults(&scene.binding));
+    let file = Step::File { path: paths.shell_rc(), mode: Mode(0o644), owner, content };
+    [Planned::with(&["uid"], folder), Planned::with(&FACTS, file)]
+}
+
+/// Lua, as the job shell reads it.
+fn defaults(binding: &Binding) -> String {
+    let head = "-- Defaults of flux-agent for the shell of jobs on this pod.\n";
+    match binding.on {
+        true => format!("{head}-- Tasks are bound to cores: {}.\n", binding.why),
+        false => format!(
+            "{head}-- Tasks are not bound to cores: {}.\n\
+             if shell.options[\"cpu-affinity\"] == nil then\n    shell.options[\"cpu-affinity\"] = \"off\"\nend\n",
+            binding.why
+        ),
+    }
+}
+
+/// Behind what the user has set: a file of theirs comes first, and what it decides stays.
+pub fn variable(scene: &Scene) -> EnvChange {
+    EnvChange::Append { name: PATH.into(), separator: ':', value: scene.paths.shell_rc_dir() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(declared: Option<u32>, facts: Facts) -> Binding {
+        Binding::of(declared, &facts)
+    }
+
+    #[test]
+    fn tasks_are_bound_only_where_the_cores_are_the_pods_own() {
+        let pinned = |oom_score, cpu_quota| Facts { cpuset: Some(2), cores: 2, oom_score, cpu_quota, ..Facts::default() };
+        assert!(!of(None, Facts::default()).on, "all CPUs of the machine");
+        assert!(!of(None, Facts { cpu_quota: Some(4.0), oom_score: -997, ..Facts::default() }).on, "a limit alone");
+        assert!(of(None, pinned(-997, Some(2.0))).on, "the static CPU manager's, with a quota");
+        assert!(of(None, pinned(-997, None)).on, "… of Kubernetes 1.33 and later, without");
+        assert!(of(None, pinned(0, None)).on, "no kubelet: docker run --cpuset-cpus");
+        assert!(!of(None, pinned(-997, Some(1.5))).on, "Guaranteed, and no whole CPUs: the pool that is shared");
+        assert!(!of(None, pinned(2, None)).on && !of(None, pinned(1000, None)).on, "Burstable, BestEffort");
+        assert!(!of(Some(3), pinned(-997, Some(2.0))).on, "more are declared than there are");
+        assert!(of(Some(1), pinned(-997, Some(2.0))).on);
+    }
+
+    #[test]
+    fn the_line_says_which_and_why_and_how_to_have_it_otherwise() {
+        let off = of(Some(3), Facts { cores: 2, ..Facts::default() }).line();
+        assert!(off.starts_with("off: 3 cores are declared and there are 2") && off.contains("=per-task"), "{off}");
+        let on = of(None, Facts { cpuset: Some(1), ..Facts::default() }).line();
+        assert!(on.starts_with("on: its cpuset of 1 CPU is its own") && on.contains("=off"), "{on}");
+    }
+
+    #[test]
+    fn the_file_only_sets_what_a_job_has_not() {
+        let off = defaults(&of(None, Facts::default()));
+        assert!(off.contains("== nil then\n    shell.options[\"cpu-affinity\"] = \"off\"\nend\n"), "{off}");
+        let on = defaults(&of(None, Facts { cpuset: Some(1), ..Facts::default() }));
+        assert!(on.lines().all(|line| line.starts_with("--")), "{on}");
+    }
+}
