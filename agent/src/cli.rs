@@ -54,6 +54,8 @@ enum Command {
         /// The image with the view is mounted at DIR: link it into the volume
         #[arg(long, value_name = "DIR", requires = "to")]
         link_view: Option<PathBuf>,
+        #[command(flatten)]
+        log: LogArgs,
     },
     /// In the view's container: copy Flux (/opt/view and /opt/software) into the pod's volumes, once
     View {
@@ -191,9 +193,16 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct LogArgs {
-    /// How the agent's own lines look
-    #[arg(long, value_enum, default_value_t = Format::Text, value_name = "FORMAT")]
-    log_format: Format,
+    /// How the agent's own lines look [default: as the spec says (logging.format), else text]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    log_format: Option<Format>,
+}
+
+impl LogArgs {
+    /// Where there is no spec to say it.
+    fn log(&self) -> Log {
+        Log::new(self.log_format.unwrap_or_default(), false)
+    }
 }
 
 #[derive(Debug, Args)]
@@ -203,7 +212,7 @@ struct Entrypoint {
     spec: PathBuf,
     #[command(flatten)]
     log: LogArgs,
-    /// Give up when the parent broker has not answered after so many seconds [default: wait for ever]
+    /// Give up when the parent broker has not answered after so many seconds [default: as the spec says, else wait for ever]
     #[arg(long, value_name = "SECONDS")]
     parent_deadline: Option<u64>,
     /// Try again for so many seconds what may pass: a spec or a view that is not there yet, a full or absent volume
@@ -215,10 +224,11 @@ struct Entrypoint {
     /// How often the whole MiniCluster may still start anew; in place of a lead that was lost nothing else starts
     #[arg(long, value_name = "N", default_value_t = 0)]
     restarts_left: u32,
-    /// A follower takes the lead for ended when its name has been gone for so many seconds
-    #[arg(long, value_name = "SECONDS", default_value_t = 30)]
-    lead_gone: u64,
-    /// A follower gives up on a lead that was there and has not answered for so many seconds [default: wait for ever]
+    /// A follower takes the lead for ended when its name has been gone for so many seconds [default: as the spec says, else 30]
+    #[arg(long, value_name = "SECONDS")]
+    lead_gone: Option<u64>,
+    /// A follower gives up on a lead that was there and has not answered for so many seconds [default: as the spec says, else
+    /// wait for ever]
     #[arg(long, value_name = "SECONDS")]
     lead_silent: Option<u64>,
     /// Read and write below this folder
@@ -239,7 +249,7 @@ impl Entrypoint {
             grace_period: self.grace_period.map(Duration::from_secs),
             parent_deadline: self.parent_deadline.map(Duration::from_secs),
             restarts_left: self.restarts_left,
-            lead_gone: Duration::from_secs(self.lead_gone),
+            lead_gone: self.lead_gone.map(Duration::from_secs),
             lead_silent: self.lead_silent.map(Duration::from_secs),
         };
         run::run(&options, &container)
@@ -250,14 +260,16 @@ impl Cli {
     /// Does what was asked for; the exit code.
     pub fn run(self) -> ExitCode {
         ExitCode::from(match self.command {
-            Command::Install { binary, to, link_view } => finish(put_in(binary, to, link_view).map(|()| 0)),
+            Command::Install { binary, to, link_view, log } => {
+                finish(put_in(binary, to, link_view, log.log()).map(|()| 0))
+            }
             Command::View { to, root, link: true, log, .. } => {
-                let view = || view::link(&root, &to, Log::new(log.log_format, false));
+                let view = || view::link(&root, &to, log.log());
                 finish(noted("view", &to, view).and_then(|()| install::link_own(&to)).map(|()| 0))
             }
             Command::View { to, software, root, log, .. } => {
                 let options = view::Options { root, mount: to, stage: software };
-                let view = || view::view(&options, Log::new(log.log_format, false));
+                let view = || view::view(&options, log.log());
                 finish(noted("view", &options.mount, view).map(|()| 0))
             }
             Command::Run { container, entrypoint } => {
@@ -296,13 +308,17 @@ impl Cli {
 }
 
 /// The init container of the agent's own image.
-fn put_in(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBuf>) -> Result<(), Failure> {
+fn put_in(
+    binary: Option<PathBuf>,
+    to: Option<PathBuf>,
+    link_view: Option<PathBuf>,
+    log: Log,
+) -> Result<(), Failure> {
     // All in one volume: the view's container, or the entrypoint, lays it out.
     let in_one = binary.is_none();
     let mount = if in_one { Some(to.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into())) } else { to };
     let Some(folder) = binary.or_else(|| mount.clone()) else { return Ok(()) };
     let installed = noted("install", &folder, || install(&folder))?;
-    let log = Log::new(Format::Text, false);
     let (Installed::Now(path) | Installed::Already(path)) = &installed;
     let verb = if matches!(installed, Installed::Now(_)) { "installed as" } else { "already at" };
     log.info("install", &format!("{verb} {}", path.display()));

@@ -6,12 +6,23 @@
 use std::io::Write;
 use std::time::{Duration, SystemTime};
 
+use flux_shared::agent_spec::LogFormat;
+
 /// How lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
 pub enum Format {
     #[default]
     Text,
     Json,
+}
+
+impl From<LogFormat> for Format {
+    fn from(format: LogFormat) -> Format {
+        match format {
+            LogFormat::Text => Format::Text,
+            LogFormat::Json => Format::Json,
+        }
+    }
 }
 
 /// Where the agent's own lines go.

@@ -36,7 +36,7 @@ mod user;
 
 use std::collections::BTreeMap;
 
-use flux_shared::agent_spec::AgentSpec;
+use flux_shared::agent_spec::{AgentSpec, Flux, LogFormat};
 use flux_shared::words::Word;
 use serde::Serialize;
 
@@ -76,6 +76,9 @@ pub struct Plan {
     pub rank: Option<u32>,
     /// What the agent itself logs.
     pub log: Log,
+    /// How long a follower waits.
+    #[serde(skip_serializing_if = "Waits::is_usual")]
+    pub waits: Waits,
     /// Whether tasks are bound to cores by default; none for a sidecar.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub binding: Option<Binding>,
@@ -116,7 +119,8 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
         binding: matches!(container, ContainerRole::Runner).then(|| scene.binding.clone()),
         role,
         hostname: scene.hostname.clone(),
-        log: Log { quiet: logging.quiet, timed: logging.timed && !logging.quiet },
+        log: Log { quiet: logging.quiet, timed: logging.timed && !logging.quiet, format: logging.format },
+        waits: if role == Role::Follower { Waits::of(&spec.flux) } else { Waits::default() },
         notices: scene.notices(),
         steps,
     })
@@ -139,6 +143,32 @@ pub enum Role {
 pub struct Log {
     pub quiet: bool,
     pub timed: bool,
+    #[serde(skip_serializing_if = "LogFormat::is_text")]
+    pub format: LogFormat,
+}
+
+/// How long a follower waits, in seconds, where the spec says so.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize)]
+pub struct Waits {
+    /// For the parent at first.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub parent_deadline: Option<u64>,
+    /// While the name of a lead that was there is gone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lead_gone: Option<u64>,
+    /// While a lead that was there does not answer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lead_silent: Option<u64>,
+}
+
+impl Waits {
+    fn of(flux: &Flux) -> Waits {
+        Waits { parent_deadline: flux.parent_deadline, lead_gone: flux.lead_gone, lead_silent: flux.lead_silent }
+    }
+
+    fn is_usual(&self) -> bool {
+        *self == Waits::default()
+    }
 }
 
 /// A step, and the facts of the host that it was decided by.

@@ -18,7 +18,7 @@ use crate::facts::Facts;
 use crate::failure::{Failure, without_number, write_termination};
 use crate::log::{Format, Log};
 use crate::patience::{Attempts, Then};
-use crate::plan::{ContainerRole, Plan, Role};
+use crate::plan::{ContainerRole, Plan, Role, Waits};
 use crate::stage::Awaited;
 use crate::supervise::Supervisor;
 use crate::timing::Timeline;
@@ -29,24 +29,32 @@ pub struct Options {
     pub spec: PathBuf,
     pub root: PathBuf,
     pub termination_log: PathBuf,
-    pub format: Format,
+    /// None: as the spec says.
+    pub format: Option<Format>,
     pub grace_period: Option<Duration>,
+    /// None: as the spec says; so with the next two.
     pub parent_deadline: Option<Duration>,
     /// How long to try again what may pass.
     pub patience: Duration,
     /// How often the whole MiniCluster may still start anew.
     pub restarts_left: u32,
-    pub lead_gone: Duration,
+    pub lead_gone: Option<Duration>,
     pub lead_silent: Option<Duration>,
 }
+
+/// How long the name of a lead that was there must be gone to count as its end, where nobody says otherwise.
+const LEAD_GONE: Duration = Duration::from_secs(30);
 
 /// The container's exit code.
 pub fn run(options: &Options, container: &ContainerRole) -> u8 {
     tell_panics(options);
     let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
-    let result = crate::runtime::block_on(Box::pin(entrypoint(options, container, &mut timeline, &mut ending)));
+    // As the command line says, until the spec has been read.
+    let mut log = Log::new(options.format.unwrap_or_default(), false);
+    let work = entrypoint(options, container, &mut timeline, &mut ending, &mut log);
+    let result = crate::runtime::block_on(Box::pin(work));
     if let Err(failure) = &result {
-        Log::new(options.format, false).failure(failure);
+        log.failure(failure);
     }
     let termination = ending.termination(&result);
     write_termination(&options.termination_log, &termination.encode());
@@ -58,33 +66,38 @@ async fn entrypoint(
     container: &ContainerRole,
     timeline: &mut Timeline,
     ending: &mut Ending,
+    log: &mut Log,
 ) -> Result<u8, Failure> {
     let begin = Instant::now();
-    let log = Log::new(options.format, false);
     let mut supervisor =
-        Supervisor::new(log).map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
-    let result = supervised(options, container, timeline, ending, &mut supervisor, begin).await;
+        Supervisor::new(*log).map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
+    let planned = plan_patiently(options, container, &mut supervisor, *log).await;
+    let result = match planned {
+        Ok(Ok((plan, mount))) => {
+            log.format = options.format.unwrap_or_else(|| plan.log.format.into());
+            timeline.add_earlier(&options.root, &mount);
+            timeline.record("plan", begin);
+            let log = Log { quiet: plan.log.quiet, ..*log };
+            supervisor.set_log(log);
+            carry_out(options, &plan, timeline, ending, &mut supervisor, log).await
+        }
+        Ok(Err(signal)) => Ok(stop_code(signal)),
+        Err(failure) => Err(failure),
+    };
     ending.stopped = supervisor.first_stop();
     result
 }
 
-async fn supervised(
+async fn carry_out(
     options: &Options,
-    container: &ContainerRole,
+    plan: &Plan,
     timeline: &mut Timeline,
     ending: &mut Ending,
     supervisor: &mut Supervisor,
-    begin: Instant,
+    log: Log,
 ) -> Result<u8, Failure> {
-    let (plan, mount) = match plan_patiently(options, container, supervisor).await? {
-        Ok(planned) => planned,
-        Err(signal) => return Ok(stop_code(signal)),
-    };
-    timeline.add_earlier(&options.root, &mount);
-    timeline.record("plan", begin);
-    let log = Log::new(options.format, plan.log.quiet);
-    greet(log, &plan);
-    let result = execute(&plan, options.for_execute(), supervisor, log, timeline, ending).await;
+    greet(log, plan);
+    let result = execute(plan, options.for_execute(&plan.waits), supervisor, log, timeline, ending).await;
     let role = match plan.role {
         Role::Lead => "lead",
         Role::Follower => "follower",
@@ -102,7 +115,7 @@ async fn supervised(
 
 /// A panic is a defect, and leaves a word like any other failure, whatever the build does at one.
 fn tell_panics(options: &Options) {
-    let (format, termination_log) = (options.format, options.termination_log.clone());
+    let (format, termination_log) = (options.format.unwrap_or_default(), options.termination_log.clone());
     std::panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map_or(String::new(), |place| format!(" at {}:{}", place.file(), place.line()));
         let words = panic.payload();
@@ -127,6 +140,7 @@ async fn plan_patiently(
     options: &Options,
     container: &ContainerRole,
     supervisor: &mut Supervisor,
+    log: Log,
 ) -> Result<Result<(Plan, String), i32>, Failure> {
     let mut attempts = Attempts::new(options.patience);
     loop {
@@ -135,7 +149,7 @@ async fn plan_patiently(
             Err(failure) => failure,
         };
         let awaited = if failure.category == Category::ViewMissing { Awaited::View } else { Awaited::Spec };
-        match attempts.after(failure, awaited, supervisor, Log::new(options.format, false)).await? {
+        match attempts.after(failure, awaited, supervisor, log).await? {
             Then::Again => {}
             Then::GiveUp(failure) => return Err(failure),
             Then::Stop(signal) => return Ok(Err(signal)),
@@ -201,15 +215,16 @@ pub fn chain(error: &dyn Error) -> String {
 }
 
 impl Options {
-    fn for_execute(&self) -> execute::Options {
+    fn for_execute(&self, waits: &Waits) -> execute::Options {
+        let of_the_spec = |seconds: Option<u64>| seconds.map(Duration::from_secs);
         execute::Options {
             root: self.root.clone(),
             spec: self.spec.clone(),
             grace_period: self.grace_period,
             patience: self.patience,
-            parent_deadline: self.parent_deadline,
-            lead_gone: self.lead_gone,
-            lead_silent: self.lead_silent,
+            parent_deadline: self.parent_deadline.or(of_the_spec(waits.parent_deadline)),
+            lead_gone: self.lead_gone.or(of_the_spec(waits.lead_gone)).unwrap_or(LEAD_GONE),
+            lead_silent: self.lead_silent.or(of_the_spec(waits.lead_silent)),
         }
     }
 }

@@ -157,6 +157,11 @@ impl Supervisor {
         Ok(Supervisor { signals, events, first_stop: None, terminal: terminal::is_ours(), log })
     }
 
+    /// How its lines look from now on.
+    pub fn set_log(&mut self, log: Log) {
+        self.log = log;
+    }
+
     /// When this process was told to stop for the first time.
     pub fn first_stop(&self) -> Option<Instant> {
         self.first_stop

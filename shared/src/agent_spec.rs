@@ -211,6 +211,18 @@ pub struct Flux {
     /// `tbon.connect_timeout`, a Flux duration. Unset: not given.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub connect_timeout: Option<String>,
+    /// `heartbeat.timeout`, a Flux duration. Unset: Flux's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat_timeout: Option<String>,
+    /// Seconds that a follower waits for its parent at the start. Unset: for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_deadline: Option<u64>,
+    /// Seconds that the name of a lead that was there is gone before a follower takes it for ended. Unset: 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lead_gone: Option<u64>,
+    /// Seconds that a lead that was there does not answer before a follower gives up. Unset: for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lead_silent: Option<u64>,
     /// `tbon.topo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<String>,
@@ -235,6 +247,9 @@ pub struct Flux {
     /// The whole broker.toml.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker_config: Option<String>,
+    /// Parts of it, by name: TOML whose tables are merged over those that the agent writes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub configs: BTreeMap<String, String>,
     /// Leave the socket where Flux puts it.
     #[serde(default, skip_serializing_if = "is_false")]
     pub disable_socket: bool,
@@ -248,6 +263,10 @@ impl Default for Flux {
         Flux {
             log_level: log_level(),
             connect_timeout: None,
+            heartbeat_timeout: None,
+            parent_deadline: None,
+            lead_gone: None,
+            lead_silent: None,
             topology: None,
             submit_command: submit_command(),
             option_flags: Vec::new(),
@@ -256,6 +275,7 @@ impl Default for Flux {
             scheduler: None,
             queue_policy: None,
             broker_config: None,
+            configs: BTreeMap::new(),
             disable_socket: false,
             environment: BTreeMap::new(),
         }
@@ -282,11 +302,47 @@ pub struct Logging {
     /// `tbon.zmqdebug`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub zeromq: bool,
+    /// How the agent's own lines look.
+    #[serde(default, skip_serializing_if = "LogFormat::is_text")]
+    pub format: LogFormat,
+}
+
+/// How the agent's own lines look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One object a line.
+    Json,
+}
+
+impl LogFormat {
+    /// As the MiniCluster names them.
+    pub const NAMES: &'static [&'static str] = &["text", "json"];
+
+    pub fn is_text(&self) -> bool {
+        *self == LogFormat::Text
+    }
+}
+
+impl std::str::FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<LogFormat, String> {
+        match name {
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
+            _ => Err(format!("must be one of {}", LogFormat::NAMES.join(", "))),
+        }
+    }
 }
 
 impl Default for Logging {
     fn default() -> Self {
-        Logging { quiet: false, strict: true, timed: false, debug: false, zeromq: false }
+        Logging { quiet: false, strict: true, timed: false, debug: false, zeromq: false, format: LogFormat::Text }
     }
 }
 
@@ -554,6 +610,11 @@ impl AgentSpec {
         if !self.mount_path.starts_with('/') {
             return range("mount_path", "use an absolute path");
         }
+        if !self.flux.configs.is_empty()
+            && let Err(wrong) = crate::broker_config::merged(&self.flux.configs, self.own_hosts().as_deref())
+        {
+            return range("flux.configs", &wrong.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "));
+        }
         if let Some(list) = &self.network.hostlist
             && let Err(why) = crate::hostlist::expand(list)
         {
@@ -573,6 +634,11 @@ impl AgentSpec {
             Some(list) => list.clone(),
             None => crate::hostlist::range(&self.name, 0, self.max_size() - 1),
         }
+    }
+
+    /// All hosts, if this cluster's lead is the instance's and so writes R for them.
+    pub fn own_hosts(&self) -> Option<Vec<String>> {
+        if self.network.lead.is_some() { None } else { crate::hostlist::expand(&self.hostlist()).ok() }
     }
 
     /// The paths in the pod.

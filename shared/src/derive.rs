@@ -38,6 +38,7 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
             timed: cluster.logging.timed,
             debug: cluster.logging.debug,
             zeromq: cluster.logging.zeromq,
+            format: cluster.log_format,
         },
         runner: runner(cluster),
         users: cluster.users.iter().map(|user| user.name.clone()).collect(),
@@ -54,6 +55,10 @@ fn flux(cluster: &ValidMiniCluster) -> Flux {
     Flux {
         log_level: options.log_level,
         connect_timeout: options.connect_timeout.clone(),
+        heartbeat_timeout: options.heartbeat_timeout.clone(),
+        parent_deadline: options.parent_deadline,
+        lead_gone: options.lead_gone,
+        lead_silent: options.lead_silent,
         topology: options.topology.clone(),
         submit_command: options.submit_command.clone(),
         option_flags: options.option_flags.clone(),
@@ -62,6 +67,7 @@ fn flux(cluster: &ValidMiniCluster) -> Flux {
         scheduler: options.scheduler,
         queue_policy: options.queue_policy.clone(),
         broker_config: options.broker_config.clone(),
+        configs: options.configs.clone(),
         disable_socket: options.disable_socket,
         environment: options.environment.clone(),
     }

@@ -9,6 +9,7 @@
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
 
 pub mod agent_spec;
+pub mod broker_config;
 pub mod crd;
 pub mod curve;
 pub mod derive;

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::agent_spec::{Program, RemoteLead, SchedulerKind};
+use crate::agent_spec::{LogFormat, Program, RemoteLead, SchedulerKind};
 use crate::crd::v1alpha2::{Logging, Pod, Resources, SecretKey, headless_name};
 use crate::curve::Certificate;
 use crate::manifest::Manifest;
@@ -120,6 +120,7 @@ pub struct ValidMiniCluster {
     pub view: ViewContainer,
     pub flux: FluxOptions,
     pub logging: Logging,
+    pub log_format: LogFormat,
     pub pod: Pod,
     /// Users of every pod.
     pub users: Vec<ValidUser>,
@@ -280,10 +281,16 @@ pub struct FluxOptions {
     pub queue_policy: Option<String>,
     pub minimal_service: bool,
     pub broker_config: Option<String>,
+    pub configs: BTreeMap<String, String>,
     pub curve_cert: Option<Certificate>,
     /// The user's Secret with the certificate, in place of the operator's.
     pub curve_cert_secret: Option<String>,
     pub connect_timeout: Option<String>,
+    pub heartbeat_timeout: Option<String>,
+    /// Seconds, as the next two.
+    pub parent_deadline: Option<u64>,
+    pub lead_gone: Option<u64>,
+    pub lead_silent: Option<u64>,
     pub disable_socket: bool,
     pub wait_socket: bool,
     pub munge_secret: Option<String>,
@@ -433,6 +440,8 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         runner.container.ports.push(restful.port);
     }
     let arch = pod::arch(spec, &pod, &mut report);
+    let logging = spec.logging.clone().unwrap_or_default();
+    let log_format = given(&logging.format).and_then(|name| report.take("spec.logging.format", name.parse()));
     let Some(runner) = parts.runner.filter(|_| report.problems.is_empty()) else {
         return Err(report.problems);
     };
@@ -459,7 +468,8 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         arch,
         view,
         flux,
-        logging: spec.logging.clone().unwrap_or_default(),
+        logging,
+        log_format: log_format.unwrap_or_default(),
         pod,
         users,
         restful,

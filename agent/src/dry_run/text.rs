@@ -6,7 +6,7 @@ use super::pods::Pod;
 use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::display::{quote, word};
-use crate::plan::{AtEnd, COMMAND, Content, EnvChange, Launch, Owner, Planned, Role, Stdout, Step};
+use crate::plan::{AtEnd, COMMAND, Content, EnvChange, Launch, Owner, Planned, Role, Stdout, Step, Waits};
 
 /// Where lines of words are broken.
 const WIDTH: usize = 100;
@@ -151,9 +151,21 @@ fn heading(out: &mut String, pod: &Pod) {
     if let Some(binding) = &plan.binding {
         line_of(out, 1, &format!("Binding of tasks to cores {}", binding.line()));
     }
+    for line in waits(&plan.waits) {
+        line_of(out, 1, &line);
+    }
     for notice in &plan.notices {
         line_of(out, 1, &format!("Notice: {notice}"));
     }
+}
+
+fn waits(waits: &Waits) -> Vec<String> {
+    let lines = [
+        (waits.parent_deadline, "Gives up when its parent has not answered at the start after"),
+        (waits.lead_gone, "Takes the lead for ended when its name has been gone for"),
+        (waits.lead_silent, "Gives up on a lead that was there and has not answered for"),
+    ];
+    lines.into_iter().filter_map(|(seconds, what)| Some(format!("{what} {} s", seconds?))).collect()
 }
 
 fn section(out: &mut String, title: &str) {

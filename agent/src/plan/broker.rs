@@ -1,16 +1,12 @@
 //! broker.toml, and what it refers to: directories and the hostlist.
 
 use flux_shared::agent_spec::AgentSpec;
+use flux_shared::broker_config;
 use flux_shared::paths::VIEW_LINKS;
 use serde::Serialize;
 
 use super::error::RenderError;
 use super::{Content, Mode, PlanError, Planned, Scene, Step, hosts, scheduler};
-
-/// How long followers live on without a word from the lead (which speaks every `HEARTBEAT_PERIOD`). Flux's own five
-/// minutes are for machines that reboot; a pod that is gone does not come back under the same broker.
-const HEARTBEAT_TIMEOUT: &str = "10s";
-const HEARTBEAT_PERIOD: &str = "2s";
 
 /// Where Design 3.3 has the broker's configuration.
 pub const SYSTEM_CONFIG: &str = "/etc/flux/config";
@@ -92,7 +88,8 @@ struct Config {
     bootstrap: Bootstrap,
     #[serde(skip_serializing_if = "Option::is_none")]
     resource: Option<Resource>,
-    heartbeat: Heartbeat,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    heartbeat: Option<Heartbeat>,
     #[serde(skip_serializing_if = "Option::is_none")]
     modules: Option<Modules>,
     #[serde(rename = "sched-fluxion-qmanager", skip_serializing_if = "Option::is_none")]
@@ -137,8 +134,7 @@ struct Resource {
 
 #[derive(Serialize)]
 struct Heartbeat {
-    period: &'static str,
-    timeout: &'static str,
+    timeout: String,
 }
 
 #[derive(Serialize)]
@@ -162,14 +158,26 @@ fn generate(scene: &Scene) -> Result<String, PlanError> {
         access: Access { allow_guest_user: true, allow_root_owner: true },
         bootstrap: bootstrap(scene),
         resource: resource(scene),
-        heartbeat: Heartbeat { period: HEARTBEAT_PERIOD, timeout: HEARTBEAT_TIMEOUT },
+        // Unset: Flux's own five minutes. A lead on a busy node may be silent for long, and one that is gone is noticed by
+        // the agent.
+        heartbeat: scene.spec.flux.heartbeat_timeout.clone().map(|timeout| Heartbeat { timeout }),
         modules: scheduler::chosen(scene)?
             .map(|kind| Modules { alternatives: Alternatives { sched: scheduler::module(kind) } }),
         qmanager: scene.spec.flux.queue_policy.clone().map(|queue_policy| Qmanager { queue_policy }),
     };
-    let failed =
-        |error: toml::ser::Error| PlanError::Render { file: "broker.toml", source: RenderError(error.to_string()) };
-    toml::to_string(&config).map_err(failed)
+    let failed = |why: String| PlanError::Render { file: "broker.toml", source: RenderError(why) };
+    let parts = &scene.spec.flux.configs;
+    if parts.is_empty() {
+        return toml::to_string(&config).map_err(|error| failed(error.to_string()));
+    }
+    let mut table = toml::Table::try_from(&config).map_err(|error| failed(error.to_string()))?;
+    let hosts = scene.spec.own_hosts();
+    let over = broker_config::merged(parts, hosts.as_deref()).map_err(|wrong| match wrong.first() {
+        Some(wrong) => failed(wrong.to_string()),
+        None => failed("a part of it is wrong".into()),
+    })?;
+    broker_config::merge(&mut table, over).map_err(failed)?;
+    toml::to_string(&table).map_err(|error| failed(error.to_string()))
 }
 
 /// The lead says what there is; the others only need `[bootstrap]`. Flux drains a node that has fewer cores than R
@@ -262,6 +270,25 @@ mod tests {
         assert_eq!(at(&toml_of(more, Facts::default()), "resource/noverify").unwrap().as_bool(), Some(true));
         let fewer = "name='mc'\nsize=2\n[runner]\ncores=2";
         assert!(at(&toml_of(fewer, Facts::default()), "resource/noverify").is_none());
+    }
+
+    #[test]
+    fn a_silent_lead_is_waited_for_as_long_as_flux_does_unless_the_user_says_otherwise() {
+        assert!(at(&toml_of("name='mc'\nsize=2", Facts::default()), "heartbeat").is_none());
+        let table = toml_of("name='mc'\nsize=2\n[flux]\nheartbeat_timeout='60s'", Facts::default());
+        assert_eq!(at(&table, "heartbeat/timeout").unwrap().as_str(), Some("60s"));
+    }
+
+    #[test]
+    fn a_users_parts_are_merged_over_the_agents_tables() {
+        let parts = "name='mc'\nsize=2\n[flux.configs]\na='[queues.debug]\n[access]\nallow-guest-user=false'\nb='[resource]\nexclude=\"0\"'";
+        let table = toml_of(parts, Facts::default());
+        assert!(at(&table, "queues/debug").is_some());
+        assert_eq!(at(&table, "access/allow-guest-user").unwrap().as_bool(), Some(false));
+        assert_eq!(at(&table, "access/allow-root-owner").unwrap().as_bool(), Some(true));
+        assert_eq!(at(&table, "resource/exclude").unwrap().as_str(), Some("0"));
+        assert_eq!(at(&table, "resource/path").unwrap().as_str(), Some("/mnt/flux/config/etc/flux/system/R"));
+        assert!(AgentSpec::from_toml("name='mc'\n[flux.configs]\na='bootstrap.default_port = 1'").is_err());
     }
 
     #[test]

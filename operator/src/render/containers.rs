@@ -53,6 +53,7 @@ fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Con
     if view == ViewFrom::ImageVolume {
         command.extend(["--link-view".to_owned(), VIEW_IMAGE_MOUNT.to_owned()]);
     }
+    command.extend(log_format(cluster));
     Container {
         name: AGENT.into(),
         image: Some(options.agent_image.clone()),
@@ -73,6 +74,11 @@ fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Con
     }
 }
 
+/// Init containers have no spec to read it from.
+fn log_format(cluster: &ValidMiniCluster) -> Option<String> {
+    (!cluster.log_format.is_text()).then(|| "--log-format=json".to_owned())
+}
+
 /// What becomes the mount path, as the init containers see it.
 fn laid_out() -> String {
     format!("{MOUNT_STAGE}/{MOUNT_FOLDER}")
@@ -86,6 +92,7 @@ fn bring(cluster: &ValidMiniCluster, options: &Options, from: ViewFrom) -> Resul
         ViewFrom::OwnImage => command.push("--link".into()),
         _ => command.extend(["--software".to_owned(), format!("{SOFTWARE_STAGE}/{SOFTWARE_FOLDER}")]),
     }
+    command.extend(log_format(cluster));
     Ok(Container {
         name: view.name.clone(),
         image: Some(super::view::image(cluster, options).to_owned()),

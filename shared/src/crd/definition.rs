@@ -209,11 +209,12 @@ fn bound(schema: &mut Value, name: &str) {
             map.entry("maxItems").or_insert(json!(if matches!(name, "containers" | "services") { 24 } else { 256 }));
         }
         Some("object") if map.contains_key("additionalProperties") => {
-            map.entry("maxProperties").or_insert(json!(if matches!(name, "volumes" | "existingVolumes") {
-                64
-            } else {
-                256
-            }));
+            let most = match name {
+                "volumes" | "existingVolumes" => 64,
+                "configs" => 32,
+                _ => 256,
+            };
+            map.entry("maxProperties").or_insert(json!(most));
         }
         _ => {}
     }
@@ -234,7 +235,7 @@ fn longest(name: &str) -> usize {
     match name {
         "command" | "script" | "init" | "pre" | "post" | "preCommand" | "brokerPre" | "preBroker" | "workerPre"
         | "preWorker" | "servicePre" | "brokerConfig" => 1_000_000,
-        "environment" | "hostlist" | "message" => 65_536,
+        "environment" | "hostlist" | "message" | "configs" => 65_536,
         "annotations" | "csiDriverAttributes" | "curveCert" => 16_384,
         _ => 4096,
     }

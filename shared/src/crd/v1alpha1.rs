@@ -213,6 +213,10 @@ block! {
         /// The whole broker.toml, taken as it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub broker_config: Option<String>,
+        /// Parts of broker.toml, by name: TOML whose tables are merged over those of the agent's, such as queues, policy, exec
+        /// and ingest. In the order of their names.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub configs: BTreeMap<String, String>,
         /// The curve certificate (as flux keygen writes it), to share one between clusters. Default: made once, at random.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub curve_cert: Option<String>,
@@ -222,6 +226,19 @@ block! {
         /// Longest time of one attempt to connect to the parent broker, such as 5s; empty: the option is not given.
         #[serde(default = "connect_timeout")]
         pub connect_timeout: String,
+        /// How long a follower's broker lives on without a heartbeat of the lead's, such as 60s; 0: for ever. Default: Flux's
+        /// own, 5m. A pod that is gone is noticed sooner, by its connections.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub heartbeat_timeout: Option<String>,
+        /// A follower gives up when its parent broker has not answered for so many seconds at the start. Default: never.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub parent_deadline_seconds: Option<i64>,
+        /// A follower takes the lead for ended when its name has been gone from the DNS for so many seconds. Default: 30.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub lead_gone_seconds: Option<i64>,
+        /// A follower gives up on a lead that was there and has not answered for so many seconds. Default: never.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub lead_silent_seconds: Option<i64>,
         /// Other clusters of the same Flux instance.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub bursting: Option<Bursting>,

@@ -1,5 +1,7 @@
 //! Options of Flux, the other clusters of its instance, and the container that brings it.
 
+use std::collections::BTreeMap;
+
 use super::{
     FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, drop_empty, given, object_name, resources,
     security_context,
@@ -7,7 +9,7 @@ use super::{
 use crate::agent_spec::{RemoteLead, SchedulerKind, one_line};
 use crate::crd::v1alpha2::{self, Bursting, Container, Flux, LeadBroker, MiniClusterSpec};
 use crate::curve::Certificate;
-use crate::{fsd, hostlist, names, words};
+use crate::{broker_config, fsd, hostlist, names, words};
 
 /// The level where none is given.
 pub(super) const DEFAULT_LOG_LEVEL: u8 = 6;
@@ -34,6 +36,10 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
         "" => None,
         text => report.take("spec.flux.connectTimeout", fsd::seconds(text)).map(|_| text.to_owned()),
     };
+    let heartbeat_timeout = given(&flux.heartbeat_timeout);
+    if let Some(timeout) = &heartbeat_timeout {
+        report.take("spec.flux.heartbeatTimeout", check_heartbeat(timeout));
+    }
     if let Some(topology) = &flux.topology {
         report.take("spec.flux.topology", check_topology(topology));
     }
@@ -72,6 +78,17 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     let log_level = log_level(spec, &flux, report);
     let (scheduler, queue_policy) = scheduler(&flux, report);
     let (hostlist, lead) = hosts(&flux, name, sizes, report);
+    let mut seconds = |field: &str, seconds: Option<i64>| {
+        let seconds = seconds?;
+        let positive = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
+        report.take(format!("spec.flux.{field}"), positive.ok_or_else(|| "must be 1 or more; leave it out for the default".to_owned()))
+    };
+    let parent_deadline = seconds("parentDeadlineSeconds", flux.parent_deadline_seconds);
+    let lead_gone = seconds("leadGoneSeconds", flux.lead_gone_seconds);
+    let lead_silent = seconds("leadSilentSeconds", flux.lead_silent_seconds);
+    let own = || hostlist.clone().unwrap_or_else(|| hostlist::range(name, 0, sizes.max_size - 1));
+    let own_hosts = if lead.is_some() { None } else { hostlist::expand(&own()).ok() };
+    let configs = configs(&flux, own_hosts.as_deref(), report);
     FluxOptions {
         complete_workers: flux.complete_workers,
         topology: flux.topology,
@@ -83,15 +100,42 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
         queue_policy,
         minimal_service: flux.minimal_service,
         broker_config: flux.broker_config.filter(|config| !config.trim().is_empty()),
+        configs,
         curve_cert,
         curve_cert_secret: flux.curve_cert_secret,
         connect_timeout,
+        heartbeat_timeout,
+        parent_deadline,
+        lead_gone,
+        lead_silent,
         disable_socket: flux.disable_socket,
         wait_socket: !flux.no_wait_socket,
         munge_secret: flux.munge_secret,
         environment: flux.environment,
         hostlist,
         lead,
+    }
+}
+
+/// The parts of broker.toml that say something.
+fn configs(flux: &Flux, hosts: Option<&[String]>, report: &mut Report) -> BTreeMap<String, String> {
+    let parts: BTreeMap<String, String> =
+        flux.configs.iter().filter(|(_, text)| !text.trim().is_empty()).map(|(name, text)| (name.clone(), text.clone())).collect();
+    if !parts.is_empty() && flux.broker_config.iter().any(|config| !config.trim().is_empty()) {
+        report.problem("spec.flux.configs", "does not go with brokerConfig, which is the whole file: add them there");
+    }
+    if let Err(wrong) = broker_config::merged(&parts, hosts) {
+        wrong.into_iter().for_each(|wrong| report.problem(format!("spec.flux.configs[{}]", wrong.part), wrong.why));
+    }
+    parts
+}
+
+/// A broker hears of the lead every two seconds.
+fn check_heartbeat(text: &str) -> Result<(), String> {
+    match fsd::seconds(text)? {
+        0.0 => Ok(()),
+        seconds if seconds > 2.0 => Ok(()),
+        _ => Err("must be longer than the 2s between two heartbeats, or 0 for never".into()),
     }
 }
 

@@ -34,6 +34,7 @@ pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &
 /// Options of submissions where nothing is submitted, of the view without one, and beside a broker.toml of the user's own.
 fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Report) {
     const SUBMITTED: &str = "is for what the operator submits, and here it submits nothing";
+    const NOT_WRITTEN: &str = "is not written: brokerConfig is taken as it is";
     const DISABLED: &str = "has no effect with disable: no container brings Flux";
     let (usual, usual_view) = (Flux::default(), FluxContainer::default());
     let flux = spec.flux.as_ref().unwrap_or(&usual);
@@ -55,7 +56,8 @@ fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Rep
         (view.disable && view.pull_always, "spec.flux.container.pullAlways", DISABLED),
         (view.disable && is_given(&view.image_pull_secret), "spec.flux.container.imagePullSecret", DISABLED),
         (view.disable && view.security_context.is_some(), "spec.flux.container.securityContext", DISABLED),
-        (has_config && has_policy, "spec.flux.scheduler.queuePolicy", "is not written: brokerConfig is taken as it is"),
+        (has_config && has_policy, "spec.flux.scheduler.queuePolicy", NOT_WRITTEN),
+        (has_config && is_given(&flux.heartbeat_timeout), "spec.flux.heartbeatTimeout", NOT_WRITTEN),
     ] {
         if is_so {
             report.notice(field, why);

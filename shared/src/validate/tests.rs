@@ -43,7 +43,7 @@ fn what_is_left_out_has_the_documented_default() {
     assert_eq!((cluster.headless_name.as_str(), cluster.disable_affinity), ("flux-service", false));
     assert_eq!((cluster.deadline_seconds, cluster.backoff_limit, cluster.suspend), (None, 100, None));
     assert!(!cluster.cleanup && cluster.ttl_seconds_after_finished.is_none());
-    assert_eq!(cluster.logging, Logging { quiet: false, strict: true, timed: false, debug: false, zeromq: false });
+    assert_eq!(cluster.logging, Logging::default());
     assert_eq!(cluster.flux.connect_timeout.as_deref(), Some("5s"));
     assert_eq!((cluster.flux.log_level, cluster.flux.submit_command.join(" ").as_str()), (6, "flux submit"));
     assert_eq!((cluster.view.enabled, cluster.view.mount_path.as_str(), cluster.view.image), (true, "/mnt/flux", None));

@@ -49,6 +49,10 @@ fn full(program: Program) -> AgentSpec {
         flux: Flux {
             log_level: 6,
             connect_timeout: Some("5s".into()),
+            heartbeat_timeout: Some("60s".into()),
+            parent_deadline: Some(600),
+            lead_gone: Some(20),
+            lead_silent: Some(30),
             topology: Some("kary:2".into()),
             submit_command: vec!["flux".into(), "submit".into()],
             option_flags: vec!["-ompi=none".into()],
@@ -57,10 +61,11 @@ fn full(program: Program) -> AgentSpec {
             scheduler: Some(SchedulerKind::Fluxion),
             queue_policy: Some("easy".into()),
             broker_config: None,
+            configs: BTreeMap::from([("queues".into(), "a = 1".into())]),
             disable_socket: false,
             environment: BTreeMap::from([("COLOUR".into(), "green".into())]),
         },
-        logging: Logging { quiet: false, strict: true, timed: true, debug: false, zeromq: false },
+        logging: Logging { quiet: false, strict: true, timed: true, debug: false, zeromq: false, format: LogFormat::Text },
         runner: Runner {
             interactive: false,
             prefix: words::split("nice -n 5 $LEVEL").unwrap().words,
@@ -156,6 +161,7 @@ fn changed(leaf: &str, value: &Value) -> Value {
         Value::String(_) if leaf.ends_with("/hostlist") => json!("mc-[0-4],other,10.0.0.9"),
         Value::String(_) if leaf.ends_with("/scheduler") => json!("simple"),
         Value::String(_) if leaf.ends_with("/broker_config") => json!("[a]\nb = 2\n"),
+        Value::String(_) if leaf.starts_with("/flux/configs/") => json!("a = 2"),
         Value::String(text) => json!(format!("{text}9")),
         other => panic!("{leaf}: {other}"),
     }
@@ -193,7 +199,8 @@ fn what_is_left_out_by_default_changes_a_plan_when_it_is_set() {
     let plain = full(Program::Submit { words: command });
     let before = outcome(&plain);
     type Change = (&'static str, fn(&mut AgentSpec));
-    let set: [Change; 9] = [
+    let set: [Change; 10] = [
+        ("logging.format", |spec| spec.logging.format = LogFormat::Json),
         ("restart_policy", |spec| spec.restart_policy = RestartPolicy::OnFailure),
         ("flux.complete_workers", |spec| spec.flux.complete_workers = true),
         ("flux.disable_socket", |spec| spec.flux.disable_socket = true),

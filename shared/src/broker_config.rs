@@ -1,0 +1,161 @@
+//! Parts of broker.toml that a user adds: each a TOML text with a name. In the order of their names their tables are merged
+//! over those that the agent writes, key by key; a list takes the place of a list.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use toml::{Table, Value};
+
+use crate::agent_spec::one_line;
+use crate::hostlist;
+
+/// What the agent writes itself, or says in an option that counts for more: its keys, and what to do instead.
+const OWN: [(&[&str], &str); 5] = [
+    (&["bootstrap"], "brokers find each other by it: flux.bursting and network say what can differ"),
+    (&["resource", "path"], "R is the agent's: set `cores`, or list all hosts in resource.config"),
+    (&["tbon", "topo"], "set flux.topology"),
+    (&["tbon", "connect_timeout"], "set flux.connectTimeout"),
+    (&["modules", "alternatives", "sched"], "set flux.scheduler"),
+];
+
+/// What the agent writes as tables.
+const TABLES: [&[&str]; 6] =
+    [&["access"], &["resource"], &["heartbeat"], &["modules"], &["modules", "alternatives"], &["sched-fluxion-qmanager"]];
+
+/// What is wrong with the part of this name.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Wrong {
+    pub part: String,
+    /// Names table and key, and what to do.
+    pub why: String,
+}
+
+impl std::fmt::Display for Wrong {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(formatter, "{}: {}", self.part, self.why)
+    }
+}
+
+/// All parts, merged; or all that is wrong. `hosts` are those of the instance, where R is written for them.
+pub fn merged(parts: &BTreeMap<String, String>, hosts: Option<&[String]>) -> Result<Table, Vec<Wrong>> {
+    let (mut all, mut wrong) = (Table::new(), Vec::new());
+    for (part, text) in parts {
+        let mut refuse = |why: String| wrong.push(Wrong { part: part.clone(), why });
+        let table: Table = match toml::from_str(text) {
+            Ok(table) => table,
+            Err(error) => {
+                refuse(format!("is not TOML: {}", one_line(text, &error)));
+                continue;
+            }
+        };
+        for (keys, instead) in OWN.iter().filter(|(keys, _)| find(&table, keys).is_some()) {
+            refuse(format!("`{}` cannot be set here: {instead}", keys.join(".")));
+        }
+        for keys in TABLES.iter().filter(|keys| find(&table, keys).is_some_and(|value| !value.is_table())) {
+            refuse(format!("`{}` must be a table", keys.join(".")));
+        }
+        if let Some(why) = hosts.and_then(|hosts| wrong_hosts(&table, hosts)) {
+            refuse(why);
+        }
+        if let Err(why) = merge(&mut all, table) {
+            refuse(why);
+        }
+    }
+    if wrong.is_empty() { Ok(all) } else { Err(wrong) }
+}
+
+/// Merges `over` into `base`. An error: the key that is a table in one of them only.
+pub fn merge(base: &mut Table, over: Table) -> Result<(), String> {
+    merge_at("", base, over)
+}
+
+fn merge_at(path: &str, base: &mut Table, over: Table) -> Result<(), String> {
+    for (key, value) in over {
+        let path = if path.is_empty() { key.clone() } else { format!("{path}.{key}") };
+        match (base.get_mut(&key), value) {
+            (Some(Value::Table(base)), Value::Table(over)) => merge_at(&path, base, over)?,
+            (Some(Value::Table(_)), _) => return Err(format!("`{path}` must be a table")),
+            (Some(_), Value::Table(_)) => return Err(format!("`{path}` must not be a table")),
+            (_, value) => drop(base.insert(key, value)),
+        }
+    }
+    Ok(())
+}
+
+fn find<'a>(table: &'a Table, keys: &[&str]) -> Option<&'a Value> {
+    let (first, rest) = keys.split_first()?;
+    let value = table.get(*first)?;
+    if rest.is_empty() { Some(value) } else { find(value.as_table()?, rest) }
+}
+
+/// R as `resource.config` has it is for exactly the hosts of the instance, or Flux does not start.
+fn wrong_hosts(table: &Table, hosts: &[String]) -> Option<String> {
+    let config = find(table, &["resource", "config"])?;
+    let field = "`resource.config`";
+    let Some(entries) = config.as_array() else { return Some(format!("{field} must be a list of tables")) };
+    let mut named = BTreeSet::new();
+    for entry in entries {
+        let Some(list) = entry.get("hosts").and_then(Value::as_str) else {
+            return Some(format!("{field}: every entry needs hosts, a hostlist"));
+        };
+        match hostlist::expand(list) {
+            Ok(hosts) => named.extend(hosts),
+            Err(why) => return Some(format!("{field}: hosts `{list}` is no hostlist: {why}")),
+        }
+    }
+    let own: BTreeSet<&String> = hosts.iter().collect();
+    if let Some(other) = named.iter().find(|host| !own.contains(host)) {
+        return Some(format!("{field} names the host {other}, which is none of this instance's"));
+    }
+    let missing = hosts.iter().find(|host| !named.contains(*host))?;
+    Some(format!("{field} lacks the host {missing}: Flux starts only if it names all {} of them", own.len()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parts(texts: &[&str]) -> BTreeMap<String, String> {
+        texts.iter().enumerate().map(|(number, text)| (format!("part-{number}"), (*text).to_owned())).collect()
+    }
+
+    fn why(text: &str) -> String {
+        let hosts = ["mc-0".to_owned(), "mc-1".to_owned()];
+        let wrong = merged(&parts(&[text]), Some(&hosts)).unwrap_err();
+        assert_eq!(wrong.len(), 1, "{wrong:?}");
+        wrong[0].to_string()
+    }
+
+    #[test]
+    fn parts_are_merged_key_by_key_and_later_names_win() {
+        let all = merged(&parts(&["[a]\nx = 1\ny = [1]\n[a.b]\nz = 1", "[a]\nx = 2\ny = [2]\n[c]\n", ""]), None).unwrap();
+        assert_eq!(all, toml::from_str::<Table>("[a]\nx = 2\ny = [2]\nb = { z = 1 }\n[c]\n").unwrap());
+    }
+
+    #[test]
+    fn what_the_agent_needs_is_refused_by_its_name_with_what_to_do() {
+        assert!(why("[bootstrap]\nenable_ipv6 = true").starts_with("part-0: `bootstrap` cannot be set here: "));
+        assert!(why("resource.path = '/R'").contains("`resource.path`"));
+        assert!(why("tbon.topo = 'kary:2'").contains("flux.topology"));
+        assert!(why("[modules.alternatives]\nsched = 'x'").contains("flux.scheduler"));
+        assert_eq!(why("resource = 1"), "part-0: `resource` must be a table");
+        assert!(why("[a]\nb = = 1").contains("is not TOML: line 2, column 5"));
+        let wrong = merged(&parts(&["a = 1", "[a]\n", "[b"]), None).unwrap_err();
+        let parts: Vec<&str> = wrong.iter().map(|wrong| wrong.part.as_str()).collect();
+        assert_eq!(parts, ["part-1", "part-2"], "all are told: {wrong:?}");
+        assert_eq!(wrong[0].why, "`a` must not be a table");
+    }
+
+    #[test]
+    fn resources_of_ones_own_name_all_hosts_and_no_other() {
+        let config = |hosts: &str| format!("[[resource.config]]\nhosts = '{hosts}'\ncores = '0-3'\n");
+        let hosts = ["mc-0".to_owned(), "mc-1".to_owned()];
+        let two = config("mc-0") + &config("mc-1") + &config("mc-[0-1]");
+        assert!(merged(&parts(&[&two]), Some(&hosts)).is_ok());
+        assert!(merged(&parts(&["[resource]\nexclude = '0'"]), Some(&hosts)).is_ok());
+        assert!(why(&config("mc-0")).contains("lacks the host mc-1"));
+        assert!(why(&config("mc-[0-2]")).contains("the host mc-2, which is none"));
+        assert!(why(&config("mc-[0")).contains("is no hostlist"));
+        assert!(why("[[resource.config]]\ncores = '0'").contains("every entry needs hosts"));
+        assert!(why("resource.config = 3").contains("must be a list"));
+    }
+}
