@@ -308,12 +308,7 @@ impl Cli {
 }
 
 /// The init container of the agent's own image.
-fn put_in(
-    binary: Option<PathBuf>,
-    to: Option<PathBuf>,
-    link_view: Option<PathBuf>,
-    log: Log,
-) -> Result<(), Failure> {
+fn put_in(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBuf>, log: Log) -> Result<(), Failure> {
     // All in one volume: the view's container, or the entrypoint, lays it out.
     let in_one = binary.is_none();
     let mount = if in_one { Some(to.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into())) } else { to };

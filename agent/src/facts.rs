@@ -13,6 +13,7 @@ mod cpu;
 mod devices;
 mod host;
 mod network;
+mod python;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -72,6 +73,8 @@ pub struct Facts {
     pub oom_score: i32,
     /// NVIDIA and AMD devices in the container.
     pub gpus: u32,
+    /// Flux's own Python finds its compiled files, and they are those of its sources.
+    pub python_compiled: bool,
     /// The Flux view.
     pub view: ViewFacts,
     /// Where `flux` is on the PATH (of use where the view is disabled).
@@ -111,6 +114,7 @@ impl Default for Facts {
             cpuset: None,
             oom_score: 0,
             gpus: 0,
+            python_compiled: true,
             view: ViewFacts::default(),
             flux_on_path: Some("/usr/bin/flux".into()),
             shell: Some("/bin/bash".into()),
@@ -162,6 +166,7 @@ impl Facts {
             cpuset: cpu::cpuset(&host),
             oom_score: cpu::oom_score(&host),
             gpus: devices::gpus(&host),
+            python_compiled: python::is_compiled(&host, &installation(spec, flux_on_path.as_deref())),
             view: ViewFacts::read(&host, &pod.view()),
             flux_on_path,
             shell: shell(&host, environment.get("PATH").map_or(DEFAULT_PATH, String::as_str)),
@@ -203,6 +208,15 @@ impl Facts {
     pub fn is_writable(&self, path: &str) -> bool {
         self.writable.contains(path)
     }
+}
+
+/// Below which folder Flux is.
+fn installation(spec: &AgentSpec, flux_on_path: Option<&str>) -> String {
+    if spec.view.enabled {
+        return spec.paths().view();
+    }
+    let found = flux_on_path.and_then(|flux| flux.strip_suffix("/bin/flux")).map(str::to_owned);
+    spec.view.install_root.clone().or(found).unwrap_or_else(|| "/usr".into())
 }
 
 /// What the downward API says of this index; taken out, for it is nobody else's business.

@@ -24,6 +24,7 @@ mod lead;
 mod munge;
 mod options;
 mod program;
+mod python;
 mod resources;
 mod restful;
 mod runner;
@@ -116,11 +117,11 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
         cluster: spec.name.clone(),
         index: scene.index(),
         rank: (!matches!(role, Role::Sidecar(_))).then_some(scene.rank),
+        waits: if role == Role::Follower { Waits::of(&spec.flux) } else { Waits::default() },
         binding: matches!(container, ContainerRole::Runner).then(|| scene.binding.clone()),
         role,
         hostname: scene.hostname.clone(),
         log: Log { quiet: logging.quiet, timed: logging.timed && !logging.quiet, format: logging.format },
-        waits: if role == Role::Follower { Waits::of(&spec.flux) } else { Waits::default() },
         notices: scene.notices(),
         steps,
     })
@@ -241,6 +242,9 @@ pub struct Launch {
     /// Whom it runs as; none: the agent's own user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_as: Option<RunAs>,
+    /// What this program alone is told.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub environment: Vec<EnvChange>,
     pub stdout: Stdout,
     /// The file that the program inside notes its own end in.
     #[serde(skip_serializing_if = "Option::is_none")]

@@ -44,6 +44,9 @@ pub struct ProgramArgs {
     /// It only waits for jobs: they are told to stop, and it ends with them
     #[arg(long)]
     jobs: bool,
+    /// A variable that it is not told
+    #[arg(long, value_name = "NAME")]
+    without: Option<OsString>,
     #[arg(last = true, required = true, value_name = "CMD")]
     command: Vec<OsString>,
 }
@@ -55,6 +58,9 @@ pub fn program(args: &ProgramArgs) -> Result<u8, Failure> {
     let socket = uri.strip_prefix("local://");
     crate::runtime::block_on(Box::pin(async {
         let mut inside = Inside::new()?;
+        if let Some(name) = &args.without {
+            inside.session.environment.remove(name);
+        }
         note(&args.result, STARTED);
         let jobs = socket.filter(|_| args.jobs);
         let within = Duration::try_from_secs_f64(args.within).unwrap_or(Duration::ZERO);

@@ -18,8 +18,14 @@ const OWN: [(&[&str], &str); 5] = [
 ];
 
 /// What the agent writes as tables.
-const TABLES: [&[&str]; 6] =
-    [&["access"], &["resource"], &["heartbeat"], &["modules"], &["modules", "alternatives"], &["sched-fluxion-qmanager"]];
+const TABLES: [&[&str]; 6] = [
+    &["access"],
+    &["resource"],
+    &["heartbeat"],
+    &["modules"],
+    &["modules", "alternatives"],
+    &["sched-fluxion-qmanager"],
+];
 
 /// What is wrong with the part of this name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -127,7 +133,8 @@ mod tests {
 
     #[test]
     fn parts_are_merged_key_by_key_and_later_names_win() {
-        let all = merged(&parts(&["[a]\nx = 1\ny = [1]\n[a.b]\nz = 1", "[a]\nx = 2\ny = [2]\n[c]\n", ""]), None).unwrap();
+        let all =
+            merged(&parts(&["[a]\nx = 1\ny = [1]\n[a.b]\nz = 1", "[a]\nx = 2\ny = [2]\n[c]\n", ""]), None).unwrap();
         assert_eq!(all, toml::from_str::<Table>("[a]\nx = 2\ny = [2]\nb = { z = 1 }\n[c]\n").unwrap());
     }
 

@@ -162,6 +162,16 @@ impl PodPaths {
         self.at("config/etc/flux/system/R")
     }
 
+    /// What Python has compiled, in a folder for each user.
+    pub fn python_caches(&self) -> String {
+        self.at("config/python")
+    }
+
+    /// That of the user `uid`.
+    pub fn python_cache(&self, uid: u32) -> String {
+        self.at(&format!("config/python/{uid}"))
+    }
+
     /// Where the job shell looks for defaults of ours.
     pub fn shell_rc_dir(&self) -> String {
         self.at("config/etc/flux/shell")

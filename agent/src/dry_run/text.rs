@@ -216,6 +216,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         Step::WaitSocket { path } => first(&format!("wait until the broker answers on {}", quote(path))),
         Step::Launch(launch) => {
             first(&format!("start {}", launch_notes(launch)));
+            launch.environment.iter().for_each(|change| line_of(out, 2, &format!("with {}", variable(change))));
             words(out, launch);
         }
         Step::PrepareArchive { dump, leftovers, owner } => {

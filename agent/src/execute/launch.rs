@@ -220,7 +220,8 @@ impl Executor<'_> {
         if let Some(signal) = self.supervisor.stop_wanted() {
             return Ok(Err(if is_follower { REPLACE } else { of_signal(signal) }));
         }
-        let session = self.session.of_flux(launch.run_as.as_ref());
+        let mut session = self.session.of_flux(launch.run_as.as_ref());
+        launch.environment.iter().for_each(|change| session.apply(change));
         let argv: Vec<OsString> = launch.argv.iter().map(|word| session.resolve(word)).collect();
         if let Some(record) = self.record.as_ref().filter(|_| launch.at_end == AtEnd::Exit) {
             record.start()?;

@@ -76,6 +76,19 @@ impl Host {
         Some(String::from_utf8_lossy(&bytes).into_owned())
     }
 
+    /// When a file was last changed, in seconds, and how large it is.
+    pub fn time_and_size(&self, path: &str) -> Option<(i64, u64)> {
+        std::fs::metadata(self.real(path)?).ok().map(|data| (data.mtime(), data.size()))
+    }
+
+    /// The first bytes of a file that has so many.
+    pub fn head(&self, path: &str) -> Option<[u8; 16]> {
+        use std::io::Read;
+        let mut head = [0; 16];
+        std::fs::File::open(self.real(path)?).ok()?.read_exact(&mut head).ok()?;
+        Some(head)
+    }
+
     /// The names in a directory, sorted; empty if it can't be read.
     pub fn names(&self, path: &str) -> Vec<String> {
         let Some(entries) = self.real(path).and_then(|path| std::fs::read_dir(path).ok()) else { return Vec::new() };

@@ -170,7 +170,9 @@ pub fn report<'a>(seen: &'a Seen<'a>) -> Report<'a> {
     if !unasked.is_empty() {
         lines.push(("spare", spare(unasked.len())));
     }
-    lines.push(("binding", seen.instance.binding.line()));
+    if seen.state.is_ok() {
+        lines.push(("binding", seen.instance.binding.line()));
+    }
     let host = |rank: u32| seen.instance.hosts.get(rank as usize).map_or("", String::as_str);
     lines.extend(seen.torpid.iter().map(|rank| ("silent", format!("{} (rank {rank}): {TORPID}", host(*rank)))));
     lines.extend(members(&seen.drained).map(|(ranks, why)| ("drained", drained(seen.instance, ranks, why))));

@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use super::{Content, EnvChange, Mode, Planned, Scene, Step};
+use super::{Content, EnvChange, Mode, Planned, Scene, Step, python};
 use crate::facts::Facts;
 
 /// The variable that names the folders of such files.
@@ -30,9 +30,7 @@ impl Binding {
                 (false, format!("{cores} cores are declared and there are {}, which tasks share", facts.cores))
             }
             (_, Some(cpus)) if is_own(cpus, facts) => (true, format!("its cpuset of {} is its own", counted(cpus))),
-            (_, Some(cpus)) => {
-                (false, format!("its cpuset of {} is that of other pods, too; {WHOLE}", counted(cpus)))
-            }
+            (_, Some(cpus)) => (false, format!("its cpuset of {} is that of other pods, too; {WHOLE}", counted(cpus))),
             (_, None) => (false, format!("all pods of the node compute on its CPUs; {WHOLE}")),
         };
         Binding { on, why }
@@ -63,7 +61,7 @@ fn is_own(cpus: u32, facts: &Facts) -> bool {
 pub fn steps(scene: &Scene) -> [Planned; 2] {
     let (paths, owner) = (&scene.paths, scene.own());
     let folder = Step::Directory { path: paths.shell_rc_dir(), mode: Mode(0o755), owner };
-    let content = Content::Text(defaults(&scene.binding));
+    let content = Content::Text(defaults(&scene.binding) + &python::kept_from_tasks(scene).unwrap_or_default());
     let file = Step::File { path: paths.shell_rc(), mode: Mode(0o644), owner, content };
     [Planned::with(&["uid"], folder), Planned::with(&FACTS, file)]
 }
@@ -96,7 +94,8 @@ mod tests {
 
     #[test]
     fn tasks_are_bound_only_where_the_cores_are_the_pods_own() {
-        let pinned = |oom_score, cpu_quota| Facts { cpuset: Some(2), cores: 2, oom_score, cpu_quota, ..Facts::default() };
+        let pinned =
+            |oom_score, cpu_quota| Facts { cpuset: Some(2), cores: 2, oom_score, cpu_quota, ..Facts::default() };
         assert!(!of(None, Facts::default()).on, "all CPUs of the machine");
         assert!(!of(None, Facts { cpu_quota: Some(4.0), oom_score: -997, ..Facts::default() }).on, "a limit alone");
         assert!(of(None, pinned(-997, Some(2.0))).on, "the static CPU manager's, with a quota");

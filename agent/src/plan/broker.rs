@@ -281,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_users_parts_are_merged_over_the_agents_tables() {
-        let parts = "name='mc'\nsize=2\n[flux.configs]\na='[queues.debug]\n[access]\nallow-guest-user=false'\nb='[resource]\nexclude=\"0\"'";
+        let parts = "name='mc'\nsize=2\n[flux.configs]\na=\"\"\"[queues.debug]\n[access]\nallow-guest-user=false\"\"\"\nb=\"\"\"resource.exclude='0'\"\"\"";
         let table = toml_of(parts, Facts::default());
         assert!(at(&table, "queues/debug").is_some());
         assert_eq!(at(&table, "access/allow-guest-user").unwrap().as_bool(), Some(false));

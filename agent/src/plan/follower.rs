@@ -3,7 +3,9 @@
 use flux_shared::agent_spec::RestartPolicy;
 use flux_shared::words::Word;
 
-use super::{AtEnd, Launch, PlanError, Planned, Scene, Stdout, Step, hosts, options, runner, snippets, topology, user};
+use super::{
+    AtEnd, Launch, PlanError, Planned, Scene, Stdout, Step, hosts, options, python, runner, snippets, topology, user,
+};
 
 /// How often a follower's broker is started again before the pod gives up.
 pub const RESTART_LIMIT: u32 = 10;
@@ -57,6 +59,7 @@ fn launch(scene: &Scene) -> Result<Planned, PlanError> {
         label: "fluxstart",
         argv: argv.chain(options).collect(),
         run_as,
+        environment: Vec::from_iter(python::variable(scene)),
         stdout: Stdout::Inherit,
         result: None,
         at_end,

@@ -4,7 +4,9 @@ use flux_shared::agent_spec::{Program, RestartPolicy};
 use flux_shared::words::Word;
 
 use super::program::{self, Initial};
-use super::{AtEnd, Content, Launch, Mode, PlanError, Planned, Scene, Step, archive, options, runner, snippets, user};
+use super::{
+    AtEnd, Content, Launch, Mode, PlanError, Planned, Scene, Step, archive, options, python, runner, snippets, user,
+};
 
 pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     if scene.facts.earlier_pods > 0 {
@@ -67,7 +69,8 @@ fn launch(scene: &Scene, Initial { words, stdout }: Initial) -> Result<Planned, 
     }
     let run_as = user::run_as(scene);
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
-    let launch = Launch { label: "fluxstart", argv, run_as, stdout, result, at_end };
+    let environment = Vec::from_iter(python::variable(scene));
+    let launch = Launch { label: "fluxstart", argv, run_as, environment, stdout, result, at_end };
     Ok(Planned::with(&facts, Step::Launch(launch)))
 }
 
@@ -99,6 +102,7 @@ fn wrapper(scene: &Scene) -> Vec<String> {
         Program::Launcher { .. } | Program::Persistent | Program::Diagnostics => false,
     };
     words.extend(waits_for_jobs.then(|| "--jobs".into()));
+    words.extend(python::kept_from_program(scene));
     words.push("--".into());
     words
 }

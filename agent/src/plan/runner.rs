@@ -1,8 +1,8 @@
 //! What lead and followers have in common: everything before the broker.
 
 use super::{
-    PlanError, Planned, Scene, Step, accounts, binding, broker, curve, environment, helpers, munge, program, resources, restful,
-    snippets, user,
+    PlanError, Planned, Scene, Step, accounts, binding, broker, curve, environment, helpers, munge, program, python,
+    resources, restful, snippets, user,
 };
 
 /// User and home, `init`, environment, files, `preCommand`, `pre`.
@@ -18,6 +18,7 @@ pub fn prepare(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     steps.push(broker::hostlist(scene));
     steps.push(broker::config(scene)?);
     steps.extend(binding::steps(scene));
+    steps.extend(python::steps(scene));
     steps.extend(curve::step(scene));
     // A broker.toml of the user's own is the same on all pods, and a broker whose file of resources is missing fails.
     if scene.is_lead() || scene.spec.flux.broker_config.is_some() {

@@ -36,6 +36,7 @@ fn command(scene: &Scene, name: &str, sidecar: &Sidecar, has_script: bool) -> Re
         label: super::COMMAND,
         argv: vec![Word::Literal(script_path(scene, name))],
         run_as: None,
+        environment: Vec::new(),
         stdout: Stdout::Inherit,
         result: None,
         at_end: AtEnd::Exit,

@@ -1,10 +1,13 @@
-//! Jobs: a child process a task, on this node and on those of the followers.
+//! Jobs: a child process a task, on this node and on those of the followers. As by Flux's job shell, tasks here are bound to so
+//! many cores as there are tasks, unless `-o cpu-affinity=off` or a file of defaults says otherwise.
 
 use std::io::{IsTerminal, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
 
+use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{SigSet, Signal};
+use nix::unistd::Pid;
 
 use super::{broker, remote};
 
@@ -17,13 +20,14 @@ struct Request<'a> {
     tasks: usize,
     watch: bool,
     output: Option<&'a str>,
+    affinity: Option<&'a str>,
     environment: Vec<(&'a str, &'a str)>,
     command: &'a [&'a str],
 }
 
 fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
     let (mut nodes, mut tasks, mut watch, mut at) = (1, None, false, 0);
-    let (mut output, mut environment) = (None, Vec::new());
+    let (mut output, mut affinity, mut environment) = (None, None, Vec::new());
     while let Some(word) = words.get(at).filter(|word| word.starts_with('-')) {
         if let Some(count) = word.strip_prefix("-n").and_then(|count| count.parse().ok()) {
             tasks = Some(count);
@@ -32,6 +36,9 @@ fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
         output = word.strip_prefix("--output=").or(output);
         environment.extend(word.strip_prefix("--env=").and_then(|set| set.split_once('=')));
         if WITH_VALUE.contains(word) {
+            if *word == "-o" {
+                affinity = words.get(at + 1).and_then(|option| option.strip_prefix("cpu-affinity=")).or(affinity);
+            }
             let value = words.get(at + 1).and_then(|value| value.parse().ok());
             match *word {
                 "-N" => nodes = value.unwrap_or(1),
@@ -43,7 +50,33 @@ fn parse<'a>(words: &'a [&'a str]) -> Request<'a> {
         at += 1;
     }
     let command = words.get(at..).unwrap_or_default();
-    Request { nodes, tasks: tasks.unwrap_or(nodes), watch, output, environment, command }
+    Request { nodes, tasks: tasks.unwrap_or(nodes), watch, output, affinity, environment, command }
+}
+
+/// What the first file of defaults sets that sets it: those of the folders of FLUX_SHELL_RC_PATH, in their order.
+fn default_affinity() -> Option<String> {
+    let folders = std::env::var("FLUX_SHELL_RC_PATH").unwrap_or_default();
+    let files = folders.split(':').filter_map(|folder| std::fs::read_dir(folder).ok()).flatten().flatten();
+    let mut texts = files.filter_map(|file| std::fs::read_to_string(file.path()).ok());
+    texts.find_map(|text| {
+        let value = text.lines().find_map(|line| line.trim().strip_prefix("shell.options[\"cpu-affinity\"] = "))?;
+        Some(value.trim_matches('"').to_owned())
+    })
+}
+
+/// The CPUs of the tasks; none: they are not bound.
+fn cpus(request: &Request) -> Option<CpuSet> {
+    let asked = request.affinity.map(str::to_owned).or_else(default_affinity);
+    if asked.as_deref() == Some("off") {
+        return None;
+    }
+    let all = sched_getaffinity(Pid::from_raw(0)).ok()?;
+    let mut own = CpuSet::new();
+    let some = (0..CpuSet::count()).filter(|cpu| all.is_set(*cpu).unwrap_or(false)).take(request.tasks);
+    some.for_each(|cpu| {
+        let _ = own.set(cpu);
+    });
+    Some(own)
 }
 
 fn code(status: ExitStatus) -> u8 {
@@ -67,7 +100,7 @@ fn places(request: &Request) -> Vec<u32> {
 }
 
 /// One child a task; the highest code.
-#[allow(unsafe_code, reason = "sigprocmask may be called between fork and exec")]
+#[allow(unsafe_code, reason = "these system calls may be made between fork and exec")]
 pub fn submit(words: &[&str], prompt: bool) -> u8 {
     let request = parse(words);
     let Some((name, arguments)) = request.command.split_first() else {
@@ -84,6 +117,7 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
     let _ = term.thread_block();
     let live = request.output.is_none() && (prompt || std::io::stdout().is_terminal());
     let live_errors = prompt || std::io::stderr().is_terminal();
+    let cpus = cpus(&request);
     let (mut children, mut others) = (Vec::new(), Vec::new());
     for (task, node) in places(&request).into_iter().enumerate() {
         let mut environment = vec![
@@ -101,9 +135,14 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
         command.args(arguments).envs(environment);
         command.stdout(if live { Stdio::inherit() } else { Stdio::piped() });
         command.stderr(if live_errors { Stdio::inherit() } else { Stdio::piped() });
-        let unblock = move || Ok(term.thread_unblock()?);
-        // SAFETY: the closure makes one system call and allocates nothing.
-        unsafe { command.pre_exec(unblock) };
+        let prepare = move || {
+            if let Some(cpus) = &cpus {
+                sched_setaffinity(Pid::from_raw(0), cpus)?;
+            }
+            Ok(term.thread_unblock()?)
+        };
+        // SAFETY: the closure makes two system calls and allocates nothing.
+        unsafe { command.pre_exec(prepare) };
         match command.spawn() {
             Ok(child) => children.push(child),
             Err(error) => {

@@ -81,7 +81,10 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     let mut seconds = |field: &str, seconds: Option<i64>| {
         let seconds = seconds?;
         let positive = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
-        report.take(format!("spec.flux.{field}"), positive.ok_or_else(|| "must be 1 or more; leave it out for the default".to_owned()))
+        report.take(
+            format!("spec.flux.{field}"),
+            positive.ok_or_else(|| "must be 1 or more; leave it out for the default".to_owned()),
+        )
     };
     let parent_deadline = seconds("parentDeadlineSeconds", flux.parent_deadline_seconds);
     let lead_gone = seconds("leadGoneSeconds", flux.lead_gone_seconds);
@@ -119,8 +122,12 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
 
 /// The parts of broker.toml that say something.
 fn configs(flux: &Flux, hosts: Option<&[String]>, report: &mut Report) -> BTreeMap<String, String> {
-    let parts: BTreeMap<String, String> =
-        flux.configs.iter().filter(|(_, text)| !text.trim().is_empty()).map(|(name, text)| (name.clone(), text.clone())).collect();
+    let parts: BTreeMap<String, String> = flux
+        .configs
+        .iter()
+        .filter(|(_, text)| !text.trim().is_empty())
+        .map(|(name, text)| (name.clone(), text.clone()))
+        .collect();
     if !parts.is_empty() && flux.broker_config.iter().any(|config| !config.trim().is_empty()) {
         report.problem("spec.flux.configs", "does not go with brokerConfig, which is the whole file: add them there");
     }

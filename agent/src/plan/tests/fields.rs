@@ -65,7 +65,14 @@ fn full(program: Program) -> AgentSpec {
             disable_socket: false,
             environment: BTreeMap::from([("COLOUR".into(), "green".into())]),
         },
-        logging: Logging { quiet: false, strict: true, timed: true, debug: false, zeromq: false, format: LogFormat::Text },
+        logging: Logging {
+            quiet: false,
+            strict: true,
+            timed: true,
+            debug: false,
+            zeromq: false,
+            format: LogFormat::Text,
+        },
         runner: Runner {
             interactive: false,
             prefix: words::split("nice -n 5 $LEVEL").unwrap().words,

@@ -1,0 +1,133 @@
+//! A place for what Flux's own Python compiles, where it would compile anew for every command: its files came without
+//! compiled ones, or with those of another time stamp, and it may not write beside them.
+//!
+//! Compiled files are programs: who can write them decides what their readers run. So each user has a folder of its own, which
+//! nobody else may look into, and only what Flux starts is told of it: not the snippets, which may be root's, nor jobs, whose own
+//! Python has its own compiled files (the job shell's defaults take the variable away, but for an instance in the instance).
+
+use flux_shared::agent_spec::Program;
+
+use super::{EnvChange, Mode, Planned, Scene, Step, restful, set};
+
+const VARIABLE: &str = "PYTHONPYCACHEPREFIX";
+/// With it Python writes none.
+const WRITES_NONE: &str = "PYTHONDONTWRITEBYTECODE";
+
+/// The folder of who runs Flux, if it is of use.
+pub fn folder(scene: &Scene) -> Option<String> {
+    let environment = &scene.facts.environment;
+    let is_users = [VARIABLE, WRITES_NONE]
+        .iter()
+        .any(|name| environment.contains_key(*name) || scene.spec.flux.environment.contains_key(*name));
+    let of_use = !scene.facts.python_compiled && !is_users;
+    of_use.then(|| scene.paths.python_cache(scene.identity.owner.uid))
+}
+
+/// The folder, in one that is the agent's own.
+pub fn steps(scene: &Scene) -> Vec<Planned> {
+    let Some(path) = folder(scene) else { return Vec::new() };
+    let above = Step::Directory { path: scene.paths.python_caches(), mode: Mode(0o755), owner: scene.own() };
+    let own = Step::Directory { path, mode: Mode(0o700), owner: scene.identity.owner };
+    [above, own].map(|step| Planned::with(&["python_compiled", "uid"], step)).into()
+}
+
+/// What the brokers, and Flux's commands in them, are told.
+pub fn variable(scene: &Scene) -> Option<EnvChange> {
+    folder(scene).map(|folder| set(VARIABLE, &folder))
+}
+
+/// What the lead's program is not told: that of a user's own has its own compiled files.
+pub fn kept_from_program(scene: &Scene) -> Option<String> {
+    let is_own = match scene.spec.runner.program {
+        Program::Launcher { .. } => true,
+        Program::Script { launch, .. } => launch,
+        Program::Persistent => restful::wanted(scene).is_some(),
+        Program::Submit { .. } | Program::Batch { .. } | Program::BatchRaw { .. } | Program::Diagnostics => false,
+    };
+    folder(scene).filter(|_| is_own).map(|_| format!("--without={VARIABLE}"))
+}
+
+/// Lua for the job shell: tasks are not told, unless they are brokers.
+pub fn kept_from_tasks(scene: &Scene) -> Option<String> {
+    let folder = folder(scene)?;
+    Some(format!(
+        "-- Where Flux's own Python keeps what it has compiled is no business of tasks.\n\
+         if shell.getenv (\"{VARIABLE}\") == \"{folder}\" then\n    \
+         local command = shell.info.jobspec.tasks[1].command\n    \
+         if command[2] ~= \"broker\" then shell.unsetenv (\"{VARIABLE}\") end\nend\n"
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Facts;
+    use crate::plan::{ContainerRole, Content, plan};
+    use flux_shared::agent_spec::AgentSpec;
+    use flux_shared::words::Word;
+
+    const UNCOMPILED: fn() -> Facts = || Facts { python_compiled: false, ..Facts::default() };
+    const JOB: &str = "name='mc'\n[runner.program]\nmode='submit'\nwords=['a']\n";
+
+    fn planned(text: &str, facts: &Facts) -> Vec<Step> {
+        let spec = AgentSpec::from_toml(text).unwrap();
+        let plan = plan(&spec, facts, &ContainerRole::Runner).unwrap();
+        plan.steps.into_iter().map(|planned| planned.step).collect()
+    }
+
+    fn launch_of(steps: &[Step]) -> &crate::plan::Launch {
+        let found = steps.iter().find_map(|step| if let Step::Launch(launch) = step { Some(launch) } else { None });
+        found.unwrap()
+    }
+
+    fn is_kept(argv: &[Word]) -> bool {
+        argv.iter().any(|word| matches!(word, Word::Literal(word) if word.starts_with("--without=")))
+    }
+
+    #[test]
+    fn each_user_has_a_folder_of_its_own_and_only_what_flux_starts_is_told_of_it() {
+        let user = JOB.to_owned() + "[runner.user]\nname='flux'\nuid=1000\n";
+        let steps = planned(&user, &UNCOMPILED());
+        let folders: Vec<_> = steps
+            .iter()
+            .filter_map(|step| match step {
+                Step::Directory { path, mode, owner } if path.contains("/python") => {
+                    Some((path.as_str(), mode.0, owner.uid))
+                }
+                _ => None,
+            })
+            .collect();
+        let want = [("/mnt/flux/config/python", 0o755, 0), ("/mnt/flux/config/python/1000", 0o700, 1000)];
+        assert_eq!(folders, want);
+        assert_eq!(launch_of(&steps).environment, [set(VARIABLE, "/mnt/flux/config/python/1000")]);
+        let others = steps.iter().filter(|step| !matches!(step, Step::Launch(_)));
+        for step in others {
+            let is_told = format!("{step:?}").contains(VARIABLE);
+            assert_eq!(
+                is_told,
+                matches!(step, Step::File { content: Content::Text(_), path, .. } if path.ends_with(".lua")),
+                "{step:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn it_is_not_made_where_it_is_of_no_use_or_the_users_business() {
+        assert!(launch_of(&planned(JOB, &Facts::default())).environment.is_empty());
+        for name in [VARIABLE, WRITES_NONE] {
+            let mut facts = UNCOMPILED();
+            facts.environment.insert(name.into(), "1".into());
+            assert!(launch_of(&planned(JOB, &facts)).environment.is_empty(), "{name}");
+            let own = format!("{JOB}[flux.environment]\n{name}='1'\n");
+            assert!(launch_of(&planned(&own, &UNCOMPILED())).environment.is_empty(), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_program_of_the_users_own_is_not_told() {
+        let kept = |text: &str| is_kept(&launch_of(&planned(text, &UNCOMPILED())).argv);
+        assert!(!kept(JOB));
+        assert!(kept("name='mc'\n[runner.program]\nmode='launcher'\nwords=['a']\n"));
+        assert!(!is_kept(&launch_of(&planned(&JOB.replace("submit", "launcher"), &Facts::default())).argv));
+    }
+}
