@@ -2,20 +2,20 @@
 
 use std::fs;
 use std::io::Read;
-use std::net::{Ipv4Addr, TcpListener, TcpStream};
+use std::net::{IpAddr, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
+use crate::dns::LEAD;
 use crate::place::AGENT;
 use crate::report::{Report, setting};
 
 /// How a lead can be missing; the first part of its cluster's name tells our DNS server what to say.
 const WAYS: [&str; 4] = ["nameless", "silent", "refused", "dropped"];
 const MANY: usize = 64;
-/// A cluster whose lead is there, and where that is.
+/// A cluster whose lead is there.
 const JOINED: &str = "joined";
-pub const LEAD: Ipv4Addr = Ipv4Addr::new(127, 0, 0, 2);
 const PORT: u16 = 8050;
 /// A waiting follower is past its first quick attempts.
 const SETTLE: Duration = Duration::from_secs(5);
@@ -53,7 +53,7 @@ pub fn measure(report: &mut Report) {
 
 /// What a follower's agent costs beside a broker that has joined: it looks whether the connection stands.
 fn joined(report: &mut Report, watched: Duration) {
-    let listener = TcpListener::bind((LEAD, PORT)).unwrap();
+    let listener = TcpListener::bind((IpAddr::from(LEAD), PORT)).unwrap();
     std::thread::spawn(move || listener.incoming().collect::<Vec<_>>());
     let follower = Follower::start(JOINED, &crate::spec(JOINED));
     std::thread::sleep(SETTLE);
@@ -71,7 +71,7 @@ pub fn is_joined() -> bool {
 
 /// As long as the lead, which is this bench, is there.
 pub fn stay_joined() {
-    let mut lead = TcpStream::connect((LEAD, PORT)).unwrap();
+    let mut lead = TcpStream::connect((IpAddr::from(LEAD), PORT)).unwrap();
     let _ = lead.read(&mut [0]);
 }
 
