@@ -6,6 +6,8 @@ pub struct Certificate {
     name: String,
     public_key: String,
     secret_key: String,
+    /// The text that it was read from, which is kept as it is.
+    text: Option<String>,
 }
 
 impl std::fmt::Debug for Certificate {
@@ -21,11 +23,19 @@ impl std::fmt::Debug for Certificate {
 impl Certificate {
     /// A certificate of a key pair of 32 bytes each.
     pub fn from_keys(name: &str, public: &[u8; 32], secret: &[u8; 32]) -> Certificate {
-        Certificate { name: name.to_owned(), public_key: z85::encode(public), secret_key: z85::encode(secret) }
+        Certificate {
+            name: name.to_owned(),
+            public_key: z85::encode(public),
+            secret_key: z85::encode(secret),
+            text: None,
+        }
     }
 
     /// The text of the file. Secret.
     pub fn to_text(&self) -> String {
+        if let Some(text) = &self.text {
+            return text.clone();
+        }
         format!(
             "#   ZeroMQ CURVE **Secret** Certificate\nmetadata\n    name = \"{}\"\n    keygen.hostname = \"{}\"\ncurve\n    public-key = \"{}\"\n    secret-key = \"{}\"\n",
             self.name, self.name, self.public_key, self.secret_key
@@ -74,6 +84,7 @@ impl Certificate {
             name: name.ok_or("metadata has no name, which a broker with children needs")?,
             public_key: key(public, "public-key")?,
             secret_key: key(secret, "secret-key")?,
+            text: Some(text.to_owned()),
         })
     }
 }
@@ -85,7 +96,11 @@ mod tests {
     #[test]
     fn a_certificate_survives_its_text() {
         let certificate = Certificate::from_keys("mc-0", &[7; 32], &[9; 32]);
-        assert_eq!(Certificate::parse(&certificate.to_text()).unwrap(), certificate);
+        let text = certificate.to_text();
+        let other = text.replace("metadata", "# of another cluster\nmetadata\n    time = \"1\"");
+        for text in [text, other] {
+            assert_eq!(Certificate::parse(&text).unwrap().to_text(), text, "byte for byte");
+        }
     }
 
     #[test]

@@ -3,6 +3,9 @@
 use super::Scene;
 use super::topology::DEFAULT_FANOUT;
 
+/// The level that shows everything.
+const DEBUG: u8 = 7;
+
 /// `-S` attributes for any rank. `interactive`: no initial program at all.
 pub fn broker(scene: &Scene, interactive: bool) -> Vec<String> {
     let (spec, paths) = (scene.spec, &scene.paths);
@@ -31,7 +34,13 @@ pub fn broker(scene: &Scene, interactive: bool) -> Vec<String> {
     if spec.logging.zeromq {
         options.push(attribute("tbon.zmqdebug", 1));
     }
-    options.push(attribute("log-stderr-level", if spec.logging.quiet { 0 } else { flux.log_level }));
+    let level = match (spec.logging.quiet, spec.logging.zeromq) {
+        (true, _) => 0,
+        // ZeroMQ's lines are of the lowest level.
+        (false, true) => DEBUG,
+        (false, false) => flux.log_level,
+    };
+    options.push(attribute("log-stderr-level", level));
     options.push("-Slog-stderr-mode=local".into());
     options
 }
@@ -44,4 +53,22 @@ fn attribute(name: &str, value: impl std::fmt::Display) -> String {
 fn quorum(scene: &Scene) -> Option<u32> {
     let spec = scene.spec;
     spec.quorum.or_else(|| (scene.hosts.size() != spec.size && spec.network.lead.is_none()).then_some(spec.size))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::facts::Facts;
+    use flux_shared::agent_spec::AgentSpec;
+
+    #[test]
+    fn zeromq_alone_shows_its_lines_unless_quiet() {
+        let level = |logging: &str| {
+            let spec = AgentSpec::from_toml(&format!("name='mc'\n[flux]\nlog_level=3\n[logging]\n{logging}")).unwrap();
+            let options = broker(&Scene::new(&spec, &Facts::default()).unwrap(), false);
+            options.iter().find_map(|option| option.strip_prefix("-Slog-stderr-level=")).unwrap().to_owned()
+        };
+        assert_eq!((level("").as_str(), level("zeromq=true").as_str()), ("3", "7"));
+        assert_eq!(level("zeromq=true\nquiet=true"), "0");
+    }
 }

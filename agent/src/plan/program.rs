@@ -1,7 +1,7 @@
 //! The lead's initial program: what `flux start` runs once the instance is up, and the files that it needs.
 
 use flux_shared::agent_spec::Program;
-use flux_shared::words::Word;
+use flux_shared::words::{self, Word};
 
 use super::{Content, Mode, PlanError, Planned, Scene, Stdout, Step, accounts, batch, restful};
 
@@ -122,6 +122,9 @@ fn is_debug(scene: &Scene) -> bool {
     logging.debug && !logging.quiet
 }
 
+/// The variable of an image that names flags for what is submitted.
+const OPTION_FLAGS: &str = "FLUX_OPTION_FLAGS";
+
 /// Size and tasks, and the user's flags.
 fn flags(scene: &Scene) -> Vec<String> {
     let spec = scene.spec;
@@ -134,6 +137,10 @@ fn flags(scene: &Scene) -> Vec<String> {
         (count, false) if count >= spec.size => flags.extend(nodes(spec.size).into_iter().chain(tasks)),
         _ => flags.extend(tasks),
     }
+    // The image's own come first, so that the spec's count.
+    let own = scene.facts.environment.get(OPTION_FLAGS).map(String::as_str).unwrap_or_default();
+    let by_blanks = || own.split_whitespace().map(str::to_owned).collect();
+    flags.extend(words::split_literal(own).unwrap_or_else(|_| by_blanks()));
     flags.extend(spec.flux.option_flags.iter().cloned());
     flags
 }
@@ -170,6 +177,19 @@ mod tests {
         assert_eq!(flags_of("size=4\ntasks=2"), "-n 2");
         assert_eq!(flags_of("size=4"), "-n 1");
         assert_eq!(flags_of("size=1"), "-N 1 -n 1");
+    }
+
+    #[test]
+    fn flags_of_the_image_come_before_those_of_the_spec() {
+        let spec = AgentSpec::from_toml("name='mc'\n[flux]\noption_flags=['-o', 'b=2']").unwrap();
+        let flags_with = |own: &str| {
+            let mut facts = Facts::default();
+            facts.environment.insert(OPTION_FLAGS.into(), own.into());
+            flags(&Scene::new(&spec, &facts).unwrap()).join("|")
+        };
+        assert_eq!(flags_with("-ompi=openmpi@5 --env='A=1 2'"), "-N|1|-n|1|-ompi=openmpi@5|--env=A=1 2|-o|b=2");
+        assert_eq!(flags_with("-o it's"), "-N|1|-n|1|-o|it's|-o|b=2", "no quoting at all");
+        assert_eq!(flags_with(""), "-N|1|-n|1|-o|b=2");
     }
 
     #[test]
