@@ -123,6 +123,7 @@ fn as_flux_runs_what_follows_as_fluxs_user_in_fluxs_environment() {
             $asFlux sh -c 'echo $(id -u) $HOME $USER $X $OWN $(umask) ${FLUX_URI-none}; exit 3' || echo $?
             $asFlux flux version --verbose -x
             $asFlux no-such-program || echo $?
+            $asFlux id -G
         """
         broker_pre = """asFlux='env A=1'; $asFlux sh -c 'id -u; echo $A'; unset asFlux"""
         post = 'echo ${asFlux-unset}'
@@ -135,13 +136,17 @@ fn as_flux_runs_what_follows_as_fluxs_user_in_fluxs_environment() {
         let spec = format!(
             "name = 'mc'\n[logging]\nstrict = {strict}\n[runner.user]\nname = 'flux'\nuid = 1002\n\
              [flux.environment]\nOWN = 'mine'\n[runner.program]\nmode = 'submit'\n\
-             words = ['sh', '-c', 'echo ${{asFlux-not exported}}']\n[runner.snippets]{snippets}"
+             words = ['sh', '-c', 'echo ${{asFlux-not exported}}; id -G']\n[runner.snippets]{snippets}"
         );
         image.file(flux_shared::paths::SPEC_FILE, 0o444, &spec);
-        let ended = image::run(&[Container::new(&image, "mc-0", &[AGENT, "run"])]).remove(0);
+        // Groups of the image's for both users, and one of the pod's.
+        image.file("/etc/group", 0o644, "root:x:0:\ndisk:x:6:root\nproject:x:2000:ada,flux\n");
+        let mut container = Container::new(&image, "mc-0", &[AGENT, "run"]);
+        container.groups = vec![6, 5000];
+        let ended = image::run(&[container]).remove(0);
         assert_eq!(ended.code, 0, "{shell} {strict}: {ended:?}");
-        let want =
-            "1002 /home/flux flux exported mine 0027 none\n3\ncommands:\t\tstand-in\n127\n0\n1\nnot exported\nunset\n";
+        let want = "1002 /home/flux flux exported mine 0027 none\n3\ncommands:\t\tstand-in\n127\n\
+            1002 2000 5000\n0\n1\nnot exported\n1002 2000 5000\nunset\n";
         assert_eq!(ended.stdout, want, "{shell} {strict}: {}", ended.stderr);
         let asked = image.record().into_iter().find(|call| call["argv"][1] == "version").unwrap();
         assert_eq!(asked["argv"].as_array().unwrap()[1..], ["version", "--verbose", "-x"]);
