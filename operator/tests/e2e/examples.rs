@@ -188,7 +188,7 @@ fn apply(bed: &Bed, file: &str) -> String {
     documents[0]["metadata"]["name"].as_str().unwrap().to_owned()
 }
 
-fn kubectl(bed: &Bed, arguments: &[&str], input: &str) -> String {
+pub fn kubectl(bed: &Bed, arguments: &[&str], input: &str) -> String {
     let mut command = Command::new("kubectl");
     command.args(["--namespace", &bed.namespace]).args(arguments);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();

@@ -6,6 +6,7 @@
 
 mod bed;
 mod examples;
+mod hostile;
 mod restarts;
 mod v1alpha1;
 

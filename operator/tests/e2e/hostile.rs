@@ -1,0 +1,70 @@
+//! A job that wants to be root in its pod, in volumes as they are on a real node: it changes every file that it may, and waits
+//! until root enters the pod, the container starts again and the last snippet runs.
+
+use kube::ResourceExt;
+use serde_json::json;
+
+use crate::bed::test;
+use crate::examples::kubectl;
+
+/// What root would run leaves a word in a volume that outlives the container.
+const ATTACK: &str = r#"
+cat >/scratch/tell <<'end'
+#!/bin/sh
+[ "$(id -u)" != 0 ] || echo root >>/scratch/rooted
+end
+chmod 755 /scratch/tell
+cp /scratch/tell ~/.profile; cp /scratch/tell ~/.bashrc; cp /scratch/tell ~/.bash_profile
+for file in $(find /mnt/flux /opt/software /etc/flux-agent /home /run /var -type f -o -type l) \
+    '/mnt/flux/flux-agent (deleted)' '/etc/flux-agent/bin/flux-agent (deleted)'; do
+    case $file in */run/flux/* | */scripts/*) continue ;; esac
+    cp /scratch/tell "$file" || { rm -f "$file" && cp /scratch/tell "$file"; }
+    chmod 755 "$file"
+done 2>/dev/null
+for folder in /etc/flux-agent/bin /mnt/flux/config/etc /mnt/flux/config /mnt/flux/view /mnt/flux; do
+    mv "$folder" "$folder.old" && mkdir -p "$folder" && cp /scratch/tell "$folder/flux-agent"
+    ln -s /etc "$folder/agent"
+done 2>/dev/null
+"#;
+
+#[test]
+fn a_job_does_not_become_root_by_what_root_runs_in_its_pod() {
+    test("hostile", async |bed| {
+        let wait = "while [ ! -e /scratch/go ]; do sleep 0.2; done";
+        let job = format!(
+            "[ ! -e /scratch/attempt ] || exit 0\necho >/scratch/attempt\n{ATTACK}echo attacked\n{wait}\nexit 1\n"
+        );
+        let last =
+            ". /mnt/flux/flux-view.sh; sh -lc :; /mnt/flux/flux-agent status || :; [ ! -e /scratch/rooted ] || exit 9";
+        let object = json!({
+            "apiVersion": "flux-framework.org/v1alpha2",
+            "kind": "MiniCluster",
+            "metadata": { "name": "hostile" },
+            "spec": {
+                "size": 1,
+                "pod": { "restartPolicy": "OnFailure" },
+                "containers": [{
+                    "image": std::env::var("E2E_APP_IMAGE").expect("E2E_APP_IMAGE must name an image with a shell"),
+                    "fluxUser": { "name": "flux", "uid": 1002 },
+                    "commands": { "script": job, "post": last },
+                    "volumes": { "scratch": { "path": "/scratch", "emptyDir": true } },
+                }],
+            },
+        });
+        kubectl(&bed, &["apply", "-f", "-"], &object.to_string());
+        let lead = bed
+            .until("the job has done what it could", async || {
+                let name = bed.lead("hostile").await?.name_any();
+                let log = bed.api::<k8s_openapi::api::core::v1::Pod>().logs(&name, &Default::default()).await.ok()?;
+                log.contains("attacked\n").then_some(name)
+            })
+            .await;
+        let enter = |command: &[&str]| kubectl(&bed, &[&["exec", &lead, "--"], command].concat(), "");
+        assert_eq!(enter(&["/mnt/flux/flux-agent", "connect", "--", "id", "-u"]).trim(), "1002");
+        enter(&["/mnt/flux/flux-agent", "status"]);
+        enter(&["sh", "-c", ". /mnt/flux/flux-view.sh; sh -lc :; /mnt/flux/flux-agent preflight || :"]);
+        assert_eq!(enter(&["sh", "-c", "cat /scratch/rooted 2>/dev/null || :; touch /scratch/go"]), "");
+        let status = bed.when_finished("hostile").await;
+        assert_eq!(status["exitCode"], 0, "9: root ran what the job had written; {status:#}");
+    });
+}
