@@ -144,7 +144,8 @@ fn read(words: &[&str]) -> Result<Broker, String> {
         rank: u32::try_from(rank).map_err(|error| error.to_string())?,
         hosts,
         port: u16::try_from(port).map_err(|error| error.to_string())?,
-        bind: Some(bind).filter(|bind| bind != "*"),
+        // A name is that of an interface, as a user's own configuration may have it: here all are bound to.
+        bind: Some(bind).filter(|bind| bind.parse::<std::net::IpAddr>().is_ok()),
         ipv6,
         connect: connect.unwrap_or_else(|| text_of("default_connect")),
         quorum,

@@ -1,9 +1,10 @@
 //! Jobs: a child process a task, on this node and on those of the followers. As by Flux's job shell, tasks here are bound to so
 //! many cores as there are tasks, unless `-o cpu-affinity=off` or a file of defaults says otherwise.
 
-use std::io::{IsTerminal, Write};
+use std::io::{IsTerminal, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Command, ExitStatus, Stdio};
+use std::thread::JoinHandle;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
 use nix::sys::signal::{SigSet, Signal};
@@ -133,8 +134,8 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
         }
         let mut command = Command::new(name);
         command.args(arguments).envs(environment);
-        command.stdout(if live { Stdio::inherit() } else { Stdio::piped() });
-        command.stderr(if live_errors { Stdio::inherit() } else { Stdio::piped() });
+        // As in Flux, a task has no terminal.
+        command.stdout(Stdio::piped()).stderr(Stdio::piped());
         let prepare = move || {
             if let Some(cpus) = &cpus {
                 sched_setaffinity(Pid::from_raw(0), cpus)?;
@@ -144,7 +145,10 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
         // SAFETY: the closure makes two system calls and allocates nothing.
         unsafe { command.pre_exec(prepare) };
         match command.spawn() {
-            Ok(child) => children.push(child),
+            Ok(mut child) => {
+                let output = collect(child.stdout.take(), live, std::io::stdout());
+                children.push((output, collect(child.stderr.take(), live_errors, std::io::stderr()), child));
+            }
             Err(error) => {
                 eprintln!("flux-shell: ERROR: {name}: {error}");
                 return if error.kind() == std::io::ErrorKind::NotFound { 127 } else { 126 };
@@ -157,12 +161,11 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
         stops.into_iter().flatten().for_each(|mut stop| drop(stop.write_all(b"stop")));
     });
     let (mut highest, mut held_back, mut errors) = (0, Vec::new(), Vec::new());
-    for child in children {
-        // Both at once, and what is inherited is empty.
-        let Ok(output) = child.wait_with_output() else { return 1 };
-        held_back.extend(output.stdout);
-        errors.extend(output.stderr);
-        highest = highest.max(code(output.status));
+    for (output, faults, mut child) in children {
+        held_back.extend(output.join().expect("no thread panics"));
+        errors.extend(faults.join().expect("no thread panics"));
+        let Ok(status) = child.wait() else { return 1 };
+        highest = highest.max(code(status));
     }
     for other in others {
         let ended = other.join().expect("no thread panics");
@@ -176,6 +179,25 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
         None => std::io::stdout().write_all(&held_back),
     };
     highest
+}
+
+/// What a task prints: shown as it comes, or held back.
+fn collect(
+    from: Option<impl Read + Send + 'static>,
+    live: bool,
+    mut to: impl Write + Send + 'static,
+) -> JoinHandle<Vec<u8>> {
+    std::thread::spawn(move || {
+        let (mut held_back, mut buffer) = (Vec::new(), [0; 4096]);
+        let mut from = from.expect("it is piped");
+        while let Some(count) = from.read(&mut buffer).ok().filter(|count| *count > 0) {
+            match live {
+                true => drop(to.write_all(&buffer[..count]).and_then(|()| to.flush())),
+                false => held_back.extend(&buffer[..count]),
+            }
+        }
+        held_back
+    })
 }
 
 /// Runs the script at once and puts its code into the job's id.

@@ -90,8 +90,7 @@ const WITH_FLUX: &[Expected] = &[
     ("wrap/minicluster", 0, &[]),
 ];
 
-/// Their consoles show what only Flux prints: ids, its queues, labels of tasks, its own place on the PATH. The stand-in's
-/// tasks have the terminal that the agent gives the job, where `ls` makes columns.
+/// Their consoles show what only Flux prints: ids, its queues, labels of tasks, its own place on the PATH.
 const ONLY_FLUX_PRINTS: &[&str] = &[
     "batch/minicluster",
     "broker-config/minicluster",
@@ -99,7 +98,6 @@ const ONLY_FLUX_PRINTS: &[&str] = &[
     "pod-settings/minicluster",
     "submit-command-and-flags/minicluster",
     "view-custom/minicluster",
-    "volumes/config-map-and-secret",
 ];
 
 fn is_stand_in() -> bool {
