@@ -268,6 +268,24 @@ fn a_lead_that_is_killed_takes_its_followers_brokers_along_within_seconds() {
     assert!(ended.stderr.contains("refuses the connection"), "{}", ended.stderr);
 }
 
+/// As on a node that is too busy. Flux's own patience is five minutes; the stand-in hears no heartbeats.
+#[test]
+fn a_lead_that_is_silent_for_a_while_is_not_given_up() {
+    let silence = if real_flux().is_some() { 14 } else { 1 };
+    let gate_open = "while [ ! -e /tmp/go ]; do sleep 0.05; done";
+    let images = images(&("tasks = 2\n".to_owned() + &submit(&format!("echo up; {gate_open}; echo done"))), 2);
+    let pods = start(&images, &Network::new(), &[]);
+    pods[0].says("up\n");
+    let broker = eventually("the lead's broker", || pods[0].children().first().copied());
+    send(broker, 19);
+    std::thread::sleep(Duration::from_secs(silence));
+    send(broker, 18);
+    images.iter().for_each(|image| fs::write(gate(image, "go"), "").unwrap());
+    let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
+    assert_eq!((ended[0].code, ended[1].code), (0, 0), "{}{}", ended[0].stderr, ended[1].stderr);
+    assert_eq!(ended[0].stdout.matches("done").count(), 2, "{}", ended[0].stdout);
+}
+
 #[test]
 fn a_lead_that_comes_back_is_joined_again() {
     let images =
