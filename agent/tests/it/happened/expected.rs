@@ -179,7 +179,7 @@ impl Expected {
                 let path = text(step, "record");
                 self.folders(parent(parent(path)));
                 self.put(parent(path), 0o700, self.us, What::Folder);
-                self.put(path, 0o644, self.us, What::File(b"started\nended 0\n".to_vec()));
+                self.put(path, 0o644, self.us, What::File(b"started 1\nended 0\n".to_vec()));
             }
             other => panic!("unknown step {other}"),
         }
