@@ -221,9 +221,9 @@ struct Entrypoint {
     /// The pod's terminationGracePeriodSeconds: what is left shortly before its end is killed [default: not known]
     #[arg(long, value_name = "SECONDS")]
     grace_period: Option<u64>,
-    /// How often the whole MiniCluster may still start anew; in place of a lead that was lost nothing else starts
-    #[arg(long, value_name = "N", default_value_t = 0)]
-    restarts_left: u32,
+    /// How often the program may still start again [default: with OnFailure as often as the container does, else never]
+    #[arg(long, value_name = "N")]
+    restarts_left: Option<u32>,
     /// A follower takes the lead for ended when its name has been gone for so many seconds [default: as the spec says, else 30]
     #[arg(long, value_name = "SECONDS")]
     lead_gone: Option<u64>,

@@ -44,7 +44,7 @@ pub struct Facts {
     /// How many pods of this index there were before this one: failed, or taken away.
     pub earlier_pods: u32,
     /// How often the whole MiniCluster may still start anew, as the operator says (`--restarts-left`).
-    pub restarts_left: u32,
+    pub restarts_left: Option<u32>,
     /// The pod's terminationGracePeriodSeconds, if it is known.
     pub grace_period: Option<u64>,
     /// This start's own: 16 hexadecimal digits by chance. It names what another start must not write to.
@@ -95,7 +95,7 @@ impl Default for Facts {
             hostname: String::new(),
             index: None,
             earlier_pods: 0,
-            restarts_left: 0,
+            restarts_left: None,
             grace_period: None,
             attempt: "0".repeat(16),
             uid: 0,
@@ -152,7 +152,7 @@ impl Facts {
         Ok(Facts {
             index: environment.get("JOB_COMPLETION_INDEX").and_then(|index| index.parse().ok()),
             earlier_pods,
-            restarts_left: 0,
+            restarts_left: None,
             grace_period: None,
             attempt: attempt(),
             uid: nix::unistd::geteuid().as_raw(),

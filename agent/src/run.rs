@@ -37,7 +37,7 @@ pub struct Options {
     /// How long to try again what may pass.
     pub patience: Duration,
     /// How often the whole MiniCluster may still start anew.
-    pub restarts_left: u32,
+    pub restarts_left: Option<u32>,
     pub lead_gone: Option<Duration>,
     pub lead_silent: Option<Duration>,
 }

@@ -21,8 +21,10 @@ use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// Least time between two statuses that differ in nothing but numbers.
+/// Least time between two statuses that differ in nothing but numbers. It doubles while one follows the other, so that
+/// thousands of pods that become ready in minutes are told of in some twenty statuses.
 const BETWEEN_NUMBERS: Duration = Duration::from_secs(1);
+const LONGEST_BETWEEN_NUMBERS: Duration = Duration::from_secs(30);
 /// The same while pods are still being made.
 const WHILE_PODS_COME: Duration = Duration::from_secs(30);
 /// The longest that the first status waits for them.
@@ -39,6 +41,21 @@ const TIMES: usize = 16;
 /// What one permit is for.
 const UNIT: usize = 64 << 10;
 
+/// When a status was written last, and how long one with other numbers waits after it.
+#[derive(Debug, Clone, Copy)]
+struct WrittenAt {
+    time: Instant,
+    pause: Duration,
+}
+
+impl WrittenAt {
+    fn now(before: Option<WrittenAt>, now: Instant) -> WrittenAt {
+        let is_series = |before: &WrittenAt| now.saturating_duration_since(before.time) < before.pause * 2;
+        let pause = before.filter(is_series).map_or(BETWEEN_NUMBERS, |before| before.pause * 2);
+        WrittenAt { time: now, pause: pause.min(LONGEST_BETWEEN_NUMBERS) }
+    }
+}
+
 /// What all reconciles share.
 #[derive(Debug)]
 pub struct Context {
@@ -50,8 +67,8 @@ pub struct Context {
     pub precedence: Precedence,
     /// Statuses that were written and have not come back by the watch: version and status, by uid.
     written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
-    /// When a status was written last, by uid.
-    written_at: Mutex<HashMap<String, Instant>>,
+    /// By uid.
+    written_at: Mutex<HashMap<String, WrittenAt>>,
     /// What waits without a word, by the MiniCluster's uid.
     looks: Mutex<HashMap<String, Look>>,
     turns: Mutex<Turns>,
@@ -94,28 +111,30 @@ impl Context {
 
     /// There is a Job now: its first status need not be written before its pods are there.
     pub fn made_job(&self, uid: &str, now: Instant) {
-        self.written_at.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), now);
+        self.note_write(uid, now);
+    }
+
+    fn note_write(&self, uid: &str, now: Instant) {
+        let mut written_at = self.written_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = WrittenAt::now(written_at.get(uid).copied(), now);
+        written_at.insert(uid.to_owned(), written);
     }
 
     /// How long a status that tells nothing new has to wait: pods come one by one, and one write can speak of many. Longer
     /// while there will be more of them soon.
     pub fn wait_to_write(&self, uid: &str, pods_come: bool, is_first: bool, now: Instant) -> Option<Duration> {
+        let written = *self.written_at.lock().unwrap_or_else(PoisonError::into_inner).get(uid)?;
         let least = match (pods_come, is_first) {
             (true, true) => FIRST_STATUS,
             (true, false) => WHILE_PODS_COME,
-            (false, _) => BETWEEN_NUMBERS,
+            (false, _) => written.pause,
         };
-        let mut written_at = self.written_at.lock().unwrap_or_else(PoisonError::into_inner);
-        let wait = written_at.get(uid).map(|last| least.saturating_sub(now.saturating_duration_since(*last)));
-        let wait = wait.filter(|wait| !wait.is_zero());
-        if wait.is_none() {
-            written_at.remove(uid);
-        }
-        wait
+        let wait = least.saturating_sub(now.saturating_duration_since(written.time));
+        (!wait.is_zero()).then_some(wait)
     }
 
     pub fn remember(&self, uid: &str, version: u64, status: &MiniClusterStatus, now: Instant) {
-        self.written_at.lock().unwrap_or_else(PoisonError::into_inner).insert(uid.to_owned(), now);
+        self.note_write(uid, now);
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         written.insert(uid.to_owned(), (version, status.clone()));
     }
@@ -198,6 +217,21 @@ mod tests {
     use super::*;
     use crate::apply::ApplyError;
     use crate::status::Obstacle;
+
+    #[test]
+    fn statuses_that_follow_each_other_come_ever_less_often_until_it_is_quiet() {
+        let start = Instant::now();
+        let mut last = WrittenAt::now(None, start);
+        let mut times = vec![0];
+        while last.time < start + Duration::from_secs(400) {
+            last = WrittenAt::now(Some(last), last.time + last.pause);
+            times.push((last.time - start).as_secs());
+        }
+        assert_eq!(times[..7], [0, 1, 3, 7, 15, 31, 61]);
+        assert!(times.len() < 20, "{times:?}");
+        let later = WrittenAt::now(Some(last), last.time + Duration::from_secs(60));
+        assert_eq!(later.pause, BETWEEN_NUMBERS);
+    }
 
     #[tokio::test]
     async fn each_object_has_its_own_pauses() {

@@ -59,7 +59,7 @@ impl Source {
         let is_up_for_people = self.spec.runner.interactive || self.spec.runner.program == Program::Persistent;
         facts.terminal = is_up_for_people;
         let Some(cluster) = &self.cluster else { return facts };
-        facts.restarts_left = u32::try_from(cluster.backoff_limit).unwrap_or(0);
+        facts.restarts_left = u32::try_from(cluster.backoff_limit).ok();
         let container = &cluster.runner.container;
         let id = |name: &str| {
             let own = container.security_context.as_ref().and_then(|context| context.get(name)?.as_u64());

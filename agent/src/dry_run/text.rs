@@ -228,6 +228,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         Step::Once { record, restarts } => {
             let unless = match restarts {
                 0 => "begun".to_owned(),
+                &u32::MAX => "ended with 0".to_owned(),
                 restarts => format!("ended with 0, or after {restarts} more"),
             };
             first(&format!("end at once if an earlier start of this container has {unless}: {}", quote(record)));

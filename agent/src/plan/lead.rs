@@ -10,7 +10,7 @@ use super::{
 
 pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     if scene.facts.earlier_pods > 0 {
-        let step = Step::LeadLost { restarts_left: scene.facts.restarts_left };
+        let step = Step::LeadLost { restarts_left: scene.facts.restarts_left.unwrap_or(0) };
         return Ok(vec![Planned::with(&["earlier_pods", "restarts_left"], step)]);
     }
     let initial = program::initial(scene);
@@ -32,7 +32,7 @@ fn once(scene: &Scene, initial: &Initial) -> Option<Planned> {
     Some(match scene.spec.restart_policy {
         RestartPolicy::Never => Planned::with(&["uid"], Step::Once { record, restarts: 0 }),
         RestartPolicy::OnFailure => {
-            let restarts = scene.facts.restarts_left;
+            let restarts = scene.facts.restarts_left.unwrap_or(u32::MAX);
             Planned::with(&["uid", "restarts_left"], Step::Once { record, restarts })
         }
     })

@@ -424,7 +424,7 @@ proptest! {
 #[test]
 fn in_place_of_a_lead_that_was_lost_nothing_of_the_users_runs() {
     let spec = spec("size = 2\n[runner]\nprogram = { mode = 'submit', words = ['job'] }\nsnippets = { pre = 'echo' }");
-    let lost = |index, restarts_left| Facts { earlier_pods: 1, restarts_left, ..facts(index) };
+    let lost = |index, restarts_left| Facts { earlier_pods: 1, restarts_left: Some(restarts_left), ..facts(index) };
     assert_eq!(outline(&run(&spec, &lost(0, 0))), ["lead-lost 0"]);
     assert_eq!(outline(&run(&spec, &lost(0, 2))), ["lead-lost 2"]);
     assert_eq!(run(&spec, &lost(1, 0)).steps, run(&spec, &facts(1)).steps, "a follower is replaced as it was");
