@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use flate2::Compression;
 use flate2::read::GzDecoder;
 use flate2::write::GzEncoder;
+use flux_shared::exit::Category;
 use flux_shared::termination::Ender;
 
 use crate::image::{AGENT, Container, Image, run};
@@ -161,6 +162,10 @@ fn a_full_volume_leaves_the_archive_as_it_was_whatever_its_room() {
     }
 }
 
+fn broker_failed() -> i32 {
+    i32::from(Category::BrokerFailed.code())
+}
+
 #[test]
 fn a_failed_restore_never_leads_to_a_dump_over_the_archive() {
     let whole = packed("start\n");
@@ -168,7 +173,7 @@ fn a_failed_restore_never_leads_to_a_dump_over_the_archive() {
         let image = image_of("echo job", "");
         fs::write(image.at(ARCHIVE), bad).unwrap();
         let ended = run(&[lead(&image, "")]).remove(0);
-        assert_eq!((ended.code, ended.stdout.as_str()), (1, ""), "{}", ended.stderr);
+        assert_eq!((ended.code, ended.stdout.as_str()), (broker_failed(), ""), "{}", ended.stderr);
         assert!(not_saved(&image).unwrap().contains("the instance did not come up"), "{}", ended.stderr);
         assert!(fs::read(image.at(ARCHIVE)).unwrap() == bad, "the archive has changed");
         assert_eq!(beside(&image), [] as [PathBuf; 0]);
@@ -186,7 +191,7 @@ fn what_a_killed_run_left_is_never_published() {
     pod.end();
     fs::write(&dump, packed("stale\n")).unwrap();
     fs::write(image.at(ARCHIVE), "no archive").unwrap();
-    assert_eq!(run(&[lead(&image, "")]).remove(0).code, 1);
+    assert_eq!(run(&[lead(&image, "")]).remove(0).code, broker_failed());
     assert_eq!(fs::read(image.at(ARCHIVE)).unwrap(), b"no archive");
     assert_eq!(beside(&image), [] as [PathBuf; 0]);
 }

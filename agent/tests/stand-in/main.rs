@@ -72,10 +72,10 @@ fn listen() -> u8 {
     1
 }
 
-/// The pair of ZeroMQ's own manual, for which a stand-in's brokers have no use.
+/// The client's pair of ZeroMQ's own manual, for which a stand-in's brokers have no use. Tests look for the server's.
 fn keygen(path: &str) -> u8 {
-    let text = "metadata\n    name = \"stand-in\"\ncurve\n    public-key = \"rq:rM>}U?@Lns47E1%kR.o@n%FcmmsL/@{H8]yf7\"\n    \
-                secret-key = \"JTKVSB%%)wK0E.X)V>+}o?pNmC{O&4W4b!Ni{Lh6\"\n";
+    let text = "metadata\n    name = \"stand-in\"\ncurve\n    public-key = \"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{hID\"\n    \
+                secret-key = \"D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs\"\n";
     u8::from(std::fs::write(path, text).is_err())
 }
 

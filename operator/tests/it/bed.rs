@@ -31,7 +31,7 @@ pub use crate::call::Call;
 use crate::controlplane::ControlPlane;
 
 /// Far more than anything takes on a quiet machine.
-const DEADLINE: Duration = Duration::from_secs(60);
+const DEADLINE: Duration = Duration::from_secs(150);
 const POLL: Duration = Duration::from_millis(50);
 
 struct Plane {

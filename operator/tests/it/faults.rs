@@ -131,6 +131,12 @@ fn many_broken_and_slow_ones_delay_no_other_and_are_tried_ever_less() {
 fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
     test("panics", async |bed| {
         flux_operator::panics::hook();
+        // It is the whole process': other tests that fail still say why.
+        let ours = std::panic::take_hook();
+        std::panic::set_hook(Box::new(move |panic| {
+            eprintln!("{panic}");
+            ours(panic);
+        }));
         let is_mended = Arc::new(AtomicBool::new(false));
         let mended = is_mended.clone();
         let calls = Calls::with_faults(move |call: &Call| {
