@@ -263,6 +263,9 @@ fn readable_keys(tree: &Tree) -> Vec<&String> {
     tree.iter().filter(|(_, node)| node.mode & 0o077 != 0 && holds_key(node)).map(|(path, _)| path).collect()
 }
 
+/// The record of the container's starts.
+const STARTS: &str = "/mnt/flux/config/agent/starts";
+
 #[test]
 fn run_dies_at_any_write() {
     need_strace();
@@ -285,15 +288,22 @@ fn run_dies_at_any_write() {
             // It grows with the run.
             let grows =
                 |first: &[u8]| matches!(&node.what, What::File(bytes) if bytes.is_empty() || bytes.starts_with(first));
-            if path.ends_with("/config/agent/starts") || path.ends_with("/config/program-result") {
-                assert!(grows(b"started\n"), "{node:?}");
+            if path == STARTS || path.ends_with("/config/program-result") {
+                assert!(grows(b"started"), "{node:?}");
                 continue;
             }
             let is_before = !want.contains_key(path) || path.starts_with("/etc/") || Some(node) == want.get(path);
             assert!(is_before, "{moment:?}: {path} is {node:?}");
         }
         assert_eq!(run_lead(&image, Vec::new()), 0);
-        assert_same(&want, &image.tree(), &format!("run, killed at {moment:?}"));
+        // A start that was killed is counted.
+        let mut same = image.tree();
+        if let (Some(node), Some(first)) = (same.get_mut(STARTS), want.get(STARTS)) {
+            let What::File(bytes) = &mut node.what else { panic!("{node:?}") };
+            assert!(bytes.starts_with(b"started 1\n") || bytes.starts_with(b"started 2\n"), "{moment:?}: {bytes:?}");
+            node.what = first.what.clone();
+        }
+        assert_same(&want, &same, &format!("run, killed at {moment:?}"));
     });
 }
 
