@@ -219,6 +219,7 @@ mod tests {
     use crate::status::Obstacle;
 
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "some point in time")]
     fn statuses_that_follow_each_other_come_ever_less_often_until_it_is_quiet() {
         let start = Instant::now();
         let mut last = WrittenAt::now(None, start);
