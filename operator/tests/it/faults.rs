@@ -133,6 +133,7 @@ fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
         flux_operator::panics::hook();
         // It is the whole process': other tests that fail still say why.
         let ours = std::panic::take_hook();
+        #[expect(clippy::print_stderr, reason = "where the test's own harness prints it")]
         std::panic::set_hook(Box::new(move |panic| {
             eprintln!("{panic}");
             ours(panic);
