@@ -100,7 +100,7 @@ const ONLY_FLUX_PRINTS: &[&str] = &[
     "view-custom/minicluster",
 ];
 
-fn is_stand_in() -> bool {
+pub fn is_stand_in() -> bool {
     std::env::var_os("E2E_STAND_IN").is_some()
 }
 

@@ -1,5 +1,6 @@
 //! How often a program starts, counted by itself in a folder of its node: once, unless its pods were taken away.
 
+use std::io::Write;
 use std::process::{Command, Stdio};
 use std::sync::Arc;
 
@@ -10,6 +11,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::bed::{Bed, test};
+use crate::examples::is_stand_in;
 
 /// Where every node has room for a while.
 const NODE_FOLDER: &str = "/var/tmp";
@@ -165,6 +167,12 @@ fn a_lead_that_is_taken_away_starts_anew_within_the_limit() {
 
 #[test]
 fn a_follower_that_is_taken_away_from_the_job_starts_anew_only_where_it_may() {
+    if is_stand_in() {
+        // A job of the stand-in does not notice that it has lost a node.
+        let told = b"NOT TESTED with the stand-in (FLUX=/prefix make e2e does): a job that loses a follower\n";
+        std::io::stderr().write_all(told).unwrap();
+        return;
+    }
     test("lost-pod", async |bed| {
         let counter = Counter::new(&bed).await;
         // Two tasks for two pods: one runs on the follower.
