@@ -16,6 +16,8 @@ mod identity;
 mod install;
 mod local;
 mod log;
+mod mount_table;
+mod netlink;
 mod patience;
 mod people;
 mod plan;

@@ -414,7 +414,8 @@ fn send(child: &Child, target: Target, signal: i32) {
     let _ = result;
 }
 
-async fn until(deadline: Option<Instant>) {
+/// For ever without a deadline.
+pub async fn until(deadline: Option<Instant>) {
     match deadline {
         Some(deadline) => tokio::time::sleep_until(deadline.into()).await,
         None => std::future::pending().await,

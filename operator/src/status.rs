@@ -204,10 +204,10 @@ fn restarts(picture: &Picture, facts: &Facts) -> MiniClusterStatus {
     }
     // One more than is allowed runs nothing.
     let allowed = match picture.verdict {
-        Verdict::Valid(cluster) => (cluster.backoff_limit - known.backoff_limit_used).max(0),
-        Verdict::Invalid(_) => i32::MAX,
+        Verdict::Valid(cluster) => cluster.restarts_left(u32::try_from(known.backoff_limit_used).unwrap_or(0)),
+        Verdict::Invalid(_) => u32::MAX,
     };
-    let by_kubelet = facts.lead.map_or(0, |lead| count(lead.restarts)).min(allowed);
+    let by_kubelet = facts.lead.map_or(0, |lead| count(lead.restarts.min(allowed)));
     let more = by_kubelet.saturating_sub(known.container_restarts).max(0);
     known.restart_count += more;
     known.container_restarts += more;

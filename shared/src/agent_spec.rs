@@ -630,10 +630,7 @@ impl AgentSpec {
 
     /// The hostlist of the instance, in rank order.
     pub fn hostlist(&self) -> String {
-        match &self.network.hostlist {
-            Some(list) => list.clone(),
-            None => crate::hostlist::range(&self.name, 0, self.max_size() - 1),
-        }
+        crate::hostlist::of_instance(self.network.hostlist.as_deref(), &self.name, self.max_size())
     }
 
     /// All hosts, if this cluster's lead is the instance's and so writes R for them.

@@ -31,6 +31,17 @@ pub fn expand(list: &str) -> Result<Vec<String>, String> {
     Ok(hosts)
 }
 
+/// The numbers of an idset, such as `0-3,7`. None: it is not one.
+pub fn idset(set: &str) -> Option<Vec<u32>> {
+    let names = if set.is_empty() { Vec::new() } else { expand(&format!("[{set}]")).ok()? };
+    names.iter().map(|name| name.parse().ok()).collect()
+}
+
+/// The hosts of an instance: those that are given, or `NAME-0` to the last of `size`.
+pub fn of_instance(given: Option<&str>, name: &str, size: u32) -> String {
+    given.map_or_else(|| range(name, 0, size.saturating_sub(1)), str::to_owned)
+}
+
 /// The rank of `host`: its first position.
 pub fn rank_of(hosts: &[String], host: &str) -> Option<u32> {
     hosts.iter().position(|h| h == host).and_then(|rank| u32::try_from(rank).ok())

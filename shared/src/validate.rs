@@ -135,6 +135,13 @@ pub struct ValidMiniCluster {
     pub notices: Vec<Notice>,
 }
 
+impl ValidMiniCluster {
+    /// How often it may start again, after so many times.
+    pub fn restarts_left(&self, used: u32) -> u32 {
+        u32::try_from(self.backoff_limit).unwrap_or(0).saturating_sub(used)
+    }
+}
+
 /// A user of every pod.
 #[derive(Clone, PartialEq)]
 pub struct ValidUser {
@@ -337,6 +344,15 @@ pub struct ValidContainer {
     pub security_context: Option<Value>,
     /// Words in place of the image's entrypoint (services).
     pub entrypoint: Option<Vec<String>>,
+}
+
+impl ValidContainer {
+    /// The user that its security context asks for, and the group, which is 0 where none is asked for.
+    pub fn run_as(&self) -> Option<(u32, u32)> {
+        let context = self.security_context.as_ref()?;
+        let id = |name: &str| context.get(name)?.as_u64().and_then(|id| u32::try_from(id).ok());
+        Some((id("runAsUser")?, id("runAsGroup").unwrap_or(0)))
+    }
 }
 
 /// A volume of the pod at its place in one container.

@@ -59,14 +59,10 @@ impl Source {
         let is_up_for_people = self.spec.runner.interactive || self.spec.runner.program == Program::Persistent;
         facts.terminal = is_up_for_people;
         let Some(cluster) = &self.cluster else { return facts };
-        facts.restarts_left = u32::try_from(cluster.backoff_limit).ok();
+        facts.restarts_left = Some(cluster.restarts_left(0));
         let container = &cluster.runner.container;
-        let id = |name: &str| {
-            let own = container.security_context.as_ref().and_then(|context| context.get(name)?.as_u64());
-            own.and_then(|id| u32::try_from(id).ok())
-        };
-        if let Some(uid) = id("runAsUser") {
-            pretend_user(&mut facts, uid, id("runAsGroup").unwrap_or(0));
+        if let Some((uid, gid)) = container.run_as() {
+            pretend_user(&mut facts, uid, gid);
         }
         facts.environment.extend(container.environment.clone());
         if let Some(folder) = &container.working_dir {

@@ -17,6 +17,7 @@ use rustix::io::Errno;
 
 use super::way;
 use crate::failure::Failure;
+use crate::mount_table;
 use crate::plan::{Mode, Owner};
 
 /// Writes below a root directory.
@@ -110,7 +111,7 @@ impl Files {
         if data.st_uid == owner.uid || data.st_mode & 0o002 != 0 {
             return Ok(true);
         }
-        if is_on_volume(&fs::read_to_string("/proc/self/mountinfo").unwrap_or_default(), &whole) {
+        if is_on_volume(&fs::read_to_string(mount_table::FILE).unwrap_or_default(), &whole) {
             return Ok(false);
         }
         chownat(&folder, "", Some(Uid::from_raw(owner.uid)), Some(Gid::from_raw(owner.gid)), AtFlags::EMPTY_PATH)
@@ -174,10 +175,8 @@ fn set_directory(folder: &OwnedFd, mode: Mode, owner: Owner) -> io::Result<()> {
 
 /// Whether `path` is below a mount point that is not the root, by the table of mounts.
 fn is_on_volume(mounts: &str, path: &Path) -> bool {
-    let points = mounts.lines().filter_map(|line| line.split(' ').nth(4));
-    // The table has blanks and backslashes in octal.
-    let points = points.map(|point| point.replace("\\040", " ").replace("\\134", "\\"));
-    points.filter(|point| point != "/").any(|point| path.starts_with(point))
+    let mut points = mount_table::entries(mounts).map(|entry| entry.point);
+    points.any(|point| point != Path::new("/") && path.starts_with(point))
 }
 
 fn is_not_permitted(error: &io::Error) -> bool {

@@ -4,6 +4,8 @@
 
 use std::collections::BTreeSet;
 
+use flux_shared::hostlist;
+
 use super::host::Host;
 
 /// Cores in the affinity mask: SMT siblings count once, as hwloc and Flux have it.
@@ -18,19 +20,10 @@ pub fn cores(host: &Host) -> u32 {
 
 /// CPUs in the affinity mask, if the machine has more that are online.
 pub fn cpuset(host: &Host) -> Option<u32> {
-    let online = count_ids(&host.text("/sys/devices/system/cpu/online")?)?;
-    let own = u32::try_from(mask().len()).ok()?;
-    (own < online).then_some(own)
-}
-
-/// How many ids a list such as `0-3,8` has.
-fn count_ids(list: &str) -> Option<u32> {
-    let range = |range: &str| {
-        let (first, last) = range.split_once('-').unwrap_or((range, range));
-        let (first, last): (u32, u32) = (first.parse().ok()?, last.parse().ok()?);
-        last.checked_sub(first)?.checked_add(1)
-    };
-    list.trim().split(',').map(range).sum()
+    // The kernel's lists are idsets.
+    let online = hostlist::idset(host.text("/sys/devices/system/cpu/online")?.trim())?;
+    let own = mask().len();
+    u32::try_from(own).ok().filter(|_| own < online.len())
 }
 
 /// How soon the kernel ends this process when memory runs out: by it the kubelet tells the pod's class.

@@ -223,12 +223,9 @@ impl Container {
     }
 }
 
-/// The user that the container asks for.
+/// The user that the container asks for, unless that is root.
 fn owner(given: &ValidContainer) -> Option<(u32, u32)> {
-    let context = given.security_context.as_ref()?;
-    let id = |name: &str| context.get(name)?.as_u64().and_then(|id| u32::try_from(id).ok());
-    let uid = id("runAsUser").filter(|uid| *uid != 0)?;
-    Some((uid, id("runAsGroup").unwrap_or(0)))
+    given.run_as().filter(|(uid, _)| *uid != 0)
 }
 
 fn environment(

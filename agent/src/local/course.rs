@@ -24,7 +24,7 @@ use crate::failure::Failure;
 use crate::log::Log;
 use crate::supervise::program::{Environment, Output, Program};
 use crate::supervise::raw::{self, ChildSetup, Status};
-use crate::supervise::{Event, Policy, Supervisor, is_stop};
+use crate::supervise::{Event, Policy, Supervisor, is_stop, until};
 
 /// The others end with the lead by themselves; in a cluster they are then told to.
 const AFTER_THE_LEAD: Duration = Duration::from_secs(5);
@@ -55,18 +55,11 @@ pub async fn run(arrangement: &Arrangement, ground: &Ground, machine: &Machine, 
         tokio::select! {
             biased;
             event = supervisor.event() => course.hear(event.map_err(failed)?, ground),
-            () = until(course.next) => course.too_late(),
+            () = until(course.next.map(|(at, _)| at)) => course.too_late(),
         }
     }
     copiers.into_iter().for_each(|copier| drop(copier.join()));
     Ok(course.result.unwrap_or_default())
-}
-
-async fn until(next: Option<(Instant, Then)>) {
-    match next {
-        Some((at, _)) => tokio::time::sleep_until(at.into()).await,
-        None => std::future::pending().await,
-    }
 }
 
 /// The pods' key: the MiniCluster's, else a new one of this Flux.

@@ -17,6 +17,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::arrangement::{Arrangement, Bind, Container, from_the_ground};
 use crate::failure::{Failure, plain};
+use crate::mount_table;
 
 /// Where a MiniCluster's run is, or would be.
 #[derive(Debug)]
@@ -141,12 +142,8 @@ impl Ground {
     }
 
     fn clear(&self) -> Result<(), Failure> {
-        let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();
-        if mounts
-            .lines()
-            .filter_map(|line| line.split(' ').nth(4))
-            .any(|point| Path::new(point).starts_with(&self.folder))
-        {
+        let table = fs::read_to_string(mount_table::FILE).unwrap_or_default();
+        if mount_table::below(&table, &self.folder).next().is_some() {
             let cause = format!("failed to clear {}: something is mounted in it", self.folder.display());
             return Err(Failure::new(Category::WriteFailed, cause, "unmount it first"));
         }

@@ -25,11 +25,16 @@ use crate::identity::Identity;
 use crate::log::{Format, Log};
 use crate::plan::Owner;
 
+/// The container of `file`.
+pub fn read(file: &Path) -> Result<Container, Failure> {
+    let text = fs::read_to_string(file).map_err(|error| failed("read", file, &error))?;
+    serde_json::from_str(&text)
+        .map_err(|error| Failure::internal(format!("failed to understand {}: {error}", file.display())))
+}
+
 /// The process that was started for the container of `file` becomes it. Returns only if it cannot.
 pub fn become_container(file: &Path) -> Result<u8, Failure> {
-    let text = fs::read_to_string(file).map_err(|error| failed("read", file, &error))?;
-    let container: Container = serde_json::from_str(&text)
-        .map_err(|error| Failure::internal(format!("failed to understand {}: {error}", file.display())))?;
+    let container = read(file)?;
     let own = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC;
     unshare(own).map_err(|error| failed("make namespaces for", Path::new(&container.name()), &error.into()))?;
     nix::unistd::sethostname(&container.hostname)

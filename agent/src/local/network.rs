@@ -10,21 +10,19 @@ use flux_shared::exit::Category;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
 use crate::failure::{Failure, plain};
+use crate::netlink;
 
 /// What the kernel calls them (linux/rtnetlink.h, linux/netlink.h).
 const NEW_LINK: u16 = 16;
 const NEW_ADDRESS: u16 = 20;
-const REQUEST_WITH_ANSWER: u16 = 1 | 4;
+const WITH_ANSWER: u16 = 4;
 const CREATE: u16 = 0x400;
-const ERROR: u16 = 2;
 const IS_UP: u32 = 1;
 const ADDRESS: u16 = 1;
 const LOCAL: u16 = 2;
 const INET: u8 = 2;
 /// The first interface of every namespace.
 const LOOPBACK: u32 = 1;
-/// Of an error, with the message's header: length, type, flags, sequence, port; then the error's number.
-const HEADER: usize = 16;
 
 /// Of the pod with this index. Nothing outside knows them.
 pub fn address(index: u32) -> Ipv4Addr {
@@ -51,7 +49,7 @@ fn link_up() -> Vec<u8> {
     for word in [LOOPBACK, IS_UP, IS_UP] {
         body.extend(word.to_ne_bytes());
     }
-    message(NEW_LINK, 0, &body)
+    netlink::request(NEW_LINK, WITH_ANSWER, &body)
 }
 
 /// `struct ifaddrmsg`: family, prefix, flags, scope, index; then the address, twice.
@@ -63,31 +61,18 @@ fn new_address(address: Ipv4Addr) -> Vec<u8> {
         body.extend(kind.to_ne_bytes());
         body.extend(address.octets());
     }
-    message(NEW_ADDRESS, CREATE, &body)
-}
-
-fn message(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
-    let mut message = u32::try_from(HEADER + body.len()).unwrap_or_default().to_ne_bytes().to_vec();
-    message.extend(kind.to_ne_bytes());
-    message.extend((REQUEST_WITH_ANSWER | flags).to_ne_bytes());
-    message.extend([0; 8]);
-    message.extend(body);
-    message
+    netlink::request(NEW_ADDRESS, WITH_ANSWER | CREATE, &body)
 }
 
 fn ask(socket: &OwnedFd, message: &[u8]) -> io::Result<()> {
     send(socket.as_raw_fd(), message, MsgFlags::empty())?;
     let mut answer = [0; 1024];
     let length = recv(socket.as_raw_fd(), &mut answer, MsgFlags::empty())?;
-    let (kind, number) = (answer.get(4..6), answer.get(HEADER..HEADER + 4).filter(|_| length >= HEADER + 4));
-    match (kind, number) {
-        (Some(kind), Some(number)) if *kind == ERROR.to_ne_bytes() => {
-            match i32::from_ne_bytes([number[0], number[1], number[2], number[3]]) {
-                0 => Ok(()),
-                error => Err(io::Error::from_raw_os_error(-error)),
-            }
-        }
-        _ => Err(io::Error::other("the kernel's answer is not understood")),
+    let answer = netlink::next(&answer[..length])?.filter(|(answer, _)| answer.kind == netlink::ERROR);
+    match answer.and_then(|(answer, _)| answer.error()) {
+        Some(0) => Ok(()),
+        Some(error) => Err(io::Error::from_raw_os_error(error)),
+        None => Err(io::Error::other("the kernel's answer is not understood")),
     }
 }
 

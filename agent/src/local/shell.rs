@@ -12,6 +12,7 @@ use nix::sched::{CloneFlags, setns};
 
 use super::arrangement::Container;
 use super::ground::{Place, failed, pod_folder};
+use super::inside;
 use crate::failure::Failure;
 use crate::log::{Format, Log};
 use crate::supervise::program::{Environment, Output, Program};
@@ -42,7 +43,7 @@ pub fn shell(place: &Place, name: &str, index: u32, command: &[OsString]) -> Res
             "indexes begin with 0, and end with the size less 1",
         )
     })?;
-    let container = read(&pod)?;
+    let container = inside::read(&pod.join("root.json"))?;
     let own = PathBuf::from(format!("/proc/{pid}/ns"));
     let namespaces: Vec<(File, CloneFlags)> = NAMESPACES
         .iter()
@@ -56,12 +57,6 @@ pub fn shell(place: &Place, name: &str, index: u32, command: &[OsString]) -> Res
         setns(namespace, *kind).map_err(|error| failed("enter", &own, &error.into()))?;
     }
     crate::runtime::block_on(Box::pin(connect(&container, command)))
-}
-
-fn read(pod: &Path) -> Result<Container, Failure> {
-    let path = pod.join("root.json");
-    let text = fs::read_to_string(&path).map_err(|error| failed("read", &path, &error))?;
-    serde_json::from_str(&text).map_err(|error| failed("understand", &path, &error.into()))
 }
 
 /// `flux-agent connect`: with the environment, the socket and the user of Flux.

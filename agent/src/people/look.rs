@@ -148,9 +148,7 @@ pub fn be_owner(pod: &Pod) -> Result<(), Failure> {
 
 /// The ranks of an idset, such as `0-3,7`.
 fn ranks(set: &Value) -> Option<Vec<u32>> {
-    let set = set.as_str()?;
-    let names = if set.is_empty() { Vec::new() } else { hostlist::expand(&format!("[{set}]")).ok()? };
-    names.iter().map(|name| name.parse().ok()).collect()
+    hostlist::idset(set.as_str()?)
 }
 
 #[cfg(test)]

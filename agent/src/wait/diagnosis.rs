@@ -8,17 +8,16 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
+use crate::netlink;
+
 /// Numbers of <linux/netlink.h>, <linux/sock_diag.h> and the kernel's TCP.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
-const NLMSG_ERROR: u16 = 2;
 const NLMSG_DONE: u16 = 3;
-const NLM_F_REQUEST: u16 = 1;
 const NLM_F_DUMP: u16 = 0x300;
 const IPPROTO_TCP: u8 = 6;
 const TCP_ESTABLISHED: u8 = 1;
 const FAMILIES: [u8; 2] = [nix::libc::AF_INET as u8, nix::libc::AF_INET6 as u8];
-/// Of the header of a message, of a connection's name, and of what stands before the name in an answer.
-const HEADER: usize = 16;
+/// Bytes of a connection's name, and of what stands before the name in an answer.
 const NAME: usize = 48;
 const BEFORE_NAME: usize = 4;
 /// Largest part of an answer.
@@ -69,39 +68,28 @@ fn receive<'a>(socket: &OwnedFd, part: &'a mut [u8]) -> io::Result<&'a [u8]> {
 }
 
 fn request(flags: u16, wanted: Connection) -> Vec<u8> {
-    let length = (HEADER + 8 + NAME) as u32;
-    let mut bytes = length.to_ne_bytes().to_vec();
-    bytes.extend(SOCK_DIAG_BY_FAMILY.to_ne_bytes());
-    bytes.extend((NLM_F_REQUEST | flags).to_ne_bytes());
-    bytes.extend([0; 8]);
-    bytes.extend([wanted.family, IPPROTO_TCP, 0, 0]);
-    bytes.extend((1_u32 << TCP_ESTABLISHED).to_ne_bytes());
-    bytes.extend(wanted.name);
-    bytes
+    let mut body = vec![wanted.family, IPPROTO_TCP, 0, 0];
+    body.extend((1_u32 << TCP_ESTABLISHED).to_ne_bytes());
+    body.extend(wanted.name);
+    netlink::request(SOCK_DIAG_BY_FAMILY, flags, &body)
 }
 
 /// Adds the established connections of one part of an answer; whether another part follows.
 fn take(mut part: &[u8], found: &mut Vec<Connection>) -> io::Result<bool> {
-    let broken = || io::Error::other("an answer of the kernel that is cut off");
-    while part.len() >= HEADER {
-        let length = u32::from_ne_bytes([part[0], part[1], part[2], part[3]]) as usize;
-        let kind = u16::from_ne_bytes([part[4], part[5]]);
-        let message = part.get(HEADER..length).ok_or_else(broken)?;
-        match kind {
+    while let Some((message, rest)) = netlink::next(part)? {
+        match message.kind {
             NLMSG_DONE => return Ok(false),
-            NLMSG_ERROR => {
-                let code = message.first_chunk().map_or(0, |code| i32::from_ne_bytes(*code));
-                return Err(io::Error::from_raw_os_error(-code));
-            }
+            netlink::ERROR => return Err(io::Error::from_raw_os_error(message.error().unwrap_or_default())),
             SOCK_DIAG_BY_FAMILY => {
-                let name = message.get(BEFORE_NAME..).and_then(<[u8]>::first_chunk).ok_or_else(broken)?;
-                if message[1] == TCP_ESTABLISHED {
-                    found.push(Connection { family: message[0], name: *name });
+                let name = message.body.get(BEFORE_NAME..).and_then(<[u8]>::first_chunk);
+                let name = *name.ok_or_else(|| io::Error::other("a connection without its name"))?;
+                if message.body[1] == TCP_ESTABLISHED {
+                    found.push(Connection { family: message.body[0], name });
                 }
             }
             _ => {}
         }
-        part = part.get(length.next_multiple_of(4)..).unwrap_or_default();
+        part = rest;
     }
     Ok(true)
 }
@@ -146,7 +134,7 @@ mod tests {
     #[test]
     fn refusals_and_answers_that_are_cut_off_are_errors() {
         let mut refusal = 36_u32.to_ne_bytes().to_vec();
-        refusal.extend(NLMSG_ERROR.to_ne_bytes());
+        refusal.extend(netlink::ERROR.to_ne_bytes());
         refusal.extend([0; 10]);
         refusal.extend((-2_i32).to_ne_bytes());
         refusal.extend([0; 16]);

@@ -1,12 +1,12 @@
 //! What matters of a pod of the Job.
 
-use flux_shared::termination::Termination;
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use flux_shared::names;
+use flux_shared::termination::Termination;
 
 use super::controller_uid;
 use crate::render::{AGENT, labels};

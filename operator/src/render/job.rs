@@ -18,7 +18,7 @@ use super::{Facts, Options, RenderError, containers, labels, metadata, pod};
 pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) -> Result<Job, RenderError> {
     let view = ViewFrom::of(cluster, options, facts);
     let limit = cluster.backoff_limit;
-    let restarts_left = u32::try_from(limit).unwrap_or(0).saturating_sub(facts.backoff_limit_used);
+    let restarts_left = cluster.restarts_left(facts.backoff_limit_used);
     let template = pod::template(cluster, options, facts, view, restarts_left)?;
     // The kubelet restarts containers with OnFailure: Kubernetes allows no failure policy then.
     let never = cluster.pod.restart_policy.as_deref().unwrap_or("Never") == "Never";

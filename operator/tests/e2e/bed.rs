@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
 /// Images are pulled within it.
@@ -29,8 +29,7 @@ impl Bed {
 
     pub async fn create(&self, name: &str, size: u32, container: Value) {
         let mut container = container;
-        container["image"] =
-            json!(std::env::var("E2E_APP_IMAGE").expect("E2E_APP_IMAGE must name an image with a shell"));
+        container["image"] = json!(app_image());
         let object = json!({
             "apiVersion": "flux-framework.org/v1alpha2",
             "kind": "MiniCluster",
@@ -73,6 +72,12 @@ impl Bed {
         pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
     }
 
+    /// The one of this index, unless it is about to go.
+    pub async fn pod(&self, name: &str, index: &str) -> Option<Pod> {
+        let pods = self.pods(name).await;
+        pods.into_iter().find(|pod| pod.labels()["batch.kubernetes.io/job-completion-index"] == index)
+    }
+
     pub async fn lead(&self, name: &str) -> Option<Pod> {
         let selector = format!("flux-framework.org/minicluster={name},batch.kubernetes.io/job-completion-index=0");
         self.api::<Pod>().list(&ListParams::default().labels(&selector)).await.unwrap().items.into_iter().next()
@@ -90,6 +95,11 @@ impl Bed {
         let statuses: Vec<Value> = clusters.iter().map(|it| serde_json::to_value(&it.status).unwrap()).collect();
         panic!("not in time: {what}\n{statuses:#?}");
     }
+}
+
+/// One with a shell.
+pub fn app_image() -> String {
+    std::env::var("E2E_APP_IMAGE").expect("E2E_APP_IMAGE must name an image with a shell")
 }
 
 /// Runs a test in a namespace that goes afterwards, even if the test fails.

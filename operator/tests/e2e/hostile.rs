@@ -4,7 +4,7 @@
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::bed::test;
+use crate::bed::{app_image, test};
 use crate::examples::kubectl;
 
 /// What root would run leaves a word in a volume that outlives the container.
@@ -44,7 +44,7 @@ fn a_job_does_not_become_root_by_what_root_runs_in_its_pod() {
                 "size": 1,
                 "pod": { "restartPolicy": "OnFailure" },
                 "containers": [{
-                    "image": std::env::var("E2E_APP_IMAGE").expect("E2E_APP_IMAGE must name an image with a shell"),
+                    "image": app_image(),
                     "fluxUser": { "name": "flux", "uid": 1002 },
                     "commands": { "script": job, "post": last },
                     "volumes": { "scratch": { "path": "/scratch", "emptyDir": true } },

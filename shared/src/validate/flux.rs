@@ -89,8 +89,8 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     let parent_deadline = seconds("parentDeadlineSeconds", flux.parent_deadline_seconds);
     let lead_gone = seconds("leadGoneSeconds", flux.lead_gone_seconds);
     let lead_silent = seconds("leadSilentSeconds", flux.lead_silent_seconds);
-    let own = || hostlist.clone().unwrap_or_else(|| hostlist::range(name, 0, sizes.max_size - 1));
-    let own_hosts = if lead.is_some() { None } else { hostlist::expand(&own()).ok() };
+    let own = || hostlist::expand(&hostlist::of_instance(hostlist.as_deref(), name, sizes.max_size)).ok();
+    let own_hosts = if lead.is_some() { None } else { own() };
     let configs = configs(&flux, own_hosts.as_deref(), report);
     FluxOptions {
         complete_workers: flux.complete_workers,

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
 
+use crate::mount_table;
+
 const NONE: Option<&str> = None;
 
 /// What is mounted here is seen nowhere else.
@@ -50,14 +52,13 @@ impl Mounted {
 
 /// All below `top`, and itself.
 pub fn below(top: &Path) -> io::Result<Vec<Mounted>> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo")?;
-    Ok(table.lines().filter_map(parse).filter(|mount| mount.point.starts_with(top)).collect())
+    let table = std::fs::read_to_string(mount_table::FILE)?;
+    Ok(mount_table::below(&table, top)
+        .map(|entry| Mounted { flags: flags(entry.options), point: entry.point })
+        .collect())
 }
 
-/// `36 35 98:0 /root /point rw,noatime shared:1 - ext3 /dev/root rw`
-fn parse(line: &str) -> Option<Mounted> {
-    let mut words = line.split(' ').skip(4);
-    let point = unescaped(words.next()?);
+fn flags(options: &str) -> MsFlags {
     let known = [
         ("nosuid", MsFlags::MS_NOSUID),
         ("nodev", MsFlags::MS_NODEV),
@@ -66,15 +67,8 @@ fn parse(line: &str) -> Option<Mounted> {
         ("nodiratime", MsFlags::MS_NODIRATIME),
         ("relatime", MsFlags::MS_RELATIME),
     ];
-    let options: Vec<&str> = words.next()?.split(',').collect();
-    let flags = known.into_iter().filter(|(name, _)| options.contains(name)).map(|(_, flag)| flag).collect();
-    Some(Mounted { point, flags })
-}
-
-/// Blanks, tabs, line ends and backslashes are octal numbers there.
-fn unescaped(text: &str) -> PathBuf {
-    let known = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
-    known.iter().fold(text.to_owned(), |text, (number, letter)| text.replace(number, letter)).into()
+    let given: Vec<&str> = options.split(',').collect();
+    known.into_iter().filter(|(name, _)| given.contains(name)).map(|(_, flag)| flag).collect()
 }
 
 #[cfg(test)]
@@ -82,10 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_the_table_gives_place_and_flags() {
-        let mount = parse("36 35 98:0 / /mnt/a\\040b ro,nosuid,relatime shared:1 - ext3 /dev/root rw").unwrap();
-        assert_eq!(mount.point, Path::new("/mnt/a b"));
-        assert_eq!(mount.flags, MsFlags::MS_NOSUID | MsFlags::MS_RELATIME);
-        assert!(parse("36 35").is_none());
+    fn flags_that_a_mount_has_are_kept() {
+        assert_eq!(flags("ro,nosuid,relatime"), MsFlags::MS_NOSUID | MsFlags::MS_RELATIME);
     }
 }

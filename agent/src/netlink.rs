@@ -1,0 +1,43 @@
+//! Messages to the kernel and its answers (netlink(7)): the header that all of them have.
+
+use std::io;
+
+/// Of a header: length, type, flags, sequence, port.
+pub const HEADER: usize = 16;
+/// Numbers of <linux/netlink.h>.
+pub const REQUEST: u16 = 1;
+pub const ERROR: u16 = 2;
+
+/// One of the kernel's messages.
+#[derive(Debug, Clone, Copy)]
+pub struct Message<'a> {
+    pub kind: u16,
+    pub body: &'a [u8],
+}
+
+impl Message<'_> {
+    /// The number that an answer of type `ERROR` begins with; 0: all went well.
+    pub fn error(&self) -> Option<i32> {
+        self.body.first_chunk().map(|number| -i32::from_ne_bytes(*number))
+    }
+}
+
+/// A request with this body.
+pub fn request(kind: u16, flags: u16, body: &[u8]) -> Vec<u8> {
+    let mut bytes = u32::try_from(HEADER + body.len()).unwrap_or_default().to_ne_bytes().to_vec();
+    bytes.extend(kind.to_ne_bytes());
+    bytes.extend((REQUEST | flags).to_ne_bytes());
+    bytes.extend([0; 8]);
+    bytes.extend(body);
+    bytes
+}
+
+/// The first message of an answer, and what follows it. None: there is no other.
+pub fn next(answer: &[u8]) -> io::Result<Option<(Message<'_>, &[u8])>> {
+    let Some(header) = answer.first_chunk::<HEADER>() else { return Ok(None) };
+    let length = u32::from_ne_bytes([header[0], header[1], header[2], header[3]]) as usize;
+    let kind = u16::from_ne_bytes([header[4], header[5]]);
+    let broken = || io::Error::other("an answer of the kernel that is cut off");
+    let body = answer.get(HEADER..length).ok_or_else(broken)?;
+    Ok(Some((Message { kind, body }, answer.get(length.next_multiple_of(4)..).unwrap_or_default())))
+}
