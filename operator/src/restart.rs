@@ -230,8 +230,10 @@ pub fn decide(scene: &Scene) -> Decision {
 /// There was a Job, and nobody here has given it up.
 fn of_no_job(scene: &Scene) -> Decision {
     // One that is gone before anything of it had begun is no start; nor is it one of which an edit has made another.
+    // (A success alone tells of a beginning, too: the lead's pod may have gone before this operator saw any.)
     let has_begun = scene.gone.iter().chain(&scene.pods).any(|pod| pod.begun);
-    let last = scene.last_job.filter(|last| has_begun && !is_given_up(scene.status, last));
+    let has_begun = |last: &JobSeen| has_begun || last.has_succeeded || last.complete.is_some();
+    let last = scene.last_job.filter(|last| has_begun(last) && !is_given_up(scene.status, last));
     let Some(uid) = scene.status.job_uid.clone().or(last.map(|last| last.uid.clone())) else { return Decision::Goes };
     if scene.status.restarts.iter().any(|restart| restart.job_uid.as_ref() == Some(&uid)) {
         return Decision::Goes;

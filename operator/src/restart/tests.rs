@@ -701,8 +701,24 @@ fn played(backoff_limit: i32, max_restarts: i32, events: &[Event]) -> World {
     world
 }
 
+/// The lead was deleted, succeeded in the time it had left and was gone before a new operator came; then somebody deletes the Job.
+#[test]
+fn a_success_that_only_the_job_told_of_is_final() {
+    let events = [
+        Event::Operator(9),
+        Event::Controller,
+        Event::Kubelets,
+        Event::Delete(0),
+        Event::ProgramEnds(0),
+        Event::Controller,
+        Event::Restart(0),
+        Event::DeleteJob,
+    ];
+    assert_eq!(played(1, 0, &events).wrong, None);
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 1000, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(1000), ..ProptestConfig::default() })]
 
     #[test]
     fn it_never_starts_more_often_than_allowed_and_never_hangs(
