@@ -28,7 +28,7 @@ use std::time::{Duration, Instant};
 
 use controlplane::ControlPlane;
 use flux_operator::install;
-use flux_operator::render::{Facts, Options, objects};
+use flux_operator::reconcile::render::{Facts, Options, objects};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::curve::Certificate;
 use flux_shared::manifest;

@@ -17,11 +17,16 @@ use flux_shared::curve::Certificate;
 use flux_shared::validate::{Problem, ValidMiniCluster, ViewSource, validate_and_note};
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::lease::Candidate;
-use crate::metrics::Metrics;
-use crate::render::{self, Facts, Objects, Options};
+use crate::api::client;
+use crate::api::lease::Candidate;
+use crate::controller;
+use crate::health::log;
+use crate::health::metrics::Metrics;
+use crate::install;
+use crate::reconcile::render::{self, Facts, Objects, Options};
+use crate::webhook;
+use crate::webhook::migrate;
 use crate::yaml::{self, YamlError};
-use crate::{client, controller, install, migrate, telemetry, webhook};
 
 #[derive(Debug, Parser)]
 #[command(name = "flux-operator", version, about = "Turns MiniClusters into Flux instances on Kubernetes")]
@@ -246,7 +251,7 @@ fn to_yaml(objects: &Objects) -> Result<String, YamlError> {
 
 /// Serves until a signal to end.
 fn serve(run: Run) -> Result<(), CliError> {
-    telemetry::start(&run.log);
+    log::start(&run.log);
     let metrics = Arc::new(Metrics::default());
     let candidate = run.lease_namespace.map(|namespace| Candidate {
         namespace,
@@ -268,7 +273,7 @@ fn serve(run: Run) -> Result<(), CliError> {
 
 /// Converts until a signal to end, and a little longer.
 fn convert(webhook: Webhook) -> Result<(), CliError> {
-    telemetry::start(&webhook.log);
+    log::start(&webhook.log);
     block_on(async {
         let client = match webhook.settings.directory {
             Some(_) => None,

@@ -24,21 +24,21 @@ use tokio::sync::{Semaphore, mpsc, watch as signal};
 use tokio_util::task::AbortOnDropHandle;
 use tracing::Instrument;
 
-use crate::apply::Writer;
-use crate::apply::storage::Orphan;
-use crate::chores;
-use crate::context::Context;
-use crate::fetch::warning::Reader;
-use crate::fetch::{self, Cluster};
-use crate::lease::Candidate;
-use crate::metrics::{Metrics, Outcome};
+use crate::api::lease::Candidate;
+use crate::api::retry;
+use crate::api::version;
+use crate::health::metrics::{Metrics, Outcome};
+use crate::health::panics;
+use crate::health::server;
+use crate::observe::watch::{self, KINDS, Outlets, Wake};
 use crate::observe::{Key, Unlabelled};
-use crate::panics;
+use crate::reconcile::apply::Writer;
+use crate::reconcile::apply::storage::Orphan;
+use crate::reconcile::context::Context;
+use crate::reconcile::fetch::warning::Reader;
+use crate::reconcile::fetch::{self, Cluster};
+use crate::reconcile::render::Options;
 use crate::reconcile::{ReconcileError, is_first, reconcile, tell_of_panic};
-use crate::render::Options;
-use crate::server;
-use crate::version;
-use crate::watch::{self, KINDS, Outlets, Wake};
 
 /// How long news about the same MiniCluster is collected.
 const BURST: Duration = Duration::from_millis(100);
@@ -287,9 +287,9 @@ async fn reconciles(
             // Gone between the watch and the reconcile.
             Err(controller::Error::ObjectNotFound(_)) => {}
             Err(controller::Error::ReconcilerFailed(error, object)) => {
-                crate::telemetry::warn(&format!("failed to reconcile {object}; it will be tried again"), &error);
+                crate::health::log::warn(&format!("failed to reconcile {object}; it will be tried again"), &error);
             }
-            Err(error) => crate::telemetry::warn("the queue failed", &error),
+            Err(error) => crate::health::log::warn("the queue failed", &error),
         }
         std::future::ready(())
     };
@@ -377,7 +377,7 @@ async fn sweep(context: &Context, store: &Store<Cluster>, orphans: mpsc::Unbound
             false => context.writer.sweep(&orphan).await,
         }
     };
-    chores::work(orphans, CHORES, "failed to delete a PersistentVolume; it will be tried again", delete).await;
+    retry::work(orphans, CHORES, "failed to delete a PersistentVolume; it will be tried again", delete).await;
 }
 
 /// Writes the documented label on leads' pods, one call each.
@@ -386,5 +386,5 @@ async fn label(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unlabelled
         context.precedence.after_first().await;
         context.writer.label(&pod).await
     };
-    chores::work(unlabelled, CHORES, "failed to label a pod; it will be tried again", write).await;
+    retry::work(unlabelled, CHORES, "failed to label a pod; it will be tried again", write).await;
 }

@@ -42,10 +42,10 @@ pub struct Settings {
     #[arg(long, default_value = DEFAULT_IMAGE)]
     pub image: String,
     /// Image of the agent; a digest is possible
-    #[arg(long, default_value = crate::render::DEFAULT_AGENT_IMAGE)]
+    #[arg(long, default_value = crate::reconcile::render::DEFAULT_AGENT_IMAGE)]
     pub agent_image: String,
     /// Image with the Flux view, for MiniClusters that name none
-    #[arg(long, default_value = crate::render::DEFAULT_VIEW_IMAGE)]
+    #[arg(long, default_value = crate::reconcile::render::DEFAULT_VIEW_IMAGE)]
     pub view_image: String,
     /// Address of the Flux RESTful API's repository, as git takes it
     #[arg(long, default_value = flux_shared::agent_spec::RESTFUL_REPOSITORY, value_name = "ADDRESS")]

@@ -14,15 +14,16 @@ use flux_shared::crd::v1alpha2::LostPod;
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use crate::apply::storage::Orphan;
-use crate::render::labels;
-use crate::restart;
+use crate::labels;
+use crate::reconcile::apply::storage::Orphan;
+use crate::reconcile::decide::restart;
 
 pub mod job;
 pub mod node;
 pub mod pod;
 pub mod service;
 pub mod storage;
+pub mod watch;
 
 use job::JobSeen;
 use pod::PodSeen;

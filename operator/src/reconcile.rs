@@ -1,7 +1,7 @@
 //! One MiniCluster, from what is to what should be.
 //!
 //! ```text
-//! fetch ─► validate ─► restart, todo ─► render ─► apply ─► status ─► one patch, events ─► when to look again
+//! fetch ─► validate ─► decide ─► render ─► apply ─► status ─► one patch, events ─► when to look again
 //! ```
 //!
 //! Each step may be the last before the process is killed: whoever comes next finds the same or does it then.
@@ -16,20 +16,29 @@ use k8s_openapi::jiff::Timestamp;
 use kube::Resource;
 use kube::runtime::controller::Action;
 
-use crate::apply::ApplyError;
-use crate::context::Context;
-use crate::fetch::{Cluster, Target};
+use crate::health::panics::Panicked;
 use crate::observe::job::{self, JobSeen};
 use crate::observe::pod::Trouble;
 use crate::observe::{Key, Observed};
-use crate::panics::Panicked;
-use crate::render::services::Member;
-use crate::render::{self, Facts, RenderError};
-use crate::restart::{self, Decision, Scene};
-use crate::status::{Obstacle, Picture, Verdict, patch};
-use crate::stuck::{self, Missing, Stuck};
-use crate::todo::{self, Todo};
-use crate::{keys, notice, status};
+use crate::reconcile::apply::ApplyError;
+use crate::reconcile::context::Context;
+use crate::reconcile::decide::next_action::{self, Todo};
+use crate::reconcile::decide::restart::{self, Decision, Scene};
+use crate::reconcile::decide::stuck::{self, Missing, Stuck};
+use crate::reconcile::fetch::{Cluster, Target};
+use crate::reconcile::render::services::Member;
+use crate::reconcile::render::{Facts, RenderError};
+use crate::reconcile::status::events;
+use crate::reconcile::status::{Obstacle, Picture, Verdict, patch};
+
+pub mod apply;
+pub mod context;
+pub mod decide;
+pub mod fetch;
+pub mod job_first;
+pub mod keys;
+pub mod render;
+pub mod status;
 
 /// How long after its Job was made a MiniCluster's status is written: its pods are there then, and one write tells all.
 const TO_TELL: Duration = Duration::from_millis(100);
@@ -151,7 +160,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
                 context.remember(&target.uid, version, &after, Instant::now());
                 became_ready(&object, &target.status, &after, &context);
             }
-            context.writer.tell(&object, &notice::events(&target.status, &after)).await;
+            context.writer.tell(&object, &events::events(&target.status, &after)).await;
         }
     }
     done?;
@@ -234,7 +243,7 @@ async fn start_anew(
     if *is_there {
         context.writer.delete_job(&target.key, job_uid).await?;
     }
-    context.writer.tell(object, notice::started_anew(&after).as_slice()).await;
+    context.writer.tell(object, events::started_anew(&after).as_slice()).await;
     context.succeeded(&target.key);
     Ok(Action::requeue(TO_TELL))
 }
@@ -271,9 +280,9 @@ pub async fn tell_of_panic(object: &Cluster, context: &Context, panicked: &Panic
     match context.writer.status(&target.key, &change).await {
         Ok(Some(version)) => context.remember(&target.uid, version, &after, Instant::now()),
         Ok(None) => return,
-        Err(error) => crate::telemetry::warn("failed to write a status", &error),
+        Err(error) => crate::health::log::warn("failed to write a status", &error),
     }
-    context.writer.tell(object, &notice::events(&target.status, &after)).await;
+    context.writer.tell(object, &events::events(&target.status, &after)).await;
 }
 
 fn became_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
@@ -288,8 +297,8 @@ fn became_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniCluste
 /// Makes what is missing, and changes what may change.
 async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Context) -> Result<Done, ReconcileError> {
     let observed = context.index.observed(&target.key);
-    let headless = cluster.and_then(|cluster| context.index.headless(&todo::headless_key(cluster)));
-    let todo = todo::todo(target, cluster, &observed, headless.as_deref());
+    let headless = cluster.and_then(|cluster| context.index.headless(&next_action::headless_key(cluster)));
+    let todo = next_action::todo(target, cluster, &observed, headless.as_deref());
     let Some(cluster) = cluster else { return Ok(Done::All) };
     match todo {
         Todo::Nothing => Ok(Done::All),
@@ -325,7 +334,7 @@ async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Con
                 tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
             }
             if join {
-                let service = todo::headless_key(cluster);
+                let service = next_action::headless_key(cluster);
                 context.writer.join(&context.index, &service, &member(target, cluster)).await?;
             }
             if !services.is_empty() || services_pod {
@@ -391,7 +400,7 @@ fn member(target: &Target, cluster: &ValidMiniCluster) -> Member {
 }
 
 fn join_index(target: &Target, cluster: &ValidMiniCluster, context: &Context) {
-    context.index.join(&todo::headless_key(cluster), &target.key.name, cluster.flux.minimal_service);
+    context.index.join(&next_action::headless_key(cluster), &target.key.name, cluster.flux.minimal_service);
 }
 
 /// The last warning about what waits without a word, and the time until it is looked at again. A part that somebody has
@@ -413,7 +422,7 @@ async fn look(
                 if let (Some(cluster), Some(found)) = (cluster, found.as_mut()) {
                     match stuck::missing(cluster, &target.uid, found) {
                         Some(Missing::ConfigMap) => {
-                            let facts = todo::facts(&target.uid, &target.status, job);
+                            let facts = next_action::facts(&target.uid, &target.status, job);
                             let objects = objects(cluster, &facts, context)?;
                             context.writer.config_map(&objects.config_map, &target.uid).await?;
                             tracing::info!("made the ConfigMap again, which somebody had deleted");
@@ -424,7 +433,7 @@ async fn look(
                 }
                 context.found(&target.uid, found);
             }
-            Err(error) => crate::telemetry::warn("failed to read events", &error),
+            Err(error) => crate::health::log::warn("failed to read events", &error),
         }
     }
     Ok(context.look(&target.uid, Instant::now()))
@@ -491,8 +500,8 @@ async fn clean_up(
     let (Ok(spec), Some(cluster)) = (&target.spec, cluster.filter(|_| !target.deleting)) else { return Ok(()) };
     let observed = context.index.observed(&target.key);
     let Some(job) = observed.job_of(&target.uid) else { return Ok(()) };
-    let goes_whole = todo::seconds_to_live(spec, after, Timestamp::now()) == Some(0);
-    if goes_whole || !todo::is_to_be_cleaned_up(spec, after, &observed, &job.uid) {
+    let goes_whole = next_action::seconds_to_live(spec, after, Timestamp::now()) == Some(0);
+    if goes_whole || !next_action::is_to_be_cleaned_up(spec, after, &observed, &job.uid) {
         return Ok(());
     }
     let facts = Facts { uid: Some(target.uid.clone()), ..Facts::default() };
@@ -513,7 +522,7 @@ async fn clean_up(
 async fn copy_view(target: &Target, after: &MiniClusterStatus, context: &Context) -> Result<(), ReconcileError> {
     let observed = context.index.observed(&target.key);
     let Some(job) = observed.job_of(&target.uid) else { return Ok(()) };
-    if todo::is_to_be_made_anew(after, job) {
+    if next_action::is_to_be_made_anew(after, job) {
         context.writer.delete_job(&target.key, &job.uid).await?;
         tracing::info!("deleted the Job, whose pods cannot mount the view's image, to make it with a copy");
     }
@@ -523,7 +532,7 @@ async fn copy_view(target: &Target, after: &MiniClusterStatus, context: &Context
 /// Nothing is looked at again without a reason. A finished MiniCluster that has to go has one (and a status that waits).
 async fn look_again(target: &Target, after: &MiniClusterStatus, context: &Context) -> Result<Action, ReconcileError> {
     let Some(spec) = target.spec.as_ref().ok().filter(|_| !target.deleting) else { return Ok(Action::await_change()) };
-    match todo::seconds_to_live(spec, after, Timestamp::now()) {
+    match next_action::seconds_to_live(spec, after, Timestamp::now()) {
         None => Ok(Action::await_change()),
         Some(0) => {
             context.writer.delete(&target.key, &target.uid).await?;

@@ -3,8 +3,8 @@
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use flux_shared::validate::{ValidMiniCluster, validate};
 
-use crate::fetch::Target;
 use crate::observe::Key;
+use crate::reconcile::fetch::Target;
 
 /// The MiniCluster `mc` of generation 1, whose spec is of no interest.
 pub(crate) fn target(uid: &str, status: &MiniClusterStatus) -> Target {

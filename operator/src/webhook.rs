@@ -27,10 +27,11 @@ use futures::{FutureExt, future};
 use kube::Client;
 use tokio::sync::watch;
 
-use crate::server as server_of_health;
+use crate::health::server as server_of_health;
 
 mod certificate;
 mod keeper;
+pub mod migrate;
 mod places;
 pub mod review;
 mod server;

@@ -7,7 +7,7 @@ use serde_json::json;
 
 use super::permissions::{Permission, allow};
 use super::{DEFAULT_IMAGE, InstallError, NAME, Who, binding, role};
-use crate::migrate;
+use crate::webhook::migrate;
 use crate::yaml;
 
 /// The name of the Job and all that belongs to it.

@@ -1,6 +1,7 @@
 //! Every permission, with its reason.
 
-use crate::{migrate, webhook};
+use crate::webhook;
+use crate::webhook::migrate;
 
 /// A permission, and what it is for.
 #[derive(Debug, Clone, Copy)]

@@ -6,8 +6,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde::{Deserialize, Serialize};
 
 use super::controller_uid;
-use crate::render::labels;
-use crate::render::view::ViewFrom;
+use crate::labels;
+use crate::reconcile::render::view::ViewFrom;
 
 /// A Job without its template, which nobody reads here: most of a Job's bytes.
 pub type JobObject = kube::core::Object<JobSize, JobStatus>;

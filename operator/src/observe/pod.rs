@@ -9,7 +9,8 @@ use flux_shared::names;
 use flux_shared::termination::Termination;
 
 use super::controller_uid;
-use crate::render::{AGENT, labels};
+use crate::labels;
+use crate::reconcile::render::AGENT;
 
 /// A pod's status without its specification, of which nobody reads more than its place: most of a pod's bytes.
 pub type PodStatusObject = kube::core::Object<PodPlace, PodStatus>;

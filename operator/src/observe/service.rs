@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use serde::{Deserialize, Serialize};
 
 use super::controller_uid;
-use crate::render::labels;
+use crate::labels;
 
 /// A Service without most of its specification.
 pub type ServiceObject = kube::core::Object<Selected, kube::core::object::NotUsed>;

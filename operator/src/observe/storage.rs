@@ -6,8 +6,8 @@ use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::Key;
-use crate::render::labels;
-use crate::render::storage::disk;
+use crate::labels;
+use crate::reconcile::render::storage::disk;
 
 /// The disk behind a PersistentVolume that was made for a MiniCluster.
 #[derive(Debug, Clone, PartialEq, Eq)]

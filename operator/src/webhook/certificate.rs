@@ -17,7 +17,7 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio_rustls::rustls::server::{ClientHello, ResolvesServerCert};
 use tokio_rustls::rustls::sign::CertifiedKey;
 
-use crate::render::labels;
+use crate::labels;
 
 /// How long a certificate is good for.
 const LIFE: SignedDuration = SignedDuration::from_hours(24 * 365);

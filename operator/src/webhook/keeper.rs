@@ -27,9 +27,9 @@ use serde_json::json;
 
 use super::certificate::{self, CertificateError, Current, Pair};
 use super::{NAME, Settings};
-use crate::migrate::CRD;
-use crate::render::labels;
-use crate::telemetry;
+use crate::health::log;
+use crate::labels;
+use crate::webhook::migrate::CRD;
 
 /// How often everything is looked at without a reason.
 const LOOK: Duration = Duration::from_secs(3600);
@@ -76,7 +76,7 @@ pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Curren
                 LOOK
             }
             Err(error) => {
-                telemetry::warn("the webhook's certificate is not in its place; it will be tried again", &error);
+                log::warn("the webhook's certificate is not in its place; it will be tried again", &error);
                 tokio::time::sleep(pause).await;
                 pause = (pause * 2).min(PAUSES.1);
                 continue;
@@ -164,9 +164,9 @@ pub(super) async fn keep_files(directory: &Path, current: &Current) {
                     current.set(certified);
                     last = found;
                 }
-                Err(error) => telemetry::warn("the webhook's files are unusable", &error),
+                Err(error) => log::warn("the webhook's files are unusable", &error),
             },
-            Err(error) => telemetry::warn("the webhook's files cannot be read", &error),
+            Err(error) => log::warn("the webhook's files cannot be read", &error),
         }
         tokio::time::sleep(FILES).await;
     }

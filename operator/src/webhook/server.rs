@@ -21,7 +21,7 @@ use tokio_rustls::rustls::{self, ServerConfig};
 use super::certificate::Current;
 use super::places::{BODY_MAX, Place, Places, Room};
 use super::{PATH, review};
-use crate::telemetry;
+use crate::health::log;
 
 /// Longest time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -97,7 +97,7 @@ pub(super) async fn serve(
             Ok((stream, address)) => (stream, address.ip().to_canonical()),
             Err(error) => {
                 // Such as too many open files: it passes.
-                telemetry::warn("failed to accept a connection", &error);
+                log::warn("failed to accept a connection", &error);
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }

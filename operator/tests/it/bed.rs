@@ -7,11 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::{Duration, Instant};
 
-use flux_operator::apply::Writer;
+use flux_operator::api::client;
+use flux_operator::controller;
+use flux_operator::install;
 use flux_operator::observe::Index;
-use flux_operator::render::services::Member;
-use flux_operator::render::{Facts, Options, objects};
-use flux_operator::{client, controller, install};
+use flux_operator::reconcile::apply::Writer;
+use flux_operator::reconcile::render::services::Member;
+use flux_operator::reconcile::render::{Facts, Options, objects};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::curve::Certificate;
 use flux_shared::manifest::Manifest;
@@ -321,7 +323,7 @@ impl Bed {
                 action: "Test".into(),
                 secondary: None,
             };
-            let cluster: flux_operator::fetch::Cluster = self.api().get("exists").await.unwrap();
+            let cluster: flux_operator::reconcile::fetch::Cluster = self.api().get("exists").await.unwrap();
             writer.tell(&cluster, &[event]).await;
         }
         calls.all()

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use flux_operator::fetch::Target;
 use flux_operator::observe::Key;
-use flux_operator::status::patch;
+use flux_operator::reconcile::fetch::Target;
+use flux_operator::reconcile::status::patch;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::ConfigMap;

@@ -130,7 +130,7 @@ fn many_broken_and_slow_ones_delay_no_other_and_are_tried_ever_less() {
 #[test]
 fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
     test("panics", async |bed| {
-        flux_operator::panics::hook();
+        flux_operator::health::panics::hook();
         // It is the whole process': other tests that fail still say why.
         let ours = std::panic::take_hook();
         #[expect(clippy::print_stderr, reason = "where the test's own harness prints it")]
@@ -144,7 +144,7 @@ fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
             let panics = call.resource == "configmaps" && call.name == "bad-agent" && !mended.load(Ordering::SeqCst);
             panics.then_some(Fault::Panic)
         });
-        let metrics = Arc::new(flux_operator::metrics::Metrics::default());
+        let metrics = Arc::new(flux_operator::health::metrics::Metrics::default());
         let counts = metrics.clone();
         let operator = bed.operator_of(calls, |it| it.metrics = counts).await;
         bed.create("bad", json!({ "size": 2 })).await.unwrap();

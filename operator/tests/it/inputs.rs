@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use flux_operator::render::{Facts, Options, needs, objects};
+use flux_operator::reconcile::render::{Facts, Options, needs, objects};
 use flux_shared::crd::convert::{Version, convert};
 use flux_shared::curve::Certificate;
 use flux_shared::{manifest, validate};

@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::time::Duration;
 
 use clap::Parser;
+use flux_operator::api::lease::Candidate;
 use flux_operator::install;
-use flux_operator::lease::Candidate;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
 use k8s_openapi::api::networking::v1::NetworkPolicy;

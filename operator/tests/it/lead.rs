@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use flux_operator::api::lease::Candidate;
 use flux_operator::controller::ControllerError;
 use flux_operator::install::OWN_PERMISSIONS;
-use flux_operator::lease::Candidate;
 use k8s_openapi::api::coordination::v1::Lease;
 use kube::Api;
 use kube::api::{Patch, PatchParams};

@@ -8,7 +8,10 @@ use std::time::{Duration, Instant};
 
 use futures::StreamExt;
 
-use flux_operator::{install, migrate, webhook, yaml};
+use flux_operator::install;
+use flux_operator::webhook;
+use flux_operator::webhook::migrate;
+use flux_operator::yaml;
 use flux_shared::crd::convert::{Version, convert_spec};
 use flux_shared::crd::definition::{Conversion, WebhookClient, definition};
 use kube::api::{Patch, PatchParams};

@@ -1,0 +1,151 @@
+//! One of several operators leads: the holder of a Lease. The others do nothing but look whether it is still renewed.
+//!
+//! ```text
+//! look ─► free, ours, or not renewed for its duration? ─► take it ─► renew … ─► not renewed in time: lost, the process ends
+//! ```
+//!
+//! Two that act at the same time would do no harm (creation is a POST, changes carry a uid), so this only saves work.
+#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "a client, a clock and pauses")]
+
+use std::time::Duration;
+
+use k8s_openapi::api::coordination::v1::{Lease, LeaseSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{MicroTime, ObjectMeta};
+use k8s_openapi::jiff::Timestamp;
+use kube::api::{Patch, PatchParams, PostParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+use tokio::time::Instant;
+
+use crate::labels::MANAGER;
+
+/// Name of the Lease.
+const NAME: &str = "flux-operator";
+
+/// Who wants to lead, and how patiently.
+#[derive(Debug, Clone)]
+pub struct Candidate {
+    /// Where the Lease is.
+    pub namespace: String,
+    /// A name that no other process has.
+    pub identity: String,
+    /// How long a Lease lives without being renewed; others wait so long.
+    pub duration: Duration,
+}
+
+/// A Lease that is held.
+#[derive(Debug)]
+pub struct Held {
+    candidate: Candidate,
+    version: Option<String>,
+    renewed: Instant,
+}
+
+impl Candidate {
+    /// A third of the duration: two renewals may fail.
+    fn pause(&self) -> Duration {
+        self.duration / 3
+    }
+
+    /// Waits until the Lease is ours.
+    pub async fn acquire(self, client: &Client) -> Held {
+        let api: Api<Lease> = Api::namespaced(client.clone(), &self.namespace);
+        // A clock of somebody else's means nothing: what counts is how long we have seen no change.
+        let mut seen: Option<(Option<String>, Instant)> = None;
+        loop {
+            let begin = Instant::now();
+            match self.attempt(&api, &mut seen).await {
+                Ok(Some(version)) => return Held { candidate: self, version, renewed: begin },
+                Ok(None) => {}
+                Err(error) => crate::health::log::warn("failed to get the lease", &error),
+            }
+            tokio::time::sleep(self.pause()).await;
+        }
+    }
+
+    /// The version of the Lease, if it is ours now.
+    async fn attempt(
+        &self,
+        api: &Api<Lease>,
+        seen: &mut Option<(Option<String>, Instant)>,
+    ) -> Result<Option<Option<String>>, kube::Error> {
+        let Some(lease) = api.get_opt(NAME).await? else {
+            let metadata = ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() };
+            let lease = Lease { metadata, spec: Some(self.spec()) };
+            return Ok(Some(api.create(&PostParams::default(), &lease).await?.resource_version()));
+        };
+        let version = lease.resource_version();
+        let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone()).unwrap_or_default();
+        let duration = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
+        let duration = Duration::from_secs(u64::try_from(duration).unwrap_or(0));
+        let since = match seen {
+            Some((known, since)) if *known == version => *since,
+            _ => seen.insert((version.clone(), Instant::now())).1,
+        };
+        if holder.is_empty() || holder == self.identity || since.elapsed() >= duration {
+            return self.write(api, version, &self.spec()).await.map(Some);
+        }
+        Ok(None)
+    }
+
+    fn spec(&self) -> LeaseSpec {
+        let now = MicroTime(Timestamp::now());
+        LeaseSpec {
+            holder_identity: Some(self.identity.clone()),
+            lease_duration_seconds: i32::try_from(self.duration.as_secs()).ok(),
+            acquire_time: Some(now.clone()),
+            renew_time: Some(now),
+            ..LeaseSpec::default()
+        }
+    }
+
+    /// Writes the Lease if nobody has since it had `version`.
+    async fn write(
+        &self,
+        api: &Api<Lease>,
+        version: Option<String>,
+        spec: &LeaseSpec,
+    ) -> Result<Option<String>, kube::Error> {
+        let change = json!({ "metadata": { "resourceVersion": version }, "spec": spec });
+        let parameters = PatchParams { field_manager: Some(MANAGER.into()), ..PatchParams::default() };
+        Ok(api.patch(NAME, &parameters, &Patch::Merge(change)).await?.resource_version())
+    }
+}
+
+impl Held {
+    /// Renews the Lease for as long as that works. Its end means that somebody else may lead.
+    pub async fn keep(&mut self, client: &Client) {
+        let api: Api<Lease> = Api::namespaced(client.clone(), &self.candidate.namespace);
+        // Before others may take it.
+        let deadline = self.candidate.duration - self.candidate.pause() / 2;
+        loop {
+            tokio::time::sleep(self.candidate.pause()).await;
+            let begin = Instant::now();
+            let LeaseSpec { renew_time, .. } = self.candidate.spec();
+            let spec = LeaseSpec { renew_time, ..LeaseSpec::default() };
+            let left = deadline.saturating_sub(self.renewed.elapsed());
+            match tokio::time::timeout(left, self.candidate.write(&api, self.version.clone(), &spec)).await {
+                Ok(Ok(version)) => {
+                    self.version = version;
+                    self.renewed = begin;
+                }
+                // Somebody else has written it: it is theirs.
+                Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => return,
+                Ok(Err(error)) => crate::health::log::warn("failed to renew the lease", &error),
+                Err(_) => return,
+            }
+            if self.renewed.elapsed() >= deadline {
+                return;
+            }
+        }
+    }
+
+    /// Lets the next one lead at once.
+    pub async fn release(self, client: &Client) {
+        let api: Api<Lease> = Api::namespaced(client.clone(), &self.candidate.namespace);
+        let spec =
+            LeaseSpec { holder_identity: Some(String::new()), lease_duration_seconds: Some(1), ..LeaseSpec::default() };
+        // It would only take longer.
+        let _ = tokio::time::timeout(self.candidate.pause(), self.candidate.write(&api, self.version, &spec)).await;
+    }
+}

@@ -1,0 +1,87 @@
+//! Small writes that nobody waits for. What fails is done later, and holds up nothing meanwhile.
+#![expect(clippy::disallowed_methods, reason = "pauses")]
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use futures::stream::FuturesUnordered;
+use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::reconcile::apply::ApplyError;
+
+/// The first pause after a failure; it doubles with each one.
+const FIRST_PAUSE: Duration = Duration::from_millis(500);
+/// The longest pause.
+const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Does `chore` for whatever comes, for `places` at the same time. Ends when nothing can come any more.
+pub async fn work<T: Clone, F: Future<Output = Result<(), ApplyError>>>(
+    mut items: UnboundedReceiver<T>,
+    places: usize,
+    failed: &str,
+    chore: impl Fn(T) -> F,
+) {
+    let attempt = |item: T, pause: Duration| {
+        let result = chore(item.clone());
+        async move {
+            let error = result.await.err()?;
+            crate::health::log::warn(failed, &error);
+            Some((item, pause))
+        }
+    };
+    let mut running = FuturesUnordered::new();
+    let mut later = FuturesUnordered::new();
+    loop {
+        let has_place = running.len() < places;
+        tokio::select! {
+            item = items.recv(), if has_place => match item {
+                Some(item) => running.push(attempt(item, FIRST_PAUSE)),
+                None => return,
+            },
+            Some((item, pause)) = later.next(), if has_place && !later.is_empty() => {
+                running.push(attempt(item, pause));
+            }
+            Some(result) = running.next(), if !running.is_empty() => {
+                later.extend(result.map(|(item, pause)| after(pause, item)));
+            }
+        }
+    }
+}
+
+/// The item, and its next pause.
+async fn after<T>(pause: Duration, item: T) -> (T, Duration) {
+    tokio::time::sleep(pause).await;
+    (item, (pause * 2).min(LONGEST_PAUSE))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn what_fails_is_done_later_and_what_comes_after_it_is_not_held_up() {
+        let done = Mutex::new(Vec::new());
+        let (sender, items) = tokio::sync::mpsc::unbounded_channel();
+        for item in 0..3 {
+            sender.send(item).unwrap();
+        }
+        let chore = async |item: u32| {
+            let mut done = done.lock().unwrap();
+            done.push(item);
+            // The first one fails three times.
+            match item == 0 && done.iter().filter(|done| **done == 0).count() <= 3 {
+                true => Err(ApplyError::from(crate::reconcile::status::Obstacle {
+                    reason: "Forbidden",
+                    message: "no".into(),
+                })),
+                false => Ok(()),
+            }
+        };
+        let work = work(items, 1, "failed", chore);
+        assert!(tokio::time::timeout(Duration::from_secs(100), work).await.is_err(), "more may come");
+        assert_eq!(*done.lock().unwrap(), [0, 1, 2, 0, 0, 0]);
+        drop(sender);
+    }
+}

@@ -1,0 +1,53 @@
+//! The log: one line of JSON an event, to standard error.
+#![expect(clippy::disallowed_methods, reason = "the log goes to standard error")]
+
+use tracing_subscriber::EnvFilter;
+
+/// Sets the log up, once. `filter` is in tracing's syntax, such as `info,flux_operator=debug`.
+pub fn start(filter: &str) {
+    // The client logs a response that it cannot read, and a response may hold a Secret.
+    let filter = EnvFilter::builder().parse_lossy(format!("{filter},kube_client=off"));
+    let log = tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter);
+    let _ = log.with_writer(std::io::stderr).try_init();
+    crate::health::panics::hook();
+}
+
+/// Something went wrong that will be tried again.
+pub fn warn(what: &str, error: &(dyn std::error::Error + 'static)) {
+    tracing::warn!(error = causes(error), "{what}");
+}
+
+/// An error and its sources in one line. What the API server said is said once, not as the client prints it.
+fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+    let mut causes: Vec<String> = Vec::new();
+    let mut next = Some(error);
+    while let Some(error) = next {
+        let boxed = error.downcast_ref::<Box<kube::Error>>().map(Box::as_ref);
+        if let Some(kube::Error::Api(status)) = boxed.or(error.downcast_ref()) {
+            causes.push(format!("{} ({})", status.message, status.code));
+            break;
+        }
+        let text = error.to_string();
+        // Some errors print their source as part of themselves.
+        if !causes.last().is_some_and(|last| last.ends_with(&text)) {
+            causes.push(text);
+        }
+        next = error.source();
+    }
+    causes.join(": ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_the_api_server_said_is_said_once() {
+        let status = kube::core::Status { code: 403, message: "no".into(), ..Default::default() };
+        let source = Box::new(kube::Error::Api(Box::new(status)));
+        let error =
+            crate::reconcile::apply::ApplyError::Api { verb: "create", kind: "Job".into(), name: "mc".into(), source };
+        let error = crate::reconcile::ReconcileError::from(error);
+        assert_eq!(causes(&error), "failed to create Job mc: no (403)");
+    }
+}

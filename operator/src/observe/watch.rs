@@ -1,0 +1,342 @@
+//! The watches: what they bring goes into the index, and who has to be reconciled goes out.
+//!
+//! Only objects with our label are watched. ConfigMaps and Secrets are not: once made they never change.
+#![expect(clippy::disallowed_types, reason = "watches are clients")]
+
+use std::collections::{BTreeSet, HashMap, HashSet};
+use std::fmt::Debug;
+use std::sync::Arc;
+use std::task::Poll;
+
+use futures::{Stream, StreamExt};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Service};
+use k8s_openapi::api::storage::v1::StorageClass;
+use kube::api::ApiResource;
+use kube::core::PartialObjectMeta;
+use kube::runtime::reflector::Store;
+use kube::runtime::watcher::{self, Event, watcher};
+use kube::runtime::{WatchStreamExt, reflector};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::de::DeserializeOwned;
+use tokio::sync::{mpsc, watch};
+
+use crate::health::log;
+use crate::health::panics;
+use crate::labels;
+use crate::observe::job::{JobObject, JobSeen};
+use crate::observe::node::{NodeInfo, NodeObject};
+use crate::observe::pod::{PodSeen, PodStatusObject};
+use crate::observe::service::{ServiceObject, ServiceSeen};
+use crate::observe::storage::Disk;
+use crate::observe::{Key, Kind, Unlabelled};
+use crate::reconcile::apply::storage::Orphan;
+use crate::reconcile::context::Context;
+use crate::reconcile::fetch::{self, Cluster};
+
+/// Who has to be reconciled, and whether at once: what a Job's pods do comes in bursts that can be taken together.
+#[derive(Debug)]
+pub struct Wake {
+    pub key: Key,
+    pub at_once: bool,
+}
+
+/// Where the watches report to.
+#[derive(Debug, Clone)]
+pub struct Outlets {
+    pub wake: mpsc::UnboundedSender<Wake>,
+    pub unlabelled: mpsc::UnboundedSender<Unlabelled>,
+    /// Volumes whose MiniClusters may be gone.
+    pub orphans: mpsc::UnboundedSender<Orphan>,
+    /// Number of kinds whose first list is complete.
+    pub synced: Arc<watch::Sender<usize>>,
+}
+
+/// Objects in one answer to a list: each may have 1.5 MiB, all of which is there at the same time.
+const PAGE: u32 = 20;
+/// The same, of MiniClusters, which are read whole.
+const LARGE_PAGE: u32 = 10;
+
+/// Number of kinds that must have been listed before anything is decided: Job, Pod, Service, Node.
+pub const KINDS: usize = 4;
+
+impl Outlets {
+    fn wake(&self, keys: impl IntoIterator<Item = Key>, at_once: bool) {
+        for key in keys {
+            // Nobody listens any more when the process ends.
+            let _ = self.wake.send(Wake { key, at_once });
+        }
+    }
+}
+
+fn api<K>(client: &Client, namespace: Option<&str>) -> Api<K>
+where
+    K: Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
+{
+    match namespace {
+        Some(namespace) => Api::namespaced(client.clone(), namespace),
+        None => Api::all(client.clone()),
+    }
+}
+
+/// Of the objects with a label of ours, whatever its value: one with our domain, since others have our operator's name.
+fn labelled(label: &str) -> watcher::Config {
+    watcher::Config::default().labels(label).page_size(PAGE)
+}
+
+/// Follows objects for ever. A watch that cannot begin, since its version is too old, begins with a new list: the library
+/// does that only where the watch itself says so.
+fn watched<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
+where
+    K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
+{
+    let begin = move || watcher(api.clone(), config.clone()).boxed();
+    let mut events = begin();
+    let events = futures::stream::poll_fn(move |task| {
+        let event = events.poll_next_unpin(task);
+        if let Poll::Ready(Some(Err(watcher::Error::WatchStartFailed(kube::Error::Api(status))))) = &event
+            && status.code == 410
+        {
+            events = begin();
+        }
+        event
+    });
+    events.default_backoff()
+}
+
+/// The MiniClusters: kept whole in the store that is returned. Endless.
+pub fn clusters(
+    client: &Client,
+    namespace: Option<&str>,
+    context: Arc<Context>,
+    outlets: Outlets,
+) -> (Store<Cluster>, impl Future<Output = ()> + use<>) {
+    let (store, writer) = reflector::store();
+    let events = watched(api::<Cluster>(client, namespace), watcher::Config::default().page_size(LARGE_PAGE))
+        .modify(fetch::shrink)
+        .reflect(writer);
+    // The spec's generation as last seen: our own status patches are no news. A deletion raises it too.
+    let mut generations: HashMap<String, Option<i64>> = HashMap::new();
+    let drive = events.for_each(move |event| {
+        match event {
+            Ok(Event::Apply(cluster) | Event::InitApply(cluster)) => {
+                let (uid, generation) = (cluster.uid().unwrap_or_default(), cluster.meta().generation);
+                if generations.insert(uid, generation) != Some(generation) {
+                    outlets.wake([Key::of(cluster.meta())], true);
+                }
+            }
+            Ok(Event::Delete(cluster)) => {
+                let uid = cluster.uid().unwrap_or_default();
+                generations.remove(&uid);
+                for orphan in context.index.orphans(&uid) {
+                    let _ = outlets.orphans.send(orphan);
+                }
+                context.forget(&Key::of(cluster.meta()), &uid);
+            }
+            Ok(Event::Init | Event::InitDone) => {}
+            Err(error) => crate::health::log::warn("the watch of MiniClusters failed", &error),
+        }
+        std::future::ready(())
+    });
+    (store, drive)
+}
+
+/// Follows one kind: `seen` puts an object into the index and says who has to know.
+async fn follow<K: Resource>(
+    kind: Kind,
+    events: impl Stream<Item = watcher::Result<Event<K>>>,
+    context: Arc<Context>,
+    outlets: Outlets,
+    seen: impl Fn(&K) -> Vec<Key>,
+) {
+    // An object that we panic at is passed over: a defect of ours, which the log tells of.
+    let seen = |object: &K| panics::caught_now(|| seen(object)).unwrap_or_default();
+    let mut listed: HashSet<String> = HashSet::new();
+    let mut is_first = true;
+    let mut events = std::pin::pin!(events);
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitApply(object)) => {
+                listed.extend(object.meta().uid.clone());
+                outlets.wake(seen(&object), false);
+            }
+            Ok(Event::InitDone) => {
+                outlets.wake(context.index.keep_only(kind, &std::mem::take(&mut listed)), false);
+                if std::mem::take(&mut is_first) {
+                    outlets.synced.send_modify(|synced| *synced += 1);
+                }
+            }
+            Ok(Event::Apply(object)) => outlets.wake(seen(&object), false),
+            Ok(Event::Delete(object)) => {
+                // As it was at last, which may be news.
+                drop(seen(&object));
+                outlets.wake(context.index.gone(kind, object.meta()), false);
+            }
+            Err(error) => {
+                crate::health::log::warn(&format!("the watch of kind {kind:?} failed"), &error);
+            }
+        }
+    }
+}
+
+/// An API of objects that are read in part.
+fn partial<K, T>(client: Client, namespace: Option<&str>) -> Api<T>
+where
+    K: Resource<DynamicType = ()>,
+    T: Resource<DynamicType = ApiResource, Scope = kube::core::DynamicResourceScope>,
+{
+    let resource = ApiResource::erase::<K>(&());
+    match namespace {
+        Some(namespace) => Api::namespaced_with(client, namespace, &resource),
+        None => Api::all_with(client, &resource),
+    }
+}
+
+/// The Jobs, without their templates. Endless.
+pub async fn jobs(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
+    let events = watched(partial::<Job, JobObject>(client, namespace.as_deref()), labelled(labels::CLUSTER));
+    let index = context.clone();
+    let pods = outlets.clone();
+    follow(Kind::Job, events, context, outlets, move |job: &JobObject| {
+        let key = index.index.job(&job.metadata, JobSeen::new(&job.metadata, &job.spec, job.status.as_ref()));
+        // Pods may have been seen before their Job.
+        for unlabelled in key.iter().flat_map(|key| index.index.unlabelled(key)) {
+            let _ = pods.unlabelled.send(unlabelled);
+        }
+        key.into_iter().collect()
+    })
+    .await;
+}
+
+/// The pods, without most of their specifications. Endless.
+pub async fn pods(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
+    let events = watched(partial::<Pod, PodStatusObject>(client, namespace.as_deref()), labelled(labels::HEADLESS));
+    let index = context.clone();
+    let send = outlets.unlabelled.clone();
+    follow(Kind::Pod, events, context, outlets, move |pod: &PodStatusObject| {
+        let (key, unlabelled) =
+            index.index.pod(&pod.metadata, PodSeen::of(&pod.metadata, pod.status.as_ref()).on(&pod.spec));
+        if let Some(unlabelled) = unlabelled {
+            let _ = send.send(unlabelled);
+        }
+        key.into_iter().collect()
+    })
+    .await;
+}
+
+/// The Services. Endless.
+pub async fn services(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
+    let events = watched(partial::<Service, ServiceObject>(client, namespace.as_deref()), labelled(labels::HEADLESS));
+    let index = context.clone();
+    follow(Kind::Service, events, context, outlets, move |service: &ServiceObject| {
+        let seen = ServiceSeen::new(&service.metadata, service.spec.selector.as_ref());
+        index.index.service(&service.metadata, seen)
+    })
+    .await;
+}
+
+/// The nodes: whether they can mount images. Ends where the operator may not look at them, as in an installation for one
+/// namespace. Nobody is woken: it matters when a Job is made.
+pub async fn nodes(client: Client, context: Arc<Context>, outlets: Outlets) {
+    let resource = ApiResource::erase::<Node>(&());
+    let events = watched(Api::<NodeObject>::all_with(client, &resource), watcher::Config::default());
+    let mut events = std::pin::pin!(events);
+    let mut is_first = true;
+    let mut listed = move || {
+        if std::mem::take(&mut is_first) {
+            outlets.synced.send_modify(|synced| *synced += 1);
+        }
+    };
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => context.index.forget_nodes(),
+            Ok(Event::Apply(node) | Event::InitApply(node)) => {
+                let info = node.status.as_ref().map(|status| &status.node_info);
+                let mounts = info.is_some_and(NodeInfo::mounts_images);
+                context.index.node(&node.name_any(), (!node.spec.unschedulable).then_some(mounts));
+            }
+            Ok(Event::Delete(node)) => context.index.node(&node.name_any(), None),
+            Ok(Event::InitDone) => listed(),
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
+                tracing::info!("nodes are none of this operator's: views are copied, unless it is told imageVolume");
+                listed();
+                return;
+            }
+            Err(error) => log::warn("the watch of nodes failed", &error),
+        }
+    }
+}
+
+/// The PersistentVolumes that were made for MiniClusters. Ends where the operator may not look at them: in an installation
+/// for one namespace.
+pub async fn volumes(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
+    let mut selector = labels::CLUSTER.to_owned();
+    if let Some(namespace) = namespace {
+        selector.push_str(&format!(",{}={namespace}", labels::NAMESPACE));
+    }
+    let api: Api<PartialObjectMeta<PersistentVolume>> = Api::all(client);
+    let events = watched(api, watcher::Config::default().labels(&selector));
+    let mut events = std::pin::pin!(events);
+    let mut listed: HashSet<String> = HashSet::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Apply(volume) | Event::InitApply(volume)) => {
+                let (name, orphan) = (volume.name_any(), Orphan::of(volume.meta()));
+                context.index.volume(&name, orphan.as_ref());
+                outlets.wake(context.index.disk(&name, Disk::of(volume.meta())), false);
+                listed.insert(name);
+                if let Some(orphan) = orphan {
+                    let _ = outlets.orphans.send(orphan);
+                }
+            }
+            Ok(Event::Delete(volume)) => {
+                context.index.volume(&volume.name_any(), None);
+                outlets.wake(context.index.disk(&volume.name_any(), None), false);
+            }
+            Ok(Event::Init) => listed.clear(),
+            Ok(Event::InitDone) => outlets.wake(context.index.keep_disks(&std::mem::take(&mut listed)), false),
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
+                tracing::info!("PersistentVolumes are none of this operator's: spec.volumes cannot be served");
+                return;
+            }
+            Err(error) => log::warn("the watch of PersistentVolumes failed", &error),
+        }
+    }
+}
+
+/// The names of the storage classes, to say which one of a volume is not there. Ends where the operator may not look at them.
+pub async fn storage_classes(client: Client, context: Arc<Context>, outlets: Outlets) {
+    let api: Api<PartialObjectMeta<StorageClass>> = Api::all(client);
+    let events = watched(api, watcher::Config::default());
+    let mut events = std::pin::pin!(events);
+    let mut names: BTreeSet<String> = BTreeSet::new();
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(Event::Init) => {
+                names.clear();
+                continue;
+            }
+            Ok(Event::InitApply(class)) => {
+                names.insert(class.name_any());
+                continue;
+            }
+            Ok(Event::InitDone) => {}
+            Ok(Event::Apply(class)) => {
+                names.insert(class.name_any());
+            }
+            Ok(Event::Delete(class)) => {
+                names.remove(&class.name_any());
+            }
+            Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
+                outlets.wake(context.index.storage_classes(None), false);
+                return;
+            }
+            Err(error) => {
+                log::warn("the watch of storage classes failed", &error);
+                continue;
+            }
+        }
+        outlets.wake(context.index.storage_classes(Some(names.clone())), false);
+    }
+}

@@ -1,0 +1,428 @@
+//! Writes to the API server, and nothing that decides.
+//!
+//! Creation is a POST, which never touches an object that exists. Where one does, its owner is looked up: ours is kept,
+//! an earlier MiniCluster's is waited for, anybody else's is an obstacle. What is changed later is changed by
+//! server-side apply with the uid of the object that was seen. One field manager for all.
+#![expect(clippy::disallowed_types, reason = "this is where the API client is used")]
+
+use flux_shared::crd::v1alpha2::{KIND, MiniCluster};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
+use kube::core::{NamespaceResourceScope, PartialObjectMeta, Request};
+use kube::runtime::events::{Event, Recorder, Reporter};
+use kube::{Api, Client, Resource, ResourceExt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use serde_json::{Value, json};
+
+use crate::labels;
+use crate::observe::job::JobSeen;
+use crate::observe::pod::PodSeen;
+use crate::observe::service::ServiceSeen;
+use crate::observe::{Index, Key, Unlabelled, controller_uid, is_minicluster};
+use crate::reconcile::fetch::{Cluster, version};
+use crate::reconcile::render::Objects;
+use crate::reconcile::render::hidden::HiddenSecret;
+use crate::reconcile::render::services::Member;
+use crate::reconcile::status::Obstacle;
+
+pub mod headless;
+pub mod storage;
+
+/// Why something could not be written.
+#[derive(Debug, thiserror::Error)]
+pub enum ApplyError {
+    /// Only a change by somebody can help; it is shown in the status.
+    #[error(transparent)]
+    Obstacle(#[from] Obstacle),
+    /// The next attempt may succeed.
+    #[error("failed to {verb} {kind} {name}")]
+    Api { verb: &'static str, kind: String, name: String, source: Box<kube::Error> },
+}
+
+/// Writes for one control plane.
+#[derive(Clone)]
+pub struct Writer {
+    client: Client,
+    recorder: Recorder,
+    headless: std::sync::Arc<headless::Queue>,
+}
+
+impl std::fmt::Debug for Writer {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Writer")
+    }
+}
+
+fn post() -> PostParams {
+    PostParams { dry_run: false, field_manager: Some(labels::MANAGER.into()) }
+}
+
+/// Whether the namespace is on its way out, so that nobody will read what could be written.
+fn is_going(error: &kube::Error) -> bool {
+    let kube::Error::Api(status) = error else { return false };
+    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
+    causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
+}
+
+/// Of an object that was seen, and of no other that has its name now; what it owns goes after it.
+fn only(uid: Option<String>) -> DeleteParams {
+    DeleteParams { preconditions: Some(Preconditions { uid, resource_version: None }), ..DeleteParams::background() }
+}
+
+/// Gone already, or another one by now: nothing is left to do.
+fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
+    match result {
+        Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
+        other => other,
+    }
+}
+
+/// The error of a call, sorted by who can help.
+fn sorted<K: Resource<DynamicType = ()>>(verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
+    let kind = K::kind(&()).into_owned();
+    let reason = match &source {
+        kube::Error::Api(status) if status.code == 403 => "Forbidden",
+        kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422) => "Refused",
+        _ => return ApplyError::Api { verb, kind, name: name.to_owned(), source: Box::new(source) },
+    };
+    let kube::Error::Api(status) = source else { return Obstacle { reason, message: String::new() }.into() };
+    let message = format!("the API server refused to {verb} {kind} {name}: {}", status.message);
+    Obstacle { reason, message }.into()
+}
+
+impl Writer {
+    pub fn new(client: Client) -> Writer {
+        let reporter = Reporter { controller: labels::MANAGER.into(), instance: None };
+        Writer { recorder: Recorder::new(client.clone(), reporter), client, headless: Default::default() }
+    }
+
+    /// Makes everything of a MiniCluster that is not there yet; the Job last, when it can run.
+    pub async fn create_all(&self, index: &Index, objects: &Objects, member: &Member) -> Result<(), ApplyError> {
+        let Objects { config_map, secrets, volumes, network_policy, headless, services, job, services_pod } = objects;
+        let key = Key::of(&job.metadata);
+        let service = Key::of(&headless.metadata);
+        let (config_map, secrets, headless) = tokio::join!(
+            self.config_map(config_map, &member.uid),
+            self.secrets(secrets),
+            self.headless.ensure(self, index, &service, member),
+        );
+        config_map?;
+        secrets?;
+        headless?;
+        // Before there are brokers to be reached.
+        if let Some(policy) = network_policy {
+            self.create(policy, &member.uid).await?;
+        }
+        for service in services {
+            self.service(index, service, &member.uid).await?;
+        }
+        for volume in volumes {
+            self.volume(volume, &member.uid).await?;
+        }
+        let made = self.create(job, &member.uid).await?.into_object();
+        index.job(&made.metadata, JobSeen::of(&made));
+        if let Some(pod) = services_pod {
+            self.services_pod(index, pod, &member.uid).await?;
+        }
+        tracing::info!(cluster = %key, uid = %member.uid, "made the Job");
+        // It joins later, with others: the Job does not wait for a Service that many share.
+        self.headless.announce(&service, member);
+        Ok(())
+    }
+
+    /// Makes the MiniCluster one of those whose pods the headless Service names.
+    pub async fn join(&self, index: &Index, service: &Key, member: &Member) -> Result<(), ApplyError> {
+        self.headless.join(self, index, service, member).await
+    }
+
+    /// What the agents need to know.
+    pub async fn config_map(&self, object: &ConfigMap, owner: &str) -> Result<(), ApplyError> {
+        let hash = |map: &ConfigMap| map.annotations().get(labels::RENDERED_HASH).cloned();
+        match self.create(object, owner).await? {
+            Outcome::Existed(there) if hash(&there) != hash(object) => {
+                // The spec changed before there was a Job: nobody has read the older one.
+                let mut wanted = object.clone();
+                wanted.metadata.uid = there.metadata.uid;
+                self.apply(&wanted).await.map(drop)
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn secrets(&self, secrets: &[HiddenSecret]) -> Result<(), ApplyError> {
+        for secret in secrets {
+            let secret = secret.expose();
+            let (api, name): (Api<Secret>, _) =
+                (Api::namespaced(self.client.clone(), &secret.namespace().unwrap_or_default()), secret.name_any());
+            match api.create(&post(), secret).await {
+                Ok(_) => {}
+                // Its name holds the MiniCluster's uid: it is the one that we made before. No Secret is ever read.
+                Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {}
+                Err(error) => return Err(sorted::<Secret>("create", &name, error)),
+            }
+        }
+        Ok(())
+    }
+
+    /// The Service of a sidecar.
+    pub async fn service(&self, index: &Index, service: &Service, owner: &str) -> Result<(), ApplyError> {
+        let made = self.create(service, owner).await?.into_object();
+        index.service(&made.metadata, ServiceSeen::of(&made));
+        Ok(())
+    }
+
+    /// The pod of `spec.services`.
+    pub async fn services_pod(&self, index: &Index, pod: &Pod, owner: &str) -> Result<(), ApplyError> {
+        let made = self.create(pod, owner).await?.into_object();
+        index.pod(&made.metadata, PodSeen::of(&made.metadata, made.status.as_ref()));
+        Ok(())
+    }
+
+    /// What the API server would make of a Job. Nothing is made.
+    pub async fn would_be(&self, job: &Job, key: &Key) -> Result<Job, ApplyError> {
+        let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
+        let made = api.create(&PostParams { dry_run: true, ..post() }, job).await;
+        made.map_err(|error| sorted::<Job>("create", &key.name, error))
+    }
+
+    /// Makes an object, unless it is there and ours.
+    async fn create<K>(&self, object: &K, owner: &str) -> Result<Outcome<K>, ApplyError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Serialize
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let name = object.name_any();
+        let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
+        match api.create(&post(), object).await {
+            Ok(made) => Ok(Outcome::Made(made)),
+            Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
+                let there = api.get_metadata(&name).await.map_err(|error| sorted::<K>("get", &name, error))?;
+                belongs::<K>(&there.metadata, object.meta(), owner)?;
+                let mut known = object.clone();
+                *known.meta_mut() = there.metadata;
+                Ok(Outcome::Existed(known))
+            }
+            Err(error) => Err(sorted::<K>("create", &name, error)),
+        }
+    }
+
+    /// Server-side apply of a whole object.
+    async fn apply<K>(&self, object: &K) -> Result<K, ApplyError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Serialize
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
+        let name = object.name_any();
+        let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
+        let parameters = PatchParams::apply(labels::MANAGER).force();
+        let applied = api.patch(&name, &parameters, &Patch::Apply(object)).await;
+        applied.map_err(|error| sorted::<K>("apply", &name, error))
+    }
+
+    /// Changes what may change of a Job, and nothing else: what is left out stays as somebody else may have set it.
+    pub async fn scale_job(&self, index: &Index, job: &Key, fields: &Value) -> Result<(), ApplyError> {
+        let api: Api<Job> = Api::namespaced(self.client.clone(), &job.namespace);
+        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let applied = api.patch(&job.name, &parameters, &Patch::Merge(fields)).await;
+        let made = applied.map_err(|error| sorted::<Job>("apply", &job.name, error))?;
+        index.job(&made.metadata, JobSeen::of(&made));
+        Ok(())
+    }
+
+    /// Changes a status by a JSON patch that tests whose it is. The resourceVersion that the MiniCluster has then; None: it is
+    /// gone.
+    pub async fn status(&self, cluster: &Key, change: &Value) -> Result<Option<u64>, ApplyError> {
+        const JSON_PATCH: http::HeaderValue = http::HeaderValue::from_static("application/json-patch+json");
+        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let clusters = Request::new(MiniCluster::url_path(&(), Some(&cluster.namespace)));
+        let request = clusters.patch_subresource("status", &cluster.name, &parameters, &Patch::Merge(change));
+        let answer = async {
+            let mut request = request.map_err(kube::Error::BuildRequest)?;
+            request.headers_mut().insert(http::header::CONTENT_TYPE, JSON_PATCH);
+            self.client.request::<Cluster>(request).await
+        };
+        match answer.await {
+            Ok(object) => Ok(Some(version(&object))),
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+            Err(source) => Err(ApplyError::Api {
+                verb: "patch the status of",
+                kind: KIND.into(),
+                name: cluster.to_string(),
+                source: Box::new(source),
+            }),
+        }
+    }
+
+    /// The same, only if the MiniCluster is as it was seen: what is counted is counted once.
+    pub async fn count(&self, cluster: &Key, seen: u64, change: &Value) -> Result<Option<u64>, ApplyError> {
+        let is_as_seen = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": seen.to_string() });
+        let operations = [is_as_seen].into_iter().chain(change.as_array().into_iter().flatten().cloned());
+        self.status(cluster, &Value::Array(operations.collect())).await
+    }
+
+    /// The Job as it is now, whatever was seen.
+    pub async fn job_now(&self, index: &Index, cluster: &Key) -> Result<Option<JobSeen>, ApplyError> {
+        let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let job = api.get_opt(&cluster.name).await.map_err(|error| sorted::<Job>("get", &cluster.name, error))?;
+        Ok(job.map(|job| {
+            let seen = JobSeen::of(&job);
+            index.job(&job.metadata, seen.clone());
+            seen
+        }))
+    }
+
+    /// Tells the Job controller that a Job has failed, which ends its pods as it does with any that fails.
+    pub async fn fail_job(
+        &self,
+        cluster: &Key,
+        uid: &str,
+        reason: &str,
+        message: &str,
+        now: &str,
+    ) -> Result<(), ApplyError> {
+        let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let change = json!({
+            "metadata": { "uid": uid },
+            "status": { "conditions": [{
+                "type": "FailureTarget", "status": "True", "reason": reason, "message": message,
+                "lastTransitionTime": now, "lastProbeTime": now,
+            }] },
+        });
+        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let failed = api.patch_status(&cluster.name, &parameters, &Patch::Strategic(change)).await.map(drop);
+        unless_gone(failed).map_err(|error| sorted::<Job>("end", &cluster.name, error))
+    }
+
+    /// Deletes a MiniCluster that has lived its time, and no other of its name.
+    pub async fn delete(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
+        let api: Api<MiniCluster> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let deleted = api.delete(&cluster.name, &only(Some(uid.to_owned()))).await.map(drop);
+        unless_gone(deleted).map_err(|error| sorted::<MiniCluster>("delete", &cluster.name, error))
+    }
+
+    /// Deletes a Job, its pods first, so that it can be made anew.
+    pub async fn delete_job(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
+        let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let pods_first = Some(PropagationPolicy::Foreground);
+        let parameters = DeleteParams { propagation_policy: pods_first, ..only(Some(uid.to_owned())) };
+        let deleted = api.delete(&cluster.name, &parameters).await.map(drop);
+        unless_gone(deleted).map_err(|error| sorted::<Job>("delete", &cluster.name, error))
+    }
+
+    /// The documented label on the lead's pod, and the condition that the Job's failure policy knows it by: one call, since a
+    /// pod's status takes labels along.
+    pub async fn label(&self, pod: &Unlabelled) -> Result<(), ApplyError> {
+        let change = json!({
+            "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: "0" } },
+            "status": { "conditions": [{ "type": labels::LEAD, "status": "True" }] },
+        });
+        match self.patch_status_of(pod, &change).await {
+            Ok(_) => Ok(()),
+            // Gone. (A conflict is none of these: the names of a Job's pods are not used again.)
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => Err(sorted::<Pod>("label", &pod.name, error)),
+        }
+    }
+
+    /// Changes a pod through its status. The answer is its metadata: the whole pod would be many times the change.
+    async fn patch_status_of(&self, pod: &Unlabelled, change: &Value) -> Result<(), kube::Error> {
+        const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let pods = Request::new(Pod::url_path(&(), Some(&pod.namespace)));
+        let request = pods.patch_subresource("status", &pod.name, &parameters, &Patch::Strategic(change));
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
+        request.headers_mut().insert(http::header::ACCEPT, http::HeaderValue::from_static(METADATA));
+        self.client.request::<PartialObjectMeta<Pod>>(request).await.map(drop)
+    }
+
+    /// Tells people. Best effort: an event that cannot be written is only logged.
+    pub async fn tell(&self, object: &Cluster, events: &[Event]) {
+        if object.meta().deletion_timestamp.is_some() {
+            return;
+        }
+        for event in events {
+            if let Err(error) = self.recorder.publish(event, &object.object_ref(&())).await
+                && !is_going(&error)
+            {
+                crate::health::log::warn("failed to write an event", &error);
+            }
+        }
+    }
+}
+
+/// Whether an object was made now.
+enum Outcome<K> {
+    Made(K),
+    /// It was there and ours: with its true metadata, and otherwise as it was to be made.
+    Existed(K),
+}
+
+impl<K> Outcome<K> {
+    fn into_object(self) -> K {
+        match self {
+            Outcome::Made(object) | Outcome::Existed(object) => object,
+        }
+    }
+}
+
+type Metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+/// Whether an object that has the name we need is ours. `wanted`: as we would make it.
+fn belongs<K: Resource<DynamicType = ()>>(there: &Metadata, wanted: &Metadata, owner: &str) -> Result<(), Obstacle> {
+    let is_going = there.deletion_timestamp.is_some();
+    if controller_uid(there) == Some(owner) && !is_going {
+        return Ok(());
+    }
+    let (kind, name) = (K::kind(&()), there.name.as_deref().unwrap_or_default());
+    if controller_uid(there) == Some(owner) {
+        return Err(own_going(&kind, name));
+    }
+    // Of an earlier MiniCluster of the same name: the garbage collector is on its way.
+    let previous = has_our_label(there) && owner_name(there).is_some_and(|it| Some(it) == owner_name(wanted));
+    if is_going || previous {
+        return Err(going(&kind, name));
+    }
+    Err(taken(&kind, name))
+}
+
+/// The MiniCluster that an object belongs to.
+fn owner_name(metadata: &Metadata) -> Option<&str> {
+    let owners = metadata.owner_references.as_deref().unwrap_or_default();
+    owners.iter().find(|owner| is_minicluster(owner)).map(|owner| owner.name.as_str())
+}
+
+/// A label with our domain, which no other operator gives.
+fn has_our_label(metadata: &Metadata) -> bool {
+    metadata
+        .labels
+        .as_ref()
+        .is_some_and(|all| [labels::CLUSTER, labels::SERVICES_OF].iter().any(|it| all.contains_key(*it)))
+}
+
+/// Ours, of this very MiniCluster.
+fn own_going(kind: &str, name: &str) -> Obstacle {
+    let message = format!("{kind} {name} is being deleted, and will be made again when it is gone");
+    Obstacle { reason: "WaitingForPrevious", message }
+}
+
+fn going(kind: &str, name: &str) -> Obstacle {
+    let message = format!("{kind} {name} of an earlier MiniCluster is still being deleted");
+    Obstacle { reason: "WaitingForPrevious", message }
+}
+
+fn taken(kind: &str, name: &str) -> Obstacle {
+    Obstacle {
+        reason: "NameTaken",
+        message: format!(
+            "{kind} {name} exists and is not this MiniCluster's: delete or rename it, or choose another name"
+        ),
+    }
+}

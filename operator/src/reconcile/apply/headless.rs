@@ -1,0 +1,171 @@
+//! The headless Service, which the MiniClusters of a namespace may share. All of them own it, so that it goes with the
+//! last one; those that join at the same time are written together.
+
+#![expect(clippy::disallowed_types, reason = "a writer's part")]
+
+use std::collections::{BTreeMap, HashMap};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use k8s_openapi::api::core::v1::Service;
+use kube::Api;
+use kube::api::{Patch, PatchParams};
+use serde_json::json;
+
+use super::{ApplyError, Writer, post, sorted, taken};
+use crate::labels;
+use crate::observe::service::{OWNERS_MAX, ServiceSeen, is_headless};
+use crate::observe::{Index, Key};
+use crate::reconcile::render::services::{self, Member};
+use crate::reconcile::status::Obstacle;
+
+/// Who waits to be written, by Service.
+#[derive(Debug, Default)]
+pub struct Queue {
+    waiting: Mutex<HashMap<Key, Turn>>,
+}
+
+#[derive(Debug, Default)]
+struct Turn {
+    /// By uid.
+    members: BTreeMap<String, Member>,
+    /// Held by the one that writes.
+    lock: Arc<tokio::sync::Mutex<()>>,
+}
+
+impl Queue {
+    /// Makes the Service unless there is one that can be used.
+    pub(super) async fn ensure(
+        &self,
+        writer: &Writer,
+        index: &Index,
+        service: &Key,
+        member: &Member,
+    ) -> Result<(), ApplyError> {
+        if index.headless(service).is_some() {
+            return Ok(());
+        }
+        let lock = self.enter(service, None);
+        let turn = lock.lock().await;
+        let result = match index.headless(service) {
+            Some(_) => Ok(()),
+            None => self.create(writer, index, service, member).await,
+        };
+        drop(turn);
+        self.leave(service);
+        result
+    }
+
+    /// Notes that `member` will join: whoever joins next takes it along.
+    pub(super) fn announce(&self, service: &Key, member: &Member) {
+        self.enter(service, Some(member));
+    }
+
+    /// Makes `member` one of its owners, and widens its selector if the member needs all names.
+    pub(super) async fn join(
+        &self,
+        writer: &Writer,
+        index: &Index,
+        service: &Key,
+        member: &Member,
+    ) -> Result<(), ApplyError> {
+        if index.headless(service).is_some_and(|seen| seen.serves(&member.uid, member.minimal)) {
+            return Ok(());
+        }
+        let lock = self.enter(service, Some(member));
+        let turn = lock.lock().await;
+        let result = self.join_in_turn(writer, index, service, member).await;
+        drop(turn);
+        self.leave(service);
+        result
+    }
+
+    async fn join_in_turn(
+        &self,
+        writer: &Writer,
+        index: &Index,
+        service: &Key,
+        member: &Member,
+    ) -> Result<(), ApplyError> {
+        let Some(seen) = index.headless(service) else {
+            return self.create(writer, index, service, member).await;
+        };
+        if seen.serves(&member.uid, member.minimal) {
+            return Ok(());
+        }
+        if seen.deleting {
+            let message = format!("Service {} is being deleted, and will be made again", service.name);
+            return Err(Obstacle { reason: "WaitingForPrevious", message }.into());
+        }
+        let mut members = self.take(service);
+        members.insert(member.uid.clone(), member.clone());
+        for (name, uid) in &seen.owners {
+            let known = Member { name: name.clone(), uid: uid.clone(), minimal: seen.minimal };
+            members.entry(uid.clone()).or_insert(known);
+        }
+        let mut members: Vec<Member> = members.into_values().collect();
+        // An owner that is one too many need not be known, but whoever needs all names is.
+        members.sort_by_key(|member| (member.minimal, !seen.is_owned_by(&member.uid)));
+        members.truncate(OWNERS_MAX.max(seen.owners.len()));
+        let mut wanted = services::headless(&service.namespace, &service.name, &members);
+        wanted.metadata.uid = Some(seen.uid.clone());
+        let mut made = writer.apply(&wanted).await?;
+        if ServiceSeen::of(&made).minimal && members.iter().any(|member| !member.minimal) {
+            made = self.widen(writer, service, made).await?;
+        }
+        index.service(&made.metadata, ServiceSeen::of(&made));
+        Ok(())
+    }
+
+    async fn create(&self, writer: &Writer, index: &Index, service: &Key, member: &Member) -> Result<(), ApplyError> {
+        let api: Api<Service> = Api::namespaced(writer.client.clone(), &service.namespace);
+        let wanted = services::headless(&service.namespace, &service.name, std::slice::from_ref(member));
+        let object = match api.create(&post(), &wanted).await {
+            Ok(made) => made,
+            Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
+                let there =
+                    api.get(&service.name).await.map_err(|error| sorted::<Service>("get", &service.name, error))?;
+                if !is_headless(&there.metadata) {
+                    return Err(taken("Service", &service.name).into());
+                }
+                there
+            }
+            Err(error) => return Err(sorted::<Service>("create", &service.name, error)),
+        };
+        index.service(&object.metadata, ServiceSeen::of(&object));
+        Ok(())
+    }
+
+    /// Where the one that was applied still names the lead's pod only: another field manager has said so too (an operator of
+    /// an earlier version, or a person), and what two have set is removed by neither.
+    async fn widen(&self, writer: &Writer, service: &Key, made: Service) -> Result<Service, ApplyError> {
+        let api: Api<Service> = Api::namespaced(writer.client.clone(), &service.namespace);
+        let metadata = json!({ "uid": made.metadata.uid, "resourceVersion": made.metadata.resource_version });
+        let change = json!({ "metadata": metadata, "spec": { "selector": { labels::COMPLETION_INDEX: null } } });
+        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let patched = api.patch(&service.name, &parameters, &Patch::Merge(change)).await;
+        patched.map_err(|error| sorted::<Service>("patch", &service.name, error))
+    }
+
+    fn enter(&self, service: &Key, member: Option<&Member>) -> Arc<tokio::sync::Mutex<()>> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let turn = waiting.entry(service.clone()).or_default();
+        if let Some(member) = member {
+            turn.members.insert(member.uid.clone(), member.clone());
+        }
+        turn.lock.clone()
+    }
+
+    fn take(&self, service: &Key) -> BTreeMap<String, Member> {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        waiting.get_mut(service).map(|turn| std::mem::take(&mut turn.members)).unwrap_or_default()
+    }
+
+    /// Forgets the Service when nobody waits.
+    fn leave(&self, service: &Key) {
+        let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
+        let idle = |turn: &Turn| turn.members.is_empty() && Arc::strong_count(&turn.lock) <= 2;
+        if waiting.get(service).is_some_and(idle) {
+            waiting.remove(service);
+        }
+    }
+}

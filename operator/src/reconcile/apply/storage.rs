@@ -1,0 +1,265 @@
+//! PersistentVolumes, which have no namespace and no owner that Kubernetes knows: the operator knows them by an annotation.
+//! A claim belongs to its MiniCluster as everything else does.
+
+#![expect(clippy::disallowed_types, reason = "a writer's part")]
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::names;
+use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
+use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
+use kube::core::PartialObjectMeta;
+use kube::{Api, ResourceExt};
+use serde_json::json;
+
+use super::{ApplyError, Metadata, Outcome, Writer, going, only, post, sorted, taken, unless_gone};
+use crate::labels;
+use crate::observe::{Key, controller_uid};
+use crate::reconcile::render::storage::MadeVolume;
+use crate::reconcile::status::Obstacle;
+
+/// What a PersistentVolume is that has the name we need.
+#[derive(Debug, PartialEq, Eq)]
+enum There {
+    /// Made for this MiniCluster, as it should be.
+    Ours,
+    /// Made for this MiniCluster, from a spec that has been changed before there was a Job.
+    Outdated,
+    /// Kept from an earlier MiniCluster of this name, and the same.
+    Kept,
+    /// Kept from an earlier MiniCluster of this name, but another directory, driver or size.
+    KeptOther,
+    /// An earlier MiniCluster's, on its way out.
+    Going,
+    /// Somebody else's.
+    Foreign,
+}
+
+fn annotation<'a>(metadata: &'a Metadata, key: &str) -> Option<&'a str> {
+    metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// The MiniCluster that a PersistentVolume says it was made for: by three marks with our domain.
+fn place(metadata: &Metadata) -> Option<Key> {
+    let label = |key: &str| metadata.labels.as_ref()?.get(key).cloned();
+    annotation(metadata, labels::OWNER)?;
+    Some(Key::new(label(labels::NAMESPACE)?, label(labels::CLUSTER)?))
+}
+
+fn there(found: &Metadata, wanted: &Metadata, owner: &str) -> There {
+    let is_same = annotation(found, labels::RENDERED_HASH) == annotation(wanted, labels::RENDERED_HASH);
+    let is_kept = annotation(found, labels::KEEP).is_some();
+    match () {
+        () if place(found).is_none_or(|it| Some(it) != place(wanted)) => There::Foreign,
+        () if found.deletion_timestamp.is_some() => There::Going,
+        () if annotation(found, labels::OWNER) == Some(owner) && is_same => There::Ours,
+        () if annotation(found, labels::OWNER) == Some(owner) => There::Outdated,
+        () if is_kept && is_same => There::Kept,
+        () if is_kept => There::KeptOther,
+        () => There::Going,
+    }
+}
+
+fn forbidden(why: &str) -> Obstacle {
+    let message = format!(
+        "spec.volumes: this operator may not make PersistentVolumes, as when it is installed for one namespace: mount a claim by containers[].volumes and claimName ({why})"
+    );
+    Obstacle { reason: "Forbidden", message }
+}
+
+fn unless_missing<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::Error> {
+    match result {
+        Ok(found) => Ok(Some(found)),
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+impl Writer {
+    fn persistent_volumes(&self) -> Api<PersistentVolume> {
+        Api::all(self.client.clone())
+    }
+
+    /// Makes a volume and its claim, unless they are there and ours.
+    pub(super) async fn volume(&self, made: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
+        self.persistent_volume(&made.volume, owner).await?;
+        let hash = |claim: &PersistentVolumeClaim| claim.annotations().get(labels::RENDERED_HASH).cloned();
+        match self.create(&made.claim, owner).await? {
+            Outcome::Existed(there) if hash(&there) != hash(&made.claim) => {
+                let claim = Key::of(&made.claim.metadata);
+                self.delete_claim(&claim, there.uid()).await?;
+                Err(going("PersistentVolumeClaim", &claim.name).into())
+            }
+            _ => Ok(()),
+        }
+    }
+
+    async fn persistent_volume(&self, wanted: &PersistentVolume, owner: &str) -> Result<(), ApplyError> {
+        let (api, name) = (self.persistent_volumes(), wanted.name_any());
+        match api.create(&post(), wanted).await {
+            Ok(_) => return Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {}
+            Err(kube::Error::Api(status)) if status.code == 403 => return Err(forbidden(&status.message).into()),
+            Err(error) => return Err(sorted::<PersistentVolume>("create", &name, error)),
+        }
+        let found = api.get_metadata(&name).await;
+        let found = found.map_err(|error| sorted::<PersistentVolume>("get", &name, error))?.metadata;
+        match there(&found, &wanted.metadata, owner) {
+            There::Ours => Ok(()),
+            There::Foreign => Err(taken("PersistentVolume", &name).into()),
+            There::Going => Err(going("PersistentVolume", &name).into()),
+            There::KeptOther => {
+                let message = format!(
+                    "PersistentVolume {name} was kept from an earlier MiniCluster (delete: false) and is another one: delete it, or choose another name"
+                );
+                Err(Obstacle { reason: "NameTaken", message }.into())
+            }
+            There::Outdated => {
+                self.delete_volume(&name, found.uid).await?;
+                Err(going("PersistentVolume", &name).into())
+            }
+            There::Kept => {
+                // It is still bound to the claim of then, which is gone: the one of the same name may have it now.
+                let change = json!({
+                    "metadata": {
+                        "uid": found.uid,
+                        "resourceVersion": found.resource_version,
+                        "annotations": { labels::OWNER: owner },
+                    },
+                    "spec": { "claimRef": { "uid": null, "resourceVersion": null } },
+                });
+                let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+                let patched = api.patch(&name, &parameters, &Patch::Merge(change)).await;
+                patched.map(drop).map_err(|error| sorted::<PersistentVolume>("patch", &name, error))
+            }
+        }
+    }
+
+    async fn delete_volume(&self, name: &str, uid: Option<String>) -> Result<(), ApplyError> {
+        let deleted = self.persistent_volumes().delete(name, &only(uid)).await.map(drop);
+        unless_gone(deleted).map_err(|error| sorted::<PersistentVolume>("delete", name, error))
+    }
+
+    async fn delete_claim(&self, claim: &Key, uid: Option<String>) -> Result<(), ApplyError> {
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
+        let deleted = api.delete(&claim.name, &only(uid)).await.map(drop);
+        unless_gone(deleted).map_err(|error| sorted::<PersistentVolumeClaim>("delete", &claim.name, error))
+    }
+
+    /// Deletes what a completed MiniCluster leaves: the Job's pods, the services pod, claims, and volumes.
+    pub async fn clean_up(
+        &self,
+        cluster: &Key,
+        job: &str,
+        services_pod: Option<&String>,
+        volumes: &[MadeVolume],
+        owner: &str,
+    ) -> Result<(), ApplyError> {
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &cluster.namespace);
+        let of_job = ListParams::default().labels(&format!("{}={job}", labels::JOB_UID));
+        let deleted = pods.delete_collection(&DeleteParams::background(), &of_job).await.map(drop);
+        deleted.map_err(|error| sorted::<Pod>("delete", &cluster.name, error))?;
+        if let Some(uid) = services_pod {
+            let name = names::services_pod(&cluster.name);
+            let deleted = pods.delete(&name, &only(Some(uid.clone()))).await.map(drop);
+            unless_gone(deleted).map_err(|error| sorted::<Pod>("delete", &name, error))?;
+        }
+        for volume in volumes {
+            self.clean_volume(volume, owner).await?;
+        }
+        Ok(())
+    }
+
+    /// Deletes a volume and its claim after the end of a MiniCluster; a volume that is to be kept stays.
+    async fn clean_volume(&self, made: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
+        let claim = Key::of(&made.claim.metadata);
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
+        let found = unless_missing(api.get_metadata(&claim.name).await);
+        let found = found.map_err(|error| sorted::<PersistentVolumeClaim>("get", &claim.name, error))?;
+        if let Some(found) = found.filter(|found| controller_uid(&found.metadata) == Some(owner)) {
+            self.delete_claim(&claim, found.metadata.uid).await?;
+        }
+        let name = made.volume.name_any();
+        let found = unless_missing(self.persistent_volumes().get_metadata(&name).await);
+        let found = found.map_err(|error| sorted::<PersistentVolume>("get", &name, error))?;
+        match found.and_then(|found| Orphan::of(&found.metadata)).filter(|found| found.owner == owner) {
+            Some(found) => self.delete_volume(&name, Some(found.uid)).await,
+            None => Ok(()),
+        }
+    }
+
+    /// Deletes a volume whose MiniCluster is gone. Whether it is, the API server is asked.
+    pub async fn sweep(&self, volume: &Orphan) -> Result<(), ApplyError> {
+        let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(self.client.clone(), &volume.cluster.namespace);
+        let found = unless_missing(api.get_metadata(&volume.cluster.name).await);
+        let found = found.map_err(|error| sorted::<MiniCluster>("get", &volume.cluster.name, error))?;
+        if found.is_some_and(|found| found.metadata.uid.as_deref() == Some(&volume.owner)) {
+            return Ok(());
+        }
+        self.delete_volume(&volume.name, Some(volume.uid.clone())).await?;
+        tracing::info!(volume = volume.name, "deleted the PersistentVolume of a MiniCluster that is gone");
+        Ok(())
+    }
+}
+
+/// A PersistentVolume of ours that goes with its MiniCluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Orphan {
+    pub name: String,
+    pub uid: String,
+    pub cluster: Key,
+    /// Uid of the MiniCluster.
+    pub owner: String,
+}
+
+impl Orphan {
+    /// None: it is to be kept, on its way out, or not ours.
+    pub fn of(metadata: &Metadata) -> Option<Orphan> {
+        if metadata.deletion_timestamp.is_some() || annotation(metadata, labels::KEEP).is_some() {
+            return None;
+        }
+        Some(Orphan {
+            name: metadata.name.clone()?,
+            uid: metadata.uid.clone()?,
+            cluster: place(metadata)?,
+            owner: annotation(metadata, labels::OWNER)?.to_owned(),
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::Time;
+    use k8s_openapi::jiff::Timestamp;
+
+    use super::*;
+
+    fn metadata(owner: &str, hash: &str, keep: bool) -> Metadata {
+        let mut annotations = std::collections::BTreeMap::from([
+            (labels::OWNER.to_owned(), owner.to_owned()),
+            (labels::RENDERED_HASH.to_owned(), hash.to_owned()),
+        ]);
+        if keep {
+            annotations.insert(labels::KEEP.into(), "true".into());
+        }
+        let mut all = labels::of_object("mc");
+        all.insert(labels::NAMESPACE.into(), "ns".into());
+        Metadata { labels: Some(all), annotations: Some(annotations), ..Metadata::default() }
+    }
+
+    #[test]
+    fn a_volume_of_the_same_name_is_known_for_what_it_is() {
+        let wanted = metadata("new", "h", false);
+        let is = |found: Metadata| there(&found, &wanted, "new");
+        assert_eq!(is(metadata("new", "h", false)), There::Ours);
+        assert_eq!(is(metadata("new", "other", false)), There::Outdated);
+        assert_eq!(is(metadata("old", "h", false)), There::Going);
+        assert_eq!(is(metadata("old", "h", true)), There::Kept);
+        assert_eq!(is(metadata("old", "other", true)), There::KeptOther);
+        assert_eq!(is(Metadata { labels: None, ..metadata("new", "h", false) }), There::Foreign);
+        // FluxCD's operator has our name, and marks what it makes with it.
+        let theirs = [(labels::MANAGED_BY.to_owned(), "flux-operator".to_owned())];
+        assert_eq!(is(Metadata { labels: Some(theirs.into()), ..metadata("new", "h", false) }), There::Foreign);
+        let deleted = Some(Time(Timestamp::UNIX_EPOCH));
+        assert_eq!(is(Metadata { deletion_timestamp: deleted, ..metadata("new", "h", false) }), There::Going);
+    }
+}

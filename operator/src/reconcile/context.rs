@@ -1,0 +1,262 @@
+//! What all reconciles share.
+
+use std::collections::HashMap;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use flux_shared::crd::v1alpha2::MiniClusterStatus;
+
+use crate::health::metrics::Metrics;
+use crate::observe::pod::Trouble;
+use crate::observe::{Index, Key};
+use crate::reconcile::ReconcileError;
+use crate::reconcile::apply::Writer;
+use crate::reconcile::decide::stuck::{Look, Turns};
+use crate::reconcile::fetch::Target;
+use crate::reconcile::fetch::warning::Reader;
+use crate::reconcile::job_first::Precedence;
+use crate::reconcile::render::Options;
+use tokio::sync::{Semaphore, SemaphorePermit};
+
+/// The first pause after a failure; it doubles with each one.
+const FIRST_PAUSE: Duration = Duration::from_millis(250);
+/// Least time between two statuses that differ in nothing but numbers. It doubles while one follows the other, so that
+/// thousands of pods that become ready in minutes are told of in some twenty statuses.
+const BETWEEN_NUMBERS: Duration = Duration::from_secs(1);
+const LONGEST_BETWEEN_NUMBERS: Duration = Duration::from_secs(30);
+/// The same while pods are still being made.
+const WHILE_PODS_COME: Duration = Duration::from_secs(30);
+/// The longest that the first status waits for them.
+const FIRST_STATUS: Duration = Duration::from_secs(10);
+/// The longest pause when only somebody's change can help, which mostly is seen and ends it.
+const LONGEST_PAUSE: Duration = Duration::from_secs(300);
+/// The longest pause when the API server could not do it, which it may any moment.
+const LONGEST_OUTAGE: Duration = Duration::from_secs(30);
+
+/// Memory for what is made of large specs at the same time, and how many times its size one takes: parsed, checked, rendered,
+/// sent and answered.
+const ROOM: usize = 64 << 20;
+const TIMES: usize = 16;
+/// What one permit is for.
+const UNIT: usize = 64 << 10;
+
+/// When a status was written last, and how long one with other numbers waits after it.
+#[derive(Debug, Clone, Copy)]
+struct WrittenAt {
+    time: Instant,
+    pause: Duration,
+}
+
+impl WrittenAt {
+    fn now(before: Option<WrittenAt>, now: Instant) -> WrittenAt {
+        let is_series = |before: &WrittenAt| now.saturating_duration_since(before.time) < before.pause * 2;
+        let pause = before.filter(is_series).map_or(BETWEEN_NUMBERS, |before| before.pause * 2);
+        WrittenAt { time: now, pause: pause.min(LONGEST_BETWEEN_NUMBERS) }
+    }
+}
+
+/// What all reconciles share.
+#[derive(Debug)]
+pub struct Context {
+    pub writer: Writer,
+    pub reader: Reader,
+    pub index: Index,
+    pub options: Options,
+    pub metrics: Arc<Metrics>,
+    pub precedence: Precedence,
+    /// Statuses that were written and have not come back by the watch: version and status, by uid.
+    written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
+    /// By uid.
+    written_at: Mutex<HashMap<String, WrittenAt>>,
+    /// What waits without a word, by the MiniCluster's uid.
+    looks: Mutex<HashMap<String, Look>>,
+    turns: Mutex<Turns>,
+    room: Semaphore,
+    /// Failures in a row.
+    failures: Mutex<HashMap<Key, u32>>,
+}
+
+impl Context {
+    pub fn new(writer: Writer, reader: Reader, options: Options, metrics: Arc<Metrics>) -> Context {
+        Context {
+            writer,
+            reader,
+            index: Index::default(),
+            options,
+            metrics,
+            precedence: Precedence::default(),
+            written: Mutex::default(),
+            written_at: Mutex::default(),
+            looks: Mutex::default(),
+            turns: Mutex::default(),
+            room: Semaphore::new(ROOM / UNIT),
+            failures: Mutex::default(),
+        }
+    }
+
+    /// The target with the newest status that is known: a watch may lag behind our own writes.
+    pub fn latest(&self, mut target: Target) -> Target {
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        match written.get(&target.uid) {
+            Some((version, status)) if *version > target.resource_version => {
+                (target.status, target.resource_version) = (status.clone(), *version);
+                target.has_status = true;
+            }
+            Some(_) => drop(written.remove(&target.uid)),
+            None => {}
+        }
+        target
+    }
+
+    /// There is a Job now: its first status need not be written before its pods are there.
+    pub fn made_job(&self, uid: &str, now: Instant) {
+        self.note_write(uid, now);
+    }
+
+    fn note_write(&self, uid: &str, now: Instant) {
+        let mut written_at = self.written_at.lock().unwrap_or_else(PoisonError::into_inner);
+        let written = WrittenAt::now(written_at.get(uid).copied(), now);
+        written_at.insert(uid.to_owned(), written);
+    }
+
+    /// How long a status that tells nothing new has to wait: pods come one by one, and one write can speak of many. Longer
+    /// while there will be more of them soon.
+    pub fn wait_to_write(&self, uid: &str, pods_come: bool, is_first: bool, now: Instant) -> Option<Duration> {
+        let written = *self.written_at.lock().unwrap_or_else(PoisonError::into_inner).get(uid)?;
+        let least = match (pods_come, is_first) {
+            (true, true) => FIRST_STATUS,
+            (true, false) => WHILE_PODS_COME,
+            (false, _) => written.pause,
+        };
+        let wait = least.saturating_sub(now.saturating_duration_since(written.time));
+        (!wait.is_zero()).then_some(wait)
+    }
+
+    pub fn remember(&self, uid: &str, version: u64, status: &MiniClusterStatus, now: Instant) {
+        self.note_write(uid, now);
+        let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
+        written.insert(uid.to_owned(), (version, status.clone()));
+    }
+
+    fn looks(&self) -> MutexGuard<'_, HashMap<String, Look>> {
+        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Room for what is made of a spec of so many bytes, as soon as there is some.
+    pub async fn room_for(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
+        let permits = bytes.saturating_mul(TIMES).min(ROOM).div_ceil(UNIT);
+        // Nobody closes it.
+        self.room.acquire_many(u32::try_from(permits).unwrap_or(u32::MAX)).await.ok()
+    }
+
+    /// Notes that `object` waits without a word. Whether it is time to look why: its own time, and its turn.
+    pub fn waits(&self, namespace: &str, uid: &str, object: &str, at_once: bool, now: Instant) -> bool {
+        let mut looks = self.looks();
+        let look = looks.entry(uid.to_owned()).or_insert_with(|| Look::new(object, at_once, now));
+        if !look.is_about(object) {
+            *look = Look::new(object, false, now);
+        }
+        if !look.is_time(now) {
+            return false;
+        }
+        let turn = self.turns.lock().unwrap_or_else(PoisonError::into_inner).turn(namespace, look.has_turn, now);
+        match turn {
+            Some(later) => look.waits_for_turn(later),
+            None => look.is_looked_at(now),
+        }
+        turn.is_none()
+    }
+
+    /// Nothing waits without a word.
+    pub fn goes_on(&self, uid: &str) {
+        self.looks().remove(uid);
+    }
+
+    /// What a look has found.
+    pub fn found(&self, uid: &str, found: Option<Trouble>) {
+        if let Some(look) = self.looks().get_mut(uid) {
+            look.found = found;
+        }
+    }
+
+    /// What was found last, and the time until the next look.
+    pub fn look(&self, uid: &str, now: Instant) -> Option<(Option<Trouble>, Duration)> {
+        self.looks().get(uid).map(|look| (look.found.clone(), look.wait(now)))
+    }
+
+    /// The MiniCluster is gone.
+    pub fn forget(&self, key: &Key, uid: &str) {
+        self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.written_at.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
+        self.looks().remove(uid);
+        self.succeeded(key);
+        self.index.leave(key);
+    }
+
+    pub fn succeeded(&self, key: &Key) {
+        self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
+    }
+
+    /// How long to wait after one more failure: of this object alone, and not all at the same time.
+    pub fn pause(&self, key: &Key, error: &ReconcileError) -> Duration {
+        let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
+        let count = failures.entry(key.clone()).or_default();
+        let is_outage = error.obstacle().is_none() && !matches!(error, ReconcileError::Panicked(_));
+        let longest = if is_outage { LONGEST_OUTAGE } else { LONGEST_PAUSE };
+        let pause = FIRST_PAUSE.saturating_mul(1 << (*count).min(16)).min(longest).max(error.asked_to_wait());
+        *count += 1;
+        let mut hasher = DefaultHasher::new();
+        (key, *count).hash(&mut hasher);
+        pause.mul_f64(1.0 + (hasher.finish() % 256) as f64 / 1024.0)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::reconcile::apply::ApplyError;
+    use crate::reconcile::status::Obstacle;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "some point in time")]
+    fn statuses_that_follow_each_other_come_ever_less_often_until_it_is_quiet() {
+        let start = Instant::now();
+        let mut last = WrittenAt::now(None, start);
+        let mut times = vec![0];
+        while last.time < start + Duration::from_secs(400) {
+            last = WrittenAt::now(Some(last), last.time + last.pause);
+            times.push((last.time - start).as_secs());
+        }
+        assert_eq!(times[..7], [0, 1, 3, 7, 15, 31, 61]);
+        assert!(times.len() < 20, "{times:?}");
+        let later = WrittenAt::now(Some(last), last.time + Duration::from_secs(60));
+        assert_eq!(later.pause, BETWEEN_NUMBERS);
+    }
+
+    #[tokio::test]
+    async fn each_object_has_its_own_pauses() {
+        let service = tower::service_fn(|_: http::Request<kube::client::Body>| {
+            std::future::pending::<Result<http::Response<kube::client::Body>, tower::BoxError>>()
+        });
+        let options = Options::default();
+        let client = kube::client::ClientBuilder::new(service, "default").build();
+        let context = Context::new(Writer::new(client.clone()), Reader::new(client), options, Arc::default());
+        let (one, two) = (Key::new("a", "one"), Key::new("a", "two"));
+        let failed = |code: u16, retry_after_seconds: u32| {
+            let details = serde_json::json!({ "retryAfterSeconds": retry_after_seconds });
+            let details = Some(serde_json::from_value(details).unwrap());
+            let status = kube::core::Status { code, details, ..Default::default() };
+            let source = Box::new(kube::Error::Api(Box::new(status)));
+            ReconcileError::from(ApplyError::Api { verb: "create", kind: "Job".into(), name: "one".into(), source })
+        };
+        let obstacle = || Obstacle { reason: "Forbidden", message: String::new() };
+        let obstacle = || ReconcileError::from(ApplyError::from(obstacle()));
+        let pauses: Vec<f64> = (0..12).map(|_| context.pause(&one, &failed(500, 0)).as_secs_f64()).collect();
+        assert!(pauses[0] < 0.4 && pauses[3] > 1.9 && (30.0..=37.5).contains(&pauses[11]), "{pauses:?}");
+        assert!((300.0..=375.0).contains(&context.pause(&one, &obstacle()).as_secs_f64()));
+        assert!(context.pause(&two, &failed(500, 0)) < Duration::from_millis(400), "nobody else waits");
+        context.succeeded(&one);
+        assert!(context.pause(&one, &failed(429, 7)) >= Duration::from_secs(7), "as long as the API server asks");
+    }
+}

@@ -1,0 +1,303 @@
+//! What has to be done for a MiniCluster. Pure: decided from what was seen, before anything is written.
+
+use flux_shared::crd::v1alpha2::{MiniClusterSpec, MiniClusterStatus};
+use flux_shared::validate::ValidMiniCluster;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::observe::job::JobSeen;
+use crate::observe::service::ServiceSeen;
+use crate::observe::{Key, Observed};
+use crate::reconcile::decide::restart;
+use crate::reconcile::fetch::Target;
+use crate::reconcile::render::elastic::Elastic;
+use crate::reconcile::render::{Facts, spec_hash};
+use crate::reconcile::status;
+
+/// What has to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Todo {
+    /// It is invalid, ended, or being deleted: nothing is made.
+    Nothing,
+    /// An earlier MiniCluster's Job of this name is still going: wait until it is gone.
+    WaitForPrevious,
+    /// A Job of this name was left behind on purpose (`--cascade=orphan`): it is nobody's to touch.
+    NameTaken,
+    /// There is no Job: make everything.
+    Create { facts: Facts },
+    /// The spec was edited after its Job had been made from it, and nothing has begun: delete that Job.
+    MakeAnew { job_uid: String },
+    /// There is one: put right what is missing or differs.
+    Keep {
+        facts: Facts,
+        job_uid: String,
+        elastic: Option<Elastic>,
+        join: bool,
+        services: Vec<String>,
+        services_pod: bool,
+    },
+}
+
+/// Decides. `headless` is the Service that the cluster's pods are named by.
+pub fn todo(
+    target: &Target,
+    valid: Option<&ValidMiniCluster>,
+    observed: &Observed,
+    headless: Option<&ServiceSeen>,
+) -> Todo {
+    let Target { uid, status, .. } = target;
+    let Some(cluster) = valid.filter(|_| !target.deleting) else { return Todo::Nothing };
+    let Some(seen) = &observed.job else {
+        if status::is_finished(status) {
+            return Todo::Nothing;
+        }
+        let facts = Facts {
+            uid: Some(uid.to_owned()),
+            maximum_size: status.maximum_size.and_then(|size| u32::try_from(size).ok()),
+            image_volume_failed: status::image_volume_failed(status),
+            backoff_limit_used: u32::try_from(status.backoff_limit_used).unwrap_or(0),
+            spec_hash: target.spec_hash(),
+            ..Facts::default()
+        };
+        return Todo::Create { facts };
+    };
+    let Some(job) = observed.job_of(uid) else {
+        return if seen.owner_uid.is_some() || seen.deleting { Todo::WaitForPrevious } else { Todo::NameTaken };
+    };
+    // Its own: when it is gone, another is made, if one may be (`restart`).
+    if job.deleting || job.is_finished() || restart::is_given_up(status, job) {
+        return Todo::Nothing;
+    }
+    if is_edited(target, cluster, job) && !observed.has_begun(job) {
+        return Todo::MakeAnew { job_uid: job.uid.clone() };
+    }
+    let facts = facts(uid, status, job);
+    let maximum = facts.maximum_size;
+    // Beyond the maximum the cluster stays as it is; a condition says so.
+    let size = match maximum {
+        Some(maximum) if cluster.size > maximum => job.completions,
+        _ => cluster.size,
+    };
+    let wanted = Elastic { size, suspend: cluster.suspend };
+    let differs = job.rendered_hash.as_deref() != Some(wanted.hash().as_str());
+    let with_ports = cluster.sidecars.iter().filter(|sidecar| !sidecar.container.ports.is_empty());
+    let names = with_ports.map(|sidecar| &sidecar.container.name);
+    let is_ours = |name: &&String| {
+        observed.services.get(*name).is_some_and(|service| service.controller_uid.as_deref() == Some(uid.as_str()))
+    };
+    let services_pod = !cluster.services.is_empty()
+        && observed.services_pod.as_ref().is_none_or(|(_, owner)| owner.as_deref() != Some(uid.as_str()));
+    Todo::Keep {
+        facts,
+        job_uid: job.uid.clone(),
+        elastic: differs.then_some(wanted),
+        join: !headless.is_some_and(|service| service.serves(uid, cluster.flux.minimal_service)),
+        services: names.filter(|name| !is_ours(name)).cloned().collect(),
+        services_pod,
+    }
+}
+
+/// Whether the spec was edited after its Job had been made from it, in what another Job can mend. Only before the first
+/// status can that be: from then on the API server refuses such an edit.
+fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
+    if target.status.maximum_size.is_some() {
+        return false;
+    }
+    let hash = target.spec_hash();
+    let same_objects = job
+        .spec_hash
+        .as_deref()
+        .zip(hash.as_deref())
+        .is_some_and(|(made, now)| spec_hash::is_of_the_same_objects(made, now));
+    let grows = job.maximum_size.is_some_and(|maximum| cluster.size > maximum);
+    same_objects && (grows || job.differs_from(hash.as_deref()))
+}
+
+/// What was frozen when the Job was made.
+pub fn facts(uid: &str, status: &MiniClusterStatus, job: &JobSeen) -> Facts {
+    let maximum_size = job.maximum_size.or(status.maximum_size.and_then(|size| u32::try_from(size).ok()));
+    Facts { uid: Some(uid.to_owned()), initial_size: job.initial_size, maximum_size, ..Facts::default() }
+}
+
+/// The headless Service of a cluster.
+pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
+    Key::new(&cluster.namespace, &cluster.headless_name)
+}
+
+/// Whether a Job has to go so that it can be made with a copy of the view: its pods cannot mount the view's image, and the
+/// status says so, which the next operator will read.
+pub fn is_to_be_made_anew(status: &MiniClusterStatus, job: &JobSeen) -> bool {
+    job.mounts_view && !job.deleting && !job.is_finished() && status::image_volume_failed(status)
+}
+
+/// Whether pods and volumes have to be deleted: the job has completed, what its pods said has been seen, and it has not been
+/// done. A failed job's pods stay, for their logs.
+pub fn is_to_be_cleaned_up(spec: &MiniClusterSpec, status: &MiniClusterStatus, observed: &Observed, job: &str) -> bool {
+    let completed = status::condition(status, "Complete").is_some_and(|condition| condition.status == "True");
+    let mut pods = observed.pods.values().filter(|pod| pod.job_uid.as_deref() == Some(job));
+    spec.cleanup_pods && completed && !status::is_cleaned_up(status) && pods.all(|pod| pod.ended)
+}
+
+/// When a finished MiniCluster has to be deleted: in so many seconds, 0 being now. None: never.
+pub fn seconds_to_live(spec: &MiniClusterSpec, status: &MiniClusterStatus, now: Timestamp) -> Option<u64> {
+    let end = status::end(status)?;
+    match (spec.cleanup, spec.ttl_seconds_after_finished) {
+        (true, _) => Some(0),
+        (false, Some(ttl)) => {
+            let left = end.as_second() + i64::from(ttl) - now.as_second();
+            Some(u64::try_from(left).unwrap_or(0))
+        }
+        (false, None) => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::observe::pod::PodSeen;
+
+    fn decide(spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>, deleting: bool) -> Todo {
+        let cluster = crate::testing::cluster(spec);
+        let observed = Observed { job, ..Observed::default() };
+        let service = ServiceSeen { owners: vec![("mc".into(), "uid".into())], ..ServiceSeen::default() };
+        let target = Target { deleting, ..crate::testing::target("uid", status) };
+        todo(&target, Some(&cluster), &observed, Some(&service))
+    }
+
+    fn job(size: u32) -> JobSeen {
+        JobSeen {
+            uid: "job".into(),
+            owner_uid: Some("uid".into()),
+            completions: size,
+            maximum_size: Some(4),
+            initial_size: Some(2),
+            rendered_hash: Some(Elastic { size, suspend: None }.hash()),
+            ..JobSeen::default()
+        }
+    }
+
+    fn elastic(todo: Todo) -> Option<Elastic> {
+        match todo {
+            Todo::Keep { elastic, .. } => elastic,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn what_is_as_it_should_be_is_left_alone() {
+        let none = MiniClusterStatus::default();
+        let Todo::Keep { elastic, join, services, services_pod, facts, .. } =
+            decide("size: 2", &none, Some(job(2)), false)
+        else {
+            panic!()
+        };
+        assert_eq!((elastic, join, services_pod, services.len()), (None, false, false, 0));
+        assert_eq!((facts.initial_size, facts.maximum_size), (Some(2), Some(4)));
+    }
+
+    #[test]
+    fn nothing_is_made_for_what_is_going_or_over() {
+        let none = MiniClusterStatus::default();
+        assert_eq!(decide("size: 2", &none, None, true), Todo::Nothing);
+        assert_eq!(decide("size: 2", &none, Some(JobSeen { complete: verdict(), ..job(2) }), false), Todo::Nothing);
+        let mut over = MiniClusterStatus::default();
+        over.conditions.push(flux_shared::crd::v1alpha2::Condition {
+            type_: "JobFinished".into(),
+            status: "True".into(),
+            observed_generation: None,
+            last_transition_time: "2026-01-01T00:00:00Z".into(),
+            reason: "Completed".into(),
+            message: String::new(),
+        });
+        assert_eq!(decide("size: 2", &over, None, false), Todo::Nothing, "a finished job does not run again");
+    }
+
+    fn verdict() -> Option<crate::observe::job::Verdict> {
+        Some(crate::observe::job::Verdict { reason: String::new(), message: String::new(), since: None })
+    }
+
+    #[test]
+    fn the_job_of_an_earlier_cluster_is_waited_for_and_an_orphan_is_not() {
+        let none = MiniClusterStatus::default();
+        let other = JobSeen { owner_uid: Some("earlier".into()), ..job(2) };
+        assert_eq!(decide("size: 2", &none, Some(other), false), Todo::WaitForPrevious);
+        assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), Todo::Nothing);
+        assert_eq!(decide("size: 2", &none, Some(JobSeen { owner_uid: None, ..job(2) }), false), Todo::NameTaken);
+    }
+
+    #[test]
+    fn a_job_that_cannot_mount_the_view_goes_once_and_comes_again_with_a_copy() {
+        let mut told = MiniClusterStatus::default();
+        let mounting = JobSeen { mounts_view: true, ..job(2) };
+        assert!(!is_to_be_made_anew(&told, &mounting), "nothing has been told");
+        told.conditions.push(flux_shared::crd::v1alpha2::Condition {
+            type_: "ViewMounted".into(),
+            status: "False".into(),
+            observed_generation: None,
+            last_transition_time: "2026-01-01T00:00:00Z".into(),
+            reason: "ImageVolumeFailed".into(),
+            message: String::new(),
+        });
+        assert!(is_to_be_made_anew(&told, &mounting));
+        let going = JobSeen { deleting: true, ..mounting };
+        assert!(!is_to_be_made_anew(&told, &going));
+        assert_eq!(decide("size: 2", &told, Some(going), false), Todo::Nothing);
+        let Todo::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
+        assert!(facts.image_volume_failed);
+        assert!(!is_to_be_made_anew(&told, &job(2)), "a copy stays");
+    }
+
+    /// Its own Job is not an earlier MiniCluster's.
+    #[test]
+    fn a_job_that_was_given_up_is_followed_by_one_with_what_is_left() {
+        let none = MiniClusterStatus { job_uid: Some("job".into()), ..MiniClusterStatus::default() };
+        assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), Todo::Nothing);
+        let now = "2026-01-01T00:00:00Z".parse().unwrap();
+        let told = restart::counted(&none, "job", "LeadLost", "gone", restart::Limit::Backoff, now);
+        assert_eq!(decide("size: 2", &told, Some(job(2)), false), Todo::Nothing);
+        let Todo::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
+        assert_eq!(facts.backoff_limit_used, 1);
+    }
+
+    #[test]
+    fn a_job_of_another_spec_is_made_anew_before_it_has_begun_and_the_spec_is_frozen() {
+        let spec = |image: &str| serde_json::json!({ "containers": [{ "image": image }] });
+        let target = |image: &str, status: &MiniClusterStatus| Target {
+            spec: Ok(serde_json::from_value(spec(image)).unwrap()),
+            ..crate::testing::target("uid", status)
+        };
+        let cluster = crate::testing::cluster("size: 2");
+        let none = MiniClusterStatus::default();
+        let job = JobSeen { spec_hash: target("app:1", &none).spec_hash(), ..job(2) };
+        let decide = |target: &Target, job: &JobSeen, pods: Vec<PodSeen>| {
+            let pods = pods.into_iter().map(|pod| (pod.name.clone(), pod)).collect();
+            let observed = Observed { job: Some(job.clone()), pods, ..Observed::default() };
+            matches!(todo(target, Some(&cluster), &observed, None), Todo::MakeAnew { .. })
+        };
+        assert!(!decide(&target("app:1", &none), &job, Vec::new()));
+        assert!(decide(&target("app:2", &none), &job, Vec::new()));
+        let pod = PodSeen { job_uid: Some("job".into()), scheduled: true, ..PodSeen::default() };
+        assert!(decide(&target("app:2", &none), &job, vec![pod.clone()]));
+        assert!(!decide(&target("app:2", &none), &job, vec![PodSeen { begun: true, ..pod }]));
+        assert!(!decide(&target("app:2", &none), &JobSeen { has_ended_pods: true, ..job.clone() }, Vec::new()));
+        assert!(!decide(&target("app:2", &none), &JobSeen { spec_hash: None, ..job.clone() }, Vec::new()), "unknown");
+        let frozen = MiniClusterStatus { maximum_size: Some(2), ..MiniClusterStatus::default() };
+        assert!(!decide(&target("app:2", &frozen), &job, Vec::new()), "the API server refuses it");
+        assert!(decide(&target("app:1", &none), &JobSeen { maximum_size: Some(1), ..job.clone() }, Vec::new()));
+    }
+
+    #[test]
+    fn the_size_follows_within_the_maximum() {
+        let none = MiniClusterStatus::default();
+        assert_eq!(elastic(decide("size: 4", &none, Some(job(2)), false)), Some(Elastic { size: 4, suspend: None }));
+        assert_eq!(elastic(decide("size: 5", &none, Some(job(2)), false)), None, "beyond: it stays as it is");
+        let suspended = elastic(decide("size: 2\nsuspend: true", &none, Some(job(2)), false));
+        assert_eq!(suspended, Some(Elastic { size: 2, suspend: Some(true) }));
+    }
+
+    #[test]
+    fn a_queue_that_suspends_or_shrinks_the_job_is_not_overruled() {
+        let none = MiniClusterStatus::default();
+        let queued = JobSeen { suspended: true, completions: 1, ..job(2) };
+        assert_eq!(elastic(decide("size: 2", &none, Some(queued), false)), None);
+    }
+}

@@ -1,0 +1,439 @@
+//! Whether the whole MiniCluster starts again. Pure: decided from what was seen, before anything is written.
+//!
+//! ```text
+//! (status, Job, its pods) ─► Decision: count and give the Job up | delete the one given up | end it | nothing
+//! ```
+//!
+//! **A Job runs the user's program at most once.** A lead's pod that replaces another runs nothing (its annotations tell it),
+//! so every further start is another Job, and `status` counts it, with the uid of the Job that is given up, before that Job
+//! goes: whoever is killed at any step finds by the uid what has been done. No clocks are compared to decide it.
+//!
+//! What may start again: a lead whose pod was taken away before its program had ended, or that never started
+//! (`backoffLimit`); a job that failed since a follower was taken away (`maxRestarts`); a Job that somebody has deleted
+//! (`backoffLimit`). Never: a lead that has ended by itself, however its pod went then, and after a success.
+
+use std::borrow::Cow;
+
+use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus, Restart};
+use flux_shared::exit::{Category, REPLACE};
+use flux_shared::termination::Ender;
+use k8s_openapi::jiff::Timestamp;
+
+use crate::observe::job::JobSeen;
+use crate::observe::pod::PodSeen;
+use crate::reconcile::status;
+
+/// Starts that the status remembers.
+const RESTARTS_KEPT: usize = 20;
+/// Lost pods that the status remembers.
+pub const LOST_KEPT: usize = 8;
+/// A lead that fails so many seconds after a follower was seen to go, by this operator's clock alone, has failed for it.
+/// (It decides nothing but where `maxRestarts` asks for it; mostly the agent knows from Flux.)
+const SHORTLY: i64 = 300;
+/// The Job's reason when a rule of its failure policy ended it.
+const BY_POLICY: &str = "PodFailurePolicy";
+
+pub const LEAD_LOST: &str = "LeadLost";
+pub const POD_LOST: &str = "PodLost";
+pub const JOB_DELETED: &str = "JobDeleted";
+pub const SUSPENDED: &str = "Suspended";
+
+/// What bounds a start.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Limit {
+    Backoff,
+    MaxRestarts,
+    /// It was asked for: suspended and resumed.
+    None,
+}
+
+/// What has to be done.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Decision {
+    /// Nothing.
+    Goes,
+    /// Count a start, then delete the Job, if it is there: the next one is made when it is gone.
+    Again { job_uid: String, is_there: bool, reason: String, message: String, limit: Limit },
+    /// Its end has been counted: delete it.
+    Delete { job_uid: String },
+    /// Nothing may run again, and the Job would not say so by itself.
+    Fail { job_uid: String, reason: String, message: String },
+    /// It is over, and there is no Job to say so.
+    Over { reason: String, message: String },
+    /// Pods of a Job that is gone still run: no other is made meanwhile.
+    Wait,
+}
+
+/// How a lead's pod ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Succeeded,
+    /// By itself.
+    Own,
+    /// The job was ended by Flux, since it had lost a node.
+    NodeFailure,
+    /// It replaced another and refused to run.
+    Refused,
+    /// It was taken away before its program had ended.
+    Taken,
+    /// Its program never started; whether another attempt may help.
+    NotStarted {
+        may_help: bool,
+    },
+}
+
+/// All that the decision depends on.
+#[derive(Debug)]
+pub struct Scene<'a> {
+    pub status: &'a MiniClusterStatus,
+    pub backoff_limit: i32,
+    pub max_restarts: i32,
+    /// The kubelet starts containers again.
+    pub on_failure: bool,
+    pub job: Option<&'a JobSeen>,
+    /// The last one that is gone, as it was seen last.
+    pub last_job: Option<&'a JobSeen>,
+    /// Of the Job, or of the one that is gone.
+    pub pods: Vec<&'a PodSeen>,
+    /// Leads that are gone, as they were seen last.
+    pub gone: Vec<&'a PodSeen>,
+    pub now: Timestamp,
+}
+
+/// How a pod ended, if it did. A pod that is gone has ended, however it was seen last.
+pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<End> {
+    if pod.succeeded {
+        return Some(End::Succeeded);
+    }
+    if !pod.ended {
+        return is_gone.then_some(End::Taken);
+    }
+    let said = pod.exit.as_ref().and_then(|exit| exit.said.as_ref());
+    Some(match (said, &pod.exit) {
+        (Some(said), _) if said.by == Ender::Agent && said.category == Some(Category::LeadLost) => End::Refused,
+        (Some(said), _) if said.by == Ender::Stop && pod.was_taken() => End::Taken,
+        (Some(said), _) if said.node_failure => End::NodeFailure,
+        (Some(_), _) => End::Own,
+        (None, Some(_)) if pod.was_taken() => End::Taken,
+        (None, Some(_)) => End::Own,
+        (None, None) if pod.was_taken() => End::Taken,
+        (None, None) => {
+            let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref()).map(|(_, exit)| exit.code);
+            let category = init.and_then(Category::from_code);
+            End::NotStarted { may_help: category.is_none_or(Category::is_retriable) }
+        }
+    })
+}
+
+/// Whether a follower has failed by itself, which fails the Job.
+pub fn has_failed_by_itself(pod: &PodSeen) -> bool {
+    let code = pod.exit.as_ref().map(|exit| exit.code);
+    pod.index > 0
+        && match end_of(pod, false) {
+            Some(End::Own | End::NodeFailure | End::Refused) => code != Some(i32::from(REPLACE)),
+            Some(End::NotStarted { may_help }) => !may_help,
+            _ => false,
+        }
+}
+
+/// Whether the start of this Job has been counted as given up.
+pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
+    let is_counted = status.restarts.iter().any(|restart| restart.job_uid.as_deref() == Some(&job.uid));
+    is_counted || (job.mounts_view && status::image_volume_failed(status))
+}
+
+/// The Job as it counts: however one ends that was given up, the MiniCluster has not ended.
+pub fn unless_given_up<'a>(status: &MiniClusterStatus, job: &'a JobSeen) -> Cow<'a, JobSeen> {
+    if !is_given_up(status, job) {
+        return Cow::Borrowed(job);
+    }
+    Cow::Owned(JobSeen { deleting: true, complete: None, failed: None, failing: None, ..job.clone() })
+}
+
+/// A follower that was taken away while the job may have run on it, and that has not come back.
+fn lost_follower<'a>(scene: &Scene<'a>, is_said: bool) -> Option<&'a LostPod> {
+    let followers = scene.status.lost_pods.iter().rev().filter(|lost| lost.index > 0);
+    let is_recent = |lost: &&LostPod| {
+        let seen = lost.time.parse::<Timestamp>().ok();
+        seen.is_some_and(|seen| (0..=SHORTLY).contains(&(scene.now.as_second() - seen.as_second())))
+    };
+    let is_back = |lost: &LostPod| {
+        scene.pods.iter().any(|pod| i64::from(pod.index) == i64::from(lost.index) && pod.name != lost.name && pod.ready)
+    };
+    let mut chosen = followers.filter(|lost| is_said || (is_recent(lost) && !is_back(lost)));
+    chosen.next()
+}
+
+/// Why the job of a lead that has ended failed, if a lost follower was the cause: the pod, if it is known.
+pub fn lost_to<'a>(scene: &Scene<'a>, lead: &PodSeen, end: End) -> Option<Option<&'a LostPod>> {
+    if scene.pods.iter().any(|pod| has_failed_by_itself(pod)) {
+        return None;
+    }
+    match end {
+        End::NodeFailure => Some(lost_follower(scene, true)),
+        // What the agent gave up for is not Flux's loss, nor is what a snippet said.
+        End::Own if lead.exit.as_ref().and_then(|exit| exit.said.as_ref()).is_none_or(|it| it.by == Ender::Program) => {
+            lost_follower(scene, false).map(Some)
+        }
+        _ => None,
+    }
+}
+
+/// Where a pod was, and what took it.
+pub fn told(lost: &LostPod) -> String {
+    let whose = if lost.index == 0 { "the lead's pod".to_owned() } else { format!("the pod of index {}", lost.index) };
+    let node = lost.node.as_deref().map(|node| format!(" on node {node}")).unwrap_or_default();
+    let words = if lost.message.is_empty() { String::new() } else { format!(": {}", lost.message) };
+    format!("{whose}, {}{node}, was taken away ({}{words})", lost.name, lost.reason)
+}
+
+/// The words for a job that failed since a follower was lost.
+pub fn told_of_follower(lost: Option<&LostPod>) -> String {
+    match lost {
+        Some(lost) => format!("{} while the job ran on it", told(lost)),
+        None => "a follower was lost while the job ran on it".to_owned(),
+    }
+}
+
+/// How it looks when a pod is taken away.
+pub fn loss(pod: &PodSeen) -> LostPod {
+    let trouble = pod.trouble.as_ref().filter(|trouble| pod.was_taken() && trouble.init.is_none());
+    let (reason, message) = match trouble {
+        Some(trouble) if trouble.disruption || !pod.deleting => (trouble.reason.clone(), trouble.message.clone()),
+        _ if pod.deleting => ("Deleted".to_owned(), "somebody has deleted it".to_owned()),
+        _ => ("Gone".to_owned(), String::new()),
+    };
+    LostPod {
+        name: pod.name.clone(),
+        index: i32::try_from(pod.index).unwrap_or(i32::MAX),
+        node: pod.node.clone(),
+        reason,
+        message,
+        time: String::new(),
+    }
+}
+
+/// Decides.
+pub fn decide(scene: &Scene) -> Decision {
+    if status::is_finished(scene.status) {
+        return Decision::Goes;
+    }
+    match scene.job {
+        Some(job) if job.deleting => Decision::Goes,
+        Some(job) if job.complete.is_some() || job.has_succeeded => Decision::Goes,
+        Some(job) if is_given_up(scene.status, job) => Decision::Delete { job_uid: job.uid.clone() },
+        Some(job) => of_job(scene, job),
+        None => of_no_job(scene),
+    }
+}
+
+/// There was a Job, and nobody here has given it up.
+fn of_no_job(scene: &Scene) -> Decision {
+    // One that is gone before anything of it had begun is no start; nor is it one of which an edit has made another.
+    // (A success alone tells of a beginning, too: the lead's pod may have gone before this operator saw any.)
+    let has_begun = scene.gone.iter().chain(&scene.pods).any(|pod| pod.begun);
+    let has_begun = |last: &JobSeen| has_begun || last.has_succeeded || last.complete.is_some();
+    let last = scene.last_job.filter(|last| has_begun(last) && !is_given_up(scene.status, last));
+    let Some(uid) = scene.status.job_uid.clone().or(last.map(|last| last.uid.clone())) else { return Decision::Goes };
+    if scene.status.restarts.iter().any(|restart| restart.job_uid.as_ref() == Some(&uid)) {
+        return Decision::Goes;
+    }
+    if scene.pods.iter().any(|pod| !pod.ended) {
+        return Decision::Wait;
+    }
+    let last = last.filter(|last| last.uid == uid);
+    let leads = leads(scene);
+    if last.is_some_and(|last| last.complete.is_some() || last.has_succeeded)
+        || leads.iter().any(|(_, end)| *end == Some(End::Succeeded))
+    {
+        let message = "the job ended with exit code 0; somebody has deleted its Job since".to_owned();
+        return Decision::Over { reason: "Completed".into(), message };
+    }
+    // Whatever it may have been allowed before: who deletes a Job that has failed wants no other.
+    let failed = leads.iter().find(|(_, end)| matches!(end, Some(End::Own | End::NodeFailure)));
+    if let Some((lead, _)) = failed {
+        return Decision::Over { reason: "JobFailed".into(), message: ended_by_itself(lead) };
+    }
+    if let Some(failed) = last.and_then(|last| last.failing.as_ref()).filter(|failed| failed.reason != BY_POLICY) {
+        return Decision::Over { reason: failed.reason.clone(), message: failed.message.clone() };
+    }
+    let message = "somebody has deleted its Job before it had finished".to_owned();
+    again(scene, Chance { job_uid: uid, is_there: false, is_failing: false }, JOB_DELETED, message, Limit::Backoff)
+}
+
+/// The lead's pods, those that are gone first, and how each ended.
+fn leads<'a>(scene: &Scene<'a>) -> Vec<(&'a PodSeen, Option<End>)> {
+    let gone = scene.gone.iter().map(|pod| (*pod, end_of(pod, true)));
+    let there = scene.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
+    gone.chain(there).collect()
+}
+
+fn of_job(scene: &Scene, job: &JobSeen) -> Decision {
+    let leads = leads(scene);
+    let first = |wanted: fn(End) -> bool| leads.iter().find(|(_, end)| end.is_some_and(wanted)).map(|(pod, _)| *pod);
+    if first(|end| end == End::Succeeded).is_some() {
+        return Decision::Goes;
+    }
+    // The Job's own limits are final: its deadline, followers that do not start, what the operator itself has said.
+    let failing = job.failing.as_ref().or(job.failed.as_ref());
+    if failing.is_some_and(|failing| failing.reason != BY_POLICY) {
+        return Decision::Goes;
+    }
+    let is_failing = failing.is_some();
+    let chance = || Chance { job_uid: job.uid.clone(), is_there: true, is_failing };
+    let replacing = leads.iter().map(|(pod, _)| *pod).find(|pod| pod.index_failures + pod.index_disruptions > 0);
+    if let Some((lead, end)) = leads
+        .iter()
+        .find_map(|(pod, end)| end.filter(|end| matches!(end, End::Own | End::NodeFailure)).map(|end| (*pod, end)))
+    {
+        return ended(scene, chance(), lead, end, replacing.is_some());
+    }
+    let follower = scene.pods.iter().any(|pod| has_failed_by_itself(pod));
+    if follower {
+        return Decision::Goes;
+    }
+    if job.suspended {
+        // Its pods were stopped, and the Job judged them: for a moment, they are still its own.
+        let message = "its pods were stopped to suspend it, and the Job took that for a failure".to_owned();
+        return if is_failing { again(scene, chance(), SUSPENDED, message, Limit::None) } else { Decision::Goes };
+    }
+    if let Some(lead) = first(|end| matches!(end, End::NotStarted { may_help: true }))
+        && (is_failing || replacing.is_some())
+    {
+        let (reason, words) = match &lead.trouble {
+            Some(trouble) => (trouble.reason.as_str(), trouble.message.as_str()),
+            None => ("NotStarted", ""),
+        };
+        let message = format!("the lead's pod, {}, did not start: {words}", lead.name);
+        return again(scene, chance(), reason, message, Limit::Backoff);
+    }
+    let taken = first(|end| end == End::Taken);
+    if let Some(lead) = taken
+        && (is_failing || replacing.is_some() || lead.is_disrupted())
+    {
+        return again(scene, chance(), LEAD_LOST, told(&loss(lead)), Limit::Backoff);
+    }
+    let remembered = scene.status.lost_pods.iter().rev().find(|lost| lost.index == 0);
+    if let Some(lost) = remembered.filter(|_| replacing.is_some() || (is_failing && !has_living_lead(&leads))) {
+        return again(scene, chance(), LEAD_LOST, told(lost), Limit::Backoff);
+    }
+    if let Some(lead) = replacing {
+        return unseen(scene, chance(), lead);
+    }
+    // A follower that was taken away, and killed before it could leave in order.
+    let killed = scene.pods.iter().any(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
+    if is_failing && (killed || (lost_follower(scene, false).is_some() && !has_living_lead(&leads))) {
+        let message = told_of_follower(lost_follower(scene, true));
+        return again(scene, chance(), POD_LOST, message, Limit::MaxRestarts);
+    }
+    Decision::Goes
+}
+
+fn has_living_lead(leads: &[(&PodSeen, Option<End>)]) -> bool {
+    leads.iter().any(|(_, end)| end.is_none())
+}
+
+/// Its program has ended, or something of the user's.
+fn ended(scene: &Scene, chance: Chance, lead: &PodSeen, end: End, is_replaced: bool) -> Decision {
+    if let Some(lost) = lost_to(scene, lead, end)
+        && scene.status.max_restarts_used < scene.max_restarts
+    {
+        return again(scene, chance, POD_LOST, told_of_follower(lost), Limit::MaxRestarts);
+    }
+    // Mostly the Job says so by itself, but it ignores a pod that was disrupted as well, and counts one code of a lead that
+    // it does not know yet.
+    let is_passed_over = lead.is_disrupted()
+        || is_replaced
+        || (!lead.labelled && lead.exit.as_ref().is_some_and(|exit| exit.code == i32::from(REPLACE)));
+    if chance.is_failing || !is_passed_over {
+        return Decision::Goes;
+    }
+    Decision::Fail { job_uid: chance.job_uid, reason: "LeadFailed".into(), message: ended_by_itself(lead) }
+}
+
+fn ended_by_itself(lead: &PodSeen) -> String {
+    let code = lead.exit.as_ref().map(|exit| format!(" with exit code {}", exit.code)).unwrap_or_default();
+    format!("the lead (index 0) ended{code}, and nothing runs again after that")
+}
+
+/// A lead replaces another that nobody has seen end.
+fn unseen(scene: &Scene, chance: Chance, lead: &PodSeen) -> Decision {
+    if lead.index_disruptions > 0 || scene.on_failure {
+        let message = format!("an earlier pod of the lead was taken away; {} took its place", lead.name);
+        return again(scene, chance, LEAD_LOST, message, Limit::Backoff);
+    }
+    if chance.is_failing {
+        return Decision::Goes;
+    }
+    let message = "an earlier pod of the lead has failed and is gone: its program may have ended by itself, so it does not run again";
+    Decision::Fail { job_uid: chance.job_uid, reason: LEAD_LOST.into(), message: message.into() }
+}
+
+/// What a start would take the place of.
+struct Chance {
+    job_uid: String,
+    is_there: bool,
+    is_failing: bool,
+}
+
+/// Starts again, if the limit allows.
+fn again(scene: &Scene, chance: Chance, reason: &str, message: String, limit: Limit) -> Decision {
+    let Chance { job_uid, is_there, is_failing } = chance;
+    let (used, allowed, field) = match limit {
+        Limit::Backoff => (scene.status.backoff_limit_used, scene.backoff_limit, "backoffLimit"),
+        Limit::MaxRestarts => (scene.status.max_restarts_used, scene.max_restarts, "maxRestarts"),
+        Limit::None => (0, 1, ""),
+    };
+    let reason = reason.to_owned();
+    if used < allowed {
+        return Decision::Again { job_uid, is_there, reason, message, limit };
+    }
+    let message = format!("{message}; {field} ({allowed}) allows no further start");
+    match (is_there, is_failing) {
+        (false, _) => Decision::Over { reason, message },
+        (true, false) => Decision::Fail { job_uid, reason, message },
+        (true, true) => Decision::Goes,
+    }
+}
+
+/// The status with one more start, of which it knows no Job.
+pub fn counted(
+    status: &MiniClusterStatus,
+    job_uid: &str,
+    reason: &str,
+    message: &str,
+    limit: Limit,
+    now: Timestamp,
+) -> MiniClusterStatus {
+    let mut after = noted(status, Some(job_uid), reason, message, now);
+    match limit {
+        Limit::Backoff => after.backoff_limit_used += 1,
+        Limit::MaxRestarts => after.max_restarts_used += 1,
+        Limit::None => {}
+    }
+    MiniClusterStatus { job_uid: None, lost_pods: Vec::new(), container_restarts: 0, timeline: None, ..after }
+}
+
+/// The status with one more start in its list.
+pub fn noted(
+    status: &MiniClusterStatus,
+    job_uid: Option<&str>,
+    reason: &str,
+    message: &str,
+    now: Timestamp,
+) -> MiniClusterStatus {
+    let mut after = status.clone();
+    after.restart_count += 1;
+    after.restarts.push(Restart {
+        time: status::rfc3339(now),
+        reason: reason.to_owned(),
+        message: status::short(message),
+        job_uid: job_uid.map(str::to_owned),
+    });
+    let surplus = after.restarts.len().saturating_sub(RESTARTS_KEPT);
+    after.restarts.drain(..surplus);
+    after
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,105 @@
+//! The last warning about an object that waits without a word: where neither a Job's nor a pod's status says why (a quota,
+//! an account or a Secret that is not there), only events do.
+#![expect(clippy::disallowed_types, reason = "a client that reads")]
+
+use k8s_openapi::api::core::v1::Event;
+use k8s_openapi::jiff::{Timestamp, ToSpan};
+use kube::api::ListParams;
+use kube::{Api, Client, Resource};
+
+use crate::api::version;
+use crate::observe::Key;
+use crate::observe::pod::{Trouble, first_line};
+use crate::reconcile::fetch::Cluster;
+
+/// What is older has been got over: Kubernetes tries, and warns, again at least every two minutes.
+const FRESH_MINUTES: i64 = 3;
+/// The kubelet tells of a probe that fails every five minutes at least, however often it does.
+const PROBE_FRESH_MINUTES: i64 = 7;
+
+/// Most events that are looked through.
+const EVENTS: u32 = 100;
+
+/// Reads events, and MiniClusters that are not kept.
+#[derive(Clone)]
+pub struct Reader {
+    client: Client,
+}
+
+impl std::fmt::Debug for Reader {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        formatter.write_str("Reader")
+    }
+}
+
+impl Reader {
+    pub fn new(client: Client) -> Reader {
+        Reader { client }
+    }
+
+    /// The last warning about the object of this uid.
+    pub async fn last(&self, namespace: &str, uid: &str, now: Timestamp) -> Result<Option<Trouble>, kube::Error> {
+        self.newest(namespace, &format!("type=Warning,involvedObject.uid={uid}"), now - FRESH_MINUTES.minutes()).await
+    }
+
+    /// What a probe of the pod of this uid said last.
+    pub async fn probe(&self, namespace: &str, uid: &str, now: Timestamp) -> Result<Option<Trouble>, kube::Error> {
+        let about = format!("type=Warning,reason=Unhealthy,involvedObject.uid={uid}");
+        self.newest(namespace, &about, now - PROBE_FRESH_MINUTES.minutes()).await
+    }
+
+    async fn newest(&self, namespace: &str, about: &str, fresh: Timestamp) -> Result<Option<Trouble>, kube::Error> {
+        let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
+        let about = ListParams::default().fields(about).limit(EVENTS);
+        Ok(newest(api.list(&about).await?.items, fresh))
+    }
+
+    /// The whole of a MiniCluster, if it is still the one of this uid.
+    pub async fn cluster(&self, key: &Key, uid: Option<&str>) -> Result<Option<Cluster>, kube::Error> {
+        let api: Api<Cluster> = Api::namespaced(self.client.clone(), &key.namespace);
+        let found = api.get_opt(&key.name).await?;
+        Ok(found.filter(|found| found.meta().uid.as_deref() == uid))
+    }
+
+    /// The minor version of the Kubernetes that answers now; providers write "31+" as well.
+    pub async fn kubernetes_minor(&self) -> Result<u32, kube::Error> {
+        Ok(version::minor(&self.client.apiserver_version().await?.minor))
+    }
+}
+
+fn newest(events: Vec<Event>, fresh: Timestamp) -> Option<Trouble> {
+    let (_, event) = events.into_iter().map(|event| (time(&event), event)).max_by_key(|(time, _)| *time)?;
+    (time(&event)? > fresh).then(|| Trouble {
+        reason: event.reason.unwrap_or_default(),
+        message: first_line(event.message.as_deref()),
+        ..Trouble::default()
+    })
+}
+
+/// When it was last said.
+fn time(event: &Event) -> Option<Timestamp> {
+    let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0);
+    let last = event.last_timestamp.as_ref().map(|time| time.0);
+    series.max(last).or(event.event_time.as_ref().map(|time| time.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_newest_counts_while_it_is_fresh() {
+        let at = |minutes: i64| "2026-01-01T00:00:00Z".parse::<Timestamp>().unwrap() + minutes.minutes();
+        let event = |reason: &str, minutes: i64| Event {
+            reason: Some(reason.into()),
+            message: Some("why\nand more".into()),
+            last_timestamp: Some(k8s_openapi::apimachinery::pkg::apis::meta::v1::Time(at(minutes))),
+            ..Event::default()
+        };
+        let all = || vec![event("Old", 1), event("FailedMount", 9), event("Other", 5)];
+        let found = newest(all(), at(7)).unwrap();
+        assert_eq!((found.reason.as_str(), found.message.as_str()), ("FailedMount", "why"));
+        assert_eq!(newest(all(), at(10)), None);
+        assert_eq!(newest(Vec::new(), at(10)), None);
+    }
+}

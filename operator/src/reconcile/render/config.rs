@@ -1,0 +1,29 @@
+//! The ConfigMap with the AgentSpec: the whole of what the operator tells the pods.
+
+use flux_shared::validate::ValidMiniCluster;
+use flux_shared::{derive, names, paths};
+use k8s_openapi::api::core::v1::ConfigMap;
+
+use super::{Facts, Options, RenderError, hash, metadata};
+use crate::labels;
+
+pub(super) fn config_map(
+    cluster: &ValidMiniCluster,
+    options: &Options,
+    facts: &Facts,
+) -> Result<ConfigMap, RenderError> {
+    let mut spec = derive::agent_spec(cluster);
+    if let Some(size) = facts.initial_size {
+        spec.size = size;
+    }
+    if let Some(maximum) = facts.maximum_size {
+        spec.max_size = (maximum != spec.size).then_some(maximum);
+    }
+    if let Some(restful) = &mut spec.runner.restful {
+        restful.repository.clone_from(&options.restful_repository);
+    }
+    let data = [(paths::SPEC_KEY.to_owned(), spec.to_toml()?)].into();
+    let mut metadata = metadata(names::config_map(&cluster.name), cluster, facts);
+    metadata.annotations = Some([(labels::RENDERED_HASH.to_owned(), hash(&data))].into());
+    Ok(ConfigMap { metadata, data: Some(data), ..ConfigMap::default() })
+}

@@ -1,0 +1,169 @@
+//! The Indexed Job: one index a broker, index 0 the lead.
+//!
+//! How it ends: index 0 alone decides success. It runs the program at most once: any failure of the lead's is the Job's, and
+//! a lead that replaces another, which was disrupted, runs nothing (the pods' annotations tell it). Followers that are
+//! taken away are replaced. To start the whole MiniCluster again takes another Job (`crate::reconcile::decide::restart`).
+
+use flux_shared::exit::{self, Category};
+use flux_shared::validate::ValidMiniCluster;
+use k8s_openapi::api::batch::v1::{
+    Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
+    PodFailurePolicyRule, SuccessPolicy, SuccessPolicyRule,
+};
+
+use super::elastic::Elastic;
+use super::view::ViewFrom;
+use super::{Facts, Options, RenderError, containers, metadata, pod};
+use crate::labels;
+
+pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) -> Result<Job, RenderError> {
+    let view = ViewFrom::of(cluster, options, facts);
+    let limit = cluster.backoff_limit;
+    let restarts_left = cluster.restarts_left(facts.backoff_limit_used);
+    let template = pod::template(cluster, options, facts, view, restarts_left)?;
+    // The kubelet restarts containers with OnFailure: Kubernetes allows no failure policy then.
+    let never = cluster.pod.restart_policy.as_deref().unwrap_or("Never") == "Never";
+    let init = containers::own_init_names(cluster, view);
+    let mut metadata = metadata(cluster.name.clone(), cluster, facts);
+    let labels = metadata.labels.get_or_insert_default();
+    for (key, value) in &cluster.job_labels {
+        labels.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+    metadata.annotations = Some(
+        [
+            (labels::MAXIMUM_SIZE.to_owned(), facts.maximum_size.unwrap_or(cluster.max_size).to_string()),
+            (labels::INITIAL_SIZE.to_owned(), facts.initial_size.unwrap_or(cluster.size).to_string()),
+            (labels::VIEW.to_owned(), view.name().to_owned()),
+        ]
+        .into(),
+    );
+    if let (Some(annotations), Some(hash)) = (&mut metadata.annotations, &facts.spec_hash) {
+        annotations.insert(labels::SPEC_HASH.to_owned(), hash.clone());
+    }
+    let mut job = Job {
+        metadata,
+        spec: Some(JobSpec {
+            active_deadline_seconds: facts.deadline_left.or(cluster.deadline_seconds),
+            // The Job fails when its containers have been started again so many times, one more than is allowed: the agent
+            // does not run the program then, and the last allowed one is not killed.
+            backoff_limit: (!never).then_some(i32::try_from(restarts_left).unwrap_or(i32::MAX).saturating_add(1)),
+            // By index, since the Job controller counts in the pods' annotations then.
+            backoff_limit_per_index: Some(limit),
+            completion_mode: Some("Indexed".into()),
+            max_failed_indexes: Some(0),
+            pod_failure_policy: never.then(|| failure_policy(cluster, &init)),
+            // Never two pods of one index at the same time.
+            pod_replacement_policy: Some("Failed".into()),
+            success_policy: Some(SuccessPolicy {
+                rules: vec![SuccessPolicyRule { succeeded_indexes: Some("0".into()), succeeded_count: None }],
+            }),
+            template,
+            ..JobSpec::default()
+        }),
+        ..Job::default()
+    };
+    Elastic { size: cluster.size, suspend: cluster.suspend }.put(&mut job);
+    Ok(job)
+}
+
+/// The first rule that fits decides. What fits none counts for its index: an init container that may be tried again, a
+/// follower that was told to stop, a pod that its node would not take.
+fn failure_policy(cluster: &ValidMiniCluster, init: &[String]) -> PodFailurePolicy {
+    let on_exit = |container: &str, operator: &str, values: Vec<i32>| PodFailurePolicyRule {
+        action: "FailJob".into(),
+        on_exit_codes: Some(PodFailurePolicyOnExitCodesRequirement {
+            container_name: Some(container.to_owned()),
+            operator: operator.into(),
+            values,
+        }),
+        on_pod_conditions: None,
+    };
+    let on_condition = |action: &str, type_: &str| PodFailurePolicyRule {
+        action: action.into(),
+        on_exit_codes: None,
+        on_pod_conditions: Some(vec![PodFailurePolicyOnPodConditionsPattern {
+            type_: type_.into(),
+            status: Some("True".into()),
+        }]),
+    };
+    // Of a container by name: sidecars are init containers too, and how they end says nothing.
+    let runner = &cluster.runner.container.name;
+    let for_good = init.iter().map(|name| on_exit(name, "In", final_codes()));
+    let rules = [
+        on_condition("Ignore", "DisruptionTarget"),
+        // Before that of the lead: what the Job then says names the exit code.
+        on_exit(runner, "NotIn", vec![i32::from(exit::REPLACE)]),
+        on_condition("FailJob", labels::LEAD),
+    ];
+    PodFailurePolicy { rules: rules.into_iter().chain(for_good).collect() }
+}
+
+/// The agent's own codes that no retry can mend.
+fn final_codes() -> Vec<i32> {
+    let mut codes: Vec<i32> =
+        Category::ALL.into_iter().filter(|it| !it.is_retriable()).map(|category| i32::from(category.code())).collect();
+    codes.sort_unstable();
+    codes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(text: &str, facts: &Facts) -> JobSpec {
+        job(&crate::testing::cluster(text), &Options::default(), facts).unwrap().spec.unwrap()
+    }
+
+    #[test]
+    fn no_code_of_the_runner_is_retried_but_that_of_a_follower_to_be_replaced() {
+        let spec =
+            spec("containers: [{image: a, runFlux: true, name: app}, {image: b, name: side}]", &Facts::default());
+        let rules = spec.pod_failure_policy.unwrap().rules;
+        let said: Vec<String> = rules
+            .iter()
+            .map(|rule| match (&rule.on_exit_codes, &rule.on_pod_conditions) {
+                (Some(codes), _) => {
+                    format!("{} {:?} {} {:?}", rule.action, codes.container_name, codes.operator, codes.values)
+                }
+                (_, conditions) => format!("{} {}", rule.action, conditions.as_ref().unwrap()[0].type_),
+            })
+            .collect();
+        assert_eq!(
+            said,
+            [
+                "Ignore DisruptionTarget",
+                "FailJob Some(\"app\") NotIn [238]",
+                "FailJob flux-framework.org/Lead",
+                "FailJob Some(\"flux-agent\") In [239, 241, 242, 244, 246, 247, 249]",
+                "FailJob Some(\"flux-view\") In [239, 241, 242, 244, 246, 247, 249]",
+            ]
+        );
+    }
+
+    #[test]
+    fn zero_is_never_and_a_new_job_has_what_is_left() {
+        let of = |text: &str, facts: &Facts| {
+            let spec = spec(text, facts);
+            let command = spec.template.spec.unwrap().containers[0].command.clone().unwrap();
+            (
+                spec.backoff_limit_per_index,
+                spec.backoff_limit,
+                spec.active_deadline_seconds,
+                command.last().cloned().unwrap(),
+            )
+        };
+        let none = Facts::default();
+        assert_eq!(of("backoffLimit: 0", &none), (Some(0), None, None, "--restarts-left=0".into()));
+        assert_eq!(of("size: 1", &none), (Some(100), None, None, "--restarts-left=100".into()));
+        let used = Facts { backoff_limit_used: 2, deadline_left: Some(7), ..Facts::default() };
+        let text = "backoffLimit: 3\ndeadlineSeconds: 60";
+        assert_eq!(of(text, &used), (Some(3), None, Some(7), "--restarts-left=1".into()));
+        assert_eq!(of("backoffLimit: 1", &used).3, "--restarts-left=0");
+        let text = "backoffLimit: 4\npod: {restartPolicy: OnFailure}";
+        assert_eq!(
+            of(text, &none),
+            (Some(4), Some(5), None, "--restarts-left=4".into()),
+            "the kubelet's are bounded, too"
+        );
+    }
+}

@@ -1,0 +1,48 @@
+//! Who reaches the brokers of a MiniCluster: its own pods. Its other ports are for anybody, as without a NetworkPolicy.
+
+use flux_shared::names;
+use flux_shared::validate::ValidMiniCluster;
+use k8s_openapi::api::networking::v1::{
+    NetworkPolicy, NetworkPolicyIngressRule, NetworkPolicyPeer, NetworkPolicyPort, NetworkPolicySpec,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::LabelSelector;
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::services::BROKER_PORT;
+use super::{Facts, metadata};
+use crate::labels;
+
+/// None: brokers of other clusters join this one (bursting).
+pub(super) fn policy(cluster: &ValidMiniCluster, facts: &Facts) -> Option<NetworkPolicy> {
+    if cluster.flux.hostlist.is_some() || cluster.flux.lead.is_some() {
+        return None;
+    }
+    let own = LabelSelector {
+        match_labels: Some([(labels::CLUSTER.to_owned(), cluster.name.clone())].into()),
+        ..LabelSelector::default()
+    };
+    let ports = |protocol: &str, first: i32, last: i32| NetworkPolicyPort {
+        protocol: Some(protocol.into()),
+        port: Some(IntOrString::Int(first)),
+        end_port: Some(last),
+    };
+    let from_own = NetworkPolicyPeer { pod_selector: Some(own.clone()), ..NetworkPolicyPeer::default() };
+    let others = [
+        ports("TCP", 1, BROKER_PORT - 1),
+        ports("TCP", BROKER_PORT + 1, 65535),
+        ports("UDP", 1, 65535),
+        ports("SCTP", 1, 65535),
+    ];
+    Some(NetworkPolicy {
+        metadata: metadata(names::network_policy(&cluster.name), cluster, facts),
+        spec: Some(NetworkPolicySpec {
+            pod_selector: Some(own),
+            policy_types: Some(vec!["Ingress".into()]),
+            ingress: Some(vec![
+                NetworkPolicyIngressRule { from: Some(vec![from_own]), ports: None },
+                NetworkPolicyIngressRule { from: None, ports: Some(others.into()) },
+            ]),
+            ..NetworkPolicySpec::default()
+        }),
+    })
+}

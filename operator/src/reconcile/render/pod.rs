@@ -1,0 +1,184 @@
+//! The template of the Job's pods.
+
+use flux_shared::validate::{ValidContainer, ValidMiniCluster};
+use k8s_openapi::api::core::v1::{
+    LocalObjectReference, PodSecurityContext, PodSpec, PodTemplateSpec, ResourceRequirements,
+};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::view::ViewFrom;
+use super::volumes::UserVolumes;
+use super::{Facts, Options, RenderError, access, containers, placement, some, typed, volumes};
+use crate::labels;
+
+/// Time for the broker's orderly end before the kubelet kills it, where none is given: Kubernetes' own default, said aloud.
+const GRACE_SECONDS: i64 = 30;
+
+/// The pods' time to end.
+pub(super) fn grace_seconds(cluster: &ValidMiniCluster) -> i64 {
+    cluster.pod.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS)
+}
+
+/// Of pods whose whole MiniCluster may start anew so many times.
+pub(super) fn template(
+    cluster: &ValidMiniCluster,
+    options: &Options,
+    facts: &Facts,
+    view: ViewFrom,
+    restarts_left: u32,
+) -> Result<PodTemplateSpec, RenderError> {
+    let pod = &cluster.pod;
+    let runner = &cluster.runner.container;
+    let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
+    let user = UserVolumes::of([runner].into_iter().chain(sidecars.clone()));
+    let init_containers = containers::init(cluster, options, view, &user)?;
+    let runner_container = containers::runner(cluster, view, &user, restarts_left)?;
+
+    let context: Option<PodSecurityContext> = typed("spec.pod.securityContext", pod.security_context.as_ref())?;
+    let access =
+        access::access(context.as_ref(), runner_container.security_context.as_ref(), access::holds_user_data(cluster));
+    let context = match access.fs_group {
+        Some(group) => Some(PodSecurityContext { fs_group: Some(group), ..context.unwrap_or_default() }),
+        None => context,
+    };
+    let mut all_volumes = volumes::own(cluster, options, facts.uid.as_deref(), view, access.mode);
+    all_volumes.extend(user.volumes());
+
+    let mut spec = PodSpec {
+        restart_policy: Some(pod.restart_policy.clone().unwrap_or_else(|| "Never".into())),
+        affinity: placement::affinity(cluster),
+        host_ipc: pod.host_ipc.then_some(true),
+        host_pid: pod.host_pid.then_some(true),
+        image_pull_secrets: pull_secrets(
+            [cluster.view.image_pull_secret.as_ref().filter(|_| cluster.view.enabled)]
+                .into_iter()
+                .chain([runner].into_iter().chain(sidecars).map(|container| container.image_pull_secret.as_ref())),
+        ),
+        security_context: context,
+        share_process_namespace: cluster.share_process_namespace.then_some(true),
+        termination_grace_period_seconds: Some(grace_seconds(cluster)),
+        ..shared_with_services(cluster)
+    };
+    // A runtime class defines overhead; without one, admission refuses it, and the pod's own resources are meant.
+    let quantities = containers::quantities(&pod.resources);
+    match pod.runtime_class_name {
+        Some(_) => spec.overhead = quantities,
+        None => {
+            spec.resources = quantities.map(|limits| ResourceRequirements {
+                requests: Some(limits.clone()),
+                limits: Some(limits),
+                claims: None,
+            });
+        }
+    }
+    spec.init_containers = Some(init_containers);
+    spec.containers = vec![runner_container];
+    spec.volumes = Some(all_volumes);
+    Ok(PodTemplateSpec { metadata: Some(metadata(cluster)), spec: Some(spec) })
+}
+
+/// What the pods of the Job and the services pod have in common.
+pub(super) fn shared_with_services(cluster: &ValidMiniCluster) -> PodSpec {
+    let pod = &cluster.pod;
+    PodSpec {
+        automount_service_account_token: Some(pod.automount_service_account_token),
+        dns_policy: pod.dns_policy.clone(),
+        // Hundreds of variables about unrelated Services would slow every process down.
+        enable_service_links: Some(false),
+        node_selector: placement::node_selector(cluster),
+        runtime_class_name: pod.runtime_class_name.clone(),
+        scheduler_name: pod.scheduler_name.clone(),
+        service_account_name: pod.service_account_name.clone(),
+        subdomain: Some(cluster.headless_name.clone()),
+        tolerations: placement::tolerations(cluster),
+        ..PodSpec::default()
+    }
+}
+
+fn metadata(cluster: &ValidMiniCluster) -> ObjectMeta {
+    ObjectMeta {
+        labels: Some(labels::of_pod(&cluster.pod.labels, &cluster.name, &cluster.namespace, &cluster.headless_name)),
+        annotations: (!cluster.pod.annotations.is_empty()).then(|| cluster.pod.annotations.clone()),
+        ..ObjectMeta::default()
+    }
+}
+
+/// Each secret once, in the order of the containers.
+pub(super) fn pull_secrets<'a>(secrets: impl Iterator<Item = Option<&'a String>>) -> Option<Vec<LocalObjectReference>> {
+    let mut names: Vec<&String> = Vec::new();
+    for name in secrets.flatten() {
+        if !names.contains(&name) {
+            names.push(name);
+        }
+    }
+    some(names.into_iter().map(|name| LocalObjectReference { name: name.clone() }).collect())
+}
+
+/// The pull secrets of containers.
+pub(super) fn pull_secrets_of(containers: &[ValidContainer]) -> Option<Vec<LocalObjectReference>> {
+    pull_secrets(containers.iter().map(|container| container.image_pull_secret.as_ref()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Who may write where: the agent's binary, what the runner's agent writes, and the folders that init containers made.
+    #[test]
+    fn what_root_runs_is_written_by_nobody_else() {
+        let containers = "containers: [{image: a, runFlux: true, securityContext: {runAsUser: 7}}, {image: b, name: b, command: c}, {image: c, name: c}]";
+        let kinds = [ViewFrom::Copy, ViewFrom::ImageVolume, ViewFrom::OwnImage, ViewFrom::Nowhere];
+        for (user, view) in [0, 1000].into_iter().flat_map(|user| kinds.map(|view| (user, view))) {
+            let disable = view == ViewFrom::Nowhere;
+            let spec = format!(
+                "flux: {{container: {{disable: {disable}}}}}\npod: {{securityContext: {{runAsUser: {user}}}}}\n{containers}"
+            );
+            let pod = template(&crate::testing::cluster(&spec), &Options::default(), &Facts::default(), view, 0)
+                .unwrap()
+                .spec
+                .unwrap();
+            let all: Vec<_> = pod.init_containers.iter().flatten().chain(&pod.containers).collect();
+            assert_eq!(all.len(), if matches!(view, ViewFrom::Copy | ViewFrom::OwnImage) { 5 } else { 4 });
+            for container in all {
+                let is = |name: &str| container.name == name;
+                let is_ours = is("flux-agent") || is("flux-view");
+                let is_runner = !is_ours && !is("b") && !is("c");
+                assert!(!container.command.iter().flatten().any(|word| word.starts_with("/mnt/flux/")));
+                for mount in container.volume_mounts.iter().flatten() {
+                    let read_only = mount.read_only == Some(true);
+                    let of_folder = mount.sub_path.is_some();
+                    let allowed = match mount.name.as_str() {
+                        "flux-agent-bin" => read_only != is("flux-agent"),
+                        "flux-agent-config" => !is_ours && read_only != is_runner,
+                        // The pod's user is not root, and another runs Flux.
+                        "flux-view" | "flux-software" if user != 0 => is_ours || (of_folder && read_only),
+                        "flux-view" | "flux-software" => is_ours || of_folder,
+                        "flux-operator-home" => of_folder,
+                        _ => read_only,
+                    };
+                    assert!(allowed, "{view:?} {user} {}: {mount:?}", container.name);
+                }
+            }
+        }
+    }
+
+    /// Kubernetes' class Guaranteed takes equal requests and limits of cpu and memory, of every container.
+    #[test]
+    fn a_pod_can_be_of_class_guaranteed_however_the_view_comes() {
+        let same = "resources: {requests: {cpu: 2, memory: 1Gi}, limits: {cpu: 2, memory: 1Gi}}";
+        for disable in [false, true] {
+            let spec = format!(
+                "flux: {{container: {{disable: {disable}, {same}}}}}\ncontainers: [{{image: a, runFlux: true, {same}}}, {{image: b, name: b, {same}}}]"
+            );
+            let cluster = crate::testing::cluster(&spec);
+            for view in [ViewFrom::Copy, ViewFrom::ImageVolume, ViewFrom::OwnImage, ViewFrom::Nowhere] {
+                let facts = Facts::default();
+                let pod = template(&cluster, &Options::default(), &facts, view, 0).unwrap().spec.unwrap();
+                for container in pod.containers.iter().chain(pod.init_containers.iter().flatten()) {
+                    let of = container.resources.clone().unwrap_or_default();
+                    assert!(of.limits.is_some() && of.limits == of.requests, "{view:?}: {}", container.name);
+                }
+            }
+        }
+    }
+}

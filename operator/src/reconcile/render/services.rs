@@ -1,0 +1,132 @@
+//! The Services: one headless for the pods' names, shared by the MiniClusters that name it, and one for each sidecar
+//! with ports.
+
+use std::collections::BTreeMap;
+
+use flux_shared::validate::ValidMiniCluster;
+use k8s_openapi::api::core::v1::{Service, ServicePort, ServiceSpec};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
+
+use super::{Facts, hash, metadata, owner, some};
+use crate::labels;
+
+/// IPv4 and IPv6 where the cluster has both, else the one that it has.
+const BOTH_FAMILIES: &str = "PreferDualStack";
+/// The broker's port.
+pub(super) const BROKER_PORT: i32 = 8050;
+
+/// A MiniCluster whose pods are named by the headless Service.
+#[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Member {
+    pub name: String,
+    pub uid: String,
+    /// Only the lead needs a name (`minimalService`).
+    pub minimal: bool,
+}
+
+/// The members of a Service that this cluster has for itself.
+pub(super) fn members_of_one(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<Member> {
+    vec![Member {
+        name: cluster.name.clone(),
+        uid: facts.uid.clone().unwrap_or_default(),
+        minimal: cluster.flux.minimal_service,
+    }]
+}
+
+/// The headless Service of `members`, owned by all of them: it goes with the last one.
+///
+/// Not-ready addresses are published, since brokers find each other before anything is ready. With `minimalService` on
+/// every member only index 0 is selected: it stays resolvable under its usual name, the followers are not.
+pub fn headless(namespace: &str, name: &str, members: &[Member]) -> Service {
+    let mut members = members.to_vec();
+    members.sort();
+    let mut selector: BTreeMap<String, String> = [(labels::HEADLESS.to_owned(), name.to_owned())].into();
+    if members.iter().all(|member| member.minimal) {
+        selector.insert(labels::COMPLETION_INDEX.into(), "0".into());
+    }
+    let owners = members.iter().filter(|member| !member.uid.is_empty());
+    let owners = owners.map(|member| OwnerReference { controller: None, ..owner(&member.name, &member.uid) });
+    let spec = ServiceSpec {
+        cluster_ip: Some("None".into()),
+        ports: Some(vec![port("flux", BROKER_PORT)]),
+        ip_family_policy: Some(BOTH_FAMILIES.into()),
+        publish_not_ready_addresses: Some(true),
+        selector: Some(selector),
+        ..ServiceSpec::default()
+    };
+    let labels: BTreeMap<String, String> =
+        [(labels::MANAGED_BY.to_owned(), labels::MANAGER.to_owned()), (labels::HEADLESS.to_owned(), name.to_owned())]
+            .into();
+    Service {
+        metadata: ObjectMeta {
+            name: Some(name.to_owned()),
+            namespace: Some(namespace.to_owned()),
+            labels: Some(labels),
+            annotations: Some([(labels::RENDERED_HASH.to_owned(), hash(&spec))].into()),
+            owner_references: some(owners.collect()),
+            ..ObjectMeta::default()
+        },
+        spec: Some(spec),
+        ..Service::default()
+    }
+}
+
+/// A Service for each sidecar with ports, of the sidecar's name.
+pub(super) fn of_sidecars(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<Service> {
+    let containers = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
+    let with_ports = containers.filter(|container| !container.ports.is_empty());
+    let service = |container: &flux_shared::validate::ValidContainer| Service {
+        metadata: labelled(metadata(container.name.clone(), cluster, facts), &cluster.headless_name),
+        spec: Some(ServiceSpec {
+            ports: Some(container.ports.iter().map(|p| port(&format!("port-{p}"), i32::from(*p))).collect()),
+            ip_family_policy: Some(BOTH_FAMILIES.into()),
+            selector: Some([(labels::CLUSTER.to_owned(), cluster.name.clone())].into()),
+            ..ServiceSpec::default()
+        }),
+        ..Service::default()
+    };
+    with_ports.map(service).collect()
+}
+
+fn labelled(mut metadata: ObjectMeta, headless: &str) -> ObjectMeta {
+    metadata.labels.get_or_insert_default().insert(labels::HEADLESS.into(), headless.to_owned());
+    metadata
+}
+
+fn port(name: &str, number: i32) -> ServicePort {
+    ServicePort {
+        name: Some(name.to_owned()),
+        port: number,
+        target_port: Some(IntOrString::Int(number)),
+        protocol: Some("TCP".into()),
+        ..ServicePort::default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn member(name: &str, minimal: bool) -> Member {
+        Member { name: name.into(), uid: format!("uid-{name}"), minimal }
+    }
+
+    #[test]
+    fn one_member_that_needs_all_names_is_enough() {
+        let all = headless("ns", "flux-service", &[member("b", true), member("a", false)]);
+        let selector = all.spec.unwrap().selector.unwrap();
+        assert_eq!(selector.keys().collect::<Vec<_>>(), [labels::HEADLESS]);
+        let minimal = headless("ns", "flux-service", &[member("b", true)]);
+        assert_eq!(minimal.spec.unwrap().selector.unwrap()[labels::COMPLETION_INDEX], "0");
+    }
+
+    #[test]
+    fn the_order_of_members_changes_nothing_and_none_is_the_controller() {
+        let one = headless("ns", "s", &[member("b", true), member("a", false)]);
+        assert_eq!(one, headless("ns", "s", &[member("a", false), member("b", true)]));
+        let owners = one.metadata.owner_references.unwrap();
+        assert_eq!(owners.len(), 2);
+        assert!(owners.iter().all(|owner| owner.controller.is_none()));
+    }
+}

@@ -1,0 +1,173 @@
+//! The volumes of `spec.volumes`: a PersistentVolume and the claim on it, bound to each other by name.
+//!
+//! The data are never deleted: the reclaim policy is always Retain (Kubernetes' deletion of a hostPath empties the directory
+//! on whichever machine its controllers run). `delete` is about the PersistentVolume object, which the operator deletes.
+
+use std::collections::BTreeMap;
+
+use flux_shared::validate::{PersistentSource, ValidMiniCluster};
+use k8s_openapi::api::core::v1::{
+    CSIPersistentVolumeSource, HostPathVolumeSource, ObjectReference, PersistentVolume, PersistentVolumeClaim,
+    PersistentVolumeClaimSpec, PersistentVolumeSpec, SecretReference, VolumeResourceRequirements,
+};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+
+use super::{Facts, hash, metadata};
+use crate::labels;
+
+const STORAGE: &str = "storage";
+const MODE: &str = "ReadWriteMany";
+
+/// A volume with its claim.
+#[derive(Debug, Clone, PartialEq)]
+pub struct MadeVolume {
+    pub volume: PersistentVolume,
+    pub claim: PersistentVolumeClaim,
+}
+
+/// The volumes of a cluster.
+pub fn volumes(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<MadeVolume> {
+    let made = |volume| MadeVolume { volume: persistent(cluster, volume, facts), claim: claim(cluster, volume, facts) };
+    cluster.volumes.iter().map(made).collect()
+}
+
+/// How a CSI volume is known by the PersistentVolume's metadata.
+pub fn disk(driver: &str, handle: &str) -> String {
+    format!("{driver} {handle}")
+}
+
+type Wanted = flux_shared::validate::PersistentVolume;
+
+fn storage(wanted: &Wanted) -> BTreeMap<String, Quantity> {
+    [(STORAGE.to_owned(), Quantity(wanted.capacity.0.clone()))].into()
+}
+
+fn persistent(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &Facts) -> PersistentVolume {
+    let mut spec = PersistentVolumeSpec {
+        access_modes: Some(vec![MODE.into()]),
+        capacity: Some(storage(wanted)),
+        // Nobody else's claim gets it.
+        claim_ref: Some(ObjectReference {
+            api_version: Some("v1".into()),
+            kind: Some("PersistentVolumeClaim".into()),
+            namespace: Some(cluster.namespace.clone()),
+            name: Some(wanted.claim.clone()),
+            ..ObjectReference::default()
+        }),
+        persistent_volume_reclaim_policy: Some("Retain".into()),
+        storage_class_name: Some(wanted.storage_class.clone()),
+        volume_mode: Some("Filesystem".into()),
+        ..PersistentVolumeSpec::default()
+    };
+    match &wanted.source {
+        PersistentSource::HostPath(path) => {
+            spec.host_path = Some(HostPathVolumeSource { path: path.clone(), type_: Some("DirectoryOrCreate".into()) });
+        }
+        PersistentSource::Csi { driver, handle, attributes, secret, secret_namespace } => {
+            let secret = SecretReference { name: Some(secret.clone()), namespace: Some(secret_namespace.clone()) };
+            spec.csi = Some(CSIPersistentVolumeSource {
+                driver: driver.clone(),
+                volume_handle: handle.clone(),
+                volume_attributes: (!attributes.is_empty()).then(|| attributes.clone()),
+                node_publish_secret_ref: Some(secret.clone()),
+                node_stage_secret_ref: Some(secret.clone()),
+                controller_publish_secret_ref: Some(secret),
+                ..CSIPersistentVolumeSource::default()
+            });
+        }
+    }
+    let mut all_labels = wanted.labels.clone();
+    all_labels.extend(labels::of_object(&cluster.name));
+    all_labels.insert(labels::NAMESPACE.into(), cluster.namespace.clone());
+    let mut annotations = wanted.annotations.clone();
+    annotations.insert(labels::RENDERED_HASH.into(), hash(&spec));
+    if let Some(uid) = &facts.uid {
+        annotations.insert(labels::OWNER.into(), uid.clone());
+    }
+    if let Some((driver, handle)) = wanted.source.disk() {
+        annotations.insert(labels::DISK.into(), disk(driver, handle));
+    }
+    if !wanted.delete {
+        annotations.insert(labels::KEEP.into(), "true".into());
+    }
+    let metadata = ObjectMeta {
+        name: Some(wanted.name.clone()),
+        labels: Some(all_labels),
+        annotations: Some(annotations),
+        ..ObjectMeta::default()
+    };
+    PersistentVolume { metadata, spec: Some(spec), status: None }
+}
+
+fn claim(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &Facts) -> PersistentVolumeClaim {
+    let spec = PersistentVolumeClaimSpec {
+        access_modes: Some(vec![MODE.into()]),
+        resources: Some(VolumeResourceRequirements { requests: Some(storage(wanted)), limits: None }),
+        storage_class_name: Some(wanted.storage_class.clone()),
+        volume_mode: Some("Filesystem".into()),
+        volume_name: Some(wanted.name.clone()),
+        ..PersistentVolumeClaimSpec::default()
+    };
+    let mut metadata = metadata(wanted.claim.clone(), cluster, facts);
+    let mut annotations = wanted.claim_annotations.clone();
+    annotations.insert(labels::RENDERED_HASH.into(), hash(&spec));
+    metadata.annotations = Some(annotations);
+    PersistentVolumeClaim { metadata, spec: Some(spec), status: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn of(volume: &str) -> MadeVolume {
+        let spec = format!(
+            "volumes: {{data: {volume}}}\ncontainers: [{{image: a, command: b, volumes: {{data: {{path: /d}}}}}}]"
+        );
+        let facts = Facts { uid: Some("u-1".into()), ..Facts::default() };
+        volumes(&crate::testing::cluster(&spec), &facts).remove(0)
+    }
+
+    #[test]
+    fn a_directory_of_the_node_is_bound_to_its_claim_alone() {
+        let made = of("{path: /tmp/data, labels: {type: local}, annotations: {a: b}, claimAnnotations: {c: d}}");
+        let spec = made.volume.spec.unwrap();
+        assert_eq!(spec.host_path.unwrap().path, "/tmp/data");
+        let claim = spec.claim_ref.unwrap();
+        assert_eq!((claim.namespace.as_deref(), claim.name.as_deref()), (Some("ns"), Some("mc.data")));
+        assert_eq!(spec.persistent_volume_reclaim_policy.as_deref(), Some("Retain"));
+        assert_eq!(spec.capacity.unwrap()["storage"].0, "5Gi");
+        let metadata = made.volume.metadata;
+        assert_eq!(metadata.name.as_deref(), Some("ns.mc.data"));
+        assert_eq!(metadata.labels.unwrap()["type"], "local");
+        let annotations = metadata.annotations.unwrap();
+        assert_eq!((annotations["a"].as_str(), annotations[labels::OWNER].as_str()), ("b", "u-1"));
+        assert!(!annotations.contains_key(labels::KEEP) && !annotations.contains_key(labels::DISK));
+        let claim = made.claim;
+        assert_eq!(claim.metadata.name.as_deref(), Some("mc.data"));
+        assert_eq!(claim.metadata.annotations.unwrap()["c"], "d");
+        assert_eq!(claim.metadata.owner_references.unwrap()[0].uid, "u-1");
+        let spec = claim.spec.unwrap();
+        assert_eq!(spec.volume_name.as_deref(), Some("ns.mc.data"));
+        assert_eq!(spec.storage_class_name.as_deref(), Some("hostpath"));
+    }
+
+    #[test]
+    fn a_csi_volume_has_its_driver_handle_attributes_and_secret() {
+        let made = of(
+            "{storageClass: csi-gcs, driver: gcs.csi.ofek.dev, secret: s, attributes: {mounter: geesefs}, capacity: 25Gi, delete: false}",
+        );
+        let csi = made.volume.spec.unwrap().csi.unwrap();
+        assert_eq!((csi.driver.as_str(), csi.volume_handle.as_str()), ("gcs.csi.ofek.dev", "csi-gcs"));
+        assert_eq!(csi.volume_attributes.unwrap()["mounter"], "geesefs");
+        for secret in [csi.node_publish_secret_ref, csi.node_stage_secret_ref, csi.controller_publish_secret_ref] {
+            let secret = secret.unwrap();
+            assert_eq!((secret.name.as_deref(), secret.namespace.as_deref()), (Some("s"), Some("default")));
+        }
+        let annotations = made.volume.metadata.annotations.unwrap();
+        assert_eq!(
+            (annotations[labels::KEEP].as_str(), annotations[labels::DISK].as_str()),
+            ("true", "gcs.csi.ofek.dev csi-gcs")
+        );
+    }
+}

@@ -1,0 +1,414 @@
+//! What a MiniCluster's status should say. Pure: the observed objects and the time come in, a status comes out.
+//!
+//! ```text
+//! Picture ─► outcome (why it failed, or does not start) ─► conditions ─► phase, sizes, exit code ─► MiniClusterStatus
+//! ```
+//!
+//! The Job decides what has ended; the pods say why. A condition's time is when its status changed, not when it was seen
+//! again; where Kubernetes knows the time, it is Kubernetes' time.
+
+use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus, Timeline};
+use flux_shared::names;
+use flux_shared::validate::{Problem, ValidMiniCluster};
+use k8s_openapi::jiff::{Timestamp, Unit};
+
+use crate::health::panics::Panicked;
+use crate::labels;
+use crate::observe::job::JobSeen;
+use crate::observe::pod::{PodSeen, Trouble};
+use crate::observe::storage::DiskSeen;
+use crate::reconcile::decide::restart;
+
+mod conditions;
+pub mod events;
+mod outcome;
+pub mod patch;
+
+/// The condition that says so when pods and volumes have been deleted.
+const CLEANED_UP: &str = "CleanedUp";
+/// The condition that tells of the view's image volume.
+pub(crate) const VIEW_MOUNTED: &str = "ViewMounted";
+/// The condition that tells of volumes that Kubernetes takes, though their author may not mean them.
+pub(crate) const VOLUMES_VALID: &str = "VolumesValid";
+/// The condition that tells whether the archive was saved, where one is asked for and that is known.
+pub(crate) const ARCHIVE_SAVED: &str = "ArchiveSaved";
+/// Why a spec is not valid that was changed after its Job had been made from it.
+pub(crate) const CHANGED_TOO_LATE: &str = "ChangedTooLate";
+/// The condition that tells of a panic of the operator's.
+pub(crate) const OPERATOR_PANICKED: &str = "OperatorPanicked";
+/// Longest message in a status or an event.
+const MESSAGE_MAX: usize = 1024;
+
+/// Why the operator could not do its part. It goes on trying, ever more slowly.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{message}")]
+pub struct Obstacle {
+    /// One word, of a closed set.
+    pub reason: &'static str,
+    /// What is in the way, and the remedy.
+    pub message: String,
+}
+
+/// Whether the spec can be used.
+#[derive(Debug, Clone, Copy)]
+pub enum Verdict<'a> {
+    Valid(&'a ValidMiniCluster),
+    Invalid(&'a [Problem]),
+}
+
+/// All that a status depends on.
+#[derive(Debug)]
+pub struct Picture<'a> {
+    pub name: &'a str,
+    pub generation: Option<i64>,
+    pub deleting: bool,
+    pub verdict: Verdict<'a>,
+    pub previous: &'a MiniClusterStatus,
+    pub job: Option<&'a JobSeen>,
+    /// Of the spec as it is now (`fetch::Target::spec_hash`).
+    pub spec_hash: Option<&'a str>,
+    pub pods: Vec<&'a PodSeen>,
+    /// The Job's leads that are gone, as they were seen last.
+    pub gone: Vec<&'a PodSeen>,
+    pub obstacle: Option<&'a Obstacle>,
+    /// Every node is known to mount images.
+    pub nodes_mount_images: bool,
+    /// The volumes of CSI drivers. None: it is not known what there is beside them.
+    pub disks: Option<Vec<DiskSeen>>,
+    /// The last warning about what waits without a word.
+    pub warning: Option<&'a Trouble>,
+    pub now: Timestamp,
+}
+
+impl Picture<'_> {
+    /// Whether the Job was made from another spec than this one. Only before the first status can that be: from then on the
+    /// API server refuses such a change. (So a hash that a later version computes otherwise tells nothing wrong.)
+    fn changed_too_late(&self) -> bool {
+        let was_said = condition(self.previous, "Valid").is_some_and(|valid| valid.reason == CHANGED_TOO_LATE);
+        let differs = self.job.is_some_and(|job| !job.deleting && job.differs_from(self.spec_hash));
+        differs && (self.previous.maximum_size.is_none() || was_said)
+    }
+}
+
+/// The status. The same picture gives the same status; a later time alone changes nothing.
+pub fn status(picture: &Picture) -> MiniClusterStatus {
+    // A Job that was deleted after its end takes nothing back, nor do pods that were cleaned up.
+    if (picture.job.is_none() || is_cleaned_up(picture.previous)) && is_finished(picture.previous) {
+        return MiniClusterStatus {
+            phase: if picture.deleting { Some("Terminating".into()) } else { picture.previous.phase.clone() },
+            size: 0,
+            ready_size: 0,
+            observed_generation: picture.generation,
+            conditions: picture.previous.conditions.iter().map(|it| seen_again(it, picture.generation)).collect(),
+            ..picture.previous.clone()
+        };
+    }
+    let facts = Facts::of(picture);
+    let outcome = outcome::outcome(picture, &facts);
+    // A lead that was stopped to be suspended has not ended as the command did, nor has one that is made again.
+    let is_suspended = picture.job.is_some_and(|job| job.suspended && !job.is_finished());
+    let lead_exit = decisive_lead(picture, &facts).filter(|_| !is_suspended).and_then(|lead| lead.exit.as_ref());
+    let previous = picture.previous;
+    let job = picture.job;
+    let ended = job.is_some_and(JobSeen::is_finished);
+    let conditions = conditions::conditions(picture, &facts, &outcome);
+    let restarts = restarts(picture, &facts);
+    MiniClusterStatus {
+        phase: Some(phase(picture, &facts).to_owned()),
+        size: count(facts.living),
+        ready_size: count(facts.ready),
+        maximum_size: maximum_size(picture),
+        selector: job.map(|_| labels::selector(picture.name)).or_else(|| previous.selector.clone()),
+        observed_generation: picture.generation,
+        start_time: start_time(picture),
+        timeline: timeline(picture, &facts),
+        completion_time: job.filter(|_| ended).and_then(JobSeen::end_time).map(rfc3339),
+        restart_count: restarts.restart_count,
+        backoff_limit_used: previous.backoff_limit_used,
+        max_restarts_used: previous.max_restarts_used,
+        container_restarts: restarts.container_restarts,
+        restarts: restarts.restarts,
+        lost_pods: previous.lost_pods.clone(),
+        job_uid: job_uid(picture),
+        users_secret: secret(picture, |cluster, uid| {
+            (!cluster.users.is_empty()).then(|| names::users_secret(&cluster.name, uid))
+        })
+        .or_else(|| previous.users_secret.clone()),
+        flux_restful_secret: secret(picture, |cluster, uid| {
+            cluster.restful.as_ref().map(|_| names::restful_secret(&cluster.name, uid))
+        })
+        .or_else(|| previous.flux_restful_secret.clone()),
+        exit_code: match lead_exit {
+            Some(exit) => Some(exit.code),
+            None => previous.exit_code.filter(|_| ended),
+        },
+        signal: match lead_exit {
+            Some(exit) => exit.signal.or(outcome::signal_of(exit.code)),
+            None => previous.signal.filter(|_| ended),
+        },
+        failed_index: outcome.index.or(previous.failed_index.filter(|_| ended)),
+        reason: (!outcome.reason.is_empty()).then(|| outcome.reason.clone()),
+        message: match outcome.message.is_empty() {
+            true => conditions::awaited(picture, &facts),
+            false => Some(short(&outcome.message)),
+        },
+        conditions,
+    }
+}
+
+/// That of the first Job that stays.
+fn maximum_size(picture: &Picture) -> Option<i32> {
+    let of_job = || picture.job.filter(|job| !job.deleting).and_then(|job| job.maximum_size).map(count);
+    picture.previous.maximum_size.or_else(of_job)
+}
+
+/// A condition that holds for a later spec as well.
+fn seen_again(condition: &Condition, generation: Option<i64>) -> Condition {
+    Condition { observed_generation: generation, ..condition.clone() }
+}
+
+/// The lead that has ended as its program did; else the latest.
+fn decisive_lead<'a>(picture: &Picture<'a>, facts: &Facts<'a>) -> Option<&'a PodSeen> {
+    use restart::End;
+    let leads = picture.pods.iter().copied().filter(|pod| pod.index == 0);
+    let decides =
+        |pod: &PodSeen| matches!(restart::end_of(pod, false), Some(End::Own | End::NodeFailure | End::Succeeded));
+    leads.chain(picture.gone.iter().copied()).find(|pod| decides(pod)).or(facts.lead)
+}
+
+/// The first start's, however often it starts again. (A suspension begins anew, as a Job's own time does.)
+fn start_time(picture: &Picture) -> Option<String> {
+    let before = picture.previous.start_time.clone();
+    let is_first = picture.previous.backoff_limit_used + picture.previous.max_restarts_used == 0;
+    let now = picture.job.and_then(|job| job.start_time).map(rfc3339);
+    if is_first { now.or(before) } else { before.or(now) }
+}
+
+/// The Job that runs it, unless it has been given up.
+fn job_uid(picture: &Picture) -> Option<String> {
+    match picture.job {
+        Some(job) if restart::is_given_up(picture.previous, job) => None,
+        Some(job) => Some(job.uid.clone()),
+        None => picture.previous.job_uid.clone(),
+    }
+}
+
+/// The starts, with those that were nobody's decision here: the kubelet's, and that after a suspension.
+fn restarts(picture: &Picture, facts: &Facts) -> MiniClusterStatus {
+    let mut known = picture.previous.clone();
+    let Some(job) = picture.job.filter(|job| !job.is_finished()) else { return known };
+    let had_begun = known.timeline.as_ref().is_some_and(|timeline| timeline.running.is_some());
+    let was_suspended = condition(&known, "Suspended").is_some_and(|condition| condition.status == "True");
+    if job.suspended && had_begun && !was_suspended {
+        let message = "its pods were stopped to suspend it; it starts anew when it is resumed";
+        known = restart::noted(&known, None, restart::SUSPENDED, message, picture.now);
+    }
+    // One more than is allowed runs nothing.
+    let allowed = match picture.verdict {
+        Verdict::Valid(cluster) => cluster.restarts_left(u32::try_from(known.backoff_limit_used).unwrap_or(0)),
+        Verdict::Invalid(_) => u32::MAX,
+    };
+    let by_kubelet = facts.lead.map_or(0, |lead| count(lead.restarts.min(allowed)));
+    let more = by_kubelet.saturating_sub(known.container_restarts).max(0);
+    known.restart_count += more;
+    known.container_restarts += more;
+    known
+}
+
+/// When each step was seen first. A start after a suspension begins anew.
+fn timeline(picture: &Picture, facts: &Facts) -> Option<Timeline> {
+    let job = picture.job?;
+    if (job.suspended && !job.is_finished()) || job.deleting || restart::is_given_up(picture.previous, job) {
+        return None;
+    }
+    let before = picture.previous.timeline.clone().unwrap_or_default();
+    let reached =
+        |before: Option<String>, is_reached: bool| before.or_else(|| is_reached.then(|| rfc3339(picture.now)));
+    let timeline = Timeline {
+        scheduled: reached(before.scheduled, facts.wanted > 0 && facts.scheduled >= facts.wanted),
+        running: reached(before.running, facts.lead_runs()),
+        ready: reached(before.ready, facts.is_ready()),
+    };
+    (timeline != Timeline::default()).then_some(timeline)
+}
+
+/// A Secret that people need to know: there once the Job is.
+fn secret(picture: &Picture, name: impl Fn(&ValidMiniCluster, Option<&str>) -> Option<String>) -> Option<String> {
+    match (picture.verdict, picture.job) {
+        (Verdict::Valid(cluster), Some(job)) => name(cluster, job.owner_uid.as_deref()),
+        _ => None,
+    }
+}
+
+/// Whether a status says that all is over.
+pub fn is_finished(status: &MiniClusterStatus) -> bool {
+    condition(status, "JobFinished").is_some_and(|condition| condition.status == "True")
+}
+
+/// Whether pods and volumes have been deleted after the end.
+pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
+    condition(status, CLEANED_UP).is_some_and(|condition| condition.status == "True")
+}
+
+/// Whether a pod could not mount the view's image: the Job is made anew, with a copy, and stays so.
+pub fn image_volume_failed(status: &MiniClusterStatus) -> bool {
+    condition(status, VIEW_MOUNTED).is_some_and(|condition| condition.status == "False")
+}
+
+/// The status once pods and volumes have been deleted.
+pub fn cleaned_up(status: &MiniClusterStatus, now: Timestamp) -> MiniClusterStatus {
+    let mut status = MiniClusterStatus { size: 0, ready_size: 0, ..status.clone() };
+    status.conditions.push(Condition {
+        type_: CLEANED_UP.into(),
+        status: "True".into(),
+        observed_generation: status.observed_generation,
+        last_transition_time: rfc3339(now),
+        reason: "Completed".into(),
+        message: "pods, claims and volumes were deleted when the job had completed, as cleanupPods says".into(),
+    });
+    status
+}
+
+/// The status after a panic of ours: as it was, with a condition that says so.
+pub fn panicked(
+    before: &MiniClusterStatus,
+    generation: Option<i64>,
+    panicked: &Panicked,
+    now: Timestamp,
+) -> MiniClusterStatus {
+    let message = format!(
+        "{panicked}: this is a defect of the operator, please report it with this MiniCluster's spec; it will be tried again, and its pods go on"
+    );
+    let is_new = condition(before, OPERATOR_PANICKED).is_none_or(|before| before.message != message);
+    if !is_new {
+        return before.clone();
+    }
+    let mut status = without_panic(before.clone());
+    status.conditions.push(Condition {
+        type_: OPERATOR_PANICKED.into(),
+        status: "True".into(),
+        observed_generation: generation,
+        last_transition_time: rfc3339(now),
+        reason: "Defect".into(),
+        message,
+    });
+    status
+}
+
+/// Without what was said of a panic: the operator has come through.
+pub fn without_panic(mut status: MiniClusterStatus) -> MiniClusterStatus {
+    status.conditions.retain(|condition| condition.type_ != OPERATOR_PANICKED);
+    status
+}
+
+/// When all was over.
+pub fn end(status: &MiniClusterStatus) -> Option<Timestamp> {
+    let finished = condition(status, "JobFinished").filter(|condition| condition.status == "True")?;
+    status.completion_time.as_ref().unwrap_or(&finished.last_transition_time).parse().ok()
+}
+
+/// The condition of a type.
+pub fn condition<'a>(status: &'a MiniClusterStatus, type_: &str) -> Option<&'a Condition> {
+    status.conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// Numbers that several parts need.
+#[derive(Debug)]
+struct Facts<'a> {
+    /// The latest pod of index 0.
+    lead: Option<&'a PodSeen>,
+    /// Pods that have not ended.
+    living: u32,
+    scheduled: u32,
+    running: u32,
+    ready: u32,
+    /// Pods that there should be.
+    wanted: u32,
+    /// Pods that are enough to start the job.
+    quorum: u32,
+    /// Followers that have ended well before the lead (completeWorkers) and do not come back.
+    left: u32,
+}
+
+impl<'a> Facts<'a> {
+    fn of(picture: &Picture<'a>) -> Facts<'a> {
+        let pods = || picture.pods.iter().copied();
+        let number =
+            |which: fn(&PodSeen) -> bool| u32::try_from(pods().filter(|pod| which(pod)).count()).unwrap_or(u32::MAX);
+        let wanted = picture.job.map_or(0, |job| job.completions);
+        let quorum = match picture.verdict {
+            Verdict::Valid(cluster) => cluster.min_size.unwrap_or(wanted).min(wanted),
+            Verdict::Invalid(_) => wanted,
+        };
+        Facts {
+            lead: pods().filter(|pod| pod.index == 0).max_by_key(|pod| (pod.created, !pod.ended)),
+            living: number(|pod| !pod.ended),
+            scheduled: number(|pod| !pod.ended && pod.scheduled),
+            running: number(|pod| pod.running),
+            ready: number(|pod| pod.ready),
+            wanted,
+            quorum,
+            left: number(|pod| pod.index > 0 && pod.exit.as_ref().is_some_and(|exit| exit.code == 0)),
+        }
+    }
+
+    fn lead_runs(&self) -> bool {
+        self.lead.is_some_and(|lead| lead.running)
+    }
+
+    /// Pods that have to be ready.
+    fn needed(&self) -> u32 {
+        self.quorum.saturating_sub(self.left).max(1)
+    }
+
+    fn is_ready(&self) -> bool {
+        let lead = self.lead.is_some_and(|lead| lead.running && lead.ready);
+        self.wanted > 0 && lead && self.ready >= self.needed()
+    }
+}
+
+fn phase(picture: &Picture, facts: &Facts) -> &'static str {
+    let Some(job) = picture.job else {
+        return match picture.verdict {
+            _ if picture.deleting => "Terminating",
+            Verdict::Invalid(_) => "Invalid",
+            Verdict::Valid(_) => "Pending",
+        };
+    };
+    match () {
+        () if picture.deleting => "Terminating",
+        () if job.complete.is_some() => "Completed",
+        () if job.failed.is_some() => "Failed",
+        () if job.suspended => "Suspended",
+        () if facts.is_ready() => "Running",
+        // Who is missing now says nothing about the job, which has begun.
+        () if facts.lead.is_some_and(|lead| lead.joined) && has_been_ready(picture.previous) => "Running",
+        () if facts.lead.is_some_and(|lead| lead.exit.is_some()) => "Running",
+        () if facts.scheduled > 0 => "Starting",
+        () => "Pending",
+    }
+}
+
+/// In this start.
+fn has_been_ready(status: &MiniClusterStatus) -> bool {
+    status.timeline.as_ref().is_some_and(|timeline| timeline.ready.is_some())
+}
+
+fn count(number: u32) -> i32 {
+    i32::try_from(number).unwrap_or(i32::MAX)
+}
+
+pub(crate) fn short(message: &str) -> String {
+    match message.char_indices().nth(MESSAGE_MAX - 1) {
+        Some((end, _)) => format!("{}…", &message[..end]),
+        None => message.to_owned(),
+    }
+}
+
+/// As Kubernetes writes times: whole seconds.
+pub(crate) fn rfc3339(time: Timestamp) -> String {
+    time.round(Unit::Second).unwrap_or(time).to_string()
+}
+
+#[cfg(test)]
+mod tests;

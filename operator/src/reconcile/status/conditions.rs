@@ -1,0 +1,374 @@
+//! The conditions. The documented types keep their names; Kubernetes' own habits (`kubectl wait`) stand beside them.
+
+use flux_shared::crd::v1alpha2::Condition;
+use flux_shared::termination::{Ender, Termination};
+use k8s_openapi::jiff::Timestamp;
+
+use super::outcome::Outcome;
+use super::{ARCHIVE_SAVED, CHANGED_TOO_LATE, Facts, Picture, VIEW_MOUNTED, VOLUMES_VALID, Verdict, rfc3339, short};
+use crate::observe::job::JobSeen;
+use crate::observe::pod::{PodSeen, Trouble};
+use crate::observe::storage::DiskSeen;
+use crate::reconcile::render::VIEW_IMAGE_VOLUME;
+
+/// What a condition is about to say.
+struct Statement {
+    type_: &'static str,
+    /// None: nobody knows.
+    is_true: Option<bool>,
+    reason: String,
+    message: String,
+    /// Since when, if Kubernetes knows.
+    since: Option<Timestamp>,
+}
+
+impl Statement {
+    fn new(type_: &'static str, is_true: bool, reason: &str, message: impl Into<String>) -> Statement {
+        Statement { type_, is_true: Some(is_true), reason: reason.to_owned(), message: message.into(), since: None }
+    }
+}
+
+/// Where the Job stands.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    NotRequested,
+    Suspended,
+    Active,
+    Completed,
+    Failed,
+}
+
+impl Stage {
+    fn of(job: Option<&JobSeen>) -> Stage {
+        match job {
+            None => Stage::NotRequested,
+            Some(job) if job.complete.is_some() => Stage::Completed,
+            Some(job) if job.failed.is_some() => Stage::Failed,
+            Some(job) if job.suspended => Stage::Suspended,
+            Some(_) => Stage::Active,
+        }
+    }
+
+    fn is_finished(self) -> bool {
+        matches!(self, Stage::Completed | Stage::Failed)
+    }
+
+    /// Why nothing runs, where nothing can.
+    fn idle(self) -> (&'static str, &'static str) {
+        match self {
+            Stage::NotRequested => ("NotRequested", "there is no Job yet"),
+            Stage::Suspended => ("Suspended", "the Job is suspended: it has no pods"),
+            Stage::Active => ("NotFinished", "the job has not ended"),
+            Stage::Completed => ("Completed", "the job has completed"),
+            Stage::Failed => ("Failed", "the job has failed"),
+        }
+    }
+
+    /// Whether it has ended in one way, or why not.
+    fn ended(self, type_: &'static str, wanted: Stage, reason: &str, message: &str) -> Statement {
+        let idle = if self == Stage::Suspended { Stage::Active } else { self }.idle();
+        match self == wanted {
+            true => Statement::new(type_, true, reason, message),
+            false => Statement::new(type_, false, idle.0, idle.1),
+        }
+    }
+}
+
+pub(super) fn conditions(picture: &Picture, facts: &Facts, outcome: &Outcome) -> Vec<Condition> {
+    let stage = Stage::of(picture.job);
+    let since = picture.job.and_then(JobSeen::end_time);
+    let valid = valid(picture);
+    let stalled = stalled(stage, &valid, picture, outcome);
+    let finished = match stage.is_finished() {
+        true => Statement::new("JobFinished", true, &outcome.reason, outcome.message.clone()),
+        false => stage.ended("JobFinished", Stage::Completed, "", ""),
+    };
+    let is_suspended = stage == Stage::Suspended;
+    let suspended = if is_suspended { stage.idle() } else { ("NotSuspended", "the Job is not suspended") };
+    let ready = ready(stage, facts, outcome);
+    let reconciling = reconciling(stage, facts, stalled.is_some(), &ready);
+    let statements = [
+        valid,
+        requested(stage, picture, outcome),
+        waiting(stage, facts, outcome),
+        running(stage, facts),
+        brokers(stage, facts),
+        Statement { since, ..finished },
+        ready,
+        Statement { since, ..stage.ended("Complete", Stage::Completed, "Completed", "the job ended with exit code 0") },
+        Statement { since, ..stage.ended("Failed", Stage::Failed, &outcome.reason, &outcome.message) },
+        Statement::new("Suspended", is_suspended, suspended.0, suspended.1),
+    ];
+    let optional = view(picture, facts)
+        .into_iter()
+        .chain(volumes(picture))
+        .chain(archive(picture, facts))
+        .chain(reconciling)
+        .chain(stalled);
+    statements.into_iter().chain(optional).map(|statement| stamped(picture, statement)).collect()
+}
+
+fn requested(stage: Stage, picture: &Picture, outcome: &Outcome) -> Statement {
+    match stage {
+        Stage::NotRequested if !outcome.reason.is_empty() => {
+            Statement::new("JobRequested", false, &outcome.reason, outcome.message.clone())
+        }
+        Stage::NotRequested => Statement::new("JobRequested", false, "NotRequested", "the Job has not been made yet"),
+        _ => Statement::new("JobRequested", true, "JobCreated", format!("Job {} was made", picture.name)),
+    }
+}
+
+/// Whether pods that there should be do not run.
+fn waiting(stage: Stage, facts: &Facts, outcome: &Outcome) -> Statement {
+    const TYPE: &str = "JobWaitingForResources";
+    let waits = facts.running < facts.wanted.saturating_sub(facts.left);
+    match stage {
+        Stage::Active if waits && !outcome.reason.is_empty() => {
+            Statement::new(TYPE, true, &outcome.reason, outcome.message.clone())
+        }
+        Stage::Active if waits => Statement::new(TYPE, true, "PodsStarting", progress(facts)),
+        Stage::Active => Statement::new(TYPE, false, "PodsRunning", progress(facts)),
+        _ => Statement::new(TYPE, false, stage.idle().0, stage.idle().1),
+    }
+}
+
+fn running(stage: Stage, facts: &Facts) -> Statement {
+    const TYPE: &str = "JobRunning";
+    match stage {
+        Stage::Active if facts.lead.is_some_and(|lead| lead.lost) => {
+            let message = "the lead's node has stopped answering: nobody knows whether its container runs";
+            Statement { is_true: None, ..Statement::new(TYPE, false, "NodeLost", message) }
+        }
+        Stage::Active if facts.lead_runs() => {
+            Statement::new(TYPE, true, "LeadRunning", "the lead broker's container runs")
+        }
+        Stage::Active => Statement::new(TYPE, false, "LeadNotRunning", "the lead broker's container does not run"),
+        _ => Statement::new(TYPE, false, stage.idle().0, stage.idle().1),
+    }
+}
+
+fn brokers(stage: Stage, facts: &Facts) -> Statement {
+    const TYPE: &str = "JobMiniClusterReady";
+    match stage {
+        Stage::Active if facts.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(facts)),
+        Stage::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(facts)),
+        _ => Statement::new(TYPE, false, stage.idle().0, stage.idle().1),
+    }
+}
+
+/// As kstatus and `kubectl wait` want it: true as well when there is nothing left to do, so that nobody waits for ever.
+fn ready(stage: Stage, facts: &Facts, outcome: &Outcome) -> Statement {
+    const TYPE: &str = "Ready";
+    match stage {
+        Stage::Completed => Statement::new(TYPE, true, "Completed", "the job has completed: nothing is left to do"),
+        Stage::Active if facts.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(facts)),
+        Stage::Active | Stage::NotRequested if !outcome.reason.is_empty() => {
+            Statement::new(TYPE, false, &outcome.reason, outcome.message.clone())
+        }
+        Stage::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(facts)),
+        _ => Statement::new(TYPE, false, stage.idle().0, stage.idle().1),
+    }
+}
+
+/// By kstatus' convention it is there only while it is true: something is on its way.
+fn reconciling(stage: Stage, facts: &Facts, is_stalled: bool, ready: &Statement) -> Option<Statement> {
+    const TYPE: &str = "Reconciling";
+    match stage {
+        _ if is_stalled || ready.is_true == Some(true) => None,
+        Stage::NotRequested => Some(Statement::new(TYPE, true, "NotRequested", "the Job is about to be made")),
+        Stage::Active => Some(Statement::new(TYPE, true, "PodsStarting", progress(facts))),
+        _ => None,
+    }
+}
+
+/// By kstatus' convention it is there only while it is true: only a person can help.
+fn stalled(stage: Stage, valid: &Statement, picture: &Picture, outcome: &Outcome) -> Option<Statement> {
+    const TYPE: &str = "Stalled";
+    let obstacle = picture.obstacle.filter(|obstacle| obstacle.reason != "WaitingForPrevious");
+    match stage {
+        Stage::Completed => None,
+        Stage::Failed => Some(Statement::new(TYPE, true, &outcome.reason, stage.idle().1)),
+        _ if valid.is_true == Some(false) => {
+            Some(Statement::new(TYPE, true, &valid.reason, "the spec is not what runs: see the condition Valid"))
+        }
+        _ => obstacle.map(|obstacle| Statement::new(TYPE, true, obstacle.reason, obstacle.message.clone())),
+    }
+}
+
+/// Whether the view's image could be mounted, where it was tried. Once it could not, that is remembered.
+fn view(picture: &Picture, facts: &Facts) -> Option<Statement> {
+    let say = |is_true: bool, reason: &str, message: String| Statement::new(VIEW_MOUNTED, is_true, reason, message);
+    if super::image_volume_failed(picture.previous) {
+        let before = super::condition(picture.previous, VIEW_MOUNTED)?;
+        return Some(say(false, &before.reason, before.message.clone()));
+    }
+    picture.job.filter(|job| job.mounts_view)?;
+    // Where the job may have begun, nothing is taken away from it.
+    let begun = facts.lead.is_some_and(|lead| lead.joined) || picture.pods.iter().any(|pod| pod.exit.is_some());
+    Some(match not_mounted(picture).filter(|_| !begun) {
+        Some((who, error)) => say(
+            false,
+            "ImageVolumeFailed",
+            format!(
+                "{who} could not mount the view's image, so the view is copied: flux.container.source: copy does that at once; its node said: {error}"
+            ),
+        ),
+        None if picture.nodes_mount_images => {
+            say(true, "ImageVolume", "the view's image is mounted, once it is there: nothing is copied".to_owned())
+        }
+        None => say(
+            true,
+            "ImageVolumeUnsure",
+            "the view's image is mounted as flux.container.source says, though not every node is known to be able to (Kubernetes 1.35, containerd 2.1 or CRI-O 1.33): if they can't, it will be copied".to_owned(),
+        ),
+    })
+}
+
+/// Whether the volumes of CSI drivers are what their author means, where there are any. Nothing waits for it: shared disks
+/// may work, and a volume is bound to its claim without its class.
+fn volumes(picture: &Picture) -> Option<Statement> {
+    let say =
+        |is_true: bool, reason: &str, message: String| Some(Statement::new(VOLUMES_VALID, is_true, reason, message));
+    let Some(disks) = &picture.disks else {
+        let before = super::condition(picture.previous, VOLUMES_VALID)?;
+        return say(before.status == "True", &before.reason, before.message.clone());
+    };
+    let shared: Vec<String> = disks.iter().filter_map(shared).collect();
+    let unknown = disks.iter().filter(|disk| disk.is_class_missing).map(|disk| {
+        format!(
+            "spec.volumes[{}].storageClass: there is no StorageClass {}: `kubectl get storageclasses` lists them; if the name is right, make one",
+            disk.key, disk.class
+        )
+    });
+    let reason = if shared.is_empty() { "UnknownStorageClass" } else { "SharedHandle" };
+    let problems: Vec<String> = shared.into_iter().chain(unknown).collect();
+    match (disks.is_empty(), problems.is_empty()) {
+        (true, _) => None,
+        (false, true) => {
+            say(true, "Valid", "each has a handle of its own and a storage class that is there".to_owned())
+        }
+        (false, false) => say(false, reason, problems.join("; ")),
+    }
+}
+
+/// Whether the archive was saved, where one is asked for, once the lead has told. It is no part of the job's result.
+fn archive(picture: &Picture, facts: &Facts) -> Option<Statement> {
+    let Verdict::Valid(cluster) = picture.verdict else { return None };
+    let path = cluster.archive.as_deref()?;
+    let say =
+        |is_true: bool, reason: &str, message: String| Some(Statement::new(ARCHIVE_SAVED, is_true, reason, message));
+    let not_saved = |why: &str| say(false, "NotSaved", format!("the archive {path} stays as it was: {why}"));
+    let Some(exit) = facts.lead.and_then(|lead| lead.exit.as_ref()) else {
+        let before = super::condition(picture.previous, ARCHIVE_SAVED)?;
+        return say(before.status == "True", &before.reason, before.message.clone());
+    };
+    match &exit.said {
+        Some(said) if said.by == Ender::Agent && said.program_code.is_none() => not_saved("the job did not run"),
+        Some(Termination { archive_not_saved: Some(why), .. }) => not_saved(why),
+        Some(_) => say(true, "Saved", format!("the state of Flux was saved to {path}")),
+        None => not_saved(&format!("the lead was ended with code {} before it could tell", exit.code)),
+    }
+}
+
+fn shared(disk: &DiskSeen) -> Option<String> {
+    let DiskSeen { key, driver, handle, shared_with, .. } = disk;
+    let other = shared_with.as_ref()?;
+    Some(format!(
+        "spec.volumes[{key}].volumeHandle: PersistentVolume {other} has the handle `{handle}` of driver {driver}, too, so a node may mount one with the attributes and the Secret of the other: give each a volumeHandle of its own, or let both mount one claim by existingVolumes"
+    ))
+}
+
+/// Who could not mount the view's image, and what was said: by the runtime, which could not make the first container, or
+/// by a kubelet that does not know such volumes and would leave the pod in ContainerCreating for ever. (An image that
+/// cannot be pulled is no reason to copy: the copy would need it as well.)
+fn not_mounted<'a>(picture: &'a Picture) -> Option<(String, &'a str)> {
+    let by_runtime = |pod: &&'a PodSeen| Some((format!("pod {}", pod.index), pod.not_made.as_deref()?));
+    let is_unknown = |warning: &&Trouble| {
+        warning.reason == "FailedMount"
+            && warning.message.contains(&format!("{VIEW_IMAGE_VOLUME:?}"))
+            && warning.message.contains("no volume plugin matched")
+    };
+    let by_kubelet = picture.warning.filter(is_unknown).map(|warning| ("a pod".to_owned(), warning.message.as_str()));
+    picture.pods.iter().find_map(by_runtime).or(by_kubelet)
+}
+
+fn progress(facts: &Facts) -> String {
+    let Facts { scheduled, running, ready, wanted, left, .. } = facts;
+    let left = if *left > 0 { format!(", {left} have completed") } else { String::new() };
+    format!("of {wanted} pods {scheduled} have a node, {running} run, {ready} are ready{left}")
+}
+
+/// What a start waits for, where nothing is wrong.
+pub(super) fn awaited(picture: &Picture, facts: &Facts) -> Option<String> {
+    if Stage::of(picture.job) != Stage::Active || facts.is_ready() {
+        return None;
+    }
+    let scheduler = match picture.verdict {
+        Verdict::Valid(cluster) => cluster.pod.scheduler_name.as_deref(),
+        Verdict::Invalid(_) => None,
+    };
+    let unseen = picture.pods.iter().any(|pod| !pod.scheduled && !pod.ended && !pod.deleting);
+    let unseen = scheduler.filter(|_| unseen).map(|name| format!("; scheduler {name} has not placed all of them yet"));
+    Some(progress(facts) + &unseen.unwrap_or_default())
+}
+
+/// How many brokers are ready, of how many.
+fn quorum(facts: &Facts) -> String {
+    let Facts { ready, wanted, left, .. } = facts;
+    let needed = facts.needed();
+    let left = if *left > 0 { format!(", {left} have completed") } else { String::new() };
+    let enough = if needed < *wanted { format!(" ({needed} are enough)") } else { String::new() };
+    let lead = if *ready >= needed && !facts.is_ready() { ", but not the lead" } else { "" };
+    format!("{ready} of {wanted} brokers are ready{left}{lead}{enough}")
+}
+
+fn valid(picture: &Picture) -> Statement {
+    let maximum = super::maximum_size(picture).map(i64::from);
+    let (is_true, reason, message) = match (picture.verdict, maximum) {
+        (Verdict::Invalid(problems), _) => {
+            let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+            (false, "Invalid", lines.join("; "))
+        }
+        (Verdict::Valid(_), _) if picture.changed_too_late() => (
+            false,
+            CHANGED_TOO_LATE,
+            "the spec was changed while its Job was being made, too late for it: the Job runs as the spec was at first; delete the MiniCluster and create it anew to run it as it is now".to_owned(),
+        ),
+        (Verdict::Valid(cluster), Some(maximum)) if i64::from(cluster.size) > maximum => (
+            false,
+            "SizeBeyondMaximum",
+            format!(
+                "spec.size: is {}, but the cluster was made for {maximum} at most, and stays as it is: lower it, or make a new one with a larger maxSize",
+                cluster.size
+            ),
+        ),
+        (Verdict::Valid(cluster), _) if !cluster.notices.is_empty() => {
+            let lines: Vec<String> = cluster.notices.iter().map(ToString::to_string).collect();
+            (true, "ValidWithNotes", lines.join("; "))
+        }
+        (Verdict::Valid(_), _) => (true, "Valid", "every field can be used".to_owned()),
+    };
+    Statement::new("Valid", is_true, reason, message)
+}
+
+/// The condition with the time since when its status has been so.
+fn stamped(picture: &Picture, statement: Statement) -> Condition {
+    let status = match statement.is_true {
+        Some(true) => "True",
+        Some(false) => "False",
+        None => "Unknown",
+    };
+    let previous = super::condition(picture.previous, statement.type_).filter(|previous| previous.status == status);
+    let since = match previous {
+        Some(previous) => previous.last_transition_time.clone(),
+        None => rfc3339(statement.since.filter(|_| statement.is_true == Some(true)).unwrap_or(picture.now)),
+    };
+    Condition {
+        type_: statement.type_.to_owned(),
+        status: status.to_owned(),
+        observed_generation: picture.generation,
+        last_transition_time: since,
+        reason: if statement.reason.is_empty() { "None".to_owned() } else { statement.reason },
+        message: short(&statement.message),
+    }
+}

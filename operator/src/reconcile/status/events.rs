@@ -1,0 +1,74 @@
+//! What a person would want to know: events, from the difference of two statuses, so that their number is bounded by the
+//! number of changes.
+
+use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use kube::runtime::events::{Event, EventType};
+
+use crate::reconcile::status::{ARCHIVE_SAVED, OPERATOR_PANICKED, VIEW_MOUNTED, VOLUMES_VALID, condition};
+
+/// The API server's limit is 1 KiB.
+const NOTE_MAX: usize = 1000;
+
+/// The event of a start after the first one.
+pub fn started_anew(status: &MiniClusterStatus) -> Option<Event> {
+    let restart = status.restarts.last()?;
+    let note = format!("start {} after the first one ({}): {}", status.restart_count, restart.reason, restart.message);
+    Some(Event {
+        type_: EventType::Warning,
+        reason: "StartedAnew".into(),
+        note: Some(note.chars().take(NOTE_MAX).collect()),
+        action: "Start".into(),
+        secondary: None,
+    })
+}
+
+/// The events that a change is worth.
+pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Event> {
+    let mut events = Vec::new();
+    let turned = |type_: &str, to: &str| {
+        let was = condition(before, type_).is_some_and(|condition| condition.status == to);
+        condition(after, type_).filter(|condition| condition.status == to && !was)
+    };
+    let mut say = |type_, reason: &str, message: &str, action: &str| {
+        events.push(Event {
+            type_,
+            reason: reason.to_owned(),
+            note: Some(message.chars().take(NOTE_MAX).collect()),
+            action: action.to_owned(),
+            secondary: None,
+        });
+    };
+    if let Some(valid) = turned("Valid", "False") {
+        say(EventType::Warning, &valid.reason, &valid.message, "Validate");
+    }
+    if let Some(valid) = turned("Valid", "True").filter(|valid| valid.reason == "ValidWithNotes") {
+        say(EventType::Normal, &valid.reason, &valid.message, "Validate");
+    }
+    if let Some(mounted) = turned(VIEW_MOUNTED, "False") {
+        say(EventType::Warning, &mounted.reason, &mounted.message, "Start");
+    }
+    if let Some(volumes) = turned(VOLUMES_VALID, "False") {
+        say(EventType::Warning, &volumes.reason, &volumes.message, "Start");
+    }
+    if let Some(panicked) = turned(OPERATOR_PANICKED, "True") {
+        say(EventType::Warning, OPERATOR_PANICKED, &panicked.message, "Reconcile");
+    }
+    if let Some(archive) = turned(ARCHIVE_SAVED, "False") {
+        say(EventType::Warning, "ArchiveNotSaved", &archive.message, "Save");
+    }
+    if let Some(failed) = turned("Failed", "True") {
+        // It may have been told while the other pods were ending.
+        if before.reason.as_ref() != Some(&failed.reason) || before.message.as_ref() != Some(&failed.message) {
+            say(EventType::Warning, &failed.reason, &failed.message, "Run");
+        }
+    } else if let Some(complete) = turned("Complete", "True") {
+        say(EventType::Normal, &complete.reason, &complete.message, "Run");
+    } else if let Some(reason) = &after.reason
+        && before.reason.as_ref() != Some(reason)
+        && !matches!(reason.as_str(), "Invalid" | "Suspended" | "Completed" | "WaitingForPrevious")
+        && condition(after, "JobFinished").is_none_or(|finished| finished.status == "False")
+    {
+        say(EventType::Warning, reason, after.message.as_deref().unwrap_or_default(), "Start");
+    }
+    events
+}

@@ -1,0 +1,312 @@
+//! Why a cluster failed, or does not start: one word and one sentence.
+
+use flux_shared::crd::v1alpha2::Restart;
+use flux_shared::exit::{Category, REPLACE};
+use flux_shared::termination::{Ender, Termination};
+
+use super::{Facts, Picture, Verdict};
+use crate::observe::pod::{Exit, PodSeen, Pull, Trouble};
+use crate::reconcile::decide::restart::{self, End, Scene, end_of};
+
+/// The most telling fact. Empty words: nothing is wrong.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Outcome {
+    /// Index of the pod that failed first.
+    pub(super) index: Option<i32>,
+    pub(super) reason: String,
+    pub(super) message: String,
+}
+
+impl Outcome {
+    fn new(reason: impl Into<String>, message: impl Into<String>) -> Outcome {
+        Outcome { index: None, reason: reason.into(), message: message.into() }
+    }
+}
+
+pub(super) fn outcome(picture: &Picture, facts: &Facts) -> Outcome {
+    if let Some(restart) = starting_anew(picture) {
+        let message = format!(
+            "starting again ({} so far), when its pods are gone: {}",
+            picture.previous.restart_count, restart.message
+        );
+        return Outcome::new(restart.reason.clone(), message);
+    }
+    if let Some(job) = picture.job {
+        if job.complete.is_some() {
+            return Outcome::new("Completed", "the job ended with exit code 0");
+        }
+        // What has failed it is told at once, while the other pods end.
+        if let Some(failed) = job.failed.as_ref().or(job.failing.as_ref()) {
+            return failure(picture, &failed.reason, &failed.message);
+        }
+    }
+    if let Verdict::Invalid(problems) = picture.verdict {
+        let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
+        return Outcome::new("Invalid", lines.join("; "));
+    }
+    if let Some(obstacle) = picture.obstacle {
+        return Outcome::new(obstacle.reason, obstacle.message.clone());
+    }
+    let Some(job) = picture.job else {
+        return Outcome::default();
+    };
+    if job.suspended {
+        return Outcome::new("Suspended", "the Job is suspended: it has no pods");
+    }
+    if let Some(lost) = lost(picture) {
+        return lost;
+    }
+    let warning = || picture.warning.filter(|_| !facts.is_ready());
+    let warned = || warning().map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()));
+    trouble(picture, facts).or_else(|| fallen(picture, facts)).or_else(warned).unwrap_or_default()
+}
+
+/// The last pod that failed by itself before the cluster was ready, though it is made again: a follower's snippet, say.
+fn fallen(picture: &Picture, facts: &Facts) -> Option<Outcome> {
+    let by_itself = |pod: &&&PodSeen| {
+        let is_disrupted = pod.trouble.as_ref().is_some_and(|trouble| trouble.disruption);
+        let gives_way = pod.exit.as_ref().is_some_and(|exit| exit.code == i32::from(REPLACE));
+        has_failed(pod) && !pod.deleting && !is_disrupted && !gives_way
+    };
+    let last = picture.pods.iter().filter(by_itself).max_by_key(|pod| (ended_at(pod), pod.index));
+    last.filter(|_| !facts.is_ready()).map(|pod| of_pod(pod))
+}
+
+/// Pods whose node has stopped answering.
+fn lost(picture: &Picture) -> Option<Outcome> {
+    let lost = || picture.pods.iter().filter(|pod| pod.lost);
+    let first = lost().min_by_key(|pod| pod.index)?;
+    let others = match lost().count() - 1 {
+        0 => String::new(),
+        count => format!(" ({count} more pods are lost, too)"),
+    };
+    let node = first.node.as_deref().unwrap_or("unknown");
+    Some(Outcome::new(
+        "NodeLost",
+        format!(
+            "pod {} is on node {node}, which has stopped answering: nobody knows whether it runs{others}; Kubernetes takes it away after 5 minutes, and it is replaced when the node is back or was deleted (kubectl delete node {node})",
+            first.name
+        ),
+    ))
+}
+
+/// The Job has been given up, and is not gone yet.
+fn starting_anew<'a>(picture: &Picture<'a>) -> Option<&'a Restart> {
+    let job = picture.job?;
+    picture.previous.restarts.iter().rev().find(|restart| restart.job_uid.as_deref() == Some(&job.uid))
+}
+
+/// A pod that keeps the cluster from starting.
+fn trouble(picture: &Picture, facts: &Facts) -> Option<Outcome> {
+    if facts.is_ready() {
+        return None;
+    }
+    let living = picture.pods.iter().filter(|pod| !pod.ended);
+    let troubled = living.filter_map(|pod| Some((pod.index, pod.trouble.as_ref()?)));
+    let (index, trouble) = troubled.min_by_key(|(index, _)| *index)?;
+    let whose = if is_of_the_view(picture, trouble) { VIEW_IMAGE } else { "" };
+    Some(Outcome::new(trouble.reason.clone(), format!("pod {index}: {whose}{}", trouble.message)))
+}
+
+/// Before what the node says of the view's image.
+const VIEW_IMAGE: &str = "the view's image cannot be pulled (spec.flux.container.image and imagePullSecret; without them, \
+    the operator's --view-image): ";
+
+/// Whether it is the view's image that cannot be pulled, to be mounted or to be copied from.
+fn is_of_the_view(picture: &Picture, trouble: &Trouble) -> bool {
+    match (&trouble.pull, picture.verdict) {
+        (Some(Pull::Mounted), _) => picture.job.is_some_and(|job| job.mounts_view),
+        (Some(Pull::Of(name)), Verdict::Valid(cluster)) => cluster.view.enabled && *name == cluster.view.name,
+        _ => false,
+    }
+}
+
+/// Reasons that Kubernetes gives a Job that has failed. Others are the operator's own.
+const OF_KUBERNETES: [&str; 6] =
+    ["", "PodFailurePolicy", "BackoffLimitExceeded", "MaxFailedIndexesExceeded", "FailedIndexes", "DeadlineExceeded"];
+
+/// Why the Job failed. A limit of the Job itself says all; else the pod that failed it does: the first one that is not
+/// made again, or, when it was tried too often, the last.
+fn failure(picture: &Picture, reason: &str, message: &str) -> Outcome {
+    if !OF_KUBERNETES.contains(&reason) {
+        let lead =
+            picture.pods.iter().find(|pod| pod.index == 0 && ends_the_job(pod)).filter(|_| reason == "LeadFailed");
+        let told = lead.map(|lead| of_pod(lead)).unwrap_or_else(|| Outcome::new(reason, message));
+        return Outcome { index: Some(0), ..told };
+    }
+    if reason == "PodFailurePolicy"
+        && let Some(lost) = taken_away(picture)
+    {
+        return lost;
+    }
+    let mut failed: Vec<&PodSeen> = picture.pods.iter().copied().filter(|pod| has_failed(pod)).collect();
+    // Pods that were told to end when another one had failed come later; a pod that is being deleted was told to.
+    failed.sort_by_key(|pod| (pod.deleting, ended_at(pod), pod.index));
+    let is_tried_too_often = matches!(reason, "BackoffLimitExceeded" | "MaxFailedIndexesExceeded" | "FailedIndexes");
+    let culprit = match reason {
+        "DeadlineExceeded" => None,
+        _ if is_tried_too_often => failed.iter().rev().find(|pod| !pod.deleting).or(failed.last()),
+        _ => failed.iter().find(|pod| ends_the_job(pod)).or(failed.first()),
+    };
+    let Some(pod) = culprit else {
+        let mut message = if message.is_empty() { "the Job failed".to_owned() } else { message.to_owned() };
+        if reason == "PodFailurePolicy" && !picture.pods.iter().any(|pod| message.contains(&pod.name)) {
+            message.push_str(" (that pod is gone: somebody has deleted it)");
+        }
+        return Outcome::new(if reason.is_empty() { "JobFailed" } else { reason }, message);
+    };
+    let mut outcome = of_pod(pod);
+    outcome.index = i32::try_from(pod.index).ok();
+    if is_tried_too_often {
+        outcome.message.push_str(" (tried again as often as backoffLimit allows)");
+    }
+    outcome
+}
+
+/// Whether the Job ends with the pod: it is not made again.
+fn ends_the_job(pod: &PodSeen) -> bool {
+    match end_of(pod, false) {
+        Some(End::Own | End::NodeFailure) if pod.index == 0 => true,
+        Some(End::NotStarted { may_help }) if pod.index == 0 => !may_help,
+        _ => restart::has_failed_by_itself(pod),
+    }
+}
+
+/// A pod was taken away, and that failed the Job: the words for what was lost, and why it does not start again.
+fn taken_away(picture: &Picture) -> Option<Outcome> {
+    let (backoff_limit, max_restarts) = match picture.verdict {
+        Verdict::Valid(cluster) => (cluster.backoff_limit, cluster.max_restarts),
+        Verdict::Invalid(_) => (0, 0),
+    };
+    let scene = Scene {
+        status: picture.previous,
+        backoff_limit,
+        max_restarts,
+        on_failure: false,
+        job: picture.job,
+        last_job: None,
+        pods: picture.pods.clone(),
+        gone: picture.gone.clone(),
+        now: picture.now,
+    };
+    let gone = picture.gone.iter().map(|pod| (*pod, end_of(pod, true)));
+    let there = picture.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
+    let leads: Vec<(&PodSeen, End)> = gone.chain(there).filter_map(|(pod, end)| Some((pod, end?))).collect();
+    if let Some((lead, end)) = leads.iter().find(|(_, end)| matches!(end, End::Own | End::NodeFailure)) {
+        let lost = restart::lost_to(&scene, lead, *end)?;
+        let code = lead.exit.as_ref().map(|exit| format!("; the lead ended with exit code {}", exit.code));
+        let limit = format!("maxRestarts ({max_restarts}) allows no further start");
+        let message = format!("{}{}; {limit}", restart::told_of_follower(lost), code.unwrap_or_default());
+        let index = Some(lost.map_or(0, |lost| lost.index));
+        return Some(Outcome { index, ..Outcome::new(restart::POD_LOST, message) });
+    }
+    if picture.pods.iter().any(|pod| ends_the_job(pod)) {
+        return None;
+    }
+    let taken = leads.iter().find(|(_, end)| *end == End::Taken).map(|(lead, _)| restart::loss(lead));
+    let remembered = picture.previous.lost_pods.iter().rev().find(|lost| lost.index == 0).cloned();
+    let what = match taken.or(remembered) {
+        Some(lost) => restart::told(&lost),
+        None if leads.iter().any(|(_, end)| *end == End::Refused) => "an earlier pod of the lead was lost".to_owned(),
+        None => return None,
+    };
+    let message = format!("{what}; backoffLimit ({backoff_limit}) allows no further start");
+    Some(Outcome { index: Some(0), ..Outcome::new(restart::LEAD_LOST, message) })
+}
+
+fn has_failed(pod: &PodSeen) -> bool {
+    pod.ended && (pod.trouble.is_some() || pod.exit.as_ref().is_some_and(|exit| exit.code != 0))
+}
+
+fn ended_at(pod: &PodSeen) -> Option<k8s_openapi::jiff::Timestamp> {
+    let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref()).and_then(|(_, exit)| exit.at);
+    pod.exit.as_ref().and_then(|exit| exit.at).or(init)
+}
+
+fn of_pod(pod: &PodSeen) -> Outcome {
+    let place = match pod.index {
+        0 => "the lead (index 0)".to_owned(),
+        index => format!("the pod of index {index}"),
+    };
+    match (&pod.trouble, &pod.exit) {
+        (Some(trouble), _) => match &trouble.init {
+            Some((container, exit)) => of_init(exit, &format!("init container {container} of {place}")),
+            None => Outcome::new(trouble.reason.clone(), format!("{place}: {}", trouble.message)),
+        },
+        (None, Some(exit)) => of_exit(exit, &place),
+        (None, None) => Outcome::new("JobFailed", format!("{place} failed and left no status")),
+    }
+}
+
+/// Init containers of ours run nothing of the user's: their codes are the agent's own.
+fn of_init(exit: &Exit, place: &str) -> Outcome {
+    let Some(category) = Category::from_code(exit.code).filter(|_| exit.said.is_none()) else {
+        return of_exit(exit, place);
+    };
+    let words = if exit.message.is_empty() { String::new() } else { format!(": {}", exit.message) };
+    Outcome::new(pascal(category.name()), format!("the agent in {place} gave up{words}"))
+}
+
+fn of_exit(exit: &Exit, place: &str) -> Outcome {
+    let said = |text: String| match exit.message.is_empty() {
+        true => text,
+        false => format!("{text}: {}", exit.message),
+    };
+    let code = exit.code;
+    if let Some(told) = exit.said.as_ref().and_then(|said| of_words(said, place)) {
+        return told;
+    }
+    if exit.reason == "OOMKilled" {
+        return Outcome::new("OOMKilled", said(format!("{place} used more memory than its limit allows")));
+    }
+    if let Some(signal) = exit.signal.or(signal_of(code)) {
+        let how = if signal == 1 { ", as a program does whose Flux instance is shut down" } else { "" };
+        return Outcome::new("Signalled", said(format!("{place} ended by signal {signal}{how}")));
+    }
+    if !matches!(exit.reason.as_str(), "" | "Error" | "Completed") {
+        return Outcome::new(exit.reason.clone(), said(format!("{place} ended with exit code {code}")));
+    }
+    Outcome::new("NonZeroExitCode", said(format!("{place} ended with exit code {code}")))
+}
+
+/// What the agent said of an end that was not the program's alone.
+fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
+    let words = if said.message.is_empty() { String::new() } else { format!(": {}", said.message) };
+    let before = said.program_code.filter(|code| *code != 0);
+    match said.by {
+        Ender::Agent => {
+            let reason = said.category.map_or_else(|| "AgentFailed".to_owned(), |category| pascal(category.name()));
+            Some(Outcome::new(reason, format!("the agent in {place} gave up{words}")))
+        }
+        Ender::Snippet => {
+            let name = said.snippet.as_deref().unwrap_or("of the container");
+            let of_snippet = format!("snippet {name} ended with exit code {}{words}", said.code);
+            Some(match before {
+                // Two facts, the job's first.
+                Some(code) => Outcome::new(
+                    "NonZeroExitCode",
+                    format!("the program of {place} ended with exit code {code}; after it, {of_snippet}"),
+                ),
+                None => Outcome::new("SnippetFailed", format!("{of_snippet} in {place}")),
+            })
+        }
+        Ender::Stop => {
+            Some(Outcome::new("Stopped", format!("{place} was told to stop before its program had ended{words}")))
+        }
+        Ender::Program => None,
+    }
+}
+
+/// The signal of a code as a shell gives it.
+pub(super) fn signal_of(code: i32) -> Option<i32> {
+    (129..=192).contains(&code).then(|| code - 128)
+}
+
+/// `view-missing` becomes `ViewMissing`.
+fn pascal(kebab: &str) -> String {
+    let word = |word: &str| {
+        let mut letters = word.chars();
+        letters.next().map(|first| first.to_ascii_uppercase().to_string() + letters.as_str()).unwrap_or_default()
+    };
+    kebab.split('-').map(word).collect()
+}

@@ -1,0 +1,101 @@
+//! The least that has to be sent to turn one status into another: a JSON patch.
+
+use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use serde_json::{Map, Value, json};
+
+use crate::reconcile::fetch::Target;
+
+/// The patch; none: nothing differs. It fails where the MiniCluster is another one of the name by now, and, with the first
+/// status after the Job was made, where the spec is another one: from that on the API server refuses edits, so that what
+/// the Job was made from must not have changed before. (The API server ignores a uid in a merge patch of a status.)
+pub fn patch(target: &Target, before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<Value> {
+    let changes = changes(before, after)?;
+    let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": target.uid })];
+    if before.maximum_size.is_none() && after.maximum_size.is_some() {
+        operations.push(json!({ "op": "test", "path": "/metadata/generation", "value": target.generation }));
+    }
+    if !target.has_status {
+        operations.push(json!({ "op": "add", "path": "/status", "value": {} }));
+    }
+    operations.extend(changes.into_iter().map(|(key, value)| match value {
+        Value::Null => json!({ "op": "remove", "path": format!("/status/{key}") }),
+        value => json!({ "op": "add", "path": format!("/status/{key}"), "value": value }),
+    }));
+    Some(Value::Array(operations))
+}
+
+/// What differs; null: it went.
+fn changes(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<Map<String, Value>> {
+    if before == after {
+        return None;
+    }
+    let (Ok(Value::Object(before)), Ok(Value::Object(after))) =
+        (serde_json::to_value(before), serde_json::to_value(after))
+    else {
+        return None;
+    };
+    let mut changes = Map::new();
+    for (key, value) in &after {
+        if before.get(key) != Some(value) {
+            changes.insert(key.clone(), value.clone());
+        }
+    }
+    for key in before.keys().filter(|key| !after.contains_key(*key)) {
+        changes.insert(key.clone(), Value::Null);
+    }
+    Some(changes)
+}
+
+/// Whether somebody may wait for the difference: anything but numbers that still move, and their words.
+pub fn is_telling(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool {
+    let essence = |status: &MiniClusterStatus| {
+        let conditions =
+            status.conditions.iter().map(|it| (it.type_.clone(), it.status.clone(), it.observed_generation));
+        let MiniClusterStatus { phase, maximum_size, exit_code, reason, completion_time, .. } = status.clone();
+        let restarts = (status.restart_count, status.lost_pods.len());
+        (phase, maximum_size, exit_code, reason, completion_time, restarts, conditions.collect::<Vec<_>>())
+    };
+    essence(before) != essence(after)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_number_of_pods_alone_can_wait() {
+        let before = MiniClusterStatus { size: 4, phase: Some("Pending".into()), ..MiniClusterStatus::default() };
+        assert!(!is_telling(&before, &MiniClusterStatus { size: 5, ready_size: 2, ..before.clone() }));
+        assert!(is_telling(&before, &MiniClusterStatus { phase: Some("Running".into()), ..before.clone() }));
+    }
+
+    #[test]
+    fn only_what_differs_is_sent_and_only_to_the_same_object() {
+        let before = MiniClusterStatus { size: 4, reason: Some("a".into()), ..MiniClusterStatus::default() };
+        let after = MiniClusterStatus { size: 4, ready_size: 2, ..MiniClusterStatus::default() };
+        let mut target = crate::testing::target("uid", &before);
+        let sent = patch(&target, &before, &after);
+        assert_eq!(
+            sent,
+            Some(json!([
+                { "op": "test", "path": "/metadata/uid", "value": "uid" },
+                { "op": "add", "path": "/status/readySize", "value": 2 },
+                { "op": "remove", "path": "/status/reason" },
+            ]))
+        );
+        assert_eq!(patch(&target, &after, &after.clone()), None);
+
+        target.has_status = false;
+        let made = MiniClusterStatus { size: 4, maximum_size: Some(4), ..MiniClusterStatus::default() };
+        let first = patch(&target, &MiniClusterStatus { size: 4, ..MiniClusterStatus::default() }, &made);
+        assert_eq!(
+            first,
+            Some(json!([
+                { "op": "test", "path": "/metadata/uid", "value": "uid" },
+                { "op": "test", "path": "/metadata/generation", "value": 1 },
+                { "op": "add", "path": "/status", "value": {} },
+                { "op": "add", "path": "/status/maximumSize", "value": 4 },
+            ]))
+        );
+    }
+}

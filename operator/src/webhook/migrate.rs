@@ -1,0 +1,108 @@
+//! Storage version migration: every stored MiniCluster is written once more, as v1alpha2, and then the definition says so.
+//!
+//! For clusters where v1alpha1 was stored. Until it has been done, the API server needs the webhook to read those objects;
+//! afterwards v1alpha1 could be dropped. It can be run again at any time, and broken off.
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "it reads and writes what is stored, and waits for the API server"
+)]
+
+use std::time::{Duration, Instant};
+
+use flux_shared::crd::v1alpha2::{MiniCluster, VERSION};
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::core::PartialObjectMeta;
+use kube::{Api, Client, ResourceExt};
+use serde_json::json;
+
+use crate::labels;
+
+/// The definition whose objects are migrated.
+pub const CRD: &str = "miniclusters.flux-framework.org";
+/// Objects a page.
+const PAGE: u32 = 500;
+/// How long answers of 500 and above are tried again: after an install, the API server takes a moment to trust the webhook.
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Why the migration is not complete.
+#[derive(Debug, thiserror::Error)]
+pub enum MigrateError {
+    #[error("failed to {verb} {name}")]
+    Api { verb: &'static str, name: String, source: Box<kube::Error> },
+    #[error("{CRD} stores {0}, not {VERSION}: apply the CustomResourceDefinition of this operator first")]
+    OtherStorage(String),
+    #[error("failed to write {} of {} MiniClusters, so {CRD} still names the older version:\n{}", .0.len(), .1, .0.join("\n"))]
+    Objects(Vec<String>, usize),
+}
+
+fn failed(verb: &'static str, name: impl Into<String>) -> impl FnOnce(kube::Error) -> MigrateError {
+    let name = name.into();
+    move |source| MigrateError::Api { verb, name, source: Box::new(source) }
+}
+
+/// Migrates everything; a sentence about what was done.
+pub async fn migrate(client: Client) -> Result<String, MigrateError> {
+    let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
+    let definition = definitions.get(CRD).await.map_err(failed("get", CRD))?;
+    let stored = definition.spec.versions.iter().find(|version| version.storage).map(|version| version.name.clone());
+    if stored.as_deref() != Some(VERSION) {
+        return Err(MigrateError::OtherStorage(stored.unwrap_or_default()));
+    }
+    let before = definition.status.and_then(|status| status.stored_versions).unwrap_or_default();
+    if before == [VERSION] {
+        return Ok(format!("all MiniClusters are stored as {VERSION}: there is nothing to do\n"));
+    }
+    let count = rewrite_all(&client).await?;
+    let change = json!({ "status": { "storedVersions": [VERSION] } });
+    let changed = definitions.patch_status(CRD, &parameters(), &Patch::Merge(change)).await;
+    changed.map_err(failed("patch the status of", CRD))?;
+    Ok(format!("{count} MiniClusters are stored as {VERSION} now; before, some were {}\n", before.join(" or ")))
+}
+
+fn parameters() -> PatchParams {
+    PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() }
+}
+
+async fn patiently<T>(until: Instant, call: impl AsyncFn() -> Result<T, kube::Error>) -> Result<T, kube::Error> {
+    loop {
+        match call().await {
+            Err(kube::Error::Api(status)) if status.code >= 500 && Instant::now() < until => {
+                tokio::time::sleep(Duration::from_millis(500)).await;
+            }
+            answer => return answer,
+        }
+    }
+}
+
+/// Writes every MiniCluster once more. The number of them.
+async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
+    let all: Api<PartialObjectMeta<MiniCluster>> = Api::all(client.clone());
+    let (mut count, mut errors) = (0, Vec::new());
+    let mut page = ListParams::default().limit(PAGE);
+    let until = Instant::now() + PATIENCE;
+    loop {
+        let list = patiently(until, async || all.list(&page).await).await.map_err(failed("list", "MiniClusters"))?;
+        for object in list.items {
+            count += 1;
+            let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
+            let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
+            // A change of nothing: what is stored differs from what would be stored, so it is written.
+            let nothing = Patch::Merge(json!({}));
+            match patiently(until, async || api.patch_metadata(&name, &parameters(), &nothing).await).await {
+                Ok(_) => {}
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => errors.push(format!("{namespace}/{name}: {error}")),
+            }
+        }
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => break,
+        }
+    }
+    match errors.is_empty() {
+        true => Ok(count),
+        false => Err(MigrateError::Objects(errors, count)),
+    }
+}
