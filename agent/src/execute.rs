@@ -360,6 +360,16 @@ impl Executor<'_> {
                 self.ending.note(line);
                 return Ok(Flow::Exit(0));
             }
+            // The job has ended before, and a stop that comes then changes nothing of its result.
+            Outcome::Ended(_)
+                if name == LAST_SNIPPET && self.supervisor.first_stop().is_some_and(|stop| stop >= begin) =>
+            {
+                let line = format!("the pod was told to stop while the snippet {name} ran, which did not end");
+                self.log.error(name, &line);
+                self.ending.snippet = Some(name.to_owned());
+                self.ending.note(line);
+                return Ok(Flow::Next);
+            }
             Outcome::Ended(code) | Outcome::Lost(code) => {
                 let line = format!("the snippet {name} ended the entrypoint with code {code}{}", said());
                 self.log.error(name, &line);

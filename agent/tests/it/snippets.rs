@@ -85,6 +85,24 @@ fn exit_ends_the_entrypoint_strict_or_not() {
     }
 }
 
+/// A pod may be taken away while it tidies up: its job has ended, and what it ended with stays.
+#[test]
+fn a_stop_in_post_does_not_change_what_the_job_ended_with() {
+    let post = "post = 'echo tidying; while :; do sleep 0.1; done'";
+    for (shell, code) in [("bash", 0), ("sh", 7)] {
+        let programs: &[&str] = if shell == "bash" { &["sh", "bash", "sleep"] } else { &["sh", "sleep"] };
+        let solo = Solo::new("", post, &format!("exit {code}")).with(programs);
+        let running = solo.start();
+        running.says("tidying");
+        running.signal(15);
+        let ended = running.end();
+        let told = solo.termination();
+        assert_eq!((ended.code, told.by, told.code), (code, Ender::Program, code as u8), "{}", ended.stderr);
+        assert_eq!((told.program_code, told.snippet.as_deref()), (Some(code as u8), Some("post")));
+        assert_eq!(told.message, "the pod was told to stop while the snippet post ran, which did not end.");
+    }
+}
+
 #[test]
 fn quiet_shows_the_job_and_post_and_the_reason_of_a_failure() {
     let side = "init = 'echo init; echo more >&2'\npre = 'echo pre'\npost = 'echo post; echo err >&2'";
