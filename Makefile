@@ -18,7 +18,7 @@ bench-journey: ; @KUBECONFIG=$(KUBECONFIG) .ci/bench journey
 
 bench-quorum: ; @FLUX=$(FLUX) .ci/bench quorum
 
-images: dist ; @.ci/images
+images: ; @.ci/dist images && .ci/images
 
 generate: ; @UPDATE=1 cargo test --workspace
 

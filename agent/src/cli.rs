@@ -15,7 +15,9 @@ use crate::log::{Format, Log};
 use crate::people::{self, Place, Shell};
 use crate::plan::ContainerRole;
 use crate::runtime::end_when_told;
-use crate::{dry_run, execute, local, restful, run, view, wrap};
+#[cfg(feature = "laptop")]
+use crate::{dry_run, local};
+use crate::{execute, restful, run, view, wrap};
 
 /// The entrypoint of a Flux MiniCluster's pods.
 ///
@@ -89,12 +91,20 @@ enum Command {
         #[command(flatten)]
         entrypoint: Entrypoint,
     },
+    #[cfg(feature = "laptop")]
     DryRun(dry_run::Args),
+    #[cfg(feature = "laptop")]
     Local(local::Args),
     /// Become a container of `local`
+    #[cfg(feature = "laptop")]
     #[command(hide = true)]
-    LocalContainer {
-        file: PathBuf,
+    LocalContainer { file: PathBuf },
+    /// Not in this program
+    #[cfg(not(feature = "laptop"))]
+    #[command(hide = true, aliases = ["local", "local-container"], disable_help_flag = true)]
+    DryRun {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<OsString>,
     },
     /// A shell inside the instance, or `connect -- CMD`: the environment, the socket and the user of Flux
     Connect {
@@ -128,9 +138,7 @@ enum Command {
         place: Place,
     },
     /// Completions for a shell, to be sourced: `source <(flux-agent completions bash)`
-    Completions {
-        shell: Shell,
-    },
+    Completions { shell: Shell },
     /// Run a command and say on standard error how long it took: `FLUXTIME label wall time 0:04.73`
     Time {
         /// The word after FLUXTIME
@@ -179,16 +187,10 @@ enum Command {
     },
     /// Whether who runs this may write to a folder: 0 or 1
     #[command(hide = true)]
-    MayWrite {
-        path: PathBuf,
-    },
+    MayWrite { path: PathBuf },
     /// Tell the agent the state of the shell that runs this
     #[command(hide = true)]
-    SnippetState {
-        output: PathBuf,
-        status: String,
-        as_flux: OsString,
-    },
+    SnippetState { output: PathBuf, status: String, as_flux: OsString },
 }
 
 #[derive(Debug, Args)]
@@ -276,8 +278,17 @@ impl Cli {
                 entrypoint.run(container.map_or(ContainerRole::Runner, ContainerRole::Sidecar))
             }
             Command::Sidecar { name, entrypoint } => entrypoint.run(ContainerRole::Sidecar(name)),
+            #[cfg(not(feature = "laptop"))]
+            Command::DryRun { .. } => tell(Err(Failure::new(
+                Category::SpecInvalid,
+                "this is the flux-agent of a pod's image, which cannot do that",
+                "dry-run and local are in the flux-agent for laptops and login nodes (make dist: dist/flux-agent)",
+            ))),
+            #[cfg(feature = "laptop")]
             Command::DryRun(args) => dry_run(&args),
+            #[cfg(feature = "laptop")]
             Command::Local(args) => tell(local::local(&args)),
+            #[cfg(feature = "laptop")]
             Command::LocalContainer { file } => tell(local::become_container(&file)),
             Command::Connect { place, command } => tell(people::connect(&place, &command)),
             Command::Status { ready: true, wait, place, .. } => show(people::ready(&place, wait)),
@@ -356,6 +367,7 @@ fn finish(result: Result<u8, Failure>) -> u8 {
     tell(result.inspect_err(|failure| failure.report(TERMINATION_LOG.as_ref())))
 }
 
+#[cfg(feature = "laptop")]
 fn dry_run(args: &dry_run::Args) -> u8 {
     match dry_run::run(args) {
         Ok(text) => write_out(&text),

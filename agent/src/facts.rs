@@ -179,6 +179,7 @@ impl Facts {
         })
     }
 
+    #[cfg(feature = "laptop")]
     /// The facts of a file's text: JSON, TOML or YAML.
     pub fn parse(text: &str) -> Result<Facts, FactsError> {
         let one_line = |error: &dyn std::fmt::Display| {

@@ -3,8 +3,10 @@
     test,
     allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods, reason = "tests")
 )]
+#![cfg_attr(not(feature = "laptop"), allow(dead_code, reason = "dry-run and local use more of what pods use"))]
 
 mod cli;
+#[cfg(feature = "laptop")]
 mod dry_run;
 mod elf;
 mod ending;
@@ -14,6 +16,7 @@ mod failure;
 mod glibc;
 mod identity;
 mod install;
+#[cfg(feature = "laptop")]
 mod local;
 mod log;
 mod mount_table;

@@ -113,10 +113,3 @@ pub fn prepare(command: &mut Command, setup: ChildSetup) {
     // nor takes a lock.
     unsafe { command.pre_exec(set_up) };
 }
-
-/// Instead of glibc's, which reads /proc/self/maps with its `sscanf`, whose tables are 3 % of the program. The standard
-/// library asks it for the guard page's place only, to say "stack overflow" before the same SIGSEGV.
-#[unsafe(no_mangle)]
-extern "C" fn pthread_getattr_np(_thread: libc::pthread_t, _attributes: *mut libc::pthread_attr_t) -> libc::c_int {
-    libc::ENOSYS
-}
