@@ -32,7 +32,7 @@ use crate::ending::Ending;
 use crate::failure::Failure;
 use crate::log::Log;
 use crate::patience::{Attempts, Then};
-use crate::plan::{COMMAND, Content, Plan, Role, Step};
+use crate::plan::{COMMAND, Content, Plan, Planned, Role, Step};
 use crate::stage::{self, Awaited, Stage};
 use crate::supervise::Supervisor;
 use crate::timing::Timeline;
@@ -113,9 +113,20 @@ enum Flow {
     Exit(u8),
 }
 
+/// How far some steps went.
+enum Done {
+    /// To their end, with the program's code if it has ended.
+    Went(Option<u8>),
+    /// The container ends with this code.
+    Exit(u8),
+}
+
 /// Executes `plan`; the container's exit code.
+///
+/// `again`: the plan for what the container says at [`Step::LookAgain`].
 pub async fn execute(
     plan: &Plan,
+    again: &dyn Fn() -> Result<Plan, Failure>,
     options: Options,
     supervisor: &mut Supervisor,
     log: Log,
@@ -148,7 +159,7 @@ pub async fn execute(
         broker_end: None,
         as_flux,
     };
-    let result = executor.all_steps(plan).await;
+    let result = executor.all_steps(plan, again).await;
     executor.note_what_followed(&result);
     if let Some(shell) = executor.shell.take() {
         let _ = shell.end(executor.supervisor).await;
@@ -157,14 +168,38 @@ pub async fn execute(
 }
 
 impl Executor<'_> {
-    async fn all_steps(&mut self, plan: &Plan) -> Result<u8, Failure> {
-        let mut code = None;
-        for (number, planned) in plan.steps.iter().enumerate() {
+    async fn all_steps(&mut self, plan: &Plan, again: &dyn Fn() -> Result<Plan, Failure>) -> Result<u8, Failure> {
+        let is_look = |planned: &Planned| planned.step == Step::LookAgain;
+        let before = plan.steps.iter().position(is_look).map_or(plan.steps.len(), |at| at + 1);
+        let (first, rest) = plan.steps.split_at(before);
+        match self.steps(plan, first, rest, None).await? {
+            Done::Exit(code) => Ok(code),
+            Done::Went(code) if rest.is_empty() => Ok(code.unwrap_or(0)),
+            Done::Went(code) => {
+                let plan = again()?;
+                let after = plan.steps.iter().position(is_look).map_or(0, |at| at + 1);
+                match self.steps(&plan, &plan.steps[after..], &[], code).await? {
+                    Done::Exit(code) => Ok(code),
+                    Done::Went(code) => Ok(code.unwrap_or(0)),
+                }
+            }
+        }
+    }
+
+    /// Some steps of a plan, and those that come after them.
+    async fn steps(
+        &mut self,
+        plan: &Plan,
+        steps: &[Planned],
+        rest: &[Planned],
+        mut code: Option<u8>,
+    ) -> Result<Done, Failure> {
+        for (number, planned) in steps.iter().enumerate() {
             if code.is_none()
                 && let Some(signal) = self.supervisor.stop_wanted()
             {
                 self.log.info("stop", &format!("told to stop (signal {signal})"));
-                return Ok(stop_code(&plan.role, signal));
+                return Ok(Done::Exit(stop_code(&plan.role, signal)));
             }
             if planned.step == Step::Stay && code.is_some_and(|code| code != 0) {
                 break;
@@ -173,18 +208,20 @@ impl Executor<'_> {
                 Ok(Flow::Next) => {}
                 Ok(Flow::Ended(with)) => code = Some(with),
                 // The job's own failure is never hidden by what comes after it.
-                Ok(Flow::Exit(with)) => return Ok(code.filter(|code| *code != 0).unwrap_or(with)),
+                Ok(Flow::Exit(with)) => {
+                    return Ok(Done::Exit(code.filter(|code| *code != 0).unwrap_or(with)));
+                }
                 Err(failure) => match code {
                     Some(code @ 1..) => {
                         self.log.failure(&failure);
                         self.ending.note(failure.sentences());
-                        return Ok(code);
+                        return Ok(Done::Exit(code));
                     }
                     _ => return Err(failure),
                 },
             }
             let more_snippets =
-                plan.steps[number + 1..].iter().any(|planned| matches!(planned.step, Step::Snippet { .. }));
+                steps[number + 1..].iter().chain(rest).any(|planned| matches!(planned.step, Step::Snippet { .. }));
             if !more_snippets && let Some(shell) = self.shell.take() {
                 shell
                     .end(self.supervisor)
@@ -192,7 +229,7 @@ impl Executor<'_> {
                     .map_err(|error| Failure::internal(format!("failed to end the shell: {error}")))?;
             }
         }
-        Ok(code.unwrap_or(0))
+        Ok(Done::Went(code))
     }
 
     /// A step that fails for what may pass is done again: every step may be.
@@ -255,6 +292,7 @@ impl Executor<'_> {
                 self.files.link(path, target)?;
                 self.timeline.record("config", begin);
             }
+            Step::LookAgain => {}
             Step::Environment { changes } => changes.iter().for_each(|change| self.session.apply(change)),
             Step::Snippet { name, shell, source, strict } => {
                 if self.shell.is_none() {
@@ -263,7 +301,7 @@ impl Executor<'_> {
                 }
                 return self.snippet(name, source, *strict, begin).await;
             }
-            Step::WaitParent { host, port } => return self.wait_parent(host, *port).await,
+            Step::WaitParent { host, port, by_name } => return self.wait_parent(host, *port, *by_name).await,
             Step::WaitSocket { path } => return self.wait_socket(path, begin).await,
             Step::Launch(launch) => return self.launch(launch).await.map(Flow::Ended),
             Step::PrepareArchive { dump, leftovers, owner } => {
@@ -382,9 +420,9 @@ impl Executor<'_> {
         Ok(Flow::Next)
     }
 
-    async fn wait_parent(&mut self, host: &str, port: u16) -> Result<Flow, Failure> {
+    async fn wait_parent(&mut self, host: &str, port: u16, by_name: bool) -> Result<Flow, Failure> {
         let begin = Instant::now();
-        let mut parent = Parent::new(host, port, &self.options.root);
+        let mut parent = Parent::new(host, port, &self.options.root).probed_by_name(by_name);
         let waited = self.supervisor.unless_stopped(parent.wait(self.log, self.options.parent_deadline)).await;
         let reached = match waited.map_err(wait_failed)? {
             // Whether the lead stays is not known; if it does, another pod may come in place of this one.

@@ -212,8 +212,17 @@ pub enum Step {
     /// The user's shell source; state carries over to later snippets and to every later step's environment. The one
     /// named `command` is a sidecar's program: its code is the container's.
     Snippet { name: &'static str, shell: String, source: String, strict: bool },
-    /// Until the parent broker's port answers.
-    WaitParent { host: String, port: u16 },
+    /// A snippet before may have made the user that Flux is to run as: what follows is planned with what this container says
+    /// now, if that differs.
+    LookAgain,
+    /// Until the parent broker's port answers; or only until its name has an address, where Flux is to show what ZeroMQ does
+    /// (it would take the agent's attempt for a handshake that failed).
+    WaitParent {
+        host: String,
+        port: u16,
+        #[serde(skip_serializing_if = "std::ops::Not::not")]
+        by_name: bool,
+    },
     /// Until a Unix socket exists and answers.
     WaitSocket { path: String },
     /// Before anything of the user's: what the record says of an earlier start of this container, in which the program may

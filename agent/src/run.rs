@@ -79,7 +79,7 @@ async fn entrypoint(
             timeline.record("plan", begin);
             let log = Log { quiet: plan.log.quiet, ..*log };
             supervisor.set_log(log);
-            carry_out(options, &plan, timeline, ending, &mut supervisor, log).await
+            carry_out(options, container, &plan, timeline, ending, &mut supervisor, log).await
         }
         Ok(Err(signal)) => Ok(stop_code(signal)),
         Err(failure) => Err(failure),
@@ -90,6 +90,7 @@ async fn entrypoint(
 
 async fn carry_out(
     options: &Options,
+    container: &ContainerRole,
     plan: &Plan,
     timeline: &mut Timeline,
     ending: &mut Ending,
@@ -97,7 +98,8 @@ async fn carry_out(
     log: Log,
 ) -> Result<u8, Failure> {
     greet(log, plan);
-    let result = execute(plan, options.for_execute(&plan.waits), supervisor, log, timeline, ending).await;
+    let again = || self::plan(options, container).map(|(plan, _)| plan);
+    let result = execute(plan, &again, options.for_execute(&plan.waits), supervisor, log, timeline, ending).await;
     let role = match plan.role {
         Role::Lead => "lead",
         Role::Follower => "follower",

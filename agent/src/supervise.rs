@@ -437,7 +437,7 @@ async fn reason_to_go(watch: &mut Watch, hold: Option<&mut Hold<'_>>, stopping: 
     loop {
         // The name goes with the first objects that a delete takes: while the brokers are connected it says nothing.
         if !watch.is_connected(hold.parent)
-            && let Err(missing) = hold.parent.probe().await
+            && let Err(missing) = hold.parent.probe_port().await
         {
             return Reason::Lost(missing);
         }

@@ -78,6 +78,8 @@ pub struct Reached {
 pub struct Parent {
     pub host: String,
     pub port: u16,
+    /// Whether `probe` connects to the port; false: a name that has an address is enough.
+    connects: bool,
     resolver: Resolver,
     attempts: u32,
     /// Addresses of which one refused, and when they were looked up.
@@ -87,15 +89,30 @@ pub struct Parent {
 impl Parent {
     /// `host` is an address or a name, best with a trailing dot; files of the resolver are looked for below `root`.
     pub fn new(host: &str, port: u16, root: &Path) -> Parent {
-        Parent { host: host.to_owned(), port, resolver: Resolver::new(root), attempts: 0, refused: None }
+        let resolver = Resolver::new(root);
+        Parent { host: host.to_owned(), port, connects: true, resolver, attempts: 0, refused: None }
+    }
+
+    /// Its port is left alone where `by_name`: Flux is to show what ZeroMQ does, and would show a connection that is closed
+    /// again as a handshake that failed.
+    pub fn probed_by_name(self, by_name: bool) -> Parent {
+        Parent { connects: !by_name, ..self }
     }
 
     /// One attempt: looks the name up, connects, and closes again.
     pub async fn probe(&mut self) -> Result<(), Missing> {
-        self.probe_noting(&mut None).await
+        match self.connects {
+            true => self.knock(&mut None).await,
+            false => self.resolver.lookup(&self.host).await.map(drop).map_err(Missing::from),
+        }
     }
 
-    async fn probe_noting(&mut self, resolved: &mut Option<Instant>) -> Result<(), Missing> {
+    /// The same by its port in any case: for a parent that was lost, or is on its way down.
+    pub async fn probe_port(&mut self) -> Result<(), Missing> {
+        self.knock(&mut None).await
+    }
+
+    async fn knock(&mut self, resolved: &mut Option<Instant>) -> Result<(), Missing> {
         let (looked_up, addresses) = match self.refused.take() {
             Some((at, addresses)) if at.elapsed() < ADDRESS_SERVES => (at, addresses),
             _ => (Instant::now(), self.resolver.lookup(&self.host).await?),
@@ -133,7 +150,8 @@ impl Parent {
         let mut report = Reporter::new(begin);
         let mut resolved = None;
         loop {
-            let missing = match self.probe_noting(&mut resolved).await {
+            let answer = if self.connects { self.knock(&mut resolved).await } else { self.probe().await };
+            let missing = match answer {
                 Ok(()) => {
                     let connected = Instant::now();
                     return Ok(Reached { resolved: resolved.unwrap_or(connected), connected });

@@ -238,7 +238,8 @@ pub struct Flux {
     /// A follower ends after its broker's first end.
     #[serde(default, skip_serializing_if = "is_false")]
     pub complete_workers: bool,
-    /// Which scheduler to load. Unset: what Flux comes with.
+    /// Which scheduler to load. Unset: Fluxion with a queue policy or where the runner asks for GPUs, if the view has it; else
+    /// the simple one. Without a view: what the image's Flux comes with.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<SchedulerKind>,
     /// Queue policy of Fluxion.
@@ -396,6 +397,9 @@ pub struct Runner {
     /// Cores 0 to n-1 of every node. Unset: those that the container may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
+    /// The container asks for GPUs: Fluxion schedules unless something else is said.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub gpus: bool,
     /// Directory for the output of batch jobs.
     #[serde(default = "logs")]
     pub logs: String,
@@ -461,6 +465,7 @@ impl Default for Runner {
             interactive: false,
             prefix: Vec::new(),
             cores: None,
+            gpus: false,
             logs: logs(),
             user: None,
             working_dir: None,

@@ -1,6 +1,8 @@
 //! A valid MiniCluster becomes the AgentSpec of its pods. Pure and total: the operator writes the result, `dry-run` explains it.
 
 use crate::agent_spec::{AgentSpec, Flux, Network, RestartPolicy, Restful, Runner, VERSION, View};
+use crate::crd::v1alpha2::Resources;
+use crate::quantity::Quantity;
 use crate::validate::ValidMiniCluster;
 
 /// The spec of the cluster's pods.
@@ -79,6 +81,7 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
         interactive: cluster.interactive,
         prefix: runner.prefix.clone(),
         cores: runner.cores,
+        gpus: asks_for_gpus(&runner.container.resources),
         logs: runner.logs.clone().unwrap_or_else(|| Runner::default().logs),
         user: runner.user.clone(),
         working_dir: match &runner.user {
@@ -92,5 +95,43 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
             port: restful.port,
             ..Restful::default()
         }),
+    }
+}
+
+/// A limit or request of more than nothing of a resource that is a GPU, or a part of one (MIG).
+fn asks_for_gpus(resources: &Resources) -> bool {
+    let is_gpu = |name: &str| {
+        name.split_once('/').is_some_and(|(vendor, device)| {
+            device.contains("gpu") || vendor.contains("gpu") || (vendor == "nvidia.com" && device.starts_with("mig-"))
+        })
+    };
+    let is_some = |quantity: &Quantity| quantity.0.contains(|c: char| matches!(c, '1'..='9'));
+    resources.limits.iter().chain(&resources.requests).any(|(name, quantity)| is_gpu(name) && is_some(quantity))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn gpus_are_asked_for_by_the_names_of_all_vendors() {
+        let asks = |name: &str, count: &str| {
+            let limits = [(name.to_owned(), Quantity(count.to_owned()))].into();
+            asks_for_gpus(&Resources { limits, ..Resources::default() })
+        };
+        for name in [
+            "nvidia.com/gpu",
+            "nvidia.com/gpu.shared",
+            "nvidia.com/mig-1g.5gb",
+            "amd.com/gpu",
+            "gpu.intel.com/i915",
+            "gpu.intel.com/xe",
+            "gpu-vendor.example/example-gpu",
+        ] {
+            assert!(asks(name, "1") && !asks(name, "0"), "{name}");
+        }
+        for name in ["cpu", "memory", "vpc.amazonaws.com/efa", "nvidia.com/hostdev", "rdma/hca"] {
+            assert!(!asks(name, "1"), "{name}");
+        }
     }
 }

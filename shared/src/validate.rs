@@ -207,8 +207,8 @@ pub enum PersistentSource {
         driver: String,
         handle: String,
         attributes: BTreeMap<String, String>,
-        secret: String,
-        secret_namespace: String,
+        /// The driver's Secret and its namespace; none: the driver needs none.
+        secret: Option<(String, String)>,
     },
 }
 

@@ -212,7 +212,9 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             first(&format!("snippet {name}, in {}; {end}", quote(shell)));
             block(out, source);
         }
-        Step::WaitParent { host, port } => first(&format!("wait until {host} answers on port {port}")),
+        Step::LookAgain => first("look again: what follows is for the user that a snippet may have made"),
+        Step::WaitParent { host, by_name: true, .. } => first(&format!("wait until {host} has an address")),
+        Step::WaitParent { host, port, .. } => first(&format!("wait until {host} answers on port {port}")),
         Step::WaitSocket { path } => first(&format!("wait until the broker answers on {}", quote(path))),
         Step::Launch(launch) => {
             first(&format!("start {}", launch_notes(launch)));

@@ -204,7 +204,7 @@ impl Executor<'_> {
         let waited = async {
             // The lead of old may still be on its way down, and would turn a new follower away.
             let begin = Instant::now();
-            while begin.elapsed() < WAY_DOWN && parent.probe().await.is_ok() {
+            while begin.elapsed() < WAY_DOWN && parent.probe_port().await.is_ok() {
                 tokio::time::sleep(LOOK_WHETHER_DOWN).await;
             }
             let _ = parent.wait(log, None).await;
@@ -266,7 +266,10 @@ impl Executor<'_> {
 
     /// A volume's owner and group are for its users to decide: who cannot write to it is told, before anything has run.
     pub(super) async fn tell_unless_writable(&mut self, path: &str, owner: Owner) -> Result<(), Failure> {
-        let Some(identity) = Identity::of(owner, &self.options.root)? else { return Ok(()) };
+        let Some(identity) = Identity::of(owner, &self.options.root)? else {
+            self.tell_not_writable(path, owner);
+            return Ok(());
+        };
         let real = self.files.at(path);
         let words = ["/proc/self/exe".into(), "may-write".into(), real.into_os_string()];
         let setup = ChildSetup { identity: Some(identity), ..ChildSetup::default() };
@@ -282,11 +285,16 @@ impl Executor<'_> {
         let policy = Policy::of_group();
         let ended = self.supervisor.run(child, policy).await.map_err(|error| failed(error.to_string()))?;
         if ended.end != End::Exited(0) {
-            let Owner { uid, gid } = owner;
-            let remedy = "give its group the right to and name the group in pod.securityContext.supplementalGroups or fsGroup, or choose that user by fluxUser";
-            self.log.error("user", &format!("{path} is a volume to which uid {uid}, gid {gid} cannot write: {remedy}"));
+            self.tell_not_writable(path, owner);
         }
         Ok(())
+    }
+
+    fn tell_not_writable(&self, path: &str, owner: Owner) {
+        let Owner { uid, gid } = owner;
+        let remedy = "give its group the right to and name the group in pod.securityContext.supplementalGroups or fsGroup, or choose that user by fluxUser";
+        let line = format!("{path} is a folder or volume to which uid {uid}, gid {gid} cannot write: {remedy}");
+        self.log.error("user", &line);
     }
 
     /// Starts a program and waits until it has gone to the background.
@@ -450,7 +458,7 @@ async fn await_return(
     let mut report = Reporter::new(begin);
     let mut gone_since = None;
     loop {
-        let missing = match parent.probe().await {
+        let missing = match parent.probe_port().await {
             Ok(()) => return Ok(()),
             Err(missing) => missing,
         };

@@ -51,7 +51,8 @@ pub fn findings(pod: &Pod) -> Result<Findings<'_>, Failure> {
             findings.own_name = Some(Resolver::new(&pod.root).lookup(&name).await);
         }
         if let Some((host, port)) = &pod.instance.parent {
-            findings.parent = Some((host, Parent::new(host, *port, &pod.root).probe().await));
+            findings.parent =
+                Some((host, Parent::new(host, *port, &pod.root).probed_by_name(pod.spec.logging.zeromq).probe().await));
         }
         Ok(0)
     }))?;

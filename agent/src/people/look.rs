@@ -111,7 +111,7 @@ const RECENT_JOBS: &str =
     r#"{"max_entries":5,"attrs":["state","nnodes","annotations","exception_type","exception_note"],"constraint":{}}"#;
 
 async fn link(host: &str, port: u16, pod: &Pod) -> Result<Link, Missing> {
-    Parent::new(host, port, &pod.root).probe().await?;
+    Parent::new(host, port, &pod.root).probed_by_name(pod.spec.logging.zeromq).probe().await?;
     let before = crate::wait::connection::established(port);
     tokio::time::sleep(SHORT_WHILE).await;
     let after = crate::wait::connection::established(port);

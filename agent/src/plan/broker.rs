@@ -1,6 +1,6 @@
 //! broker.toml, and what it refers to: directories and the hostlist.
 
-use flux_shared::agent_spec::AgentSpec;
+use flux_shared::agent_spec::Program;
 use flux_shared::broker_config;
 use flux_shared::paths::VIEW_LINKS;
 use serde::Serialize;
@@ -26,14 +26,15 @@ pub fn directories(scene: &Scene) -> Vec<Planned> {
     if scene.needs_curve() {
         directories.push((paths.curve_dir(), 0o700, owner));
     }
-    // One that is there already may be a volume of the user's: it stays as it is.
-    if !scene.facts.is_present(&scene.logs) {
+    let is_there = scene.facts.is_present(&scene.logs);
+    if !is_there {
         directories.push((scene.logs.clone(), 0o755, owner));
     }
-    directories
-        .into_iter()
-        .map(|(path, mode, owner)| Planned::with(&["uid"], Step::Directory { path, mode: Mode(mode), owner }))
-        .collect()
+    let make = |(path, mode, owner)| Planned::with(&["uid"], Step::Directory { path, mode: Mode(mode), owner });
+    // One that is there already may be a volume of the user's, as their working directory may be.
+    let give = || Planned::with(&["uid", "passwd"], Step::Give { path: scene.logs.clone(), owner });
+    let is_batch = matches!(scene.spec.runner.program, Program::Batch { .. } | Program::BatchRaw { .. });
+    directories.into_iter().map(make).chain((is_there && is_batch).then(give)).collect()
 }
 
 /// The hostlist, one line.
@@ -199,19 +200,19 @@ fn bootstrap(scene: &Scene) -> Bootstrap {
         default_port: spec.network.port,
         default_bind: format!("tcp://{}:%p", own.map_or("*".into(), bracketed)),
         default_connect: format!("tcp://%h{}:%p", hosts::suffix(spec, &scene.domain)),
-        hosts: host_entries(spec, &scene.hosts.list),
+        hosts: host_entries(scene),
     }
 }
 
 /// A lead in another cluster is reached by its address and port; of a host that is named twice the first entry counts.
-fn host_entries(spec: &AgentSpec, list: &str) -> Vec<HostEntry> {
-    let all = HostEntry { host: list.to_owned(), bind: None, connect: None };
-    match &spec.network.lead {
+fn host_entries(scene: &Scene) -> Vec<HostEntry> {
+    let all = HostEntry { host: scene.hosts.list.clone(), bind: None, connect: None };
+    match &scene.spec.network.lead {
         None => vec![all],
         Some(lead) => {
             let connect = format!("tcp://{}:{}", bracketed(&lead.address), lead.port);
             let bind = format!("tcp://*:{}", lead.port);
-            vec![HostEntry { host: lead.address.clone(), bind: Some(bind), connect: Some(connect) }, all]
+            vec![HostEntry { host: scene.hosts.name(0).to_owned(), bind: Some(bind), connect: Some(connect) }, all]
         }
     }
 }
@@ -223,6 +224,8 @@ fn bracketed(address: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use flux_shared::agent_spec::AgentSpec;
+
     use super::*;
     use crate::facts::Facts;
 

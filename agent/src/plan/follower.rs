@@ -22,7 +22,9 @@ pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
 /// The parent must answer before the broker starts.
 fn wait(scene: &Scene) -> Result<Option<Planned>, PlanError> {
     let parent = parent(scene)?;
-    Ok(parent.map(|(host, port)| Planned::with(&["cluster_domain"], Step::WaitParent { host, port })))
+    Ok(parent.map(|(host, port)| {
+        Planned::with(&["cluster_domain"], Step::WaitParent { host, port, by_name: scene.spec.logging.zeromq })
+    }))
 }
 
 /// The parent's full name, so that the resolver needs no search list; or a remote lead as it was given.

@@ -66,6 +66,6 @@ fn fluxion(scene: &Scene) -> String {
     text += &format!("flux module load {} || exit 1\n", load("sched-fluxion-resource"));
     text += "# part of newer releases only\n";
     text += &format!("flux module load {} 2>/dev/null || :\n", load("sched-fluxion-feasibility"));
-    text += &format!("flux module load {}\n", load("sched-fluxion-qmanager"));
-    text
+    text += &format!("flux module load {} || exit 1\n", load("sched-fluxion-qmanager"));
+    text + "flux module list\n"
 }

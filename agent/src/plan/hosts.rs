@@ -1,7 +1,7 @@
 //! The instance's hosts in rank order, and their names in the DNS.
 
 use flux_shared::agent_spec::AgentSpec;
-use flux_shared::hostlist;
+use flux_shared::{hostlist, names};
 
 use super::PlanError;
 
@@ -18,11 +18,14 @@ pub struct Hosts {
 }
 
 impl Hosts {
-    /// A lead broker of another cluster comes first, named by its address.
+    /// A lead broker of another cluster comes first: by its own name, where the user's list of all hosts begins with it, so
+    /// that ranks are the same on both sides; else named by its address.
     pub fn of(spec: &AgentSpec) -> Result<Hosts, PlanError> {
         let mut list = spec.hostlist();
         let mut names = hostlist::expand(&list).map_err(PlanError::Hostlist)?;
+        let is_own = |name: &String| (0..spec.max_size()).any(|index| *name == names::host(&spec.name, index));
         if let Some(lead) = &spec.network.lead
+            && (names.contains(&lead.address) || names.first().is_none_or(is_own))
             && names.first() != Some(&lead.address)
         {
             names.retain(|name| *name != lead.address);
@@ -102,6 +105,8 @@ mod tests {
         let named =
             "name='burst-0'\nsize=2\n[network]\nhostlist='10.0.0.1,mc-[1-3],burst-0-[0-1]'\nlead={address='10.0.0.1'}";
         assert_eq!(hosts(named).list, "10.0.0.1,mc-[1-3],burst-0-[0-1]");
+        let by_name = "name='b'\nsize=2\n[network]\nhostlist='mc-[0-1],b-[0-1]'\nlead={address='10.0.0.1'}";
+        assert_eq!(hosts(by_name).list, "mc-[0-1],b-[0-1]", "the lead is mc-0, as on its own side");
         let bare = "name='burst-0'\nsize=2\n[network]\nlead={address='lead.example'}";
         assert_eq!(hosts(bare).list, "lead.example,burst-0-[0-1]");
     }

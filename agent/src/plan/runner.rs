@@ -5,16 +5,43 @@ use super::{
     resources, restful, snippets, user,
 };
 
-/// User and home, `init`, environment, files, `preCommand`, `pre`.
+/// User and home, `init`, environment, files, `preCommand`, `pre`. Where the image's own Flux is run as another user, the
+/// snippets come first, as they did when images brought Flux: one of them may make that user itself.
 pub fn prepare(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     let own = &scene.spec.runner.snippets;
+    let init = snippets::step(scene, "init", own.init.as_ref())?;
+    let pre_command = snippets::step(scene, "preCommand", own.pre_command.as_ref())?;
+    let pre = snippets::step(scene, "pre", own.pre.as_ref())?;
+    let mut steps = Vec::new();
+    if scene.is_system_like() {
+        steps.extend(init);
+        steps.extend(environment::steps(scene)?);
+        let snippets: Vec<Planned> = pre_command.into_iter().chain(pre).collect();
+        let may_have_made_one = (!snippets.is_empty()).then(|| Planned::with(&[], Step::LookAgain));
+        steps.extend(snippets.into_iter().chain(may_have_made_one));
+        steps.extend(users(scene));
+        steps.extend(files(scene)?);
+    } else {
+        steps.extend(users(scene));
+        steps.extend(init);
+        steps.extend(environment::steps(scene)?);
+        steps.extend(files(scene)?);
+        steps.extend(pre_command);
+        steps.extend(pre);
+    }
+    Ok(steps)
+}
+
+fn users(scene: &Scene) -> Vec<Planned> {
     let mut steps = user::steps(scene);
     steps.extend(accounts::steps(scene));
     steps.extend(working_directory(scene));
     steps.extend(munge::steps(scene));
-    steps.extend(snippets::step(scene, "init", own.init.as_ref())?);
-    steps.extend(environment::steps(scene)?);
-    steps.extend(broker::directories(scene));
+    steps
+}
+
+fn files(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
+    let mut steps = broker::directories(scene);
     steps.push(broker::hostlist(scene));
     steps.push(broker::config(scene)?);
     steps.extend(binding::steps(scene));
@@ -28,8 +55,6 @@ pub fn prepare(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     steps.extend(helpers::steps(scene));
     steps.extend(program::files(scene)?);
     steps.extend(restful::files(scene));
-    steps.extend(snippets::step(scene, "preCommand", own.pre_command.as_ref())?);
-    steps.extend(snippets::step(scene, "pre", own.pre.as_ref())?);
     Ok(steps)
 }
 

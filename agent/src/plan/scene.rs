@@ -7,7 +7,7 @@ use flux_shared::paths::{CURVE_FILE, DEFAULT_LOGS, PodPaths};
 
 use super::hosts::{self, Hosts};
 use super::user::Identity;
-use super::{Binding, Owner, PlanError, accounts, topology};
+use super::{Binding, Owner, PlanError, accounts, scheduler, topology};
 use crate::facts::Facts;
 
 /// All that steps are planned from.
@@ -78,9 +78,7 @@ impl<'a> Scene<'a> {
         if spec.runner.interactive && has_program {
             notices.push("interactive: the instance stays up and the command is not run".into());
         }
-        if spec.flux.queue_policy.is_some() && spec.view.enabled && !self.facts.view.fluxion {
-            notices.push("the view has no Fluxion: the queue policy has no effect".into());
-        }
+        notices.extend(scheduler::notices(self));
         if let Some(cores) = spec.runner.cores.filter(|cores| *cores > self.facts.cores) {
             let own = self.facts.cores;
             notices.push(format!("{cores} cores are declared and there are {own}: tasks share them and are not bound"));

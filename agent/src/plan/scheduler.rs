@@ -1,6 +1,7 @@
 //! Which scheduler Flux is told to load.
 //!
-//! Said: that one. A queue policy alone: Fluxion, if the view has it. Nothing: whatever Flux comes with.
+//! Said: that one. Nothing: the simple one, as documented; but Fluxion, if the view has it, with a queue policy, which is
+//! Fluxion's, or where the runner asks for GPUs. Without a view: what the image's Flux comes with.
 //! Fluxion is made sure of twice: without its modules there is no plan, and with `[modules] alternatives`
 //! (or, before `flux modprobe`, its rc1 script) the broker's start fails where it can't be loaded.
 
@@ -15,9 +16,31 @@ pub fn chosen(scene: &Scene) -> Result<Option<SchedulerKind>, PlanError> {
         Some(SchedulerKind::Fluxion) if scene.spec.view.enabled && !in_view => {
             Err(PlanError::FluxionMissing(scene.paths.view()))
         }
-        None if flux.queue_policy.is_some() && in_view => Ok(Some(SchedulerKind::Fluxion)),
+        None if in_view && (flux.queue_policy.is_some() || scene.spec.runner.gpus) => Ok(Some(SchedulerKind::Fluxion)),
+        // Without Fluxion it is what Flux loads anyway.
+        None => Ok(in_view.then_some(SchedulerKind::Simple)),
         said => Ok(said),
     }
+}
+
+/// What a person should know about the choice.
+pub fn notices(scene: &Scene) -> Vec<String> {
+    let flux = &scene.spec.flux;
+    if !scene.spec.view.enabled || !scene.is_lead() || flux.broker_config.is_some() {
+        return Vec::new();
+    }
+    let mut notices = Vec::new();
+    let has_fluxion = scene.facts.view.fluxion;
+    if flux.queue_policy.is_some() && !has_fluxion {
+        notices.push("the view has no Fluxion: the queue policy has no effect".into());
+    }
+    if scene.spec.runner.gpus && flux.scheduler.is_none() && flux.queue_policy.is_none() {
+        notices.push(match has_fluxion {
+            true => "Fluxion schedules, since GPUs are asked for (flux.scheduler.simple says otherwise)".into(),
+            false => "GPUs are asked for and the view has no Fluxion: the simple scheduler schedules".to_owned(),
+        });
+    }
+    notices
 }
 
 /// The module that provides the service `sched`.
@@ -25,5 +48,33 @@ pub fn module(kind: SchedulerKind) -> &'static str {
     match kind {
         SchedulerKind::Simple => "sched-simple",
         SchedulerKind::Fluxion => "sched-fluxion-qmanager",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flux_shared::agent_spec::AgentSpec;
+
+    use super::*;
+    use crate::facts::{Facts, ViewFacts};
+
+    #[test]
+    fn the_simple_scheduler_is_the_default_and_fluxion_comes_with_a_policy_or_with_gpus() {
+        let of = |spec: &str, fluxion: bool| {
+            let spec = AgentSpec::from_toml(&format!("name = 'mc'\n{spec}")).unwrap();
+            let facts = Facts { view: ViewFacts { fluxion, ..ViewFacts::default() }, ..Facts::default() };
+            let scene = Scene::new(&spec, &facts).unwrap();
+            (chosen(&scene).ok(), notices(&scene).len())
+        };
+        let (simple, fluxion) = (Some(Some(SchedulerKind::Simple)), Some(Some(SchedulerKind::Fluxion)));
+        let gpus = "[runner]\ngpus = true\n";
+        assert_eq!((of("", true), of("", false)), ((simple, 0), (Some(None), 0)));
+        assert_eq!((of(gpus, true), of(gpus, false)), ((fluxion, 1), (Some(None), 1)));
+        let policy = "[flux]\nqueue_policy = 'easy'";
+        assert_eq!((of(policy, true), of(policy, false)), ((fluxion, 0), (Some(None), 1)));
+        let said = "[flux]\nscheduler = 'simple'\n";
+        assert_eq!(of(&format!("{gpus}{said}"), true), (simple, 0));
+        assert_eq!(of("[flux]\nscheduler = 'fluxion'", false), (None, 0));
+        assert_eq!(of(&format!("[view]\nenabled = false\n{gpus}"), true), (Some(None), 0), "the image's own");
     }
 }

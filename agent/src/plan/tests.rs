@@ -48,6 +48,7 @@ fn outline(plan: &Plan) -> Vec<String> {
             Step::Link { path, .. } => format!("link {path}"),
             Step::Environment { .. } => "environment".into(),
             Step::Snippet { name, .. } => format!("snippet {name}"),
+            Step::LookAgain => "look-again".into(),
             Step::WaitParent { .. } => "wait-parent".into(),
             Step::WaitSocket { .. } => "wait-socket".into(),
             Step::Once { restarts, .. } => format!("once {restarts}"),
@@ -98,6 +99,21 @@ fn the_steps_come_in_the_order_of_the_documents() {
         "snippet post",
     ];
     assert_eq!(few(&run(&spec, &facts(1))), want);
+}
+
+/// As in v1alpha1: a snippet may make the user itself.
+#[test]
+fn where_the_image_brings_flux_the_snippets_come_before_the_user() {
+    let steps = |snippets: &str| {
+        let spec = spec(&format!(
+            "[view]\nenabled = false\n[runner]\nuser = {{name = 'flux', uid = 1000}}\n[runner.snippets]\n{snippets}"
+        ));
+        let facts = Facts { flux_on_path: Some("/usr/bin/flux".into()), ..facts(0) };
+        outline(&run(&spec, &facts)).into_iter().take_while(|line| !line.starts_with("directory")).collect::<Vec<_>>()
+    };
+    let all = ["snippet init", "environment", "snippet preCommand", "snippet pre", "look-again"];
+    assert_eq!(steps("init = 'a'\npre_command = 'b'\npre = 'c'\n"), all);
+    assert_eq!(steps("init = 'a'\n"), ["snippet init", "environment"], "nothing that may have made one");
 }
 
 #[test]
@@ -162,7 +178,7 @@ fn quorum_is_said_only_where_it_is_not_the_whole_instance() {
 fn followers_wait_for_their_own_parent() {
     let wait = |text: &str, index: u32| {
         run(&spec(text), &facts(index)).steps.into_iter().find_map(|planned| match planned.step {
-            Step::WaitParent { host, port } => Some(format!("{host}:{port}")),
+            Step::WaitParent { host, port, .. } => Some(format!("{host}:{port}")),
             _ => None,
         })
     };

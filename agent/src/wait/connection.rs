@@ -69,6 +69,8 @@ impl Watch {
                     self.seen = true;
                     Ok(())
                 }
+                // One that was connected is gone: nobody takes the attempt for one of ZeroMQ's.
+                false if self.seen => parent.probe_port().await,
                 false => parent.probe().await,
             };
             self.next_look = Instant::now() + if self.seen { self.pause } else { FIRST_LOOKS_EVERY.min(self.pause) };

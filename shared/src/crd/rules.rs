@@ -121,12 +121,6 @@ pub(super) const RULES: &[Rule] = &[
         "is needed unless storageClass is hostpath: the CSI driver that provides the volume",
     ),
     rule(
-        "spec.volumes.{}",
-        ".secret",
-        "self.storageClass == 'hostpath' || (has(self.secret) && self.secret != '')",
-        "is needed unless storageClass is hostpath: the CSI driver's Secret",
-    ),
-    rule(
         "spec.users.[]",
         ".password",
         "!has(self.password) || self.password.size() <= 8",

@@ -388,7 +388,8 @@ block! {
         /// Queue policy of Fluxion: fcfs, easy, conservative or hybrid. Default: fcfs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub queue_policy: Option<String>,
-        /// Use Flux's own simple scheduler (true) or Fluxion (false). Default: what the view comes with.
+        /// Use Flux's own simple scheduler (true) or Fluxion (false). Default: simple, but Fluxion with a queuePolicy or where
+        /// the Flux runner asks for GPUs, if the view has it; without a view, what the image's Flux comes with.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub simple: Option<bool>,
     }

@@ -240,6 +240,12 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
     let lead = bursting.lead_broker.clone().or_else(|| flux.lead_broker.clone());
     let given = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
     let list = given(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| given(&lead.hostlist)));
+    // Both sides may have one text: of the cluster that it names it is the lead that is meant, and that is here.
+    let is_root = lead.as_ref().is_some_and(|lead| lead.name.as_deref() == Some(name));
+    let lead = lead.filter(|_| !is_root);
+    if is_root {
+        report.notice(field, "names this cluster, which leads: address and port are for the others");
+    }
     if list.is_some() && !bursting.clusters.is_empty() {
         report.problem("spec.flux.bursting.hostlist", "names all hosts, so clusters must be left out");
     }

@@ -106,10 +106,6 @@ fn source(field: &str, volume: &MadeVolume, report: &mut Report) -> Option<Persi
             format!("is needed for storageClass {class}: the CSI driver that provides the volume"),
         );
     }
-    if secret.is_none() {
-        report
-            .problem(format!("{field}.secret"), format!("is needed for storageClass {class}: the CSI driver's Secret"));
-    }
     for (name, value) in [("driver", &driver), ("secret", &secret)] {
         if let Some(value) = value {
             report.take(format!("{field}.{name}"), object_name(value));
@@ -127,7 +123,6 @@ fn source(field: &str, volume: &MadeVolume, report: &mut Report) -> Option<Persi
         driver: driver?,
         handle,
         attributes: volume.attributes.clone(),
-        secret: secret?,
-        secret_namespace: volume.secret_namespace.clone(),
+        secret: secret.map(|secret| (secret, volume.secret_namespace.clone())),
     })
 }

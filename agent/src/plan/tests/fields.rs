@@ -77,6 +77,7 @@ fn full(program: Program) -> AgentSpec {
             interactive: false,
             prefix: words::split("nice -n 5 $LEVEL").unwrap().words,
             cores: Some(2),
+            gpus: false,
             logs: "/results".into(),
             user: Some(User { name: "fluence".into(), uid: 1002, run_flux_as_root: false }),
             working_dir: Some("/work".into()),
@@ -206,7 +207,7 @@ fn what_is_left_out_by_default_changes_a_plan_when_it_is_set() {
     let plain = full(Program::Submit { words: command });
     let before = outcome(&plain);
     type Change = (&'static str, fn(&mut AgentSpec));
-    let set: [Change; 10] = [
+    let set: [Change; 11] = [
         ("logging.format", |spec| spec.logging.format = LogFormat::Json),
         ("restart_policy", |spec| spec.restart_policy = RestartPolicy::OnFailure),
         ("flux.complete_workers", |spec| spec.flux.complete_workers = true),
@@ -214,6 +215,11 @@ fn what_is_left_out_by_default_changes_a_plan_when_it_is_set() {
         ("logging.quiet", |spec| spec.logging.quiet = true),
         ("logging.debug", |spec| spec.logging.debug = true),
         ("logging.zeromq", |spec| spec.logging.zeromq = true),
+        ("runner.gpus", |spec| {
+            spec.runner.gpus = true;
+            spec.flux.scheduler = None;
+            spec.flux.queue_policy = None;
+        }),
         ("runner.interactive", |spec| spec.runner.interactive = true),
         ("user.run_flux_as_root", |spec| {
             spec.runner.user = Some(User { name: "fluence".into(), uid: 1002, run_flux_as_root: true });

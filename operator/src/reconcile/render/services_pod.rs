@@ -22,6 +22,13 @@ pub(super) fn pod(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<Po
     pod_labels.remove(labels::AUTOSCALER);
     pod_labels.remove(labels::CLUSTER);
     pod_labels.insert(labels::SERVICES_OF.into(), cluster.name.clone());
+    // As the documents have it for every pod.
+    pod_labels.insert(labels::JOB_INDEX.into(), "services".into());
+    if cluster.flux.minimal_service {
+        // The headless Service then names pods of this index alone; this one keeps its name by it. No Job looks at it: a pod
+        // is a Job's by its owner.
+        pod_labels.insert(labels::COMPLETION_INDEX.into(), "0".into());
+    }
     metadata.labels = Some(pod_labels);
     metadata.annotations = (!cluster.pod.annotations.is_empty()).then(|| cluster.pod.annotations.clone());
     let context: Option<PodSecurityContext> = typed("spec.pod.securityContext", cluster.pod.security_context.as_ref())?;
@@ -38,4 +45,31 @@ pub(super) fn pod(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<Po
         }),
         ..Pod::default()
     }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::services;
+    use super::*;
+
+    #[test]
+    fn the_services_pod_has_its_label_and_keeps_its_name_with_a_minimal_service() {
+        for minimal in [false, true] {
+            let spec = format!(
+                "flux: {{minimalService: {minimal}}}\nservices: [{{image: nginx, name: nginx}}]\ncontainers: [{{image: a}}]"
+            );
+            let cluster = crate::testing::cluster(&spec);
+            let facts = Facts::default();
+            let pod = pod(&cluster, &facts).unwrap().unwrap();
+            let labels = pod.metadata.labels.unwrap();
+            assert_eq!(labels[labels::JOB_INDEX], "services");
+            let members = services::members_of_one(&cluster, &facts);
+            let service = services::headless("ns", &cluster.headless_name, &members);
+            for (key, value) in service.spec.unwrap().selector.unwrap() {
+                assert_eq!(labels.get(&key), Some(&value), "the Service does not select it by {key}");
+            }
+            assert_eq!(labels.contains_key(labels::COMPLETION_INDEX), minimal);
+            assert!(pod.spec.unwrap().subdomain.is_some());
+        }
+    }
 }

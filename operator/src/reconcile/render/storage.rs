@@ -64,15 +64,17 @@ fn persistent(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &Facts) -> Per
         PersistentSource::HostPath(path) => {
             spec.host_path = Some(HostPathVolumeSource { path: path.clone(), type_: Some("DirectoryOrCreate".into()) });
         }
-        PersistentSource::Csi { driver, handle, attributes, secret, secret_namespace } => {
-            let secret = SecretReference { name: Some(secret.clone()), namespace: Some(secret_namespace.clone()) };
+        PersistentSource::Csi { driver, handle, attributes, secret } => {
+            let secret = secret.clone();
+            let secret =
+                secret.map(|(name, namespace)| SecretReference { name: Some(name), namespace: Some(namespace) });
             spec.csi = Some(CSIPersistentVolumeSource {
                 driver: driver.clone(),
                 volume_handle: handle.clone(),
                 volume_attributes: (!attributes.is_empty()).then(|| attributes.clone()),
-                node_publish_secret_ref: Some(secret.clone()),
-                node_stage_secret_ref: Some(secret.clone()),
-                controller_publish_secret_ref: Some(secret),
+                node_publish_secret_ref: secret.clone(),
+                node_stage_secret_ref: secret.clone(),
+                controller_publish_secret_ref: secret,
                 ..CSIPersistentVolumeSource::default()
             });
         }
@@ -164,6 +166,8 @@ mod tests {
             let secret = secret.unwrap();
             assert_eq!((secret.name.as_deref(), secret.namespace.as_deref()), (Some("s"), Some("default")));
         }
+        let bare = of("{storageClass: csi-gcs, driver: gcs.csi.ofek.dev}").volume.spec.unwrap().csi.unwrap();
+        assert_eq!((bare.volume_handle.as_str(), bare.node_publish_secret_ref), ("csi-gcs", None));
         let annotations = made.volume.metadata.annotations.unwrap();
         assert_eq!(
             (annotations[labels::KEEP].as_str(), annotations[labels::DISK].as_str()),
