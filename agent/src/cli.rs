@@ -9,15 +9,21 @@ use clap::{Args, Parser, Subcommand};
 use flux_shared::exit::Category;
 use flux_shared::paths::{DEFAULT_MOUNT_PATH, SOFTWARE_STAGE, SPEC_FILE, TERMINATION_LOG};
 
-use crate::failure::Failure;
-use crate::install::{self, Installed, install};
-use crate::log::{Format, Log};
-use crate::people::{self, Place, Shell};
-use crate::plan::ContainerRole;
-use crate::runtime::end_when_told;
+use crate::commands::{self, Place, Shell};
 #[cfg(feature = "laptop")]
-use crate::{dry_run, local};
-use crate::{execute, restful, run, view, wrap};
+use crate::dry_run;
+use crate::execute;
+use crate::inside;
+use crate::inside::restful;
+use crate::install::{self, Installed, install};
+#[cfg(feature = "laptop")]
+use crate::local;
+use crate::plan::ContainerRole;
+use crate::report::failure::Failure;
+use crate::report::log::{Format, Log};
+use crate::run;
+use crate::system::runtime::end_when_told;
+use crate::view;
 
 /// The entrypoint of a Flux MiniCluster's pods.
 ///
@@ -158,7 +164,7 @@ enum Command {
     },
     /// Run the lead's program: note how it ended, and give it time when it is told to stop
     #[command(hide = true)]
-    Program(wrap::ProgramArgs),
+    Program(inside::ProgramArgs),
     /// Report on the instance and hold it up (the lead's program in diagnostics mode)
     #[command(hide = true)]
     Diagnostics,
@@ -290,22 +296,22 @@ impl Cli {
             Command::Local(args) => tell(local::local(&args)),
             #[cfg(feature = "laptop")]
             Command::LocalContainer { file } => tell(local::become_container(&file)),
-            Command::Connect { place, command } => tell(people::connect(&place, &command)),
-            Command::Status { ready: true, wait, place, .. } => show(people::ready(&place, wait)),
-            Command::Status { json, place, .. } => show(people::status(&place, json)),
-            Command::Preflight { place } => show(people::preflight(&place)),
-            Command::Stop { place } => tell(people::stop(&place)),
+            Command::Connect { place, command } => tell(commands::connect(&place, &command)),
+            Command::Status { ready: true, wait, place, .. } => show(commands::ready(&place, wait)),
+            Command::Status { json, place, .. } => show(commands::status(&place, json)),
+            Command::Preflight { place } => show(commands::preflight(&place)),
+            Command::Stop { place } => tell(commands::stop(&place)),
             Command::Completions { shell } => {
-                write_out(&people::script(shell, &<Cli as clap::CommandFactory>::command()))
+                write_out(&commands::script(shell, &<Cli as clap::CommandFactory>::command()))
             }
-            Command::Time { label, command } => tell(wrap::time(&label, &command)),
-            Command::Batch { events, command } => tell(wrap::batch(&command, events)),
-            Command::Program(args) => tell(wrap::program(&args)),
-            Command::Diagnostics => tell(wrap::diagnostics()),
-            Command::Accounting { database, users, command } => tell(wrap::accounting(&database, &users, &command)),
+            Command::Time { label, command } => tell(inside::time(&label, &command)),
+            Command::Batch { events, command } => tell(inside::batch(&command, events)),
+            Command::Program(args) => tell(inside::program(&args)),
+            Command::Diagnostics => tell(inside::diagnostics()),
+            Command::Accounting { database, users, command } => tell(inside::accounting(&database, &users, &command)),
             Command::Restful(args) => tell(restful::restful(&args)),
-            Command::AsFlux { place, command } => tell(people::as_flux(&place, &command)),
-            Command::MayWrite { path } => crate::identity::may_write(&path),
+            Command::AsFlux { place, command } => tell(commands::as_flux(&place, &command)),
+            Command::MayWrite { path } => crate::system::identity::may_write(&path),
             Command::SnippetState { output, status, as_flux } => {
                 let reported = execute::state::report(&output, &status, &as_flux);
                 tell(
@@ -343,7 +349,7 @@ fn noted<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Result<T, Failure>
     let begin = Instant::now();
     end_when_told()?;
     let done = work()?;
-    crate::timing::leave(&mount.to_string_lossy(), stage, begin);
+    crate::report::timing::leave(&mount.to_string_lossy(), stage, begin);
     Ok(done)
 }
 
@@ -374,7 +380,7 @@ fn dry_run(args: &dry_run::Args) -> u8 {
         Err(error) => {
             let category = error.category();
             if let Some(lines) = error.lines() {
-                crate::log::write_whole(format!("flux-agent: {}: {lines}\n", category.name()));
+                crate::report::log::write_whole(format!("flux-agent: {}: {lines}\n", category.name()));
                 return category.code();
             }
             tell(Err(Failure::new(category, run::chain(&error), error.hint().unwrap_or_default())))

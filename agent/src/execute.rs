@@ -11,15 +11,14 @@
 mod archive;
 mod crypt;
 pub mod curve;
-pub mod files;
 mod launch;
 mod password;
+pub mod retry;
 pub mod session;
 pub mod shell;
 mod starts;
 pub mod state;
 mod user;
-mod way;
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -28,17 +27,17 @@ use std::time::{Duration, Instant};
 use flux_shared::exit::{Category, REPLACE, of_signal};
 use flux_shared::paths::AGENT_FILE;
 
-use crate::ending::Ending;
-use crate::failure::Failure;
-use crate::log::Log;
-use crate::patience::{Attempts, Then};
+use crate::execute::retry::{Attempts, Then};
+use crate::files::Files;
 use crate::plan::{COMMAND, Content, Plan, Planned, Role, Step};
-use crate::stage::{self, Awaited, Stage};
+use crate::report::ending::Ending;
+use crate::report::failure::Failure;
+use crate::report::log::Log;
+use crate::report::stage::{self, Awaited, Stage};
+use crate::report::timing::Timeline;
 use crate::supervise::Supervisor;
-use crate::timing::Timeline;
 use crate::wait::Parent;
 use curve::Certificate;
-use files::Files;
 use session::Session;
 use shell::{Outcome, Shell};
 

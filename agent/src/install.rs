@@ -13,8 +13,8 @@ use std::io::{self, Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
-use crate::execute::files::{Files, make_parents};
-use crate::failure::Failure;
+use crate::files::{Files, make_parents};
+use crate::report::failure::Failure;
 
 /// The name in the volume.
 pub const NAME: &str = "flux-agent";

@@ -26,8 +26,8 @@ use std::path::{Path, PathBuf};
 use flux_shared::exit::Category;
 
 use crate::dry_run::{DryRunError, Source, source};
-use crate::failure::{Failure, plain};
-use crate::log::{Format, Log};
+use crate::report::failure::{Failure, plain};
+use crate::report::log::{Format, Log};
 use crate::run::chain;
 use crate::supervise::program::{Environment, Found, find};
 use arrangement::{Arrangement, Machine};
@@ -93,7 +93,7 @@ fn on(
     arrangement.told.iter().for_each(|told| log.info("local", told));
     space::enter(machine)?;
     network::up(size)?;
-    crate::runtime::block_on(Box::pin(course::run(arrangement, ground, machine, log)))
+    crate::system::runtime::block_on(Box::pin(course::run(arrangement, ground, machine, log)))
 }
 
 fn refused(error: DryRunError) -> Failure {

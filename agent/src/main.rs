@@ -6,34 +6,25 @@
 #![cfg_attr(not(feature = "laptop"), allow(dead_code, reason = "dry-run and local use more of what pods use"))]
 
 mod cli;
+mod commands;
 #[cfg(feature = "laptop")]
 mod dry_run;
-mod elf;
-mod ending;
 mod execute;
 mod facts;
-mod failure;
-mod glibc;
-mod identity;
+mod files;
+mod flux_rpc;
+mod inside;
 mod install;
 #[cfg(feature = "laptop")]
 mod local;
-mod log;
-mod mount_table;
-mod netlink;
-mod patience;
-mod people;
 mod plan;
-mod restful;
+mod report;
 mod run;
-mod runtime;
 mod spec;
-mod stage;
 mod supervise;
-mod timing;
+mod system;
 mod view;
 mod wait;
-mod wrap;
 
 use std::process::ExitCode;
 

@@ -12,16 +12,16 @@ use std::time::{Duration, Instant};
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
-use crate::ending::Ending;
+use crate::execute::retry::{Attempts, Then};
 use crate::execute::{self, execute};
 use crate::facts::Facts;
-use crate::failure::{Failure, without_number, write_termination};
-use crate::log::{Format, Log};
-use crate::patience::{Attempts, Then};
 use crate::plan::{ContainerRole, Plan, Role, Waits};
-use crate::stage::Awaited;
+use crate::report::ending::Ending;
+use crate::report::failure::{Failure, without_number, write_termination};
+use crate::report::log::{Format, Log};
+use crate::report::stage::Awaited;
+use crate::report::timing::Timeline;
 use crate::supervise::Supervisor;
-use crate::timing::Timeline;
 
 /// How to run, apart from what the spec says.
 #[derive(Debug, Clone)]
@@ -52,7 +52,7 @@ pub fn run(options: &Options, container: &ContainerRole) -> u8 {
     // As the command line says, until the spec has been read.
     let mut log = Log::new(options.format.unwrap_or_default(), false);
     let work = entrypoint(options, container, &mut timeline, &mut ending, &mut log);
-    let result = crate::runtime::block_on(Box::pin(work));
+    let result = crate::system::runtime::block_on(Box::pin(work));
     if let Err(failure) = &result {
         log.failure(failure);
     }

@@ -28,7 +28,7 @@ impl ReadError {
     pub fn is_passing(&self) -> bool {
         match self {
             ReadError::Unreadable { source, .. } => {
-                source.kind() == std::io::ErrorKind::NotFound || crate::failure::is_passing(source)
+                source.kind() == std::io::ErrorKind::NotFound || crate::report::failure::is_passing(source)
             }
             ReadError::Invalid { .. } => false,
         }

@@ -9,11 +9,9 @@
 //! A child leads a process group of its own and has the terminal, where there is one, as long as it runs.
 #![expect(clippy::disallowed_methods, reason = "act: starts and ends processes; with all below it")]
 
-pub mod jobs;
 pub mod orphans;
 pub mod output;
 pub mod program;
-pub mod raw;
 pub mod signals;
 pub mod terminal;
 
@@ -22,12 +20,13 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use crate::log::Log;
+use crate::flux_rpc::jobs;
+use crate::flux_rpc::staying::{Staying, lead_stays};
+use crate::report::log::Log;
+use crate::system::raw::{self, Status};
 use crate::wait::connection::Watch;
-use crate::wait::staying::{Staying, lead_stays};
 use crate::wait::{Missing, Parent};
 use program::Child;
-use raw::Status;
 use signals::{Received, Signals};
 
 /// A second stop signal within this time is the same wish told twice (to a process and to its group).

@@ -23,9 +23,9 @@ use std::time::Instant;
 use flux_shared::exit::Category;
 use flux_shared::paths::{HELPER_LINKS, PodPaths, SOFTWARE_DIR, VIEW_IMAGE_LINK, VIEW_IMAGE_VIEWS, VIEW_LINKS};
 
-use crate::execute::files::{Files, make_parents};
-use crate::failure::{Failure, plain};
-use crate::log::Log;
+use crate::files::{Files, make_parents};
+use crate::report::failure::{Failure, plain};
+use crate::report::log::Log;
 pub use link::link;
 use progress::Progress;
 use tree::{Tree, TreeError};
@@ -211,7 +211,7 @@ fn failed(error: TreeError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::Format;
+    use crate::report::log::Format;
     use std::os::unix::fs::symlink;
 
     pub fn image() -> tempfile::TempDir {

@@ -8,9 +8,6 @@ pub mod connection;
 mod diagnosis;
 pub mod resolve;
 pub mod socket;
-pub mod states;
-pub mod staying;
-pub mod talk;
 
 use std::hash::{BuildHasher, RandomState};
 use std::net::{IpAddr, SocketAddr};
@@ -19,13 +16,13 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 
-use crate::log::Log;
+use crate::report::log::Log;
 use resolve::{NameError, Resolver};
 
 /// Distance of the first attempts.
 const FIRST_PAUSE: Duration = Duration::from_millis(50);
 /// Where a name is missing or packets are lost, attempts cost others something: one a second or so.
-const LONGEST_PAUSE: Duration = Duration::from_millis(1000);
+pub const LONGEST_PAUSE: Duration = Duration::from_millis(1000);
 /// At first more: most of what is missing is about to come, and a quorum should not wait for us.
 const LONGEST_EARLY_PAUSE: Duration = Duration::from_millis(300);
 const EARLY: Duration = Duration::from_secs(60);
@@ -129,7 +126,7 @@ impl Parent {
                     missing = Missing::Port(target);
                     continue;
                 }
-                Ok(Err(error)) => crate::failure::plain(&error),
+                Ok(Err(error)) => crate::report::failure::plain(&error),
                 Err(_) => "no answer".into(),
             };
             // One that refuses says that the host is there, whatever its other addresses say.
@@ -206,7 +203,7 @@ impl Reporter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::Format;
+    use crate::report::log::Format;
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)

@@ -15,9 +15,9 @@ use std::os::unix::fs::{OpenOptionsExt, fchown};
 use std::path::Path;
 
 use super::Executor;
-use super::files::{Files, make_parents};
-use crate::failure::{Failure, plain};
+use crate::files::{Files, make_parents};
 use crate::plan::{ANY, Owner};
+use crate::report::failure::{Failure, plain};
 use crate::supervise::End;
 
 /// How many characters of a dump's name are its start's own.

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use flux_shared::exit::Category;
 
-use crate::failure::{Failure, plain};
+use crate::report::failure::{Failure, plain};
 
 /// A certificate's bytes. Deliberately without Debug or Display.
 pub struct Certificate(Vec<u8>);

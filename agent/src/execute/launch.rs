@@ -11,19 +11,19 @@ use flux_shared::words::Word;
 use super::archive::BrokerEnd;
 use super::session::{LIMITS, Session};
 use super::{Executor, wait_failed};
-use crate::failure::Failure;
-use crate::glibc::Libc;
-use crate::identity::Identity;
-use crate::log::Log;
+use crate::flux_rpc::states::States;
+use crate::flux_rpc::staying::Staying;
+use crate::inside::noted;
 use crate::plan::{AtEnd, COMMAND, Launch, Owner, Stdout};
+use crate::report::failure::Failure;
+use crate::report::log::Log;
+use crate::report::timing::flux_time;
 use crate::supervise::program::{Found, Output, Program, StartError, find};
-use crate::supervise::raw::ChildSetup;
 use crate::supervise::{End, Ended, Hold, Policy, Target, orphans};
-use crate::timing::flux_time;
-use crate::wait::states::States;
-use crate::wait::staying::Staying;
+use crate::system::glibc::Libc;
+use crate::system::identity::Identity;
+use crate::system::raw::ChildSetup;
 use crate::wait::{Missing, Parent, Reporter};
-use crate::wrap::noted;
 
 /// Pauses between two starts of a follower's broker.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);

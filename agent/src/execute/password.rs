@@ -7,9 +7,9 @@ use std::os::unix::fs::MetadataExt;
 use flux_shared::exit::Category;
 
 use super::crypt;
-use super::files::Files;
-use crate::failure::{Failure, plain};
+use crate::files::Files;
 use crate::plan::{Mode, Owner};
+use crate::report::failure::{Failure, plain};
 
 const SHADOW: &str = "/etc/shadow";
 /// Characters of a salt.

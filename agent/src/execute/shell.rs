@@ -24,10 +24,11 @@ use tokio::io::unix::AsyncFd;
 
 use super::session::{Session, current_limits, shell_changes};
 use super::state::{self, State};
-use crate::failure::Failure;
+use crate::report::failure::Failure;
 use crate::supervise::program::{Child, Environment, Output, Program};
-use crate::supervise::raw::{ChildSetup, Status};
-use crate::supervise::{Event, Supervisor, is_stop, raw, terminal};
+use crate::supervise::{Event, Supervisor, is_stop, terminal};
+use crate::system::raw;
+use crate::system::raw::{ChildSetup, Status};
 
 /// The only shell text of ours that runs: it sources what it is told to and reports. It is a constant, the user's text
 /// is never pasted into it; a loop, because one shell must see all snippets. Two variables that documented snippets build

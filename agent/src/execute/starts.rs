@@ -14,8 +14,8 @@ use std::time::Instant;
 use flux_shared::exit::Category;
 
 use super::{Executor, Flow};
-use crate::failure::Failure;
 use crate::plan::{Mode, Owner};
+use crate::report::failure::Failure;
 
 const STARTED: &str = "started ";
 const ENDED: &str = "ended ";
@@ -123,7 +123,8 @@ impl Executor<'_> {
     /// How the program ended. The result stands without this note: it is told, and passed over.
     pub(super) fn note_end(&mut self, code: u8) {
         if let Some(Err(error)) = self.record.as_ref().map(|record| record.end(code)) {
-            self.log.error("plan", &format!("failed to note the program's end: {}", crate::failure::plain(&error)));
+            self.log
+                .error("plan", &format!("failed to note the program's end: {}", crate::report::failure::plain(&error)));
         }
     }
 

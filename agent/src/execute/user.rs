@@ -6,8 +6,8 @@ use std::path::Path;
 
 use flux_shared::exit::Category;
 
-use super::files::Files;
-use crate::failure::{Failure, plain};
+use crate::files::Files;
+use crate::report::failure::{Failure, plain};
 
 /// Adds the lines that are missing; the password file's last, since a user who is in it counts as made.
 pub fn ensure(files: &Files, name: &str, uid: u32, gid: u32, home: &str) -> Result<(), Failure> {

@@ -20,11 +20,11 @@ use super::arrangement::{Arrangement, Container, Machine};
 use super::ground::{Ground, pod_folder};
 use super::inside::not_started;
 use super::lines::{self, To};
-use crate::failure::Failure;
-use crate::log::Log;
+use crate::report::failure::Failure;
+use crate::report::log::Log;
 use crate::supervise::program::{Environment, Output, Program};
-use crate::supervise::raw::{self, ChildSetup, Status};
 use crate::supervise::{Event, Policy, Supervisor, is_stop, until};
+use crate::system::raw::{self, ChildSetup, Status};
 
 /// The others end with the lead by themselves; in a cluster they are then told to.
 const AFTER_THE_LEAD: Duration = Duration::from_secs(5);

@@ -16,8 +16,8 @@ use flux_shared::exit::Category;
 use nix::fcntl::{Flock, FlockArg};
 
 use super::arrangement::{Arrangement, Bind, Container, from_the_ground};
-use crate::failure::{Failure, plain};
-use crate::mount_table;
+use crate::report::failure::{Failure, plain};
+use crate::system::mount_table;
 
 /// Where a MiniCluster's run is, or would be.
 #[derive(Debug)]

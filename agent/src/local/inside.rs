@@ -20,10 +20,10 @@ use nix::sched::{CloneFlags, unshare};
 
 use super::arrangement::{Bind, Container};
 use super::ground::failed;
-use crate::failure::{Failure, plain};
-use crate::identity::Identity;
-use crate::log::{Format, Log};
 use crate::plan::Owner;
+use crate::report::failure::{Failure, plain};
+use crate::report::log::{Format, Log};
+use crate::system::identity::Identity;
 
 /// The container of `file`.
 pub fn read(file: &Path) -> Result<Container, Failure> {

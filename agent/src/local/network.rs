@@ -9,8 +9,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use flux_shared::exit::Category;
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
-use crate::failure::{Failure, plain};
-use crate::netlink;
+use crate::report::failure::{Failure, plain};
+use crate::system::netlink;
 
 /// What the kernel calls them (linux/rtnetlink.h, linux/netlink.h).
 const NEW_LINK: u16 = 16;

@@ -13,11 +13,11 @@ use nix::sched::{CloneFlags, setns};
 use super::arrangement::Container;
 use super::ground::{Place, failed, pod_folder};
 use super::inside;
-use crate::failure::Failure;
-use crate::log::{Format, Log};
+use crate::report::failure::Failure;
+use crate::report::log::{Format, Log};
 use crate::supervise::program::{Environment, Output, Program};
-use crate::supervise::raw::ChildSetup;
 use crate::supervise::{Policy, Supervisor};
+use crate::system::raw::ChildSetup;
 
 /// First the one in which the others may be entered.
 const NAMESPACES: [(&str, CloneFlags); 6] = [
@@ -56,7 +56,7 @@ pub fn shell(place: &Place, name: &str, index: u32, command: &[OsString]) -> Res
     for (namespace, kind) in &namespaces {
         setns(namespace, *kind).map_err(|error| failed("enter", &own, &error.into()))?;
     }
-    crate::runtime::block_on(Box::pin(connect(&container, command)))
+    crate::system::runtime::block_on(Box::pin(connect(&container, command)))
 }
 
 /// `flux-agent connect`: with the environment, the socket and the user of Flux.

@@ -7,7 +7,7 @@ use flux_shared::exit::Category;
 use nix::sched::{CloneFlags, unshare};
 
 use super::arrangement::Machine;
-use crate::failure::{Failure, plain};
+use crate::report::failure::{Failure, plain};
 
 /// This process, and so all that it starts, in namespaces of its own. Before there is a second thread.
 pub fn enter(machine: &Machine) -> Result<(), Failure> {

@@ -5,7 +5,8 @@ use std::io;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use super::{Supervisor, raw};
+use super::Supervisor;
+use crate::system::raw;
 
 /// How long killed processes may take to go: one that waits for a disk cannot be killed until it has it.
 const PATIENCE: Duration = Duration::from_secs(5);

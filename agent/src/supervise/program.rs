@@ -11,8 +11,8 @@ use std::process::{Command, Stdio};
 use flux_shared::exit::{NOT_EXECUTABLE, NOT_FOUND};
 
 use super::output::{self, Copier};
-use super::raw::{self, ChildSetup};
-use crate::glibc::Libc;
+use crate::system::glibc::Libc;
+use crate::system::raw::{self, ChildSetup};
 
 /// Environment variables.
 pub type Environment = BTreeMap<OsString, OsString>;
@@ -81,7 +81,7 @@ impl Program<'_> {
                 Some(trouble) => fail(NOT_FOUND, &trouble),
                 None => fail(NOT_FOUND, "it or its interpreter was not found"),
             },
-            _ => fail(NOT_EXECUTABLE, &crate::failure::plain(&error)),
+            _ => fail(NOT_EXECUTABLE, &crate::report::failure::plain(&error)),
         })
     }
 

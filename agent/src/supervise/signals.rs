@@ -32,7 +32,7 @@ pub struct Signals {
 impl Signals {
     pub fn new() -> io::Result<Signals> {
         let fd = SignalFd::with_flags(&SigSet::all(), SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-        let ready = super::raw::watch(fd.as_fd().try_clone_to_owned()?)?;
+        let ready = crate::system::raw::watch(fd.as_fd().try_clone_to_owned()?)?;
         Ok(Signals { fd, ready })
     }
 

@@ -205,7 +205,7 @@ fn forget(file: &File) -> io::Result<()> {
 mod tests {
     use super::super::tree::remove;
     use super::*;
-    use crate::log::{Format, Log};
+    use crate::report::log::{Format, Log};
     use std::os::unix::fs::{MetadataExt, symlink};
     use std::time::SystemTime;
 

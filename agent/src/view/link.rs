@@ -15,9 +15,9 @@ use flux_shared::paths::PodPaths;
 
 use super::tree::{self, TreeError};
 use super::{failed, find_view, lay_out};
-use crate::execute::files::make_parents;
-use crate::failure::Failure;
-use crate::log::Log;
+use crate::files::make_parents;
+use crate::report::failure::Failure;
+use crate::report::log::Log;
 
 /// The view's folders that get a folder of their own, by depth.
 const OWN: [&str; 2] = ["etc", "flux"];

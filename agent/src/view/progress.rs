@@ -4,7 +4,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::log::Log;
+use crate::report::log::Log;
 
 const EVERY: Duration = Duration::from_secs(5);
 
@@ -44,7 +44,7 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::Format;
+    use crate::report::log::Format;
 
     #[test]
     fn a_slow_copy_tells_how_far_it_is_every_five_seconds_and_a_quick_one_nothing() {

@@ -8,7 +8,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 
 use nix::sys::socket::{AddressFamily, MsgFlags, SockFlag, SockProtocol, SockType, recv, send, socket};
 
-use crate::netlink;
+use crate::system::netlink;
 
 /// Numbers of <linux/netlink.h>, <linux/sock_diag.h> and the kernel's TCP.
 const SOCK_DIAG_BY_FAMILY: u16 = 20;

@@ -114,7 +114,7 @@ impl Resolver {
     }
 
     async fn query(&self, server: IpAddr, name: &str, kind: TYPE) -> Result<Vec<IpAddr>, NameError> {
-        let failing = |why: std::io::Error| NameError::Failing { server, why: crate::failure::plain(&why) };
+        let failing = |why: std::io::Error| NameError::Failing { server, why: crate::report::failure::plain(&why) };
         let any: IpAddr = if server.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
         let id = RandomState::new().build_hasher().finish().to_le_bytes();
         let id = u16::from_le_bytes([id[0], id[1]]);

@@ -9,7 +9,7 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
 use super::{Backoff, Reporter};
-use crate::log::Log;
+use crate::report::log::Log;
 
 const SLOW_POLL: Duration = Duration::from_secs(2);
 
@@ -24,7 +24,7 @@ pub async fn wait(path: &Path, log: Log) {
             Ok(_) => return,
             Err(error) => error,
         };
-        report.tick(log, &path.display().to_string(), &crate::failure::plain(&missing));
+        report.tick(log, &path.display().to_string(), &crate::report::failure::plain(&missing));
         if missing.kind() == std::io::ErrorKind::ConnectionRefused {
             // A left-over, or bound but not listening yet: of that inotify says nothing.
             tokio::time::sleep(refused.next(Duration::from_millis(500))).await;
@@ -43,7 +43,7 @@ fn watch_nearest(path: &Path) -> Option<AsyncFd<OwnedFd>> {
         | AddWatchFlags::IN_ATTRIB
         | AddWatchFlags::IN_DELETE_SELF;
     inotify.add_watch(&folder, events).ok()?;
-    crate::supervise::raw::watch(inotify.as_fd().try_clone_to_owned().ok()?).ok()
+    crate::system::raw::watch(inotify.as_fd().try_clone_to_owned().ok()?).ok()
 }
 
 async fn changed_or_late(watch: Option<AsyncFd<OwnedFd>>) {
@@ -54,7 +54,7 @@ async fn changed_or_late(watch: Option<AsyncFd<OwnedFd>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::Format;
+    use crate::report::log::Format;
 
     #[test]
     fn a_socket_that_comes_later_in_a_folder_that_comes_later_is_noticed_at_once() {

@@ -1,4 +1,4 @@
-//! Flux's own messages on the local socket, as far as `flux-agent status` asks (agent/src/people/broker.rs says how
+//! Flux's own messages on the local socket, as far as `flux-agent status` asks (agent/src/flux_rpc/message.rs says how
 //! they look). Anything else on the socket is a line of the stand-in's own.
 
 use std::io::{BufRead, BufReader, Read};

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use nix::mount::{MsFlags, mount};
 
-use crate::mount_table;
+use crate::system::mount_table;
 
 const NONE: Option<&str> = None;
 

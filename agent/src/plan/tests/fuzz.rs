@@ -92,9 +92,9 @@ fn whatever_a_broker_says_is_read() {
                 break;
             }
         }
-        understood += usize::from(matches!(crate::people::broker::answer(&bytes), Some(Ok(_))));
+        understood += usize::from(matches!(crate::flux_rpc::message::answer(&bytes), Some(Ok(_))));
         let head: Vec<u8> = bytes.iter().copied().chain([0; 8]).take(8).collect();
-        let _ = crate::people::broker::length(head.try_into().unwrap());
+        let _ = crate::flux_rpc::message::length(head.try_into().unwrap());
     });
     assert!(understood > 5, "only {understood} were understood");
 }

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use super::status::remedy;
 use crate::facts::Facts;
-use crate::glibc::{Libc, version};
 use crate::plan::Instance;
+use crate::system::glibc::{Libc, version};
 use crate::wait::Missing;
 use crate::wait::resolve::NameError;
 

@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 
-use crate::people::broker::{ANY, ask};
+use crate::flux_rpc::message::{ANY, ask};
 
 /// Jobs that have not begun: DEPEND, PRIORITY, SCHED (RFC 21).
 const WAITING: u32 = 2 | 4 | 8;

@@ -1,4 +1,5 @@
 //! The few system calls that no safe crate offers. The only unsafe code of the agent; nothing is decided here.
+#![expect(clippy::disallowed_methods, reason = "act: system calls")]
 #![expect(
     unsafe_code,
     reason = "real-time signals have no safe kill or waitpid (nix knows the first 31), and a child's process group, \
@@ -17,7 +18,7 @@ use nix::sys::stat::{Mode, umask};
 use nix::unistd::Pid;
 use tokio::io::unix::AsyncFd;
 
-use crate::identity::Identity;
+use crate::system::identity::Identity;
 
 /// A child's wait status, as the kernel gives it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

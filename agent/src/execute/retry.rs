@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
-use crate::failure::Failure;
-use crate::log::Log;
-use crate::stage::{self, Awaited, Stage};
+use crate::report::failure::Failure;
+use crate::report::log::Log;
+use crate::report::stage::{self, Awaited, Stage};
 use crate::supervise::Supervisor;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);

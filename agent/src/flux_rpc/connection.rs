@@ -1,4 +1,4 @@
-//! A conversation with the broker on its socket, in its own messages (`people/broker.rs` says how they look).
+//! A conversation with the broker on its socket, in its own messages (`message.rs` says how they look).
 
 use std::io;
 use std::path::Path;
@@ -7,7 +7,7 @@ use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use crate::people::broker::{HEAD, Silence, answer, length};
+use crate::flux_rpc::message::{HEAD, Silence, answer, length};
 
 /// A connection to a broker that has taken us for a client.
 #[derive(Debug)]

@@ -6,7 +6,7 @@ use std::pin::Pin;
 use flux_shared::exit::of_signal;
 use nix::sys::signal::{SigSet, Signal};
 
-use crate::failure::Failure;
+use crate::report::failure::Failure;
 use crate::supervise::signals;
 
 /// What a subcommand does. In a box, so that the event loop is in the binary once.

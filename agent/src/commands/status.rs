@@ -2,9 +2,9 @@
 
 use serde_json::{Value, json};
 
-use super::broker::Silence;
+use crate::flux_rpc::message::Silence;
 use crate::plan::Instance;
-use crate::stage::Stage;
+use crate::report::stage::Stage;
 use crate::wait::Missing;
 
 /// Job states, as Flux numbers them (RFC 21): those that wait for the scheduler.

@@ -12,19 +12,22 @@ use flux_shared::exit::of_signal;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::execute::session::Session;
-use crate::failure::Failure;
-use crate::log::{Format, Log};
+use crate::flux_rpc::jobs;
+use crate::report::failure::Failure;
+use crate::report::log::{Format, Log};
+use crate::report::timing::flux_time;
 use crate::supervise::program::{Output, Program};
-use crate::supervise::raw::ChildSetup;
-use crate::supervise::{Gently, Policy, Supervisor, Target, jobs};
-use crate::timing::flux_time;
+use crate::supervise::{Gently, Policy, Supervisor, Target};
+use crate::system::raw::ChildSetup;
+
+pub mod restful;
 
 /// The reports of `diagnostics`.
 const REPORTS: [&[&str]; 3] = [&["flux", "overlay", "status", "-v"], &["flux", "lsattr", "-v"], &["flux", "dmesg"]];
 
 /// Runs `command` and says on standard error how long it took.
 pub fn time(label: &str, command: &[OsString]) -> Result<u8, Failure> {
-    crate::runtime::block_on(Box::pin(async {
+    crate::system::runtime::block_on(Box::pin(async {
         let begin = Instant::now();
         let code = Inside::new()?.run(command, Output::Inherit).await?;
         Log::new(Format::Text, false).plain("time", &flux_time(label, begin.elapsed()));
@@ -56,7 +59,7 @@ pub struct ProgramArgs {
 pub fn program(args: &ProgramArgs) -> Result<u8, Failure> {
     let uri = std::env::var("FLUX_URI").unwrap_or_default();
     let socket = uri.strip_prefix("local://");
-    crate::runtime::block_on(Box::pin(async {
+    crate::system::runtime::block_on(Box::pin(async {
         let mut inside = Inside::new()?;
         if let Some(name) = &args.without {
             inside.session.environment.remove(name);
@@ -107,7 +110,7 @@ const SHOWN_OF: u64 = 64 << 10;
 /// Runs `command`, which submits a batch and prints its id; then waits for it. Its exit code is the batch's. `events`:
 /// prints the events of its life.
 pub fn batch(command: &[OsString], events: bool) -> Result<u8, Failure> {
-    crate::runtime::block_on(Box::pin(async {
+    crate::system::runtime::block_on(Box::pin(async {
         let mut inside = Inside::new()?;
         let failed = |error: std::io::Error| Failure::internal(format!("failed to read the job's id: {error}"));
         let (source, there) = std::io::pipe().map_err(failed)?;
@@ -199,7 +202,7 @@ const BANK: &str = "default";
 /// Adds `users` to Flux Accounting, with a database of this instance, and runs `command`. What fails of the former is
 /// told and passed over: the exit code is the command's.
 pub fn accounting(database: &Path, users: &[String], command: &[OsString]) -> Result<u8, Failure> {
-    crate::runtime::block_on(Box::pin(async {
+    crate::system::runtime::block_on(Box::pin(async {
         let mut inside = Inside::new()?;
         let log = Log::new(Format::Text, false);
         let account = ["flux".into(), "account".into(), "-p".into(), database.as_os_str().to_owned()];
@@ -236,7 +239,7 @@ pub fn accounting(database: &Path, users: &[String], command: &[OsString]) -> Re
 
 /// Prints the reports and then holds the instance up until it is told to stop.
 pub fn diagnostics() -> Result<u8, Failure> {
-    crate::runtime::block_on(Box::pin(async {
+    crate::system::runtime::block_on(Box::pin(async {
         let mut inside = Inside::new()?;
         let log = Log::new(Format::Text, false);
         for report in REPORTS {

@@ -16,10 +16,10 @@ use std::path::{Path, PathBuf};
 use flux_shared::exit::{NOT_FOUND, of_signal};
 use flux_shared::paths::{RESTFUL_SECRET_KEY, RESTFUL_TOKEN, RESTFUL_USERNAME};
 
-use crate::failure::{Failure, plain};
-use crate::log::{Format, Log};
+use crate::inside::Inside;
+use crate::report::failure::{Failure, plain};
+use crate::report::log::{Format, Log};
 use crate::supervise::program::Output;
-use crate::wrap::Inside;
 
 /// Says that what is in the folder is whole, the database as well.
 const INSTALLED: &str = ".flux-agent-installed";
@@ -90,7 +90,7 @@ impl Stopped {
 
 /// Serves; the exit code.
 pub fn restful(args: &Args) -> Result<u8, Failure> {
-    crate::runtime::block_on(Box::pin(async {
+    crate::system::runtime::block_on(Box::pin(async {
         let log = Log::new(Format::Text, false);
         let mut server = Server { inside: Inside::new()?, args, code: args.directory.join("api") };
         let served = match server.prepare(log).await {

@@ -6,14 +6,15 @@
 //! ```
 //!
 //! Flux takes a client out of its groups when its connection ends. What is not known counts as an end of all.
+#![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
 
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::talk::Talk;
-use super::{Backoff, LONGEST_PAUSE};
-use crate::people::broker::{ANY, request};
+use super::connection::Talk;
+use crate::flux_rpc::message::{ANY, request};
+use crate::wait::{Backoff, LONGEST_PAUSE};
 
 /// The group of those who stay.
 const GROUP: &str = r#"{"name":"flux-agent.staying"}"#;
@@ -77,7 +78,7 @@ pub async fn lead_stays(path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::super::talk::peer::{Peer, answer_of, answer_with, asked};
+    use super::super::connection::peer::{Peer, answer_of, answer_with, asked};
     use super::*;
     use std::io::{Read, Write};
     use std::os::unix::net::UnixListener;

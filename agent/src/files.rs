@@ -2,6 +2,7 @@
 //!
 //! There is no fsync here: a pod's volumes are filled again by the next run after a crash of the node, and a file whose
 //! bytes differ is written anew. (What outlives the pod, the archive, is synced.)
+#![expect(clippy::disallowed_methods, reason = "act: writes files; with all below it")]
 
 use std::ffi::{OsStr, OsString};
 use std::fs::{self, File};
@@ -15,10 +16,11 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use super::way;
-use crate::failure::Failure;
-use crate::mount_table;
 use crate::plan::{Mode, Owner};
+use crate::report::failure::Failure;
+use crate::system::mount_table;
+
+mod way;
 
 /// Writes below a root directory.
 #[derive(Debug, Clone)]

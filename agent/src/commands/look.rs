@@ -11,12 +11,12 @@ use flux_shared::hostlist;
 use serde_json::Value;
 
 use super::Pod;
-use super::broker::{ANY, Silence, ask};
 use super::status::{self, Absent, Link, Seen, State};
-use crate::failure::{Failure, plain};
-use crate::identity::Identity;
+use crate::flux_rpc::message::{ANY, Silence, ask};
 use crate::plan::Owner;
-use crate::stage::Stage;
+use crate::report::failure::{Failure, plain};
+use crate::report::stage::Stage;
+use crate::system::identity::Identity;
 use crate::wait::{Missing, Parent};
 
 /// Absent hosts that are looked for; the rest is only named.
@@ -37,7 +37,7 @@ pub fn state(pod: &Pod) -> Result<State, Silence> {
 /// … and which snippet runs, where there is no broker: one that is there needs no look at the processes.
 pub fn state_and_stage(pod: &Pod) -> (Result<State, Silence>, Option<Stage>) {
     let state = state(pod);
-    let stage = if status::is_absent(&state) { crate::stage::now(Path::new("/proc")) } else { None };
+    let stage = if status::is_absent(&state) { crate::report::stage::now(Path::new("/proc")) } else { None };
     (state, stage)
 }
 
@@ -86,7 +86,7 @@ pub fn all(pod: &Pod, state: Result<State, Silence>, stage: Option<Stage>) -> Re
         }
     }
     let offline = seen.offline();
-    crate::runtime::look(Box::pin(async {
+    crate::system::runtime::look(Box::pin(async {
         if let Some((host, port)) = &pod.instance.parent
             && !joined
         {

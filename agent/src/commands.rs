@@ -6,7 +6,6 @@
 //!
 //! They change nothing. `connect` and `stop` become the program that they start; nothing here is supervised.
 
-pub mod broker;
 mod completions;
 mod connect;
 mod inspect;
@@ -22,8 +21,8 @@ use flux_shared::paths::SPEC_FILE;
 
 use crate::execute::session::Session;
 use crate::facts::Facts;
-use crate::failure::Failure;
 use crate::plan::{Instance, PlanError};
+use crate::report::failure::Failure;
 use crate::run::chain;
 
 pub use completions::{Shell, script};

@@ -11,8 +11,8 @@ use serde_json::Value;
 
 use super::preflight::{Findings, Resources};
 use super::{Pod, look};
-use crate::failure::{Failure, plain};
-use crate::glibc::Libc;
+use crate::report::failure::{Failure, plain};
+use crate::system::glibc::Libc;
 use crate::wait::Parent;
 use crate::wait::resolve::Resolver;
 
@@ -45,7 +45,7 @@ pub fn findings(pod: &Pod) -> Result<Findings<'_>, Failure> {
     if let Some(built) = pod.instance.flux.as_ref().ok().and_then(|flux| fs::metadata(at(flux)).ok()?.modified().ok()) {
         findings.clock_behind = SystemTime::now() < built;
     }
-    crate::runtime::look(Box::pin(async {
+    crate::system::runtime::look(Box::pin(async {
         if pod.instance.hosts.len() > 1 {
             let name = pod.instance.full_name(&pod.instance.hostname);
             findings.own_name = Some(Resolver::new(&pod.root).lookup(&name).await);

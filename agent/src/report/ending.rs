@@ -5,7 +5,7 @@ use std::time::Instant;
 use flux_shared::exit::Category;
 use flux_shared::termination::{Ender, Termination};
 
-use crate::failure::Failure;
+use crate::report::failure::Failure;
 
 /// What is known of a container's end.
 #[derive(Debug, Default)]

@@ -9,8 +9,8 @@ use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND};
 
 use super::{Place, Pod, look};
 use crate::execute::session::Session;
-use crate::failure::{Failure, plain};
-use crate::log::write_whole;
+use crate::report::failure::{Failure, plain};
+use crate::report::log::write_whole;
 use crate::supervise::program::{Found, find};
 
 /// A shell, or `command`, with the environment and the user of Flux. Returns only if it does not start.

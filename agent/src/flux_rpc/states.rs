@@ -5,17 +5,18 @@
 //! ```
 //!
 //! Nothing is asked but at a change. Where the broker refuses (another user's), nothing is known.
+#![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
 
 use std::io;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
+use super::connection::Talk;
 use super::staying::Staying;
-use super::talk::Talk;
-use super::{Backoff, LONGEST_PAUSE, socket};
-use crate::log::Log;
-use crate::people::broker::{ANY, request, stream_request};
+use crate::flux_rpc::message::{ANY, request, stream_request};
+use crate::report::log::Log;
+use crate::wait::{Backoff, LONGEST_PAUSE, socket};
 
 /// From here on the broker waits for its clients to go.
 const LAST: [&str; 5] = ["shutdown", "finalize", "goodbye", "unload-builtins", "exit"];
@@ -85,9 +86,9 @@ async fn follow(mut talk: Talk, seen: &Mutex<Vec<(String, Instant)>>) -> io::Res
 
 #[cfg(test)]
 mod tests {
-    use super::super::talk::peer::{Peer, answer_of, answer_with, asked};
+    use super::super::connection::peer::{Peer, answer_of, answer_with, asked};
     use super::*;
-    use crate::log::Format;
+    use crate::report::log::Format;
     use std::io::Write;
     use std::os::unix::net::UnixListener;
 

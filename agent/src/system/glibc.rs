@@ -4,7 +4,7 @@
 use std::fs;
 use std::path::Path;
 
-use crate::elf;
+use crate::system::elf;
 
 /// Versions are the N of glibc 2.N.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -63,7 +63,7 @@ fn connect(path: &str) -> Result<UnixStream, Silence> {
     let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound => Silence::NoSocket(path.to_owned()),
         io::ErrorKind::ConnectionRefused => Silence::Dead,
-        io::ErrorKind::PermissionDenied => Silence::Refused(crate::failure::plain(&error)),
+        io::ErrorKind::PermissionDenied => Silence::Refused(crate::report::failure::plain(&error)),
         _ => odd(error),
     })?;
     stream.set_read_timeout(Some(PATIENCE)).map_err(odd)?;
@@ -80,12 +80,12 @@ fn odd(error: io::Error) -> Silence {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Silence::Slow,
         io::ErrorKind::UnexpectedEof => Silence::Dead,
-        _ => Silence::Odd(crate::failure::plain(&error)),
+        _ => Silence::Odd(crate::report::failure::plain(&error)),
     }
 }
 
 fn errno_text(errno: u32) -> String {
-    crate::failure::plain(&io::Error::from_raw_os_error(errno.cast_signed()))
+    crate::report::failure::plain(&io::Error::from_raw_os_error(errno.cast_signed()))
 }
 
 /// The bytes of a question.

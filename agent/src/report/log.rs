@@ -58,7 +58,7 @@ impl Log {
     }
 
     /// Why the agent gives up: one line, also when quiet.
-    pub fn failure(self, failure: &crate::failure::Failure) {
+    pub fn failure(self, failure: &crate::report::failure::Failure) {
         match self.format {
             Format::Text => write_whole(format!("{failure}\n")),
             Format::Json => self.line("error", failure.category.name(), &failure.to_string()),

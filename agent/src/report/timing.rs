@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 
 use flux_shared::paths::{AGENT_DIR, PodPaths, stage_in};
 
-use crate::execute::files::Files;
-use crate::log::{Format, Log, since_epoch, timestamp};
+use crate::files::Files;
 use crate::plan::{Mode, Owner};
+use crate::report::log::{Format, Log, since_epoch, timestamp};
 
 /// The stages of one container, in order.
 #[derive(Debug)]
@@ -82,7 +82,7 @@ impl Timeline {
         if log.format == Format::Text {
             log.plain("timeline", &self.table(total));
         }
-        crate::log::write_whole(format!("{}\n", self.json(role, total, exit_code)));
+        crate::report::log::write_whole(format!("{}\n", self.json(role, total, exit_code)));
     }
 
     fn table(&self, total: Duration) -> String {

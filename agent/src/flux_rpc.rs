@@ -1,0 +1,11 @@
+//! Questions to a Flux broker over its local socket, in Flux's own messages (RFC 3): no `flux` program, no Python.
+//!
+//! ```text
+//! message (what a question and an answer look like) ─► connection (many of them) ─► states, staying, jobs
+//! ```
+
+pub mod connection;
+pub mod jobs;
+pub mod message;
+pub mod states;
+pub mod staying;

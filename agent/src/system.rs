@@ -1,0 +1,9 @@
+//! What the kernel and the image's files offer, below everything else: nothing here knows of MiniClusters or plans.
+
+pub mod elf;
+pub mod glibc;
+pub mod identity;
+pub mod mount_table;
+pub mod netlink;
+pub mod raw;
+pub mod runtime;
