@@ -35,10 +35,11 @@ use crate::observe::{Key, Unlabelled};
 use crate::reconcile::apply::Writer;
 use crate::reconcile::apply::storage::Orphan;
 use crate::reconcile::context::Context;
+use crate::reconcile::error::ReconcileError;
 use crate::reconcile::fetch::warning::Reader;
 use crate::reconcile::fetch::{self, Cluster};
 use crate::reconcile::render::Options;
-use crate::reconcile::{ReconcileError, is_first, reconcile, tell_of_panic};
+use crate::reconcile::{is_first, reconcile, report_panic};
 
 /// How long news about the same MiniCluster is collected.
 const BURST: Duration = Duration::from_millis(100);
@@ -47,7 +48,7 @@ const CONCURRENCY: usize = 128;
 /// How long a reconcile may take one of these places: what is slow (an admission webhook, say) must not delay others.
 const PLACE: Duration = Duration::from_secs(2);
 /// Labels written at the same time, and volumes deleted: less urgent than anything else.
-const CHORES: usize = 4;
+const BACKGROUND_WRITES: usize = 4;
 
 /// What to serve.
 #[derive(Debug, Clone)]
@@ -240,9 +241,9 @@ async fn reconciles(
         let places = places.clone();
         let timed = async move {
             let large = fetch::left_out(&cluster);
-            let first = (large.is_none() && is_first(&cluster, &context)).then(|| context.precedence.first());
+            let first = (large.is_none() && is_first(&cluster, &context)).then(|| context.job_first.begin());
             if first.is_none() && large.is_none() {
-                context.precedence.after_first().await;
+                context.job_first.wait_for_jobs().await;
             }
             // A few large ones at the same time, and never a small one behind them.
             let room = match large {
@@ -264,7 +265,7 @@ async fn reconciles(
                 Ok(result) => result,
                 Err(panicked) => {
                     // It may panic as well.
-                    let _ = panics::caught(tell_of_panic(&cluster, &context, &panicked)).await;
+                    let _ = panics::caught(report_panic(&cluster, &context, &panicked)).await;
                     Err(panicked.into())
                 }
             };
@@ -377,14 +378,15 @@ async fn sweep(context: &Context, store: &Store<Cluster>, orphans: mpsc::Unbound
             false => context.writer.sweep(&orphan).await,
         }
     };
-    retry::work(orphans, CHORES, "failed to delete a PersistentVolume; it will be tried again", delete).await;
+    retry::run_queue(orphans, BACKGROUND_WRITES, "failed to delete a PersistentVolume; it will be tried again", delete)
+        .await;
 }
 
 /// Writes the documented label on leads' pods, one call each.
 async fn label(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unlabelled>) {
     let write = |pod: Unlabelled| async move {
-        context.precedence.after_first().await;
+        context.job_first.wait_for_jobs().await;
         context.writer.label(&pod).await
     };
-    retry::work(unlabelled, CHORES, "failed to label a pod; it will be tried again", write).await;
+    retry::run_queue(unlabelled, BACKGROUND_WRITES, "failed to label a pod; it will be tried again", write).await;
 }

@@ -12,8 +12,8 @@ use crate::yaml::{self, YamlError};
 
 mod migration;
 mod network;
-mod people;
 mod permissions;
+mod user_roles;
 mod webhook;
 
 pub use migration::{MIGRATION, MIGRATION_PERMISSIONS, Migration, migration};
@@ -167,7 +167,7 @@ pub fn manifests(settings: &Settings) -> Result<String, InstallError> {
     ]);
     // Nodes and PersistentVolumes are in no namespace.
     if !settings.namespaced {
-        documents.extend(people::roles());
+        documents.extend(user_roles::roles());
         documents.extend([
             role("flux-operator-volumes", None, VOLUME_PERMISSIONS),
             binding("flux-operator-volumes", None, operator),

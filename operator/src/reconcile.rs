@@ -22,70 +22,30 @@ use crate::observe::pod::Trouble;
 use crate::observe::{Key, Observed};
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
-use crate::reconcile::decide::next_action::{self, Todo};
-use crate::reconcile::decide::restart::{self, Decision, Scene};
-use crate::reconcile::decide::stuck::{self, Missing, Stuck};
+use crate::reconcile::create::{Done, create_or_update, join_index};
+use crate::reconcile::decide::restart::{self, Decision, Observation};
+use crate::reconcile::error::ReconcileError;
 use crate::reconcile::fetch::{Cluster, Target};
-use crate::reconcile::render::services::Member;
-use crate::reconcile::render::{Facts, RenderError};
+use crate::reconcile::finish::{clean_up, delete_or_requeue, make_anew_with_copy};
+use crate::reconcile::stalled::explain_wait;
 use crate::reconcile::status::events;
-use crate::reconcile::status::{Obstacle, Picture, Verdict, patch};
+use crate::reconcile::status::{Inputs, Obstacle, Verdict, patch};
 
 pub mod apply;
 pub mod context;
+mod create;
 pub mod decide;
+pub mod error;
 pub mod fetch;
+mod finish;
 pub mod job_first;
 pub mod keys;
 pub mod render;
+mod stalled;
 pub mod status;
 
 /// How long after its Job was made a MiniCluster's status is written: its pods are there then, and one write tells all.
 const TO_TELL: Duration = Duration::from_millis(100);
-
-/// What [`make`] has left to do.
-enum Done {
-    All,
-    /// There is a Job now, or will be: the rest is for the next reconcile, which others may go before.
-    MadeJob,
-    /// None is made any more: earlier starts have used up its time.
-    OutOfTime,
-}
-
-/// Why a reconcile has to be repeated.
-#[derive(Debug, thiserror::Error)]
-pub enum ReconcileError {
-    #[error(transparent)]
-    Apply(#[from] ApplyError),
-    #[error(transparent)]
-    Render(#[from] RenderError),
-    #[error(transparent)]
-    Key(#[from] keys::KeyError),
-    #[error("failed to get the MiniCluster, whose spec is too large to be kept")]
-    Cluster(#[source] kube::Error),
-    #[error("failed to get the version of Kubernetes")]
-    Version(#[source] kube::Error),
-    #[error(transparent)]
-    Panicked(#[from] Panicked),
-}
-
-impl ReconcileError {
-    /// What the status says about it, if a person can help.
-    pub fn obstacle(&self) -> Option<&Obstacle> {
-        match self {
-            ReconcileError::Apply(ApplyError::Obstacle(obstacle)) => Some(obstacle),
-            _ => None,
-        }
-    }
-
-    /// How long the API server, which has too much to do, asks to wait.
-    pub fn asked_to_wait(&self) -> Duration {
-        let ReconcileError::Apply(ApplyError::Api { source, .. }) = self else { return Duration::ZERO };
-        let kube::Error::Api(status) = source.as_ref() else { return Duration::ZERO };
-        let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
-        Duration::from_secs(seconds.min(60).into())
-    }
-}
 
 /// Whether a MiniCluster waits for something to happen, and not only to be told of: it has no Job, or an edit is new.
 pub fn is_first(object: &Cluster, context: &Context) -> bool {
@@ -116,7 +76,42 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
         }
         return start_anew(&object, &target, &known, &decision, &context).await;
     }
-    let done = match &decision {
+    let done = carry_out(&decision, &target, checked.as_ref().ok(), &context).await;
+    if let Ok(Done::MadeJob) = done {
+        context.made_job(&target.uid, Instant::now());
+        context.succeeded(&target.key);
+        return Ok(Action::requeue(TO_TELL));
+    }
+    let over = match (&decision, &done) {
+        (Decision::Over { reason, message }, _) => Some(ended_job(&target, reason, message)),
+        (_, Ok(Done::OutOfTime)) => {
+            Some(ended_job(&target, "DeadlineExceeded", "deadlineSeconds were over before it could start again"))
+        }
+        _ => None,
+    };
+    let look = explain_wait(&target, checked.as_ref().ok(), &context).await?;
+    let warning = look.as_ref().and_then(|(warning, _)| warning.as_ref());
+    let after = new_status(&target, &known, &checked, (done.as_ref().err(), over.as_ref()), warning, &context);
+    let later = write_status(&object, &target, &after, &context).await?;
+    done?;
+    if later.is_none() {
+        clean_up(&target, checked.as_ref().ok(), &after, &context).await?;
+        make_anew_with_copy(&target, &after, &context).await?;
+    }
+    let action = delete_or_requeue(&target, &after, &context).await?;
+    context.succeeded(&target.key);
+    let sooner = later.or(look.map(|(_, wait)| wait));
+    Ok(sooner.map_or(action, Action::requeue))
+}
+
+/// Does what was decided about the whole, and else makes what is missing.
+async fn carry_out(
+    decision: &Decision,
+    target: &Target,
+    cluster: Option<&ValidMiniCluster>,
+    context: &Context,
+) -> Result<Done, ReconcileError> {
+    match decision {
         Decision::Again { .. } | Decision::Over { .. } => Ok(Done::All),
         Decision::Wait => {
             let message = "pods of its Job, which somebody has deleted, still run: it starts again when they are gone";
@@ -131,47 +126,31 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
             let failed = context.writer.fail_job(&target.key, job_uid, reason, &status::short(message), &now).await;
             failed.map(|()| Done::All).map_err(Into::into)
         }
-        Decision::Goes => make(&target, checked.as_ref().ok(), &context).await,
-    };
-    if let Ok(Done::MadeJob) = done {
-        context.made_job(&target.uid, Instant::now());
-        context.succeeded(&target.key);
-        return Ok(Action::requeue(TO_TELL));
+        Decision::Goes => create_or_update(target, cluster, context).await,
     }
-    let over = match (&decision, &done) {
-        (Decision::Over { reason, message }, _) => Some(over(&target, reason, message)),
-        (_, Ok(Done::OutOfTime)) => {
-            Some(over(&target, "DeadlineExceeded", "deadlineSeconds were over before it could start again"))
-        }
-        _ => None,
-    };
-    let look = look(&target, checked.as_ref().ok(), &context).await?;
-    let warning = look.as_ref().and_then(|(warning, _)| warning.as_ref());
-    let after = describe(&target, &known, &checked, (done.as_ref().err(), over.as_ref()), warning, &context);
-    let mut later = None;
-    if let Some(change) = patch::patch(&target, &target.status, &after) {
-        let pods_come = pods_come(&target, &after, &context);
-        let is_first_of_job = pods_come && target.status.observed_generation.is_none();
-        later = context
-            .wait_to_write(&target.uid, pods_come, is_first_of_job, Instant::now())
-            .filter(|_| is_first_of_job || !patch::is_telling(&target.status, &after));
-        if later.is_none() {
-            if let Some(version) = context.writer.status(&target.key, &change).await? {
-                context.remember(&target.uid, version, &after, Instant::now());
-                became_ready(&object, &target.status, &after, &context);
-            }
-            context.writer.tell(&object, &events::events(&target.status, &after)).await;
-        }
-    }
-    done?;
+}
+
+/// Writes the status and its events, if it says anything new. What tells nothing but numbers may wait: so long.
+async fn write_status(
+    object: &Cluster,
+    target: &Target,
+    after: &MiniClusterStatus,
+    context: &Context,
+) -> Result<Option<Duration>, ReconcileError> {
+    let Some(change) = patch::patch(target, &target.status, after) else { return Ok(None) };
+    let pods_come = pods_come(target, after, context);
+    let is_first_of_job = pods_come && target.status.observed_generation.is_none();
+    let later = context
+        .wait_to_write(&target.uid, pods_come, is_first_of_job, Instant::now())
+        .filter(|_| is_first_of_job || !patch::is_telling(&target.status, after));
     if later.is_none() {
-        clean_up(&target, checked.as_ref().ok(), &after, &context).await?;
-        copy_view(&target, &after, &context).await?;
+        if let Some(version) = context.writer.status(&target.key, &change).await? {
+            context.remember(&target.uid, version, after, Instant::now());
+            count_ready(object, &target.status, after, context);
+        }
+        context.writer.tell(object, &events::events(&target.status, after)).await;
     }
-    let action = look_again(&target, &after, &context).await?;
-    context.succeeded(&target.key);
-    let sooner = later.or(look.map(|(_, wait)| wait));
-    Ok(sooner.map_or(action, Action::requeue))
+    Ok(later)
 }
 
 /// The status with what the watches have seen go since.
@@ -208,7 +187,7 @@ fn decide(
     }
     let last_job = observed.last_job.as_ref().filter(|last| last.owner_uid.as_deref() == Some(&target.uid));
     let uid = job.or(last_job).map(|job| job.uid.clone()).or_else(|| known.job_uid.clone());
-    restart::decide(&Scene {
+    restart::decide(&Observation {
         status: known,
         backoff_limit: cluster.backoff_limit,
         max_restarts: cluster.max_restarts,
@@ -249,7 +228,7 @@ async fn start_anew(
 }
 
 /// A Job that has ended, where there is none to say so.
-fn over(target: &Target, reason: &str, message: &str) -> JobSeen {
+fn ended_job(target: &Target, reason: &str, message: &str) -> JobSeen {
     let now = Timestamp::now();
     let verdict = job::Verdict { reason: reason.to_owned(), message: message.to_owned(), since: Some(now) };
     let is_complete = reason == "Completed";
@@ -273,7 +252,7 @@ fn pods_come(target: &Target, after: &MiniClusterStatus, context: &Context) -> b
 }
 
 /// Says in the status that we have panicked, and where: nothing of the spec is looked at, which may be what we panic at.
-pub async fn tell_of_panic(object: &Cluster, context: &Context, panicked: &Panicked) {
+pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panicked) {
     let target = context.latest(Target::of(object));
     let after = status::panicked(&target.status, target.generation, panicked, Timestamp::now());
     let Some(change) = patch::patch(&target, &target.status, &after) else { return };
@@ -285,7 +264,7 @@ pub async fn tell_of_panic(object: &Cluster, context: &Context, panicked: &Panic
     context.writer.tell(object, &events::events(&target.status, &after)).await;
 }
 
-fn became_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
+fn count_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
     let is_ready =
         |it| status::condition(it, "JobMiniClusterReady").is_some_and(|condition| condition.status == "True");
     if let Some(created) = object.meta().creation_timestamp.as_ref().filter(|_| is_ready(after) && !is_ready(before)) {
@@ -294,167 +273,8 @@ fn became_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniCluste
     }
 }
 
-/// Makes what is missing, and changes what may change.
-async fn make(target: &Target, cluster: Option<&ValidMiniCluster>, context: &Context) -> Result<Done, ReconcileError> {
-    let observed = context.index.observed(&target.key);
-    let headless = cluster.and_then(|cluster| context.index.headless(&next_action::headless_key(cluster)));
-    let todo = next_action::todo(target, cluster, &observed, headless.as_deref());
-    let Some(cluster) = cluster else { return Ok(Done::All) };
-    match todo {
-        Todo::Nothing => Ok(Done::All),
-        Todo::WaitForPrevious => {
-            let message = format!("Job {} of an earlier MiniCluster is still being deleted", target.key.name);
-            Err(ApplyError::from(Obstacle { reason: "WaitingForPrevious", message }).into())
-        }
-        Todo::NameTaken => {
-            let name = &target.key.name;
-            let message =
-                format!("Job {name} was left behind by an earlier MiniCluster: delete it, or choose another name");
-            Err(ApplyError::from(Obstacle { reason: "NameTaken", message }).into())
-        }
-        Todo::Create { facts } => {
-            join_index(target, cluster, context);
-            let Some(facts) = in_time(target, cluster, facts, context).await? else { return Ok(Done::OutOfTime) };
-            let objects = objects(cluster, &facts, context)?;
-            check(&objects, &target.key, context).await?;
-            context.writer.create_all(&context.index, &objects, &member(target, cluster)).await?;
-            Ok(Done::MadeJob)
-        }
-        Todo::MakeAnew { job_uid } => {
-            context.writer.delete_job(&target.key, &job_uid).await?;
-            tracing::info!("deleted the Job, whose spec was edited before anything had begun, to make it anew");
-            Ok(Done::MadeJob)
-        }
-        Todo::Keep { facts, job_uid, elastic, join, services, services_pod } => {
-            join_index(target, cluster, context);
-            if let Some(elastic) = elastic {
-                let before = context.index.observed(&target.key).job.and_then(|job| job.rendered_hash);
-                let fields = elastic.patch(&job_uid, before.as_deref(), facts.maximum_size.unwrap_or(elastic.size));
-                context.writer.scale_job(&context.index, &target.key, &fields).await?;
-                tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
-            }
-            if join {
-                let service = next_action::headless_key(cluster);
-                context.writer.join(&context.index, &service, &member(target, cluster)).await?;
-            }
-            if !services.is_empty() || services_pod {
-                let objects = objects(cluster, &facts, context)?;
-                for service in objects
-                    .services
-                    .iter()
-                    .filter(|it| it.metadata.name.as_ref().is_some_and(|name| services.contains(name)))
-                {
-                    context.writer.service(&context.index, service, &target.uid).await?;
-                }
-                if let Some(pod) = objects.services_pod.filter(|_| services_pod) {
-                    context.writer.services_pod(&context.index, &pod, &target.uid).await?;
-                }
-            }
-            Ok(Done::All)
-        }
-    }
-}
-
-/// What is left of `deadlineSeconds` since the first start; none: nothing. By the control plane's clock alone.
-async fn in_time(
-    target: &Target,
-    cluster: &ValidMiniCluster,
-    facts: Facts,
-    context: &Context,
-) -> Result<Option<Facts>, ReconcileError> {
-    let first: Option<Timestamp> = target.status.start_time.as_ref().and_then(|time| time.parse().ok());
-    let (Some(deadline), Some(first)) = (cluster.deadline_seconds, first) else { return Ok(Some(facts)) };
-    let objects = objects(cluster, &facts, context)?;
-    let would_be = context.writer.would_be(&objects.job, &target.key).await?;
-    let now = would_be.metadata.creation_timestamp.map_or_else(Timestamp::now, |time| time.0);
-    let left = deadline - (now.as_second() - first.as_second()).max(0);
-    Ok((left > 0).then_some(Facts { deadline_left: Some(left), ..facts }))
-}
-
-fn objects(cluster: &ValidMiniCluster, facts: &Facts, context: &Context) -> Result<render::Objects, ReconcileError> {
-    let facts = Facts { nodes_mount_images: context.index.nodes_mount_images(), ..facts.clone() };
-    Ok(render::objects(cluster, &context.options, &facts, keys::chance(cluster)?)?)
-}
-
-/// Refuses what this Kubernetes would drop, or has no room for.
-async fn check(objects: &render::Objects, key: &Key, context: &Context) -> Result<(), ReconcileError> {
-    if let Some(message) = render::needs::too_large(objects) {
-        return Err(ApplyError::from(Obstacle { reason: "TooLarge", message }).into());
-    }
-    if !render::needs::beyond_floor(objects, context.index.nodes_mount_images()) {
-        return Ok(());
-    }
-    let minor = context.reader.kubernetes_minor().await.map_err(ReconcileError::Version)?;
-    let keeps_images = render::needs::image_is_a_try(objects, minor) && {
-        let kept = context.writer.would_be(&objects.job, key).await?;
-        render::needs::mounts_image(&kept)
-    };
-    match render::needs::unsupported(objects, minor, keeps_images) {
-        Some(message) => Err(ApplyError::from(Obstacle { reason: "Unsupported", message }).into()),
-        None => Ok(()),
-    }
-}
-
-fn member(target: &Target, cluster: &ValidMiniCluster) -> Member {
-    Member { name: cluster.name.clone(), uid: target.uid.clone(), minimal: cluster.flux.minimal_service }
-}
-
-fn join_index(target: &Target, cluster: &ValidMiniCluster, context: &Context) {
-    context.index.join(&next_action::headless_key(cluster), &target.key.name, cluster.flux.minimal_service);
-}
-
-/// The last warning about what waits without a word, and the time until it is looked at again. A part that somebody has
-/// deleted is made again, if it can be.
-async fn look(
-    target: &Target,
-    cluster: Option<&ValidMiniCluster>,
-    context: &Context,
-) -> Result<Option<(Option<Trouble>, Duration)>, ReconcileError> {
-    let observed = context.index.observed(&target.key);
-    let job = observed.job_of(&target.uid);
-    let (Some(job), Some(stuck)) = (job, stuck::stuck(job, &observed).filter(|_| !target.deleting)) else {
-        context.goes_on(&target.uid);
-        return Ok(None);
-    };
-    if context.waits(&target.key.namespace, &target.uid, stuck.uid(), target.status.reason.is_some(), Instant::now()) {
-        match warning(&target.key.namespace, stuck, context).await {
-            Ok(mut found) => {
-                if let (Some(cluster), Some(found)) = (cluster, found.as_mut()) {
-                    match stuck::missing(cluster, &target.uid, found) {
-                        Some(Missing::ConfigMap) => {
-                            let facts = next_action::facts(&target.uid, &target.status, job);
-                            let objects = objects(cluster, &facts, context)?;
-                            context.writer.config_map(&objects.config_map, &target.uid).await?;
-                            tracing::info!("made the ConfigMap again, which somebody had deleted");
-                        }
-                        Some(Missing::Key(lost)) => *found = *lost,
-                        None => {}
-                    }
-                }
-                context.found(&target.uid, found);
-            }
-            Err(error) => crate::health::log::warn("failed to read events", &error),
-        }
-    }
-    Ok(context.look(&target.uid, Instant::now()))
-}
-
-/// What was said last about what waits: a call or two, however many wait.
-async fn warning(namespace: &str, stuck: Stuck<'_>, context: &Context) -> Result<Option<Trouble>, kube::Error> {
-    let now = Timestamp::now();
-    let (first, second) = match stuck {
-        Stuck::Starts(uid) => return context.reader.last(namespace, uid, now).await,
-        Stuck::Joins(first, second) => (first, second),
-    };
-    let mut found = Vec::new();
-    for (index, uid) in [Some(first), second].into_iter().flatten() {
-        found.extend(context.reader.probe(namespace, uid, now).await?.map(|said| (index, said)));
-    }
-    Ok(stuck::not_ready(&found))
-}
-
 /// The status as it should be now.
-fn describe(
+fn new_status(
     target: &Target,
     known: &MiniClusterStatus,
     checked: &Result<ValidMiniCluster, Vec<Problem>>,
@@ -465,7 +285,7 @@ fn describe(
     let observed: Observed = context.index.observed(&target.key);
     let there = observed.job_of(&target.uid).map(|job| restart::unless_given_up(known, job));
     let job = over.or(there.as_deref());
-    status::without_panic(status::status(&Picture {
+    status::without_panic(status::status(&Inputs {
         name: &target.key.name,
         generation: target.generation,
         deleting: target.deleting,
@@ -488,57 +308,4 @@ fn describe(
         warning,
         now: Timestamp::now(),
     }))
-}
-
-/// Deletes pods and volumes of a job that has completed, and then says so: who is killed in between does it again.
-async fn clean_up(
-    target: &Target,
-    cluster: Option<&ValidMiniCluster>,
-    after: &MiniClusterStatus,
-    context: &Context,
-) -> Result<(), ReconcileError> {
-    let (Ok(spec), Some(cluster)) = (&target.spec, cluster.filter(|_| !target.deleting)) else { return Ok(()) };
-    let observed = context.index.observed(&target.key);
-    let Some(job) = observed.job_of(&target.uid) else { return Ok(()) };
-    let goes_whole = next_action::seconds_to_live(spec, after, Timestamp::now()) == Some(0);
-    if goes_whole || !next_action::is_to_be_cleaned_up(spec, after, &observed, &job.uid) {
-        return Ok(());
-    }
-    let facts = Facts { uid: Some(target.uid.clone()), ..Facts::default() };
-    let volumes = render::storage::volumes(cluster, &facts);
-    let services_pod = observed.services_pod.as_ref().filter(|(_, owner)| owner.as_deref() == Some(&target.uid));
-    context.writer.clean_up(&target.key, &job.uid, services_pod.map(|(uid, _)| uid), &volumes, &target.uid).await?;
-    let cleaned = status::cleaned_up(after, Timestamp::now());
-    if let Some(change) = patch::patch(target, after, &cleaned)
-        && let Some(version) = context.writer.status(&target.key, &change).await?
-    {
-        context.remember(&target.uid, version, &cleaned, Instant::now());
-        tracing::info!("cleaned up: the job has completed");
-    }
-    Ok(())
-}
-
-/// Deletes a Job whose pods cannot mount the view's image, as the status says now. The next one copies; nothing has run yet.
-async fn copy_view(target: &Target, after: &MiniClusterStatus, context: &Context) -> Result<(), ReconcileError> {
-    let observed = context.index.observed(&target.key);
-    let Some(job) = observed.job_of(&target.uid) else { return Ok(()) };
-    if next_action::is_to_be_made_anew(after, job) {
-        context.writer.delete_job(&target.key, &job.uid).await?;
-        tracing::info!("deleted the Job, whose pods cannot mount the view's image, to make it with a copy");
-    }
-    Ok(())
-}
-
-/// Nothing is looked at again without a reason. A finished MiniCluster that has to go has one (and a status that waits).
-async fn look_again(target: &Target, after: &MiniClusterStatus, context: &Context) -> Result<Action, ReconcileError> {
-    let Some(spec) = target.spec.as_ref().ok().filter(|_| !target.deleting) else { return Ok(Action::await_change()) };
-    match next_action::seconds_to_live(spec, after, Timestamp::now()) {
-        None => Ok(Action::await_change()),
-        Some(0) => {
-            context.writer.delete(&target.key, &target.uid).await?;
-            tracing::info!("deleted the MiniCluster: it has finished, and its time is over");
-            Ok(Action::await_change())
-        }
-        Some(seconds) => Ok(Action::requeue(Duration::from_secs(seconds))),
-    }
 }

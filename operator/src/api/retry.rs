@@ -14,15 +14,15 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Does `chore` for whatever comes, for `places` at the same time. Ends when nothing can come any more.
-pub async fn work<T: Clone, F: Future<Output = Result<(), ApplyError>>>(
+/// Does `write` for whatever comes, for `places` at the same time. Ends when nothing can come any more.
+pub async fn run_queue<T: Clone, F: Future<Output = Result<(), ApplyError>>>(
     mut items: UnboundedReceiver<T>,
     places: usize,
     failed: &str,
-    chore: impl Fn(T) -> F,
+    write: impl Fn(T) -> F,
 ) {
     let attempt = |item: T, pause: Duration| {
-        let result = chore(item.clone());
+        let result = write(item.clone());
         async move {
             let error = result.await.err()?;
             crate::health::log::warn(failed, &error);
@@ -67,7 +67,7 @@ mod tests {
         for item in 0..3 {
             sender.send(item).unwrap();
         }
-        let chore = async |item: u32| {
+        let write = async |item: u32| {
             let mut done = done.lock().unwrap();
             done.push(item);
             // The first one fails three times.
@@ -79,7 +79,7 @@ mod tests {
                 false => Ok(()),
             }
         };
-        let work = work(items, 1, "failed", chore);
+        let work = run_queue(items, 1, "failed", write);
         assert!(tokio::time::timeout(Duration::from_secs(100), work).await.is_err(), "more may come");
         assert_eq!(*done.lock().unwrap(), [0, 1, 2, 0, 0, 0]);
         drop(sender);

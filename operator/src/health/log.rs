@@ -47,7 +47,7 @@ mod tests {
         let source = Box::new(kube::Error::Api(Box::new(status)));
         let error =
             crate::reconcile::apply::ApplyError::Api { verb: "create", kind: "Job".into(), name: "mc".into(), source };
-        let error = crate::reconcile::ReconcileError::from(error);
+        let error = crate::reconcile::error::ReconcileError::from(error);
         assert_eq!(causes(&error), "failed to create Job mc: no (403)");
     }
 }

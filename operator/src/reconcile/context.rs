@@ -10,12 +10,12 @@ use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use crate::health::metrics::Metrics;
 use crate::observe::pod::Trouble;
 use crate::observe::{Index, Key};
-use crate::reconcile::ReconcileError;
 use crate::reconcile::apply::Writer;
 use crate::reconcile::decide::stuck::{Look, Turns};
+use crate::reconcile::error::ReconcileError;
 use crate::reconcile::fetch::Target;
 use crate::reconcile::fetch::warning::Reader;
-use crate::reconcile::job_first::Precedence;
+use crate::reconcile::job_first::JobFirst;
 use crate::reconcile::render::Options;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
@@ -64,7 +64,7 @@ pub struct Context {
     pub index: Index,
     pub options: Options,
     pub metrics: Arc<Metrics>,
-    pub precedence: Precedence,
+    pub job_first: JobFirst,
     /// Statuses that were written and have not come back by the watch: version and status, by uid.
     written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
     /// By uid.
@@ -85,7 +85,7 @@ impl Context {
             index: Index::default(),
             options,
             metrics,
-            precedence: Precedence::default(),
+            job_first: JobFirst::default(),
             written: Mutex::default(),
             written_at: Mutex::default(),
             looks: Mutex::default(),

@@ -11,22 +11,22 @@ const LONGEST: Duration = Duration::from_secs(10);
 
 /// Counts those that go first.
 #[derive(Debug)]
-pub struct Precedence {
+pub struct JobFirst {
     going_first: watch::Sender<usize>,
 }
 
 /// One that goes first, until it is dropped.
 #[derive(Debug)]
-pub struct First<'a>(&'a Precedence);
+pub struct First<'a>(&'a JobFirst);
 
-impl Default for Precedence {
-    fn default() -> Precedence {
-        Precedence { going_first: watch::Sender::new(0) }
+impl Default for JobFirst {
+    fn default() -> JobFirst {
+        JobFirst { going_first: watch::Sender::new(0) }
     }
 }
 
-impl Precedence {
-    pub fn first(&self) -> First<'_> {
+impl JobFirst {
+    pub fn begin(&self) -> First<'_> {
         self.change(|count| *count += 1);
         First(self)
     }
@@ -40,7 +40,7 @@ impl Precedence {
     }
 
     /// Returns when nobody goes first any more, or after 10 s.
-    pub async fn after_first(&self) {
+    pub async fn wait_for_jobs(&self) {
         let mut going_first = self.going_first.subscribe();
         // The sender is ours: the only error is the bound's.
         let _ = tokio::time::timeout(LONGEST, going_first.wait_for(|count| *count == 0)).await;
@@ -59,21 +59,21 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn others_wait_for_the_last_that_goes_first_and_not_for_ever() {
-        let precedence = Precedence::default();
+        let job_first = JobFirst::default();
         let waited = async || {
             let begin = tokio::time::Instant::now();
-            precedence.after_first().await;
+            job_first.wait_for_jobs().await;
             begin.elapsed()
         };
         assert_eq!(waited().await, Duration::ZERO);
-        let (one, two) = (precedence.first(), precedence.first());
+        let (one, two) = (job_first.begin(), job_first.begin());
         let going = async {
             drop(one);
             tokio::time::sleep(Duration::from_secs(1)).await;
             drop(two);
         };
         assert_eq!(tokio::join!(waited(), going).0, Duration::from_secs(1));
-        let _endless = precedence.first();
+        let _endless = job_first.begin();
         assert_eq!(waited().await, LONGEST);
     }
 }

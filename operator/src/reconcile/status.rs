@@ -1,7 +1,7 @@
 //! What a MiniCluster's status should say. Pure: the observed objects and the time come in, a status comes out.
 //!
 //! ```text
-//! Picture ─► outcome (why it failed, or does not start) ─► conditions ─► phase, sizes, exit code ─► MiniClusterStatus
+//! Inputs ─► outcome (why it failed, or does not start) ─► conditions ─► phase, sizes, exit code ─► MiniClusterStatus
 //! ```
 //!
 //! The Job decides what has ended; the pods say why. A condition's time is when its status changed, not when it was seen
@@ -58,7 +58,7 @@ pub enum Verdict<'a> {
 
 /// All that a status depends on.
 #[derive(Debug)]
-pub struct Picture<'a> {
+pub struct Inputs<'a> {
     pub name: &'a str,
     pub generation: Option<i64>,
     pub deleting: bool,
@@ -80,7 +80,7 @@ pub struct Picture<'a> {
     pub now: Timestamp,
 }
 
-impl Picture<'_> {
+impl Inputs<'_> {
     /// Whether the Job was made from another spec than this one. Only before the first status can that be: from then on the
     /// API server refuses such a change. (So a hash that a later version computes otherwise tells nothing wrong.)
     fn changed_too_late(&self) -> bool {
@@ -90,38 +90,38 @@ impl Picture<'_> {
     }
 }
 
-/// The status. The same picture gives the same status; a later time alone changes nothing.
-pub fn status(picture: &Picture) -> MiniClusterStatus {
+/// The status. The same inputs give the same status; a later time alone changes nothing.
+pub fn status(inputs: &Inputs) -> MiniClusterStatus {
     // A Job that was deleted after its end takes nothing back, nor do pods that were cleaned up.
-    if (picture.job.is_none() || is_cleaned_up(picture.previous)) && is_finished(picture.previous) {
+    if (inputs.job.is_none() || is_cleaned_up(inputs.previous)) && is_finished(inputs.previous) {
         return MiniClusterStatus {
-            phase: if picture.deleting { Some("Terminating".into()) } else { picture.previous.phase.clone() },
+            phase: if inputs.deleting { Some("Terminating".into()) } else { inputs.previous.phase.clone() },
             size: 0,
             ready_size: 0,
-            observed_generation: picture.generation,
-            conditions: picture.previous.conditions.iter().map(|it| seen_again(it, picture.generation)).collect(),
-            ..picture.previous.clone()
+            observed_generation: inputs.generation,
+            conditions: inputs.previous.conditions.iter().map(|it| seen_again(it, inputs.generation)).collect(),
+            ..inputs.previous.clone()
         };
     }
-    let facts = Facts::of(picture);
-    let outcome = outcome::outcome(picture, &facts);
+    let facts = Facts::of(inputs);
+    let outcome = outcome::outcome(inputs, &facts);
     // A lead that was stopped to be suspended has not ended as the command did, nor has one that is made again.
-    let is_suspended = picture.job.is_some_and(|job| job.suspended && !job.is_finished());
-    let lead_exit = decisive_lead(picture, &facts).filter(|_| !is_suspended).and_then(|lead| lead.exit.as_ref());
-    let previous = picture.previous;
-    let job = picture.job;
+    let is_suspended = inputs.job.is_some_and(|job| job.suspended && !job.is_finished());
+    let lead_exit = decisive_lead(inputs, &facts).filter(|_| !is_suspended).and_then(|lead| lead.exit.as_ref());
+    let previous = inputs.previous;
+    let job = inputs.job;
     let ended = job.is_some_and(JobSeen::is_finished);
-    let conditions = conditions::conditions(picture, &facts, &outcome);
-    let restarts = restarts(picture, &facts);
+    let conditions = conditions::conditions(inputs, &facts, &outcome);
+    let restarts = restarts(inputs, &facts);
     MiniClusterStatus {
-        phase: Some(phase(picture, &facts).to_owned()),
+        phase: Some(phase(inputs, &facts).to_owned()),
         size: count(facts.living),
         ready_size: count(facts.ready),
-        maximum_size: maximum_size(picture),
-        selector: job.map(|_| labels::selector(picture.name)).or_else(|| previous.selector.clone()),
-        observed_generation: picture.generation,
-        start_time: start_time(picture),
-        timeline: timeline(picture, &facts),
+        maximum_size: maximum_size(inputs),
+        selector: job.map(|_| labels::selector(inputs.name)).or_else(|| previous.selector.clone()),
+        observed_generation: inputs.generation,
+        start_time: start_time(inputs),
+        timeline: timeline(inputs, &facts),
         completion_time: job.filter(|_| ended).and_then(JobSeen::end_time).map(rfc3339),
         restart_count: restarts.restart_count,
         backoff_limit_used: previous.backoff_limit_used,
@@ -129,12 +129,12 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
         container_restarts: restarts.container_restarts,
         restarts: restarts.restarts,
         lost_pods: previous.lost_pods.clone(),
-        job_uid: job_uid(picture),
-        users_secret: secret(picture, |cluster, uid| {
+        job_uid: job_uid(inputs),
+        users_secret: secret(inputs, |cluster, uid| {
             (!cluster.users.is_empty()).then(|| names::users_secret(&cluster.name, uid))
         })
         .or_else(|| previous.users_secret.clone()),
-        flux_restful_secret: secret(picture, |cluster, uid| {
+        flux_restful_secret: secret(inputs, |cluster, uid| {
             cluster.restful.as_ref().map(|_| names::restful_secret(&cluster.name, uid))
         })
         .or_else(|| previous.flux_restful_secret.clone()),
@@ -149,7 +149,7 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
         failed_index: outcome.index.or(previous.failed_index.filter(|_| ended)),
         reason: (!outcome.reason.is_empty()).then(|| outcome.reason.clone()),
         message: match outcome.message.is_empty() {
-            true => conditions::awaited(picture, &facts),
+            true => conditions::awaited(inputs, &facts),
             false => Some(short(&outcome.message)),
         },
         conditions,
@@ -157,9 +157,9 @@ pub fn status(picture: &Picture) -> MiniClusterStatus {
 }
 
 /// That of the first Job that stays.
-fn maximum_size(picture: &Picture) -> Option<i32> {
-    let of_job = || picture.job.filter(|job| !job.deleting).and_then(|job| job.maximum_size).map(count);
-    picture.previous.maximum_size.or_else(of_job)
+fn maximum_size(inputs: &Inputs) -> Option<i32> {
+    let of_job = || inputs.job.filter(|job| !job.deleting).and_then(|job| job.maximum_size).map(count);
+    inputs.previous.maximum_size.or_else(of_job)
 }
 
 /// A condition that holds for a later spec as well.
@@ -168,43 +168,43 @@ fn seen_again(condition: &Condition, generation: Option<i64>) -> Condition {
 }
 
 /// The lead that has ended as its program did; else the latest.
-fn decisive_lead<'a>(picture: &Picture<'a>, facts: &Facts<'a>) -> Option<&'a PodSeen> {
+fn decisive_lead<'a>(inputs: &Inputs<'a>, facts: &Facts<'a>) -> Option<&'a PodSeen> {
     use restart::End;
-    let leads = picture.pods.iter().copied().filter(|pod| pod.index == 0);
+    let leads = inputs.pods.iter().copied().filter(|pod| pod.index == 0);
     let decides =
         |pod: &PodSeen| matches!(restart::end_of(pod, false), Some(End::Own | End::NodeFailure | End::Succeeded));
-    leads.chain(picture.gone.iter().copied()).find(|pod| decides(pod)).or(facts.lead)
+    leads.chain(inputs.gone.iter().copied()).find(|pod| decides(pod)).or(facts.lead)
 }
 
 /// The first start's, however often it starts again. (A suspension begins anew, as a Job's own time does.)
-fn start_time(picture: &Picture) -> Option<String> {
-    let before = picture.previous.start_time.clone();
-    let is_first = picture.previous.backoff_limit_used + picture.previous.max_restarts_used == 0;
-    let now = picture.job.and_then(|job| job.start_time).map(rfc3339);
+fn start_time(inputs: &Inputs) -> Option<String> {
+    let before = inputs.previous.start_time.clone();
+    let is_first = inputs.previous.backoff_limit_used + inputs.previous.max_restarts_used == 0;
+    let now = inputs.job.and_then(|job| job.start_time).map(rfc3339);
     if is_first { now.or(before) } else { before.or(now) }
 }
 
 /// The Job that runs it, unless it has been given up.
-fn job_uid(picture: &Picture) -> Option<String> {
-    match picture.job {
-        Some(job) if restart::is_given_up(picture.previous, job) => None,
+fn job_uid(inputs: &Inputs) -> Option<String> {
+    match inputs.job {
+        Some(job) if restart::is_given_up(inputs.previous, job) => None,
         Some(job) => Some(job.uid.clone()),
-        None => picture.previous.job_uid.clone(),
+        None => inputs.previous.job_uid.clone(),
     }
 }
 
 /// The starts, with those that were nobody's decision here: the kubelet's, and that after a suspension.
-fn restarts(picture: &Picture, facts: &Facts) -> MiniClusterStatus {
-    let mut known = picture.previous.clone();
-    let Some(job) = picture.job.filter(|job| !job.is_finished()) else { return known };
+fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
+    let mut known = inputs.previous.clone();
+    let Some(job) = inputs.job.filter(|job| !job.is_finished()) else { return known };
     let had_begun = known.timeline.as_ref().is_some_and(|timeline| timeline.running.is_some());
     let was_suspended = condition(&known, "Suspended").is_some_and(|condition| condition.status == "True");
     if job.suspended && had_begun && !was_suspended {
         let message = "its pods were stopped to suspend it; it starts anew when it is resumed";
-        known = restart::noted(&known, None, restart::SUSPENDED, message, picture.now);
+        known = restart::noted(&known, None, restart::SUSPENDED, message, inputs.now);
     }
     // One more than is allowed runs nothing.
-    let allowed = match picture.verdict {
+    let allowed = match inputs.verdict {
         Verdict::Valid(cluster) => cluster.restarts_left(u32::try_from(known.backoff_limit_used).unwrap_or(0)),
         Verdict::Invalid(_) => u32::MAX,
     };
@@ -216,14 +216,13 @@ fn restarts(picture: &Picture, facts: &Facts) -> MiniClusterStatus {
 }
 
 /// When each step was seen first. A start after a suspension begins anew.
-fn timeline(picture: &Picture, facts: &Facts) -> Option<Timeline> {
-    let job = picture.job?;
-    if (job.suspended && !job.is_finished()) || job.deleting || restart::is_given_up(picture.previous, job) {
+fn timeline(inputs: &Inputs, facts: &Facts) -> Option<Timeline> {
+    let job = inputs.job?;
+    if (job.suspended && !job.is_finished()) || job.deleting || restart::is_given_up(inputs.previous, job) {
         return None;
     }
-    let before = picture.previous.timeline.clone().unwrap_or_default();
-    let reached =
-        |before: Option<String>, is_reached: bool| before.or_else(|| is_reached.then(|| rfc3339(picture.now)));
+    let before = inputs.previous.timeline.clone().unwrap_or_default();
+    let reached = |before: Option<String>, is_reached: bool| before.or_else(|| is_reached.then(|| rfc3339(inputs.now)));
     let timeline = Timeline {
         scheduled: reached(before.scheduled, facts.wanted > 0 && facts.scheduled >= facts.wanted),
         running: reached(before.running, facts.lead_runs()),
@@ -233,8 +232,8 @@ fn timeline(picture: &Picture, facts: &Facts) -> Option<Timeline> {
 }
 
 /// A Secret that people need to know: there once the Job is.
-fn secret(picture: &Picture, name: impl Fn(&ValidMiniCluster, Option<&str>) -> Option<String>) -> Option<String> {
-    match (picture.verdict, picture.job) {
+fn secret(inputs: &Inputs, name: impl Fn(&ValidMiniCluster, Option<&str>) -> Option<String>) -> Option<String> {
+    match (inputs.verdict, inputs.job) {
         (Verdict::Valid(cluster), Some(job)) => name(cluster, job.owner_uid.as_deref()),
         _ => None,
     }
@@ -331,12 +330,12 @@ struct Facts<'a> {
 }
 
 impl<'a> Facts<'a> {
-    fn of(picture: &Picture<'a>) -> Facts<'a> {
-        let pods = || picture.pods.iter().copied();
+    fn of(inputs: &Inputs<'a>) -> Facts<'a> {
+        let pods = || inputs.pods.iter().copied();
         let number =
             |which: fn(&PodSeen) -> bool| u32::try_from(pods().filter(|pod| which(pod)).count()).unwrap_or(u32::MAX);
-        let wanted = picture.job.map_or(0, |job| job.completions);
-        let quorum = match picture.verdict {
+        let wanted = inputs.job.map_or(0, |job| job.completions);
+        let quorum = match inputs.verdict {
             Verdict::Valid(cluster) => cluster.min_size.unwrap_or(wanted).min(wanted),
             Verdict::Invalid(_) => wanted,
         };
@@ -367,22 +366,22 @@ impl<'a> Facts<'a> {
     }
 }
 
-fn phase(picture: &Picture, facts: &Facts) -> &'static str {
-    let Some(job) = picture.job else {
-        return match picture.verdict {
-            _ if picture.deleting => "Terminating",
+fn phase(inputs: &Inputs, facts: &Facts) -> &'static str {
+    let Some(job) = inputs.job else {
+        return match inputs.verdict {
+            _ if inputs.deleting => "Terminating",
             Verdict::Invalid(_) => "Invalid",
             Verdict::Valid(_) => "Pending",
         };
     };
     match () {
-        () if picture.deleting => "Terminating",
+        () if inputs.deleting => "Terminating",
         () if job.complete.is_some() => "Completed",
         () if job.failed.is_some() => "Failed",
         () if job.suspended => "Suspended",
         () if facts.is_ready() => "Running",
         // Who is missing now says nothing about the job, which has begun.
-        () if facts.lead.is_some_and(|lead| lead.joined) && has_been_ready(picture.previous) => "Running",
+        () if facts.lead.is_some_and(|lead| lead.joined) && has_been_ready(inputs.previous) => "Running",
         () if facts.lead.is_some_and(|lead| lead.exit.is_some()) => "Running",
         () if facts.scheduled > 0 => "Starting",
         () => "Pending",

@@ -8,7 +8,7 @@ use flux_operator::observe::Observed;
 use flux_operator::observe::job::JobSeen;
 use flux_operator::observe::pod::{Exit, PodSeen};
 use flux_operator::reconcile::decide::next_action::{is_to_be_cleaned_up, seconds_to_live};
-use flux_operator::reconcile::decide::restart::{Decision, Scene, decide};
+use flux_operator::reconcile::decide::restart::{Decision, Observation, decide};
 use flux_operator::reconcile::render::{self, Facts, Options};
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
 use flux_shared::curve::Certificate;
@@ -201,7 +201,7 @@ fn starts_after_losses(cluster: &ValidMiniCluster) -> i32 {
     let job = JobSeen::default();
     let mut status = MiniClusterStatus::default();
     loop {
-        let scene = Scene {
+        let observation = Observation {
             status: &status,
             backoff_limit: 0,
             max_restarts: cluster.max_restarts,
@@ -212,7 +212,7 @@ fn starts_after_losses(cluster: &ValidMiniCluster) -> i32 {
             gone: Vec::new(),
             now: Timestamp::UNIX_EPOCH,
         };
-        if !matches!(decide(&scene), Decision::Again { .. }) {
+        if !matches!(decide(&observation), Decision::Again { .. }) {
             return status.max_restarts_used;
         }
         status.max_restarts_used += 1;

@@ -15,7 +15,7 @@ use crate::reconcile::status;
 
 /// What has to be done.
 #[derive(Debug, Clone, PartialEq)]
-pub enum Todo {
+pub enum NextAction {
     /// It is invalid, ended, or being deleted: nothing is made.
     Nothing,
     /// An earlier MiniCluster's Job of this name is still going: wait until it is gone.
@@ -38,17 +38,17 @@ pub enum Todo {
 }
 
 /// Decides. `headless` is the Service that the cluster's pods are named by.
-pub fn todo(
+pub fn next_action(
     target: &Target,
     valid: Option<&ValidMiniCluster>,
     observed: &Observed,
     headless: Option<&ServiceSeen>,
-) -> Todo {
+) -> NextAction {
     let Target { uid, status, .. } = target;
-    let Some(cluster) = valid.filter(|_| !target.deleting) else { return Todo::Nothing };
+    let Some(cluster) = valid.filter(|_| !target.deleting) else { return NextAction::Nothing };
     let Some(seen) = &observed.job else {
         if status::is_finished(status) {
-            return Todo::Nothing;
+            return NextAction::Nothing;
         }
         let facts = Facts {
             uid: Some(uid.to_owned()),
@@ -58,17 +58,21 @@ pub fn todo(
             spec_hash: target.spec_hash(),
             ..Facts::default()
         };
-        return Todo::Create { facts };
+        return NextAction::Create { facts };
     };
     let Some(job) = observed.job_of(uid) else {
-        return if seen.owner_uid.is_some() || seen.deleting { Todo::WaitForPrevious } else { Todo::NameTaken };
+        return if seen.owner_uid.is_some() || seen.deleting {
+            NextAction::WaitForPrevious
+        } else {
+            NextAction::NameTaken
+        };
     };
     // Its own: when it is gone, another is made, if one may be (`restart`).
     if job.deleting || job.is_finished() || restart::is_given_up(status, job) {
-        return Todo::Nothing;
+        return NextAction::Nothing;
     }
     if is_edited(target, cluster, job) && !observed.has_begun(job) {
-        return Todo::MakeAnew { job_uid: job.uid.clone() };
+        return NextAction::MakeAnew { job_uid: job.uid.clone() };
     }
     let facts = facts(uid, status, job);
     let maximum = facts.maximum_size;
@@ -86,7 +90,7 @@ pub fn todo(
     };
     let services_pod = !cluster.services.is_empty()
         && observed.services_pod.as_ref().is_none_or(|(_, owner)| owner.as_deref() != Some(uid.as_str()));
-    Todo::Keep {
+    NextAction::Keep {
         facts,
         job_uid: job.uid.clone(),
         elastic: differs.then_some(wanted),
@@ -155,12 +159,12 @@ mod tests {
     use super::*;
     use crate::observe::pod::PodSeen;
 
-    fn decide(spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>, deleting: bool) -> Todo {
+    fn decide(spec: &str, status: &MiniClusterStatus, job: Option<JobSeen>, deleting: bool) -> NextAction {
         let cluster = crate::testing::cluster(spec);
         let observed = Observed { job, ..Observed::default() };
         let service = ServiceSeen { owners: vec![("mc".into(), "uid".into())], ..ServiceSeen::default() };
         let target = Target { deleting, ..crate::testing::target("uid", status) };
-        todo(&target, Some(&cluster), &observed, Some(&service))
+        next_action(&target, Some(&cluster), &observed, Some(&service))
     }
 
     fn job(size: u32) -> JobSeen {
@@ -175,9 +179,9 @@ mod tests {
         }
     }
 
-    fn elastic(todo: Todo) -> Option<Elastic> {
-        match todo {
-            Todo::Keep { elastic, .. } => elastic,
+    fn elastic(action: NextAction) -> Option<Elastic> {
+        match action {
+            NextAction::Keep { elastic, .. } => elastic,
             other => panic!("{other:?}"),
         }
     }
@@ -185,7 +189,7 @@ mod tests {
     #[test]
     fn what_is_as_it_should_be_is_left_alone() {
         let none = MiniClusterStatus::default();
-        let Todo::Keep { elastic, join, services, services_pod, facts, .. } =
+        let NextAction::Keep { elastic, join, services, services_pod, facts, .. } =
             decide("size: 2", &none, Some(job(2)), false)
         else {
             panic!()
@@ -197,8 +201,11 @@ mod tests {
     #[test]
     fn nothing_is_made_for_what_is_going_or_over() {
         let none = MiniClusterStatus::default();
-        assert_eq!(decide("size: 2", &none, None, true), Todo::Nothing);
-        assert_eq!(decide("size: 2", &none, Some(JobSeen { complete: verdict(), ..job(2) }), false), Todo::Nothing);
+        assert_eq!(decide("size: 2", &none, None, true), NextAction::Nothing);
+        assert_eq!(
+            decide("size: 2", &none, Some(JobSeen { complete: verdict(), ..job(2) }), false),
+            NextAction::Nothing
+        );
         let mut over = MiniClusterStatus::default();
         over.conditions.push(flux_shared::crd::v1alpha2::Condition {
             type_: "JobFinished".into(),
@@ -208,7 +215,7 @@ mod tests {
             reason: "Completed".into(),
             message: String::new(),
         });
-        assert_eq!(decide("size: 2", &over, None, false), Todo::Nothing, "a finished job does not run again");
+        assert_eq!(decide("size: 2", &over, None, false), NextAction::Nothing, "a finished job does not run again");
     }
 
     fn verdict() -> Option<crate::observe::job::Verdict> {
@@ -219,9 +226,9 @@ mod tests {
     fn the_job_of_an_earlier_cluster_is_waited_for_and_an_orphan_is_not() {
         let none = MiniClusterStatus::default();
         let other = JobSeen { owner_uid: Some("earlier".into()), ..job(2) };
-        assert_eq!(decide("size: 2", &none, Some(other), false), Todo::WaitForPrevious);
-        assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), Todo::Nothing);
-        assert_eq!(decide("size: 2", &none, Some(JobSeen { owner_uid: None, ..job(2) }), false), Todo::NameTaken);
+        assert_eq!(decide("size: 2", &none, Some(other), false), NextAction::WaitForPrevious);
+        assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), NextAction::Nothing);
+        assert_eq!(decide("size: 2", &none, Some(JobSeen { owner_uid: None, ..job(2) }), false), NextAction::NameTaken);
     }
 
     #[test]
@@ -240,8 +247,8 @@ mod tests {
         assert!(is_to_be_made_anew(&told, &mounting));
         let going = JobSeen { deleting: true, ..mounting };
         assert!(!is_to_be_made_anew(&told, &going));
-        assert_eq!(decide("size: 2", &told, Some(going), false), Todo::Nothing);
-        let Todo::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
+        assert_eq!(decide("size: 2", &told, Some(going), false), NextAction::Nothing);
+        let NextAction::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
         assert!(facts.image_volume_failed);
         assert!(!is_to_be_made_anew(&told, &job(2)), "a copy stays");
     }
@@ -250,11 +257,11 @@ mod tests {
     #[test]
     fn a_job_that_was_given_up_is_followed_by_one_with_what_is_left() {
         let none = MiniClusterStatus { job_uid: Some("job".into()), ..MiniClusterStatus::default() };
-        assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), Todo::Nothing);
+        assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), NextAction::Nothing);
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
         let told = restart::counted(&none, "job", "LeadLost", "gone", restart::Limit::Backoff, now);
-        assert_eq!(decide("size: 2", &told, Some(job(2)), false), Todo::Nothing);
-        let Todo::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
+        assert_eq!(decide("size: 2", &told, Some(job(2)), false), NextAction::Nothing);
+        let NextAction::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
         assert_eq!(facts.backoff_limit_used, 1);
     }
 
@@ -271,7 +278,7 @@ mod tests {
         let decide = |target: &Target, job: &JobSeen, pods: Vec<PodSeen>| {
             let pods = pods.into_iter().map(|pod| (pod.name.clone(), pod)).collect();
             let observed = Observed { job: Some(job.clone()), pods, ..Observed::default() };
-            matches!(todo(target, Some(&cluster), &observed, None), Todo::MakeAnew { .. })
+            matches!(next_action(target, Some(&cluster), &observed, None), NextAction::MakeAnew { .. })
         };
         assert!(!decide(&target("app:1", &none), &job, Vec::new()));
         assert!(decide(&target("app:2", &none), &job, Vec::new()));

@@ -84,7 +84,7 @@ pub enum End {
 
 /// All that the decision depends on.
 #[derive(Debug)]
-pub struct Scene<'a> {
+pub struct Observation<'a> {
     pub status: &'a MiniClusterStatus,
     pub backoff_limit: i32,
     pub max_restarts: i32,
@@ -151,29 +151,32 @@ pub fn unless_given_up<'a>(status: &MiniClusterStatus, job: &'a JobSeen) -> Cow<
 }
 
 /// A follower that was taken away while the job may have run on it, and that has not come back.
-fn lost_follower<'a>(scene: &Scene<'a>, is_said: bool) -> Option<&'a LostPod> {
-    let followers = scene.status.lost_pods.iter().rev().filter(|lost| lost.index > 0);
+fn lost_follower<'a>(observation: &Observation<'a>, is_said: bool) -> Option<&'a LostPod> {
+    let followers = observation.status.lost_pods.iter().rev().filter(|lost| lost.index > 0);
     let is_recent = |lost: &&LostPod| {
         let seen = lost.time.parse::<Timestamp>().ok();
-        seen.is_some_and(|seen| (0..=SHORTLY).contains(&(scene.now.as_second() - seen.as_second())))
+        seen.is_some_and(|seen| (0..=SHORTLY).contains(&(observation.now.as_second() - seen.as_second())))
     };
     let is_back = |lost: &LostPod| {
-        scene.pods.iter().any(|pod| i64::from(pod.index) == i64::from(lost.index) && pod.name != lost.name && pod.ready)
+        observation
+            .pods
+            .iter()
+            .any(|pod| i64::from(pod.index) == i64::from(lost.index) && pod.name != lost.name && pod.ready)
     };
     let mut chosen = followers.filter(|lost| is_said || (is_recent(lost) && !is_back(lost)));
     chosen.next()
 }
 
 /// Why the job of a lead that has ended failed, if a lost follower was the cause: the pod, if it is known.
-pub fn lost_to<'a>(scene: &Scene<'a>, lead: &PodSeen, end: End) -> Option<Option<&'a LostPod>> {
-    if scene.pods.iter().any(|pod| has_failed_by_itself(pod)) {
+pub fn lost_to<'a>(observation: &Observation<'a>, lead: &PodSeen, end: End) -> Option<Option<&'a LostPod>> {
+    if observation.pods.iter().any(|pod| has_failed_by_itself(pod)) {
         return None;
     }
     match end {
-        End::NodeFailure => Some(lost_follower(scene, true)),
+        End::NodeFailure => Some(lost_follower(observation, true)),
         // What the agent gave up for is not Flux's loss, nor is what a snippet said.
         End::Own if lead.exit.as_ref().and_then(|exit| exit.said.as_ref()).is_none_or(|it| it.by == Ender::Program) => {
-            lost_follower(scene, false).map(Some)
+            lost_follower(observation, false).map(Some)
         }
         _ => None,
     }
@@ -214,35 +217,37 @@ pub fn loss(pod: &PodSeen) -> LostPod {
 }
 
 /// Decides.
-pub fn decide(scene: &Scene) -> Decision {
-    if status::is_finished(scene.status) {
+pub fn decide(observation: &Observation) -> Decision {
+    if status::is_finished(observation.status) {
         return Decision::Goes;
     }
-    match scene.job {
+    match observation.job {
         Some(job) if job.deleting => Decision::Goes,
         Some(job) if job.complete.is_some() || job.has_succeeded => Decision::Goes,
-        Some(job) if is_given_up(scene.status, job) => Decision::Delete { job_uid: job.uid.clone() },
-        Some(job) => of_job(scene, job),
-        None => of_no_job(scene),
+        Some(job) if is_given_up(observation.status, job) => Decision::Delete { job_uid: job.uid.clone() },
+        Some(job) => of_job(observation, job),
+        None => of_no_job(observation),
     }
 }
 
 /// There was a Job, and nobody here has given it up.
-fn of_no_job(scene: &Scene) -> Decision {
+fn of_no_job(observation: &Observation) -> Decision {
     // One that is gone before anything of it had begun is no start; nor is it one of which an edit has made another.
     // (A success alone tells of a beginning, too: the lead's pod may have gone before this operator saw any.)
-    let has_begun = scene.gone.iter().chain(&scene.pods).any(|pod| pod.begun);
+    let has_begun = observation.gone.iter().chain(&observation.pods).any(|pod| pod.begun);
     let has_begun = |last: &JobSeen| has_begun || last.has_succeeded || last.complete.is_some();
-    let last = scene.last_job.filter(|last| has_begun(last) && !is_given_up(scene.status, last));
-    let Some(uid) = scene.status.job_uid.clone().or(last.map(|last| last.uid.clone())) else { return Decision::Goes };
-    if scene.status.restarts.iter().any(|restart| restart.job_uid.as_ref() == Some(&uid)) {
+    let last = observation.last_job.filter(|last| has_begun(last) && !is_given_up(observation.status, last));
+    let Some(uid) = observation.status.job_uid.clone().or(last.map(|last| last.uid.clone())) else {
+        return Decision::Goes;
+    };
+    if observation.status.restarts.iter().any(|restart| restart.job_uid.as_ref() == Some(&uid)) {
         return Decision::Goes;
     }
-    if scene.pods.iter().any(|pod| !pod.ended) {
+    if observation.pods.iter().any(|pod| !pod.ended) {
         return Decision::Wait;
     }
     let last = last.filter(|last| last.uid == uid);
-    let leads = leads(scene);
+    let leads = leads(observation);
     if last.is_some_and(|last| last.complete.is_some() || last.has_succeeded)
         || leads.iter().any(|(_, end)| *end == Some(End::Succeeded))
     {
@@ -258,18 +263,24 @@ fn of_no_job(scene: &Scene) -> Decision {
         return Decision::Over { reason: failed.reason.clone(), message: failed.message.clone() };
     }
     let message = "somebody has deleted its Job before it had finished".to_owned();
-    again(scene, Chance { job_uid: uid, is_there: false, is_failing: false }, JOB_DELETED, message, Limit::Backoff)
+    again(
+        observation,
+        Chance { job_uid: uid, is_there: false, is_failing: false },
+        JOB_DELETED,
+        message,
+        Limit::Backoff,
+    )
 }
 
 /// The lead's pods, those that are gone first, and how each ended.
-fn leads<'a>(scene: &Scene<'a>) -> Vec<(&'a PodSeen, Option<End>)> {
-    let gone = scene.gone.iter().map(|pod| (*pod, end_of(pod, true)));
-    let there = scene.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
+fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<End>)> {
+    let gone = observation.gone.iter().map(|pod| (*pod, end_of(pod, true)));
+    let there = observation.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
     gone.chain(there).collect()
 }
 
-fn of_job(scene: &Scene, job: &JobSeen) -> Decision {
-    let leads = leads(scene);
+fn of_job(observation: &Observation, job: &JobSeen) -> Decision {
+    let leads = leads(observation);
     let first = |wanted: fn(End) -> bool| leads.iter().find(|(_, end)| end.is_some_and(wanted)).map(|(pod, _)| *pod);
     if first(|end| end == End::Succeeded).is_some() {
         return Decision::Goes;
@@ -286,16 +297,16 @@ fn of_job(scene: &Scene, job: &JobSeen) -> Decision {
         .iter()
         .find_map(|(pod, end)| end.filter(|end| matches!(end, End::Own | End::NodeFailure)).map(|end| (*pod, end)))
     {
-        return ended(scene, chance(), lead, end, replacing.is_some());
+        return ended(observation, chance(), lead, end, replacing.is_some());
     }
-    let follower = scene.pods.iter().any(|pod| has_failed_by_itself(pod));
+    let follower = observation.pods.iter().any(|pod| has_failed_by_itself(pod));
     if follower {
         return Decision::Goes;
     }
     if job.suspended {
         // Its pods were stopped, and the Job judged them: for a moment, they are still its own.
         let message = "its pods were stopped to suspend it, and the Job took that for a failure".to_owned();
-        return if is_failing { again(scene, chance(), SUSPENDED, message, Limit::None) } else { Decision::Goes };
+        return if is_failing { again(observation, chance(), SUSPENDED, message, Limit::None) } else { Decision::Goes };
     }
     if let Some(lead) = first(|end| matches!(end, End::NotStarted { may_help: true }))
         && (is_failing || replacing.is_some())
@@ -305,26 +316,26 @@ fn of_job(scene: &Scene, job: &JobSeen) -> Decision {
             None => ("NotStarted", ""),
         };
         let message = format!("the lead's pod, {}, did not start: {words}", lead.name);
-        return again(scene, chance(), reason, message, Limit::Backoff);
+        return again(observation, chance(), reason, message, Limit::Backoff);
     }
     let taken = first(|end| end == End::Taken);
     if let Some(lead) = taken
         && (is_failing || replacing.is_some() || lead.is_disrupted())
     {
-        return again(scene, chance(), LEAD_LOST, told(&loss(lead)), Limit::Backoff);
+        return again(observation, chance(), LEAD_LOST, told(&loss(lead)), Limit::Backoff);
     }
-    let remembered = scene.status.lost_pods.iter().rev().find(|lost| lost.index == 0);
+    let remembered = observation.status.lost_pods.iter().rev().find(|lost| lost.index == 0);
     if let Some(lost) = remembered.filter(|_| replacing.is_some() || (is_failing && !has_living_lead(&leads))) {
-        return again(scene, chance(), LEAD_LOST, told(lost), Limit::Backoff);
+        return again(observation, chance(), LEAD_LOST, told(lost), Limit::Backoff);
     }
     if let Some(lead) = replacing {
-        return unseen(scene, chance(), lead);
+        return unseen(observation, chance(), lead);
     }
     // A follower that was taken away, and killed before it could leave in order.
-    let killed = scene.pods.iter().any(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
-    if is_failing && (killed || (lost_follower(scene, false).is_some() && !has_living_lead(&leads))) {
-        let message = told_of_follower(lost_follower(scene, true));
-        return again(scene, chance(), POD_LOST, message, Limit::MaxRestarts);
+    let killed = observation.pods.iter().any(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
+    if is_failing && (killed || (lost_follower(observation, false).is_some() && !has_living_lead(&leads))) {
+        let message = told_of_follower(lost_follower(observation, true));
+        return again(observation, chance(), POD_LOST, message, Limit::MaxRestarts);
     }
     Decision::Goes
 }
@@ -334,11 +345,11 @@ fn has_living_lead(leads: &[(&PodSeen, Option<End>)]) -> bool {
 }
 
 /// Its program has ended, or something of the user's.
-fn ended(scene: &Scene, chance: Chance, lead: &PodSeen, end: End, is_replaced: bool) -> Decision {
-    if let Some(lost) = lost_to(scene, lead, end)
-        && scene.status.max_restarts_used < scene.max_restarts
+fn ended(observation: &Observation, chance: Chance, lead: &PodSeen, end: End, is_replaced: bool) -> Decision {
+    if let Some(lost) = lost_to(observation, lead, end)
+        && observation.status.max_restarts_used < observation.max_restarts
     {
-        return again(scene, chance, POD_LOST, told_of_follower(lost), Limit::MaxRestarts);
+        return again(observation, chance, POD_LOST, told_of_follower(lost), Limit::MaxRestarts);
     }
     // Mostly the Job says so by itself, but it ignores a pod that was disrupted as well, and counts one code of a lead that
     // it does not know yet.
@@ -357,10 +368,10 @@ fn ended_by_itself(lead: &PodSeen) -> String {
 }
 
 /// A lead replaces another that nobody has seen end.
-fn unseen(scene: &Scene, chance: Chance, lead: &PodSeen) -> Decision {
-    if lead.index_disruptions > 0 || scene.on_failure {
+fn unseen(observation: &Observation, chance: Chance, lead: &PodSeen) -> Decision {
+    if lead.index_disruptions > 0 || observation.on_failure {
         let message = format!("an earlier pod of the lead was taken away; {} took its place", lead.name);
-        return again(scene, chance, LEAD_LOST, message, Limit::Backoff);
+        return again(observation, chance, LEAD_LOST, message, Limit::Backoff);
     }
     if chance.is_failing {
         return Decision::Goes;
@@ -377,11 +388,11 @@ struct Chance {
 }
 
 /// Starts again, if the limit allows.
-fn again(scene: &Scene, chance: Chance, reason: &str, message: String, limit: Limit) -> Decision {
+fn again(observation: &Observation, chance: Chance, reason: &str, message: String, limit: Limit) -> Decision {
     let Chance { job_uid, is_there, is_failing } = chance;
     let (used, allowed, field) = match limit {
-        Limit::Backoff => (scene.status.backoff_limit_used, scene.backoff_limit, "backoffLimit"),
-        Limit::MaxRestarts => (scene.status.max_restarts_used, scene.max_restarts, "maxRestarts"),
+        Limit::Backoff => (observation.status.backoff_limit_used, observation.backoff_limit, "backoffLimit"),
+        Limit::MaxRestarts => (observation.status.max_restarts_used, observation.max_restarts, "maxRestarts"),
         Limit::None => (0, 1, ""),
     };
     let reason = reason.to_owned();

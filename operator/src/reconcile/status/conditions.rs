@@ -5,7 +5,7 @@ use flux_shared::termination::{Ender, Termination};
 use k8s_openapi::jiff::Timestamp;
 
 use super::outcome::Outcome;
-use super::{ARCHIVE_SAVED, CHANGED_TOO_LATE, Facts, Picture, VIEW_MOUNTED, VOLUMES_VALID, Verdict, rfc3339, short};
+use super::{ARCHIVE_SAVED, CHANGED_TOO_LATE, Facts, Inputs, VIEW_MOUNTED, VOLUMES_VALID, Verdict, rfc3339, short};
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
@@ -74,11 +74,11 @@ impl Stage {
     }
 }
 
-pub(super) fn conditions(picture: &Picture, facts: &Facts, outcome: &Outcome) -> Vec<Condition> {
-    let stage = Stage::of(picture.job);
-    let since = picture.job.and_then(JobSeen::end_time);
-    let valid = valid(picture);
-    let stalled = stalled(stage, &valid, picture, outcome);
+pub(super) fn conditions(inputs: &Inputs, facts: &Facts, outcome: &Outcome) -> Vec<Condition> {
+    let stage = Stage::of(inputs.job);
+    let since = inputs.job.and_then(JobSeen::end_time);
+    let valid = valid(inputs);
+    let stalled = stalled(stage, &valid, inputs, outcome);
     let finished = match stage.is_finished() {
         true => Statement::new("JobFinished", true, &outcome.reason, outcome.message.clone()),
         false => stage.ended("JobFinished", Stage::Completed, "", ""),
@@ -89,7 +89,7 @@ pub(super) fn conditions(picture: &Picture, facts: &Facts, outcome: &Outcome) ->
     let reconciling = reconciling(stage, facts, stalled.is_some(), &ready);
     let statements = [
         valid,
-        requested(stage, picture, outcome),
+        requested(stage, inputs, outcome),
         waiting(stage, facts, outcome),
         running(stage, facts),
         brokers(stage, facts),
@@ -99,22 +99,22 @@ pub(super) fn conditions(picture: &Picture, facts: &Facts, outcome: &Outcome) ->
         Statement { since, ..stage.ended("Failed", Stage::Failed, &outcome.reason, &outcome.message) },
         Statement::new("Suspended", is_suspended, suspended.0, suspended.1),
     ];
-    let optional = view(picture, facts)
+    let optional = view(inputs, facts)
         .into_iter()
-        .chain(volumes(picture))
-        .chain(archive(picture, facts))
+        .chain(volumes(inputs))
+        .chain(archive(inputs, facts))
         .chain(reconciling)
         .chain(stalled);
-    statements.into_iter().chain(optional).map(|statement| stamped(picture, statement)).collect()
+    statements.into_iter().chain(optional).map(|statement| stamped(inputs, statement)).collect()
 }
 
-fn requested(stage: Stage, picture: &Picture, outcome: &Outcome) -> Statement {
+fn requested(stage: Stage, inputs: &Inputs, outcome: &Outcome) -> Statement {
     match stage {
         Stage::NotRequested if !outcome.reason.is_empty() => {
             Statement::new("JobRequested", false, &outcome.reason, outcome.message.clone())
         }
         Stage::NotRequested => Statement::new("JobRequested", false, "NotRequested", "the Job has not been made yet"),
-        _ => Statement::new("JobRequested", true, "JobCreated", format!("Job {} was made", picture.name)),
+        _ => Statement::new("JobRequested", true, "JobCreated", format!("Job {} was made", inputs.name)),
     }
 }
 
@@ -182,9 +182,9 @@ fn reconciling(stage: Stage, facts: &Facts, is_stalled: bool, ready: &Statement)
 }
 
 /// By kstatus' convention it is there only while it is true: only a person can help.
-fn stalled(stage: Stage, valid: &Statement, picture: &Picture, outcome: &Outcome) -> Option<Statement> {
+fn stalled(stage: Stage, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
     const TYPE: &str = "Stalled";
-    let obstacle = picture.obstacle.filter(|obstacle| obstacle.reason != "WaitingForPrevious");
+    let obstacle = inputs.obstacle.filter(|obstacle| obstacle.reason != "WaitingForPrevious");
     match stage {
         Stage::Completed => None,
         Stage::Failed => Some(Statement::new(TYPE, true, &outcome.reason, stage.idle().1)),
@@ -196,16 +196,16 @@ fn stalled(stage: Stage, valid: &Statement, picture: &Picture, outcome: &Outcome
 }
 
 /// Whether the view's image could be mounted, where it was tried. Once it could not, that is remembered.
-fn view(picture: &Picture, facts: &Facts) -> Option<Statement> {
+fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
     let say = |is_true: bool, reason: &str, message: String| Statement::new(VIEW_MOUNTED, is_true, reason, message);
-    if super::image_volume_failed(picture.previous) {
-        let before = super::condition(picture.previous, VIEW_MOUNTED)?;
+    if super::image_volume_failed(inputs.previous) {
+        let before = super::condition(inputs.previous, VIEW_MOUNTED)?;
         return Some(say(false, &before.reason, before.message.clone()));
     }
-    picture.job.filter(|job| job.mounts_view)?;
+    inputs.job.filter(|job| job.mounts_view)?;
     // Where the job may have begun, nothing is taken away from it.
-    let begun = facts.lead.is_some_and(|lead| lead.joined) || picture.pods.iter().any(|pod| pod.exit.is_some());
-    Some(match not_mounted(picture).filter(|_| !begun) {
+    let begun = facts.lead.is_some_and(|lead| lead.joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
+    Some(match not_mounted(inputs).filter(|_| !begun) {
         Some((who, error)) => say(
             false,
             "ImageVolumeFailed",
@@ -213,7 +213,7 @@ fn view(picture: &Picture, facts: &Facts) -> Option<Statement> {
                 "{who} could not mount the view's image, so the view is copied: flux.container.source: copy does that at once; its node said: {error}"
             ),
         ),
-        None if picture.nodes_mount_images => {
+        None if inputs.nodes_mount_images => {
             say(true, "ImageVolume", "the view's image is mounted, once it is there: nothing is copied".to_owned())
         }
         None => say(
@@ -226,11 +226,11 @@ fn view(picture: &Picture, facts: &Facts) -> Option<Statement> {
 
 /// Whether the volumes of CSI drivers are what their author means, where there are any. Nothing waits for it: shared disks
 /// may work, and a volume is bound to its claim without its class.
-fn volumes(picture: &Picture) -> Option<Statement> {
+fn volumes(inputs: &Inputs) -> Option<Statement> {
     let say =
         |is_true: bool, reason: &str, message: String| Some(Statement::new(VOLUMES_VALID, is_true, reason, message));
-    let Some(disks) = &picture.disks else {
-        let before = super::condition(picture.previous, VOLUMES_VALID)?;
+    let Some(disks) = &inputs.disks else {
+        let before = super::condition(inputs.previous, VOLUMES_VALID)?;
         return say(before.status == "True", &before.reason, before.message.clone());
     };
     let shared: Vec<String> = disks.iter().filter_map(shared).collect();
@@ -252,14 +252,14 @@ fn volumes(picture: &Picture) -> Option<Statement> {
 }
 
 /// Whether the archive was saved, where one is asked for, once the lead has told. It is no part of the job's result.
-fn archive(picture: &Picture, facts: &Facts) -> Option<Statement> {
-    let Verdict::Valid(cluster) = picture.verdict else { return None };
+fn archive(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
+    let Verdict::Valid(cluster) = inputs.verdict else { return None };
     let path = cluster.archive.as_deref()?;
     let say =
         |is_true: bool, reason: &str, message: String| Some(Statement::new(ARCHIVE_SAVED, is_true, reason, message));
     let not_saved = |why: &str| say(false, "NotSaved", format!("the archive {path} stays as it was: {why}"));
     let Some(exit) = facts.lead.and_then(|lead| lead.exit.as_ref()) else {
-        let before = super::condition(picture.previous, ARCHIVE_SAVED)?;
+        let before = super::condition(inputs.previous, ARCHIVE_SAVED)?;
         return say(before.status == "True", &before.reason, before.message.clone());
     };
     match &exit.said {
@@ -281,15 +281,15 @@ fn shared(disk: &DiskSeen) -> Option<String> {
 /// Who could not mount the view's image, and what was said: by the runtime, which could not make the first container, or
 /// by a kubelet that does not know such volumes and would leave the pod in ContainerCreating for ever. (An image that
 /// cannot be pulled is no reason to copy: the copy would need it as well.)
-fn not_mounted<'a>(picture: &'a Picture) -> Option<(String, &'a str)> {
+fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
     let by_runtime = |pod: &&'a PodSeen| Some((format!("pod {}", pod.index), pod.not_made.as_deref()?));
     let is_unknown = |warning: &&Trouble| {
         warning.reason == "FailedMount"
             && warning.message.contains(&format!("{VIEW_IMAGE_VOLUME:?}"))
             && warning.message.contains("no volume plugin matched")
     };
-    let by_kubelet = picture.warning.filter(is_unknown).map(|warning| ("a pod".to_owned(), warning.message.as_str()));
-    picture.pods.iter().find_map(by_runtime).or(by_kubelet)
+    let by_kubelet = inputs.warning.filter(is_unknown).map(|warning| ("a pod".to_owned(), warning.message.as_str()));
+    inputs.pods.iter().find_map(by_runtime).or(by_kubelet)
 }
 
 fn progress(facts: &Facts) -> String {
@@ -299,15 +299,15 @@ fn progress(facts: &Facts) -> String {
 }
 
 /// What a start waits for, where nothing is wrong.
-pub(super) fn awaited(picture: &Picture, facts: &Facts) -> Option<String> {
-    if Stage::of(picture.job) != Stage::Active || facts.is_ready() {
+pub(super) fn awaited(inputs: &Inputs, facts: &Facts) -> Option<String> {
+    if Stage::of(inputs.job) != Stage::Active || facts.is_ready() {
         return None;
     }
-    let scheduler = match picture.verdict {
+    let scheduler = match inputs.verdict {
         Verdict::Valid(cluster) => cluster.pod.scheduler_name.as_deref(),
         Verdict::Invalid(_) => None,
     };
-    let unseen = picture.pods.iter().any(|pod| !pod.scheduled && !pod.ended && !pod.deleting);
+    let unseen = inputs.pods.iter().any(|pod| !pod.scheduled && !pod.ended && !pod.deleting);
     let unseen = scheduler.filter(|_| unseen).map(|name| format!("; scheduler {name} has not placed all of them yet"));
     Some(progress(facts) + &unseen.unwrap_or_default())
 }
@@ -322,14 +322,14 @@ fn quorum(facts: &Facts) -> String {
     format!("{ready} of {wanted} brokers are ready{left}{lead}{enough}")
 }
 
-fn valid(picture: &Picture) -> Statement {
-    let maximum = super::maximum_size(picture).map(i64::from);
-    let (is_true, reason, message) = match (picture.verdict, maximum) {
+fn valid(inputs: &Inputs) -> Statement {
+    let maximum = super::maximum_size(inputs).map(i64::from);
+    let (is_true, reason, message) = match (inputs.verdict, maximum) {
         (Verdict::Invalid(problems), _) => {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             (false, "Invalid", lines.join("; "))
         }
-        (Verdict::Valid(_), _) if picture.changed_too_late() => (
+        (Verdict::Valid(_), _) if inputs.changed_too_late() => (
             false,
             CHANGED_TOO_LATE,
             "the spec was changed while its Job was being made, too late for it: the Job runs as the spec was at first; delete the MiniCluster and create it anew to run it as it is now".to_owned(),
@@ -352,21 +352,21 @@ fn valid(picture: &Picture) -> Statement {
 }
 
 /// The condition with the time since when its status has been so.
-fn stamped(picture: &Picture, statement: Statement) -> Condition {
+fn stamped(inputs: &Inputs, statement: Statement) -> Condition {
     let status = match statement.is_true {
         Some(true) => "True",
         Some(false) => "False",
         None => "Unknown",
     };
-    let previous = super::condition(picture.previous, statement.type_).filter(|previous| previous.status == status);
+    let previous = super::condition(inputs.previous, statement.type_).filter(|previous| previous.status == status);
     let since = match previous {
         Some(previous) => previous.last_transition_time.clone(),
-        None => rfc3339(statement.since.filter(|_| statement.is_true == Some(true)).unwrap_or(picture.now)),
+        None => rfc3339(statement.since.filter(|_| statement.is_true == Some(true)).unwrap_or(inputs.now)),
     };
     Condition {
         type_: statement.type_.to_owned(),
         status: status.to_owned(),
-        observed_generation: picture.generation,
+        observed_generation: inputs.generation,
         last_transition_time: since,
         reason: if statement.reason.is_empty() { "None".to_owned() } else { statement.reason },
         message: short(&statement.message),

@@ -4,9 +4,9 @@ use flux_shared::crd::v1alpha2::Restart;
 use flux_shared::exit::{Category, REPLACE};
 use flux_shared::termination::{Ender, Termination};
 
-use super::{Facts, Picture, Verdict};
+use super::{Facts, Inputs, Verdict};
 use crate::observe::pod::{Exit, PodSeen, Pull, Trouble};
-use crate::reconcile::decide::restart::{self, End, Scene, end_of};
+use crate::reconcile::decide::restart::{self, End, Observation, end_of};
 
 /// The most telling fact. Empty words: nothing is wrong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -23,58 +23,58 @@ impl Outcome {
     }
 }
 
-pub(super) fn outcome(picture: &Picture, facts: &Facts) -> Outcome {
-    if let Some(restart) = starting_anew(picture) {
+pub(super) fn outcome(inputs: &Inputs, facts: &Facts) -> Outcome {
+    if let Some(restart) = starting_anew(inputs) {
         let message = format!(
             "starting again ({} so far), when its pods are gone: {}",
-            picture.previous.restart_count, restart.message
+            inputs.previous.restart_count, restart.message
         );
         return Outcome::new(restart.reason.clone(), message);
     }
-    if let Some(job) = picture.job {
+    if let Some(job) = inputs.job {
         if job.complete.is_some() {
             return Outcome::new("Completed", "the job ended with exit code 0");
         }
         // What has failed it is told at once, while the other pods end.
         if let Some(failed) = job.failed.as_ref().or(job.failing.as_ref()) {
-            return failure(picture, &failed.reason, &failed.message);
+            return failure(inputs, &failed.reason, &failed.message);
         }
     }
-    if let Verdict::Invalid(problems) = picture.verdict {
+    if let Verdict::Invalid(problems) = inputs.verdict {
         let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
         return Outcome::new("Invalid", lines.join("; "));
     }
-    if let Some(obstacle) = picture.obstacle {
+    if let Some(obstacle) = inputs.obstacle {
         return Outcome::new(obstacle.reason, obstacle.message.clone());
     }
-    let Some(job) = picture.job else {
+    let Some(job) = inputs.job else {
         return Outcome::default();
     };
     if job.suspended {
         return Outcome::new("Suspended", "the Job is suspended: it has no pods");
     }
-    if let Some(lost) = lost(picture) {
+    if let Some(lost) = lost(inputs) {
         return lost;
     }
-    let warning = || picture.warning.filter(|_| !facts.is_ready());
+    let warning = || inputs.warning.filter(|_| !facts.is_ready());
     let warned = || warning().map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()));
-    trouble(picture, facts).or_else(|| fallen(picture, facts)).or_else(warned).unwrap_or_default()
+    trouble(inputs, facts).or_else(|| fallen(inputs, facts)).or_else(warned).unwrap_or_default()
 }
 
 /// The last pod that failed by itself before the cluster was ready, though it is made again: a follower's snippet, say.
-fn fallen(picture: &Picture, facts: &Facts) -> Option<Outcome> {
+fn fallen(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     let by_itself = |pod: &&&PodSeen| {
         let is_disrupted = pod.trouble.as_ref().is_some_and(|trouble| trouble.disruption);
         let gives_way = pod.exit.as_ref().is_some_and(|exit| exit.code == i32::from(REPLACE));
         has_failed(pod) && !pod.deleting && !is_disrupted && !gives_way
     };
-    let last = picture.pods.iter().filter(by_itself).max_by_key(|pod| (ended_at(pod), pod.index));
+    let last = inputs.pods.iter().filter(by_itself).max_by_key(|pod| (ended_at(pod), pod.index));
     last.filter(|_| !facts.is_ready()).map(|pod| of_pod(pod))
 }
 
 /// Pods whose node has stopped answering.
-fn lost(picture: &Picture) -> Option<Outcome> {
-    let lost = || picture.pods.iter().filter(|pod| pod.lost);
+fn lost(inputs: &Inputs) -> Option<Outcome> {
+    let lost = || inputs.pods.iter().filter(|pod| pod.lost);
     let first = lost().min_by_key(|pod| pod.index)?;
     let others = match lost().count() - 1 {
         0 => String::new(),
@@ -91,20 +91,20 @@ fn lost(picture: &Picture) -> Option<Outcome> {
 }
 
 /// The Job has been given up, and is not gone yet.
-fn starting_anew<'a>(picture: &Picture<'a>) -> Option<&'a Restart> {
-    let job = picture.job?;
-    picture.previous.restarts.iter().rev().find(|restart| restart.job_uid.as_deref() == Some(&job.uid))
+fn starting_anew<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
+    let job = inputs.job?;
+    inputs.previous.restarts.iter().rev().find(|restart| restart.job_uid.as_deref() == Some(&job.uid))
 }
 
 /// A pod that keeps the cluster from starting.
-fn trouble(picture: &Picture, facts: &Facts) -> Option<Outcome> {
+fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     if facts.is_ready() {
         return None;
     }
-    let living = picture.pods.iter().filter(|pod| !pod.ended);
+    let living = inputs.pods.iter().filter(|pod| !pod.ended);
     let troubled = living.filter_map(|pod| Some((pod.index, pod.trouble.as_ref()?)));
     let (index, trouble) = troubled.min_by_key(|(index, _)| *index)?;
-    let whose = if is_of_the_view(picture, trouble) { VIEW_IMAGE } else { "" };
+    let whose = if is_of_the_view(inputs, trouble) { VIEW_IMAGE } else { "" };
     Some(Outcome::new(trouble.reason.clone(), format!("pod {index}: {whose}{}", trouble.message)))
 }
 
@@ -113,9 +113,9 @@ const VIEW_IMAGE: &str = "the view's image cannot be pulled (spec.flux.container
     the operator's --view-image): ";
 
 /// Whether it is the view's image that cannot be pulled, to be mounted or to be copied from.
-fn is_of_the_view(picture: &Picture, trouble: &Trouble) -> bool {
-    match (&trouble.pull, picture.verdict) {
-        (Some(Pull::Mounted), _) => picture.job.is_some_and(|job| job.mounts_view),
+fn is_of_the_view(inputs: &Inputs, trouble: &Trouble) -> bool {
+    match (&trouble.pull, inputs.verdict) {
+        (Some(Pull::Mounted), _) => inputs.job.is_some_and(|job| job.mounts_view),
         (Some(Pull::Of(name)), Verdict::Valid(cluster)) => cluster.view.enabled && *name == cluster.view.name,
         _ => false,
     }
@@ -127,19 +127,19 @@ const OF_KUBERNETES: [&str; 6] =
 
 /// Why the Job failed. A limit of the Job itself says all; else the pod that failed it does: the first one that is not
 /// made again, or, when it was tried too often, the last.
-fn failure(picture: &Picture, reason: &str, message: &str) -> Outcome {
+fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     if !OF_KUBERNETES.contains(&reason) {
         let lead =
-            picture.pods.iter().find(|pod| pod.index == 0 && ends_the_job(pod)).filter(|_| reason == "LeadFailed");
+            inputs.pods.iter().find(|pod| pod.index == 0 && ends_the_job(pod)).filter(|_| reason == "LeadFailed");
         let told = lead.map(|lead| of_pod(lead)).unwrap_or_else(|| Outcome::new(reason, message));
         return Outcome { index: Some(0), ..told };
     }
     if reason == "PodFailurePolicy"
-        && let Some(lost) = taken_away(picture)
+        && let Some(lost) = taken_away(inputs)
     {
         return lost;
     }
-    let mut failed: Vec<&PodSeen> = picture.pods.iter().copied().filter(|pod| has_failed(pod)).collect();
+    let mut failed: Vec<&PodSeen> = inputs.pods.iter().copied().filter(|pod| has_failed(pod)).collect();
     // Pods that were told to end when another one had failed come later; a pod that is being deleted was told to.
     failed.sort_by_key(|pod| (pod.deleting, ended_at(pod), pod.index));
     let is_tried_too_often = matches!(reason, "BackoffLimitExceeded" | "MaxFailedIndexesExceeded" | "FailedIndexes");
@@ -150,7 +150,7 @@ fn failure(picture: &Picture, reason: &str, message: &str) -> Outcome {
     };
     let Some(pod) = culprit else {
         let mut message = if message.is_empty() { "the Job failed".to_owned() } else { message.to_owned() };
-        if reason == "PodFailurePolicy" && !picture.pods.iter().any(|pod| message.contains(&pod.name)) {
+        if reason == "PodFailurePolicy" && !inputs.pods.iter().any(|pod| message.contains(&pod.name)) {
             message.push_str(" (that pod is gone: somebody has deleted it)");
         }
         return Outcome::new(if reason.is_empty() { "JobFailed" } else { reason }, message);
@@ -173,38 +173,38 @@ fn ends_the_job(pod: &PodSeen) -> bool {
 }
 
 /// A pod was taken away, and that failed the Job: the words for what was lost, and why it does not start again.
-fn taken_away(picture: &Picture) -> Option<Outcome> {
-    let (backoff_limit, max_restarts) = match picture.verdict {
+fn taken_away(inputs: &Inputs) -> Option<Outcome> {
+    let (backoff_limit, max_restarts) = match inputs.verdict {
         Verdict::Valid(cluster) => (cluster.backoff_limit, cluster.max_restarts),
         Verdict::Invalid(_) => (0, 0),
     };
-    let scene = Scene {
-        status: picture.previous,
+    let observation = Observation {
+        status: inputs.previous,
         backoff_limit,
         max_restarts,
         on_failure: false,
-        job: picture.job,
+        job: inputs.job,
         last_job: None,
-        pods: picture.pods.clone(),
-        gone: picture.gone.clone(),
-        now: picture.now,
+        pods: inputs.pods.clone(),
+        gone: inputs.gone.clone(),
+        now: inputs.now,
     };
-    let gone = picture.gone.iter().map(|pod| (*pod, end_of(pod, true)));
-    let there = picture.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
+    let gone = inputs.gone.iter().map(|pod| (*pod, end_of(pod, true)));
+    let there = inputs.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
     let leads: Vec<(&PodSeen, End)> = gone.chain(there).filter_map(|(pod, end)| Some((pod, end?))).collect();
     if let Some((lead, end)) = leads.iter().find(|(_, end)| matches!(end, End::Own | End::NodeFailure)) {
-        let lost = restart::lost_to(&scene, lead, *end)?;
+        let lost = restart::lost_to(&observation, lead, *end)?;
         let code = lead.exit.as_ref().map(|exit| format!("; the lead ended with exit code {}", exit.code));
         let limit = format!("maxRestarts ({max_restarts}) allows no further start");
         let message = format!("{}{}; {limit}", restart::told_of_follower(lost), code.unwrap_or_default());
         let index = Some(lost.map_or(0, |lost| lost.index));
         return Some(Outcome { index, ..Outcome::new(restart::POD_LOST, message) });
     }
-    if picture.pods.iter().any(|pod| ends_the_job(pod)) {
+    if inputs.pods.iter().any(|pod| ends_the_job(pod)) {
         return None;
     }
     let taken = leads.iter().find(|(_, end)| *end == End::Taken).map(|(lead, _)| restart::loss(lead));
-    let remembered = picture.previous.lost_pods.iter().rev().find(|lost| lost.index == 0).cloned();
+    let remembered = inputs.previous.lost_pods.iter().rev().find(|lost| lost.index == 0).cloned();
     let what = match taken.or(remembered) {
         Some(lost) => restart::told(&lost),
         None if leads.iter().any(|(_, end)| *end == End::Refused) => "an earlier pod of the lead was lost".to_owned(),

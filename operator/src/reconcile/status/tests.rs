@@ -4,7 +4,7 @@ use flux_shared::termination::{Ender, Termination};
 use flux_shared::validate::{Problem, ValidMiniCluster};
 use k8s_openapi::jiff::Timestamp;
 
-use super::{Obstacle, Picture, Verdict, condition, image_volume_failed, is_finished, status};
+use super::{Inputs, Obstacle, Verdict, condition, image_volume_failed, is_finished, status};
 use crate::observe::job::{self, JobSeen};
 use crate::observe::pod::{Exit, PodPlace, PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
@@ -54,7 +54,7 @@ fn failed(reason: &str, message: &str) -> Option<job::Verdict> {
     Some(job::Verdict { reason: reason.into(), message: message.into(), since: Some(at("2026-01-01T00:09:00Z")) })
 }
 
-struct Scene {
+struct Observation {
     cluster: ValidMiniCluster,
     previous: MiniClusterStatus,
     job: Option<JobSeen>,
@@ -68,8 +68,8 @@ struct Scene {
     now: &'static str,
 }
 
-fn scene(spec: &str) -> Scene {
-    Scene {
+fn observation(spec: &str) -> Observation {
+    Observation {
         cluster: crate::testing::cluster(spec),
         previous: MiniClusterStatus::default(),
         job: None,
@@ -84,9 +84,9 @@ fn scene(spec: &str) -> Scene {
     }
 }
 
-impl Scene {
+impl Observation {
     fn status(&self) -> MiniClusterStatus {
-        status(&Picture {
+        status(&Inputs {
             name: "mc",
             generation: Some(self.generation),
             deleting: false,
@@ -114,67 +114,67 @@ fn is(status: &MiniClusterStatus, type_: &str) -> bool {
 
 #[test]
 fn followers_that_have_completed_are_not_waited_for() {
-    let mut scene = scene("size: 3");
-    scene.job = Some(job(3));
-    scene.pods = vec![ready(0), ready(1), ended(2, 0, 5)];
-    let status = scene.status();
+    let mut observation = observation("size: 3");
+    observation.job = Some(job(3));
+    observation.pods = vec![ready(0), ready(1), ended(2, 0, 5)];
+    let status = observation.status();
     assert!(is(&status, "Ready") && !is(&status, "JobWaitingForResources"), "{status:#?}");
     assert_eq!((status.phase.as_deref(), status.ready_size), (Some("Running"), 2));
     assert!(condition(&status, "Ready").unwrap().message.starts_with("2 of 3 brokers are ready, 1 have completed"));
-    scene.pods = vec![ready(0), ready(1), ended(2, 1, 5)];
-    assert!(!is(&scene.status(), "Ready"), "one that failed comes back");
+    observation.pods = vec![ready(0), ready(1), ended(2, 1, 5)];
+    assert!(!is(&observation.status(), "Ready"), "one that failed comes back");
 }
 
 #[test]
 fn the_phase_is_one_word_for_where_it_stands() {
-    let phase = |scene: &Scene| scene.status().phase.unwrap();
-    let mut scene = scene("size: 2");
-    assert_eq!(phase(&scene), "Pending");
-    scene.problems = vec![Problem::new("spec.size", "no")];
-    assert_eq!(phase(&scene), "Invalid");
-    scene.problems.clear();
-    scene.job = Some(job(2));
-    assert_eq!(phase(&scene), "Pending");
-    scene.pods = vec![pod(0), pod(1)];
-    assert_eq!(phase(&scene), "Starting");
-    scene.pods = vec![ready(0), pod(1)];
-    assert_eq!(phase(&scene), "Starting");
-    scene.pods = vec![ready(0), ready(1)];
-    assert_eq!(phase(&scene), "Running");
-    scene.job = Some(JobSeen { suspended: true, ..job(2) });
-    assert_eq!(phase(&scene), "Suspended");
-    scene.job = Some(JobSeen { failed: failed("", ""), ..job(2) });
-    assert_eq!(phase(&scene), "Failed");
-    scene.job = Some(JobSeen { complete: failed("", ""), ..job(2) });
-    assert_eq!(phase(&scene), "Completed");
+    let phase = |observation: &Observation| observation.status().phase.unwrap();
+    let mut observation = observation("size: 2");
+    assert_eq!(phase(&observation), "Pending");
+    observation.problems = vec![Problem::new("spec.size", "no")];
+    assert_eq!(phase(&observation), "Invalid");
+    observation.problems.clear();
+    observation.job = Some(job(2));
+    assert_eq!(phase(&observation), "Pending");
+    observation.pods = vec![pod(0), pod(1)];
+    assert_eq!(phase(&observation), "Starting");
+    observation.pods = vec![ready(0), pod(1)];
+    assert_eq!(phase(&observation), "Starting");
+    observation.pods = vec![ready(0), ready(1)];
+    assert_eq!(phase(&observation), "Running");
+    observation.job = Some(JobSeen { suspended: true, ..job(2) });
+    assert_eq!(phase(&observation), "Suspended");
+    observation.job = Some(JobSeen { failed: failed("", ""), ..job(2) });
+    assert_eq!(phase(&observation), "Failed");
+    observation.job = Some(JobSeen { complete: failed("", ""), ..job(2) });
+    assert_eq!(phase(&observation), "Completed");
 }
 
 #[test]
 fn the_size_is_the_number_of_pods_that_have_not_ended() {
-    let mut scene = scene("size: 2");
-    (scene.job, scene.pods) = (Some(job(2)), vec![ready(0), ended(1, 0, 1)]);
-    assert_eq!(scene.status().size, 1);
-    scene.job = Some(JobSeen { complete: failed("", ""), ..job(2) });
-    scene.pods = vec![ended(0, 0, 2), ended(1, 0, 1)];
-    assert_eq!(scene.status().size, 0);
+    let mut observation = observation("size: 2");
+    (observation.job, observation.pods) = (Some(job(2)), vec![ready(0), ended(1, 0, 1)]);
+    assert_eq!(observation.status().size, 1);
+    observation.job = Some(JobSeen { complete: failed("", ""), ..job(2) });
+    observation.pods = vec![ended(0, 0, 2), ended(1, 0, 1)];
+    assert_eq!(observation.status().size, 0);
 }
 
 #[test]
 fn a_minimum_size_is_enough_to_be_ready() {
-    let mut scene = scene("size: 4\nminSize: 2");
-    scene.job = Some(job(4));
-    scene.pods = vec![ready(0), ready(1), pod(2), pod(3)];
-    let status = scene.status();
+    let mut observation = observation("size: 4\nminSize: 2");
+    observation.job = Some(job(4));
+    observation.pods = vec![ready(0), ready(1), pod(2), pod(3)];
+    let status = observation.status();
     assert!(is(&status, "Ready") && is(&status, "JobMiniClusterReady") && is(&status, "JobWaitingForResources"));
-    scene.pods = vec![pod(0), ready(1), ready(2), ready(3)];
-    assert!(!is(&scene.status(), "Ready"), "nothing goes without the lead");
+    observation.pods = vec![pod(0), ready(1), ready(2), ready(3)];
+    assert!(!is(&observation.status(), "Ready"), "nothing goes without the lead");
 }
 
 #[test]
 fn each_condition_says_one_thing_in_every_phase() {
-    let mut scene = scene("size: 2");
-    let said = |scene: &Scene| {
-        let status = scene.status();
+    let mut observation = observation("size: 2");
+    let said = |observation: &Observation| {
+        let status = observation.status();
         let told = status.conditions.iter().map(|it| format!("{} {} {}", it.type_, it.status, it.reason));
         told.collect::<Vec<_>>().join("\n")
     };
@@ -183,7 +183,7 @@ fn each_condition_says_one_thing_in_every_phase() {
         types.iter().map(|type_| format!("{type_} False {reason}")).collect::<Vec<_>>().join("\n")
     };
     assert_eq!(
-        said(&scene),
+        said(&observation),
         common(&all(
             "NotRequested",
             &[
@@ -198,41 +198,41 @@ fn each_condition_says_one_thing_in_every_phase() {
             ]
         )) + "\nSuspended False NotSuspended\nReconciling True NotRequested"
     );
-    scene.job = Some(job(2));
-    scene.pods = vec![ready(0), pod(1)];
+    observation.job = Some(job(2));
+    observation.pods = vec![ready(0), pod(1)];
     let not_ended = all("NotFinished", &["Complete", "Failed"]) + "\nSuspended False NotSuspended";
     assert_eq!(
-        said(&scene),
+        said(&observation),
         common(
             "JobRequested True JobCreated\nJobWaitingForResources True PodsStarting\nJobRunning True LeadRunning\nJobMiniClusterReady False BrokersNotReady\nJobFinished False NotFinished\nReady False BrokersNotReady\n"
         ) + &not_ended
             + "\nReconciling True PodsStarting"
     );
-    scene.pods = vec![ready(0), ready(1)];
+    observation.pods = vec![ready(0), ready(1)];
     assert_eq!(
-        said(&scene),
+        said(&observation),
         common(
             "JobRequested True JobCreated\nJobWaitingForResources False PodsRunning\nJobRunning True LeadRunning\nJobMiniClusterReady True BrokersReady\nJobFinished False NotFinished\nReady True BrokersReady\n"
         ) + &not_ended
     );
     let idle = |reason: &str| all(reason, &["JobWaitingForResources", "JobRunning", "JobMiniClusterReady"]);
-    scene.job = Some(JobSeen { complete: failed("", ""), ..job(2) });
+    observation.job = Some(JobSeen { complete: failed("", ""), ..job(2) });
     assert_eq!(
-        said(&scene),
+        said(&observation),
         common("JobRequested True JobCreated\n")
             + &idle("Completed")
             + "\nJobFinished True Completed\nReady True Completed\nComplete True Completed\nFailed False Completed\nSuspended False NotSuspended"
     );
-    scene.job = Some(JobSeen { failed: failed("DeadlineExceeded", "too long"), ..job(2) });
+    observation.job = Some(JobSeen { failed: failed("DeadlineExceeded", "too long"), ..job(2) });
     assert_eq!(
-        said(&scene),
+        said(&observation),
         common("JobRequested True JobCreated\n")
             + &idle("Failed")
             + "\nJobFinished True DeadlineExceeded\nReady False Failed\nComplete False Failed\nFailed True DeadlineExceeded\nSuspended False NotSuspended\nStalled True DeadlineExceeded"
     );
-    scene.job = Some(JobSeen { suspended: true, ..job(2) });
+    observation.job = Some(JobSeen { suspended: true, ..job(2) });
     assert_eq!(
-        said(&scene),
+        said(&observation),
         common("JobRequested True JobCreated\n")
             + &idle("Suspended")
             + "\nJobFinished False NotFinished\nReady False Suspended\nComplete False NotFinished\nFailed False NotFinished\nSuspended True Suspended"
@@ -262,61 +262,61 @@ fn a_node_that_stops_answering_is_named_and_its_pods_are_not_ready() {
         let place = PodPlace { node_name: Some("node-7".into()) };
         PodSeen::of(&metadata, serde_json::from_value(status).ok().as_ref()).on(&place)
     };
-    let mut scene = scene("size: 1");
-    scene.job = Some(job(1));
-    scene.pods = vec![seen(conditions("True", None), false)];
-    scene.previous = scene.status();
-    assert!(is(&scene.previous, "Ready") && scene.previous.ready_size == 1);
+    let mut observation = observation("size: 1");
+    observation.job = Some(job(1));
+    observation.pods = vec![seen(conditions("True", None), false)];
+    observation.previous = observation.status();
+    assert!(is(&observation.previous, "Ready") && observation.previous.ready_size == 1);
     // As the node's controller writes it: the condition's status alone, and later it deletes the pod.
     for going in [false, true] {
-        scene.pods = vec![seen(conditions("False", None), going)];
-        let status = scene.status();
+        observation.pods = vec![seen(conditions("False", None), going)];
+        let status = observation.status();
         assert!(!is(&status, "Ready") && status.ready_size == 0, "{status:#?}");
         assert_eq!(status.reason.as_deref(), Some("NodeLost"));
         let message = status.message.clone().unwrap();
         assert!(message.contains("mc-0-x") && message.contains("node node-7"), "{message}");
         assert_eq!(condition(&status, "JobRunning").unwrap().status, "Unknown");
         assert_eq!(status.phase.as_deref(), Some("Running"), "as far as anybody knows");
-        assert!(events::events(&scene.previous, &status).iter().any(|event| event.reason == "NodeLost"));
+        assert!(events::events(&observation.previous, &status).iter().any(|event| event.reason == "NodeLost"));
     }
-    scene.pods = vec![seen(conditions("False", Some("ReadinessGatesNotReady")), false)];
-    assert_eq!(scene.status().reason, None, "the kubelet lives");
-    scene.pods = vec![seen(conditions("True", None), true)];
-    let going = scene.status();
+    observation.pods = vec![seen(conditions("False", Some("ReadinessGatesNotReady")), false)];
+    assert_eq!(observation.status().reason, None, "the kubelet lives");
+    observation.pods = vec![seen(conditions("True", None), true)];
+    let going = observation.status();
     assert!(!is(&going, "Ready") && going.ready_size == 0, "a pod that goes is not ready");
 }
 
 #[test]
 fn a_follower_that_fails_before_the_start_is_told_at_once() {
-    let mut scene = scene("size: 2");
-    scene.job = Some(job(2));
+    let mut observation = observation("size: 2");
+    observation.job = Some(job(2));
     let mut follower = ended(1, 3, 2);
     follower.exit.as_mut().unwrap().message = "the snippet workerPre ended with 3".into();
-    scene.pods = vec![PodSeen { running: true, ..pod(0) }, follower, pod(1)];
-    let status = scene.status();
+    observation.pods = vec![PodSeen { running: true, ..pod(0) }, follower, pod(1)];
+    let status = observation.status();
     assert_eq!(status.reason.as_deref(), Some("NonZeroExitCode"), "{status:#?}");
     assert!(status.message.unwrap().contains("the pod of index 1 ended with exit code 3: the snippet workerPre"));
     assert_eq!(status.phase.as_deref(), Some("Starting"));
-    scene.pods[1] = ended(1, 238, 2);
-    assert_eq!(scene.status().reason, None, "it gave way to another");
+    observation.pods[1] = ended(1, 238, 2);
+    assert_eq!(observation.status().reason, None, "it gave way to another");
 
-    scene.pods = vec![ready(0), ended(1, 3, 2)];
-    scene.job = Some(JobSeen { failing: failed("PodFailurePolicy", "x"), ..job(2) });
-    scene.previous = scene.status();
-    assert_eq!(scene.previous.reason.as_deref(), Some("NonZeroExitCode"), "while the lead ends");
-    assert!(!is(&scene.previous, "Failed"));
-    scene.job = Some(JobSeen { failed: failed("PodFailurePolicy", "x"), ..job(2) });
-    assert!(events::events(&scene.previous, &scene.status()).is_empty(), "it was told");
+    observation.pods = vec![ready(0), ended(1, 3, 2)];
+    observation.job = Some(JobSeen { failing: failed("PodFailurePolicy", "x"), ..job(2) });
+    observation.previous = observation.status();
+    assert_eq!(observation.previous.reason.as_deref(), Some("NonZeroExitCode"), "while the lead ends");
+    assert!(!is(&observation.previous, "Failed"));
+    observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", "x"), ..job(2) });
+    assert!(events::events(&observation.previous, &observation.status()).is_empty(), "it was told");
 }
 
 #[test]
 fn a_finished_cluster_has_seen_every_edit_whether_or_not_its_job_is_there() {
-    let mut scene = scene("size: 1");
-    scene.job = Some(JobSeen { complete: failed("", ""), ..job(1) });
-    scene.previous = scene.status();
-    scene.job = None;
-    scene.generation = 2;
-    let after = scene.status();
+    let mut observation = observation("size: 1");
+    observation.job = Some(JobSeen { complete: failed("", ""), ..job(1) });
+    observation.previous = observation.status();
+    observation.job = None;
+    observation.generation = 2;
+    let after = observation.status();
     assert_eq!(after.observed_generation, Some(2));
     assert!(after.conditions.iter().all(|it| it.observed_generation == Some(2)), "{after:#?}");
     assert!(is(&after, "Complete"));
@@ -324,43 +324,43 @@ fn a_finished_cluster_has_seen_every_edit_whether_or_not_its_job_is_there() {
 
 #[test]
 fn an_edit_that_came_too_late_is_said_until_a_new_job_has_it() {
-    let mut scene = scene("size: 1");
-    scene.job = Some(JobSeen { spec_hash: Some("a.b".into()), ..job(1) });
-    scene.spec_hash = Some("c.b");
-    scene.previous = scene.status();
-    let valid = condition(&scene.previous, "Valid").unwrap();
+    let mut observation = observation("size: 1");
+    observation.job = Some(JobSeen { spec_hash: Some("a.b".into()), ..job(1) });
+    observation.spec_hash = Some("c.b");
+    observation.previous = observation.status();
+    let valid = condition(&observation.previous, "Valid").unwrap();
     assert_eq!((valid.status.as_str(), valid.reason.as_str()), ("False", "ChangedTooLate"));
-    assert!(is(&scene.previous, "Stalled"));
-    assert_eq!(scene.previous.maximum_size, Some(1), "and no other comes in");
-    assert_eq!(condition(&scene.status(), "Valid").unwrap().reason, "ChangedTooLate", "it stays said");
-    scene.job = Some(JobSeen { spec_hash: Some("c.b".into()), ..job(1) });
-    assert!(is(&scene.status(), "Valid"));
-    scene.previous = scene.status();
-    scene.job = Some(JobSeen { spec_hash: Some("of another version".into()), ..job(1) });
-    assert!(is(&scene.status(), "Valid"), "nothing can have changed since the first status");
+    assert!(is(&observation.previous, "Stalled"));
+    assert_eq!(observation.previous.maximum_size, Some(1), "and no other comes in");
+    assert_eq!(condition(&observation.status(), "Valid").unwrap().reason, "ChangedTooLate", "it stays said");
+    observation.job = Some(JobSeen { spec_hash: Some("c.b".into()), ..job(1) });
+    assert!(is(&observation.status(), "Valid"));
+    observation.previous = observation.status();
+    observation.job = Some(JobSeen { spec_hash: Some("of another version".into()), ..job(1) });
+    assert!(is(&observation.status(), "Valid"), "nothing can have changed since the first status");
 }
 
 #[test]
 fn the_same_facts_give_the_same_status_at_any_time() {
-    let mut scene = scene("size: 2");
-    scene.job = Some(job(2));
-    scene.pods = vec![ready(0), pod(1)];
-    scene.previous = scene.status();
-    scene.now = "2026-01-02T00:00:00Z";
-    assert_eq!(scene.status(), scene.previous);
-    scene.pods = vec![ready(0), ready(1)];
-    let after = scene.status();
+    let mut observation = observation("size: 2");
+    observation.job = Some(job(2));
+    observation.pods = vec![ready(0), pod(1)];
+    observation.previous = observation.status();
+    observation.now = "2026-01-02T00:00:00Z";
+    assert_eq!(observation.status(), observation.previous);
+    observation.pods = vec![ready(0), ready(1)];
+    let after = observation.status();
     let since = |status, type_| condition(status, type_).unwrap().last_transition_time.clone();
-    assert_eq!(since(&after, "JobRunning"), since(&scene.previous, "JobRunning"));
+    assert_eq!(since(&after, "JobRunning"), since(&observation.previous, "JobRunning"));
     assert_eq!(since(&after, "Ready"), "2026-01-02T00:00:00Z");
 }
 
 #[test]
 fn the_end_has_the_jobs_own_time() {
-    let mut scene = scene("size: 1");
-    scene.job = Some(JobSeen { failed: failed("PodFailurePolicy", "x"), ..job(1) });
-    scene.pods = vec![ended(0, 7, 8)];
-    let status = scene.status();
+    let mut observation = observation("size: 1");
+    observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", "x"), ..job(1) });
+    observation.pods = vec![ended(0, 7, 8)];
+    let status = observation.status();
     assert_eq!(condition(&status, "Failed").unwrap().last_transition_time, "2026-01-01T00:09:00Z");
     assert_eq!(status.completion_time.as_deref(), Some("2026-01-01T00:09:00Z"));
     assert!(is_finished(&status));
@@ -369,10 +369,10 @@ fn the_end_has_the_jobs_own_time() {
 #[test]
 fn the_pod_that_failed_the_job_is_named_and_no_other() {
     let cause = |reason: &str, pods: Vec<PodSeen>| {
-        let mut scene = scene("size: 2");
-        scene.job = Some(JobSeen { failed: failed(reason, "the Job's own words"), ..job(2) });
-        scene.pods = pods;
-        let status = scene.status();
+        let mut observation = observation("size: 2");
+        observation.job = Some(JobSeen { failed: failed(reason, "the Job's own words"), ..job(2) });
+        observation.pods = pods;
+        let status = observation.status();
         (status.failed_index, status.reason.unwrap(), status.message.unwrap())
     };
     let evicted = PodSeen {
@@ -513,27 +513,27 @@ fn the_pod_that_failed_the_job_is_named_and_no_other() {
 
 #[test]
 fn a_job_that_was_deleted_after_its_end_takes_nothing_back() {
-    let mut scene = scene("size: 1");
-    scene.job = Some(JobSeen { complete: failed("", ""), ..job(1) });
-    scene.pods = vec![ended(0, 0, 8)];
-    scene.previous = scene.status();
-    assert_eq!(scene.previous.exit_code, Some(0));
-    scene.job = None;
-    scene.pods.clear();
-    assert_eq!(scene.status(), scene.previous);
+    let mut observation = observation("size: 1");
+    observation.job = Some(JobSeen { complete: failed("", ""), ..job(1) });
+    observation.pods = vec![ended(0, 0, 8)];
+    observation.previous = observation.status();
+    assert_eq!(observation.previous.exit_code, Some(0));
+    observation.job = None;
+    observation.pods.clear();
+    assert_eq!(observation.status(), observation.previous);
 }
 
 #[test]
 fn an_obstacle_is_said_and_forgotten() {
-    let mut scene = scene("size: 1");
-    scene.obstacle = Some(Obstacle { reason: "NameTaken", message: "Service x exists".into() });
-    let before = scene.status();
+    let mut observation = observation("size: 1");
+    observation.obstacle = Some(Obstacle { reason: "NameTaken", message: "Service x exists".into() });
+    let before = observation.status();
     assert_eq!((before.reason.as_deref(), before.message.as_deref()), (Some("NameTaken"), Some("Service x exists")));
     assert_eq!(condition(&before, "JobRequested").unwrap().reason, "NameTaken");
-    scene.previous = before;
-    scene.obstacle = None;
-    scene.job = Some(job(1));
-    let after = scene.status();
+    observation.previous = before;
+    observation.obstacle = None;
+    observation.job = Some(job(1));
+    let after = observation.status();
     assert_eq!(after.reason, None);
     assert_eq!(after.message.as_deref(), Some("of 1 pods 0 have a node, 0 run, 0 are ready"), "what it waits for now");
 }
@@ -543,54 +543,54 @@ fn events_tell_of_changes_only() {
     let reasons = |before: &MiniClusterStatus, after: &MiniClusterStatus| {
         events::events(before, after).into_iter().map(|event| event.reason).collect::<Vec<_>>()
     };
-    let mut scene = scene("size: 1");
+    let mut observation = observation("size: 1");
     let none = MiniClusterStatus::default();
-    scene.problems = vec![Problem::new("spec.size", "no")];
-    let invalid = scene.status();
+    observation.problems = vec![Problem::new("spec.size", "no")];
+    let invalid = observation.status();
     assert_eq!(reasons(&none, &invalid), ["Invalid"]);
     assert!(reasons(&invalid, &invalid).is_empty());
-    scene.problems.clear();
-    scene.job = Some(job(1));
-    scene.pods = vec![pod(0)];
-    let starting = scene.status();
+    observation.problems.clear();
+    observation.job = Some(job(1));
+    observation.pods = vec![pod(0)];
+    let starting = observation.status();
     assert!(reasons(&none, &starting).is_empty(), "a start as it should be is no news");
-    scene.pods[0].trouble =
+    observation.pods[0].trouble =
         Some(Trouble { reason: "Unschedulable".into(), message: "no node".into(), ..Trouble::default() });
-    let stuck = scene.status();
+    let stuck = observation.status();
     assert_eq!(reasons(&starting, &stuck), ["Unschedulable"]);
-    scene.job = Some(JobSeen { failed: failed("PodFailurePolicy", ""), ..job(1) });
-    scene.pods = vec![ended(0, 7, 1)];
-    assert_eq!(reasons(&stuck, &scene.status()), ["NonZeroExitCode"]);
-    scene.job = Some(JobSeen { complete: failed("", ""), ..job(1) });
-    scene.pods = vec![ended(0, 0, 1)];
-    assert_eq!(reasons(&starting, &scene.status()), ["Completed"]);
+    observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", ""), ..job(1) });
+    observation.pods = vec![ended(0, 7, 1)];
+    assert_eq!(reasons(&stuck, &observation.status()), ["NonZeroExitCode"]);
+    observation.job = Some(JobSeen { complete: failed("", ""), ..job(1) });
+    observation.pods = vec![ended(0, 0, 1)];
+    assert_eq!(reasons(&starting, &observation.status()), ["Completed"]);
 }
 
 #[test]
 fn a_view_that_cannot_be_mounted_is_told_remembered_and_never_takes_a_job_away() {
-    let mut scene = scene("size: 2");
+    let mut observation = observation("size: 2");
     let mounted = |status: &MiniClusterStatus| condition(status, "ViewMounted").cloned();
     let copied = JobSeen { completions: 2, ..JobSeen::default() };
     let mounts = JobSeen { mounts_view: true, ..copied.clone() };
-    scene.job = Some(copied.clone());
-    assert_eq!(mounted(&scene.status()), None, "nothing is mounted, nothing is told");
-    scene.job = Some(mounts.clone());
-    assert_eq!(mounted(&scene.status()).unwrap().reason, "ImageVolumeUnsure", "the nodes are not known");
+    observation.job = Some(copied.clone());
+    assert_eq!(mounted(&observation.status()), None, "nothing is mounted, nothing is told");
+    observation.job = Some(mounts.clone());
+    assert_eq!(mounted(&observation.status()).unwrap().reason, "ImageVolumeUnsure", "the nodes are not known");
 
     let stuck = PodSeen { not_made: Some("path escapes from parent".into()), ..pod(1) };
     let ready = PodSeen { ready: true, joined: true, running: true, ..pod(0) };
-    scene.pods = vec![ready, stuck.clone()];
-    assert!(!image_volume_failed(&scene.status()), "the lead is ready: its job may have begun");
-    scene.pods = vec![pod(0), stuck];
-    let status = scene.status();
+    observation.pods = vec![ready, stuck.clone()];
+    assert!(!image_volume_failed(&observation.status()), "the lead is ready: its job may have begun");
+    observation.pods = vec![pod(0), stuck];
+    let status = observation.status();
     assert!(image_volume_failed(&status));
     let told = mounted(&status).unwrap();
     assert!(
         told.message.contains("pod 1") && told.message.contains("source: copy") && told.message.contains("escapes")
     );
 
-    (scene.previous, scene.job, scene.pods) = (status, Some(copied), vec![pod(0), pod(1)]);
-    assert_eq!(mounted(&scene.status()).unwrap().message, told.message, "it stays, and so does the copy");
+    (observation.previous, observation.job, observation.pods) = (status, Some(copied), vec![pod(0), pod(1)]);
+    assert_eq!(mounted(&observation.status()).unwrap().message, told.message, "it stays, and so does the copy");
 }
 
 #[test]
@@ -606,9 +606,9 @@ fn a_view_whose_image_cannot_be_pulled_is_told_as_such_with_its_fields() {
         PodSeen::of(&Default::default(), serde_json::from_value(status).ok().as_ref())
     };
     let told = |pod: PodSeen, mounts_view: bool| {
-        let mut scene = scene("flux: {container: {name: view}}");
-        (scene.job, scene.pods) = (Some(JobSeen { mounts_view, ..job(1) }), vec![pod]);
-        let status = scene.status();
+        let mut observation = observation("flux: {container: {name: view}}");
+        (observation.job, observation.pods) = (Some(JobSeen { mounts_view, ..job(1) }), vec![pod]);
+        let status = observation.status();
         assert_eq!(status.reason.as_deref(), Some("ImagePullBackOff"));
         assert_eq!(condition(&status, "JobWaitingForResources").unwrap().message, status.message.clone().unwrap());
         status.message.unwrap()
@@ -629,11 +629,11 @@ fn a_view_whose_image_cannot_be_pulled_is_told_as_such_with_its_fields() {
 
 #[test]
 fn a_disk_that_is_shared_and_a_class_that_is_not_there_are_told_and_stop_nothing() {
-    let mut scene = scene("size: 1");
-    (scene.job, scene.pods) = (Some(job(1)), vec![ready(0)]);
-    assert_eq!(condition(&scene.status(), "VolumesValid"), None, "nothing is known");
-    scene.disks = Some(Vec::new());
-    assert_eq!(condition(&scene.status(), "VolumesValid"), None, "there are none");
+    let mut observation = observation("size: 1");
+    (observation.job, observation.pods) = (Some(job(1)), vec![ready(0)]);
+    assert_eq!(condition(&observation.status(), "VolumesValid"), None, "nothing is known");
+    observation.disks = Some(Vec::new());
+    assert_eq!(condition(&observation.status(), "VolumesValid"), None, "there are none");
     let disk = |shared: Option<&str>, missing: bool| DiskSeen {
         key: "data".into(),
         driver: "d.csi.io".into(),
@@ -642,8 +642,8 @@ fn a_disk_that_is_shared_and_a_class_that_is_not_there_are_told_and_stop_nothing
         shared_with: shared.map(str::to_owned),
         is_class_missing: missing,
     };
-    scene.disks = Some(vec![disk(Some("ns.other.data"), true)]);
-    let told = scene.status();
+    observation.disks = Some(vec![disk(Some("ns.other.data"), true)]);
+    let told = observation.status();
     let volumes = condition(&told, "VolumesValid").unwrap();
     assert_eq!((volumes.status.as_str(), volumes.reason.as_str()), ("False", "SharedHandle"));
     for words in
@@ -655,24 +655,28 @@ fn a_disk_that_is_shared_and_a_class_that_is_not_there_are_told_and_stop_nothing
     let warned = events::events(&MiniClusterStatus::default(), &told);
     assert!(warned.iter().any(|event| event.reason == "SharedHandle"));
 
-    scene.previous = told;
-    scene.disks = None;
-    assert_eq!(condition(&scene.status(), "VolumesValid").unwrap().reason, "SharedHandle", "a new operator keeps it");
-    scene.disks = Some(vec![disk(None, true)]);
-    assert_eq!(condition(&scene.status(), "VolumesValid").unwrap().reason, "UnknownStorageClass");
-    scene.disks = Some(vec![disk(None, false)]);
-    assert!(is(&scene.status(), "VolumesValid"));
+    observation.previous = told;
+    observation.disks = None;
+    assert_eq!(
+        condition(&observation.status(), "VolumesValid").unwrap().reason,
+        "SharedHandle",
+        "a new operator keeps it"
+    );
+    observation.disks = Some(vec![disk(None, true)]);
+    assert_eq!(condition(&observation.status(), "VolumesValid").unwrap().reason, "UnknownStorageClass");
+    observation.disks = Some(vec![disk(None, false)]);
+    assert!(is(&observation.status(), "VolumesValid"));
 }
 
 #[test]
 fn a_kubelet_that_knows_no_volumes_of_images_is_believed_and_nobody_else() {
-    let mut scene = scene("size: 1");
-    scene.job = Some(JobSeen { mounts_view: true, ..job(1) });
-    scene.pods = vec![pod(0)];
+    let mut observation = observation("size: 1");
+    observation.job = Some(JobSeen { mounts_view: true, ..job(1) });
+    observation.pods = vec![pod(0)];
     let mut says = |reason: &str, message: &str| {
         let (reason, message) = (reason.into(), message.into());
-        scene.warning = Some(Trouble { reason, message, ..Trouble::default() });
-        let status = scene.status();
+        observation.warning = Some(Trouble { reason, message, ..Trouble::default() });
+        let status = observation.status();
         (image_volume_failed(&status), condition(&status, "ViewMounted").unwrap().message.clone())
     };
     // As kubelets of Kubernetes 1.31 to 1.35 say it without the feature.
@@ -694,14 +698,14 @@ fn the_archives_fate_is_told_once_it_is_known_and_where_one_is_asked_for() {
     use flux_shared::termination::{Ender, Termination};
     let program = |code| Termination { program_code: Some(code), ..Termination::new(Ender::Program, code) };
     let told = |spec: &str, said: Option<Termination>| {
-        let mut scene = scene(spec);
-        scene.job = Some(job(1));
-        scene.pods = vec![ready(0)];
-        let running = scene.status();
+        let mut observation = observation(spec);
+        observation.job = Some(job(1));
+        observation.pods = vec![ready(0)];
+        let running = observation.status();
         assert_eq!(condition(&running, super::ARCHIVE_SAVED), None, "nobody knows yet");
-        scene.pods = vec![ended(0, 0, 5)];
-        scene.pods[0].exit.as_mut().unwrap().said = said;
-        let after = scene.status();
+        observation.pods = vec![ended(0, 0, 5)];
+        observation.pods[0].exit.as_mut().unwrap().said = said;
+        let after = observation.status();
         let events = events::events(&running, &after).into_iter();
         let warned = events.filter(|event| event.reason == "ArchiveNotSaved").count();
         let found = condition(&after, super::ARCHIVE_SAVED)?;

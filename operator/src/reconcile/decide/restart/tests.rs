@@ -440,7 +440,7 @@ impl World {
         }
         let uid =
             observed.job.as_ref().or(observed.last_job.as_ref()).map(|job| job.uid.clone()).or(known.job_uid.clone());
-        let decision = decide(&Scene {
+        let decision = decide(&Observation {
             status: &known,
             backoff_limit: self.backoff_limit,
             max_restarts: self.max_restarts,

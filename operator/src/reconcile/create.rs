@@ -1,0 +1,141 @@
+//! Makes what a MiniCluster lacks, and changes what may change of what is there.
+
+use flux_shared::validate::ValidMiniCluster;
+use k8s_openapi::jiff::Timestamp;
+
+use super::error::ReconcileError;
+use crate::observe::Key;
+use crate::reconcile::apply::ApplyError;
+use crate::reconcile::context::Context;
+use crate::reconcile::decide::next_action::{self, NextAction};
+use crate::reconcile::fetch::Target;
+use crate::reconcile::keys;
+use crate::reconcile::render::services::Member;
+use crate::reconcile::render::{self, Facts};
+use crate::reconcile::status::Obstacle;
+
+/// What [`create_or_update`] has left to do.
+pub(super) enum Done {
+    All,
+    /// There is a Job now, or will be: the rest is for the next reconcile, which others may go before.
+    MadeJob,
+    /// None is made any more: earlier starts have used up its time.
+    OutOfTime,
+}
+
+/// Makes what is missing, and changes what may change.
+pub(super) async fn create_or_update(
+    target: &Target,
+    cluster: Option<&ValidMiniCluster>,
+    context: &Context,
+) -> Result<Done, ReconcileError> {
+    let observed = context.index.observed(&target.key);
+    let headless = cluster.and_then(|cluster| context.index.headless(&next_action::headless_key(cluster)));
+    let action = next_action::next_action(target, cluster, &observed, headless.as_deref());
+    let Some(cluster) = cluster else { return Ok(Done::All) };
+    match action {
+        NextAction::Nothing => Ok(Done::All),
+        NextAction::WaitForPrevious => {
+            let message = format!("Job {} of an earlier MiniCluster is still being deleted", target.key.name);
+            Err(ApplyError::from(Obstacle { reason: "WaitingForPrevious", message }).into())
+        }
+        NextAction::NameTaken => {
+            let name = &target.key.name;
+            let message =
+                format!("Job {name} was left behind by an earlier MiniCluster: delete it, or choose another name");
+            Err(ApplyError::from(Obstacle { reason: "NameTaken", message }).into())
+        }
+        NextAction::Create { facts } => {
+            join_index(target, cluster, context);
+            let Some(facts) = facts_in_time(target, cluster, facts, context).await? else { return Ok(Done::OutOfTime) };
+            let objects = objects(cluster, &facts, context)?;
+            refuse_unsupported(&objects, &target.key, context).await?;
+            context.writer.create_all(&context.index, &objects, &member(target, cluster)).await?;
+            Ok(Done::MadeJob)
+        }
+        NextAction::MakeAnew { job_uid } => {
+            context.writer.delete_job(&target.key, &job_uid).await?;
+            tracing::info!("deleted the Job, whose spec was edited before anything had begun, to make it anew");
+            Ok(Done::MadeJob)
+        }
+        NextAction::Keep { facts, job_uid, elastic, join, services, services_pod } => {
+            join_index(target, cluster, context);
+            if let Some(elastic) = elastic {
+                let before = context.index.observed(&target.key).job.and_then(|job| job.rendered_hash);
+                let fields = elastic.patch(&job_uid, before.as_deref(), facts.maximum_size.unwrap_or(elastic.size));
+                context.writer.scale_job(&context.index, &target.key, &fields).await?;
+                tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
+            }
+            if join {
+                let service = next_action::headless_key(cluster);
+                context.writer.join(&context.index, &service, &member(target, cluster)).await?;
+            }
+            if !services.is_empty() || services_pod {
+                let objects = objects(cluster, &facts, context)?;
+                for service in objects
+                    .services
+                    .iter()
+                    .filter(|it| it.metadata.name.as_ref().is_some_and(|name| services.contains(name)))
+                {
+                    context.writer.service(&context.index, service, &target.uid).await?;
+                }
+                if let Some(pod) = objects.services_pod.filter(|_| services_pod) {
+                    context.writer.services_pod(&context.index, &pod, &target.uid).await?;
+                }
+            }
+            Ok(Done::All)
+        }
+    }
+}
+
+/// What is left of `deadlineSeconds` since the first start; none: nothing. By the control plane's clock alone.
+async fn facts_in_time(
+    target: &Target,
+    cluster: &ValidMiniCluster,
+    facts: Facts,
+    context: &Context,
+) -> Result<Option<Facts>, ReconcileError> {
+    let first: Option<Timestamp> = target.status.start_time.as_ref().and_then(|time| time.parse().ok());
+    let (Some(deadline), Some(first)) = (cluster.deadline_seconds, first) else { return Ok(Some(facts)) };
+    let objects = objects(cluster, &facts, context)?;
+    let would_be = context.writer.would_be(&objects.job, &target.key).await?;
+    let now = would_be.metadata.creation_timestamp.map_or_else(Timestamp::now, |time| time.0);
+    let left = deadline - (now.as_second() - first.as_second()).max(0);
+    Ok((left > 0).then_some(Facts { deadline_left: Some(left), ..facts }))
+}
+
+pub(super) fn objects(
+    cluster: &ValidMiniCluster,
+    facts: &Facts,
+    context: &Context,
+) -> Result<render::Objects, ReconcileError> {
+    let facts = Facts { nodes_mount_images: context.index.nodes_mount_images(), ..facts.clone() };
+    Ok(render::objects(cluster, &context.options, &facts, keys::chance(cluster)?)?)
+}
+
+/// Refuses what this Kubernetes would drop, or has no room for.
+async fn refuse_unsupported(objects: &render::Objects, key: &Key, context: &Context) -> Result<(), ReconcileError> {
+    if let Some(message) = render::needs::too_large(objects) {
+        return Err(ApplyError::from(Obstacle { reason: "TooLarge", message }).into());
+    }
+    if !render::needs::beyond_floor(objects, context.index.nodes_mount_images()) {
+        return Ok(());
+    }
+    let minor = context.reader.kubernetes_minor().await.map_err(ReconcileError::Version)?;
+    let keeps_images = render::needs::image_is_a_try(objects, minor) && {
+        let kept = context.writer.would_be(&objects.job, key).await?;
+        render::needs::mounts_image(&kept)
+    };
+    match render::needs::unsupported(objects, minor, keeps_images) {
+        Some(message) => Err(ApplyError::from(Obstacle { reason: "Unsupported", message }).into()),
+        None => Ok(()),
+    }
+}
+
+fn member(target: &Target, cluster: &ValidMiniCluster) -> Member {
+    Member { name: cluster.name.clone(), uid: target.uid.clone(), minimal: cluster.flux.minimal_service }
+}
+
+pub(super) fn join_index(target: &Target, cluster: &ValidMiniCluster, context: &Context) {
+    context.index.join(&next_action::headless_key(cluster), &target.key.name, cluster.flux.minimal_service);
+}

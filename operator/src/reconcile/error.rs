@@ -1,0 +1,44 @@
+//! Why a reconcile has to be repeated.
+
+use std::time::Duration;
+
+use crate::health::panics::Panicked;
+use crate::reconcile::apply::ApplyError;
+use crate::reconcile::keys;
+use crate::reconcile::render::RenderError;
+use crate::reconcile::status::Obstacle;
+
+/// Why a reconcile has to be repeated.
+#[derive(Debug, thiserror::Error)]
+pub enum ReconcileError {
+    #[error(transparent)]
+    Apply(#[from] ApplyError),
+    #[error(transparent)]
+    Render(#[from] RenderError),
+    #[error(transparent)]
+    Key(#[from] keys::KeyError),
+    #[error("failed to get the MiniCluster, whose spec is too large to be kept")]
+    Cluster(#[source] kube::Error),
+    #[error("failed to get the version of Kubernetes")]
+    Version(#[source] kube::Error),
+    #[error(transparent)]
+    Panicked(#[from] Panicked),
+}
+
+impl ReconcileError {
+    /// What the status says about it, if a person can help.
+    pub fn obstacle(&self) -> Option<&Obstacle> {
+        match self {
+            ReconcileError::Apply(ApplyError::Obstacle(obstacle)) => Some(obstacle),
+            _ => None,
+        }
+    }
+
+    /// How long the API server, which has too much to do, asks to wait.
+    pub fn asked_to_wait(&self) -> Duration {
+        let ReconcileError::Apply(ApplyError::Api { source, .. }) = self else { return Duration::ZERO };
+        let kube::Error::Api(status) = source.as_ref() else { return Duration::ZERO };
+        let seconds = status.details.as_ref().map_or(0, |details| details.retry_after_seconds);
+        Duration::from_secs(seconds.min(60).into())
+    }
+}

@@ -1,0 +1,77 @@
+//! What is deleted when a job has ended, when its time is over, or when its Job has to be made in another way.
+#![expect(clippy::disallowed_methods, reason = "the clock")]
+
+use std::time::{Duration, Instant};
+
+use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use flux_shared::validate::ValidMiniCluster;
+use k8s_openapi::jiff::Timestamp;
+use kube::runtime::controller::Action;
+
+use super::error::ReconcileError;
+use crate::reconcile::context::Context;
+use crate::reconcile::decide::next_action;
+use crate::reconcile::fetch::Target;
+use crate::reconcile::render::{self, Facts};
+use crate::reconcile::status::{self, patch};
+
+/// Deletes pods and volumes of a job that has completed, and then says so: who is killed in between does it again.
+pub(super) async fn clean_up(
+    target: &Target,
+    cluster: Option<&ValidMiniCluster>,
+    after: &MiniClusterStatus,
+    context: &Context,
+) -> Result<(), ReconcileError> {
+    let (Ok(spec), Some(cluster)) = (&target.spec, cluster.filter(|_| !target.deleting)) else { return Ok(()) };
+    let observed = context.index.observed(&target.key);
+    let Some(job) = observed.job_of(&target.uid) else { return Ok(()) };
+    let goes_whole = next_action::seconds_to_live(spec, after, Timestamp::now()) == Some(0);
+    if goes_whole || !next_action::is_to_be_cleaned_up(spec, after, &observed, &job.uid) {
+        return Ok(());
+    }
+    let facts = Facts { uid: Some(target.uid.clone()), ..Facts::default() };
+    let volumes = render::storage::volumes(cluster, &facts);
+    let services_pod = observed.services_pod.as_ref().filter(|(_, owner)| owner.as_deref() == Some(&target.uid));
+    context.writer.clean_up(&target.key, &job.uid, services_pod.map(|(uid, _)| uid), &volumes, &target.uid).await?;
+    let cleaned = status::cleaned_up(after, Timestamp::now());
+    if let Some(change) = patch::patch(target, after, &cleaned)
+        && let Some(version) = context.writer.status(&target.key, &change).await?
+    {
+        context.remember(&target.uid, version, &cleaned, Instant::now());
+        tracing::info!("cleaned up: the job has completed");
+    }
+    Ok(())
+}
+
+/// Deletes a Job whose pods cannot mount the view's image, as the status says now. The next one copies; nothing has run yet.
+pub(super) async fn make_anew_with_copy(
+    target: &Target,
+    after: &MiniClusterStatus,
+    context: &Context,
+) -> Result<(), ReconcileError> {
+    let observed = context.index.observed(&target.key);
+    let Some(job) = observed.job_of(&target.uid) else { return Ok(()) };
+    if next_action::is_to_be_made_anew(after, job) {
+        context.writer.delete_job(&target.key, &job.uid).await?;
+        tracing::info!("deleted the Job, whose pods cannot mount the view's image, to make it with a copy");
+    }
+    Ok(())
+}
+
+/// Nothing is looked at again without a reason. A finished MiniCluster that has to go has one (and a status that waits).
+pub(super) async fn delete_or_requeue(
+    target: &Target,
+    after: &MiniClusterStatus,
+    context: &Context,
+) -> Result<Action, ReconcileError> {
+    let Some(spec) = target.spec.as_ref().ok().filter(|_| !target.deleting) else { return Ok(Action::await_change()) };
+    match next_action::seconds_to_live(spec, after, Timestamp::now()) {
+        None => Ok(Action::await_change()),
+        Some(0) => {
+            context.writer.delete(&target.key, &target.uid).await?;
+            tracing::info!("deleted the MiniCluster: it has finished, and its time is over");
+            Ok(Action::await_change())
+        }
+        Some(seconds) => Ok(Action::requeue(Duration::from_secs(seconds))),
+    }
+}
