@@ -30,14 +30,14 @@ use crate::api::version;
 use crate::health::metrics::{Metrics, Outcome};
 use crate::health::panics;
 use crate::health::server;
+use crate::observe::cluster::{self, Cluster};
+use crate::observe::storage::Orphan;
 use crate::observe::watch::{self, KINDS, Outlets, Wake};
 use crate::observe::{Key, Unlabelled};
 use crate::reconcile::apply::Writer;
-use crate::reconcile::apply::storage::Orphan;
 use crate::reconcile::context::Context;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::fetch::warning::Reader;
-use crate::reconcile::fetch::{self, Cluster};
 use crate::reconcile::render::Options;
 use crate::reconcile::{is_first, reconcile, report_panic};
 
@@ -153,13 +153,18 @@ async fn control(
     let (orphans_in, orphans) = mpsc::unbounded_channel();
     let outlets = Outlets { wake, unlabelled: unlabelled_in, orphans: orphans_in, synced: Arc::new(synced) };
 
-    let (store, clusters) = watch::clusters(&client, namespace.as_deref(), context.clone(), outlets.clone());
-    let jobs = watch::jobs(client.clone(), namespace.clone(), context.clone(), outlets.clone());
-    let pods = watch::pods(client.clone(), namespace.clone(), context.clone(), outlets.clone());
-    let services = watch::services(client.clone(), namespace.clone(), context.clone(), outlets.clone());
-    let nodes = watch::nodes(client.clone(), context.clone(), outlets.clone());
-    let classes = watch::storage_classes(client.clone(), context.clone(), outlets.clone());
-    let volumes = watch::volumes(client, namespace, context.clone(), outlets);
+    let index = context.index.clone();
+    let forget = {
+        let context = context.clone();
+        move |key: &Key, uid: &str| context.forget(key, uid)
+    };
+    let (store, clusters) = watch::clusters(&client, namespace.as_deref(), index.clone(), forget, outlets.clone());
+    let jobs = watch::jobs(client.clone(), namespace.clone(), index.clone(), outlets.clone());
+    let pods = watch::pods(client.clone(), namespace.clone(), index.clone(), outlets.clone());
+    let services = watch::services(client.clone(), namespace.clone(), index.clone(), outlets.clone());
+    let nodes = watch::nodes(client.clone(), index.clone(), outlets.clone());
+    let classes = watch::storage_classes(client.clone(), index.clone(), outlets.clone());
+    let volumes = watch::volumes(client, namespace, index, outlets);
     health.serves(store.clone(), is_synced.clone());
     let (queue_in, queue) = mpsc::channel(1024);
     // Boxed, since what the client makes of a watch is large, and would be moved over the stack.
@@ -240,7 +245,7 @@ async fn reconciles(
         let id = number.fetch_add(1, Ordering::Relaxed);
         let places = places.clone();
         let timed = async move {
-            let large = fetch::left_out(&cluster);
+            let large = cluster::left_out(&cluster);
             let first = (large.is_none() && is_first(&cluster, &context)).then(|| context.job_first.begin());
             if first.is_none() && large.is_none() {
                 context.job_first.wait_for_jobs().await;
@@ -299,7 +304,7 @@ async fn reconciles(
 
 /// Reconciles the whole of a MiniCluster, which may not be kept.
 async fn whole_and_reconcile(cluster: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
-    if fetch::left_out(&cluster).is_none() {
+    if cluster::left_out(&cluster).is_none() {
         return reconcile(cluster, context).await;
     }
     let metadata = kube::Resource::meta(&*cluster);

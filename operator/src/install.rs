@@ -23,7 +23,7 @@ pub use permissions::{
 };
 
 /// The name of the operator's own objects.
-pub const NAME: &str = "flux-operator";
+pub const NAME: &str = crate::labels::OPERATOR;
 /// With what the names of objects begin that are in no namespace: FluxCD's operator is called flux-operator, too.
 const PREFIX: &str = "flux-framework-";
 /// The name of the policy on `spec.volumes`.

@@ -2,8 +2,12 @@
 
 use std::collections::BTreeMap;
 
+/// The init container that installs the agent.
+pub const AGENT: &str = "flux-agent";
 /// `apiVersion` of a MiniCluster.
 pub const API_VERSION: &str = "flux-framework.org/v1alpha2";
+/// The name of the operator's own objects, and of its namespace.
+pub const OPERATOR: &str = "flux-operator";
 /// The one field manager of all our writes, and the value of the managed-by label. Not `flux-operator`: FluxCD's operator,
 /// which has nothing to do with Flux Framework, is called so too.
 pub const MANAGER: &str = "flux-framework-flux-operator";
@@ -72,6 +76,11 @@ pub fn of_pod(
 /// Selector of the pods of a MiniCluster, for its status.
 pub fn selector(cluster: &str) -> String {
     format!("{AUTOSCALER}={cluster}")
+}
+
+/// How a CSI volume is known by the PersistentVolume's metadata.
+pub fn disk(driver: &str, handle: &str) -> String {
+    format!("{driver} {handle}")
 }
 
 #[cfg(test)]

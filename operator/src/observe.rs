@@ -15,12 +15,14 @@ use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
 use crate::labels;
-use crate::reconcile::apply::storage::Orphan;
-use crate::reconcile::decide::restart;
+use pod_end::{End, LOST_KEPT, end_of, has_failed_by_itself, loss};
+use storage::Orphan;
 
+pub mod cluster;
 pub mod job;
 pub mod node;
 pub mod pod;
+pub mod pod_end;
 pub mod service;
 pub mod storage;
 pub mod watch;
@@ -268,7 +270,7 @@ impl Index {
         let before = observed.pods.get(&uid(metadata));
         seen.remember(before);
         if !before.is_some_and(PodSeen::was_taken) && observed.loses(&seen) {
-            observed.lost(restart::loss(&seen));
+            observed.lost(loss(&seen));
         }
         let before = observed.pods.get(&uid(metadata));
         let ours = observed.job.as_ref().is_some_and(|job| seen.job_uid.as_deref() == Some(job.uid.as_str()));
@@ -439,17 +441,17 @@ impl Observed {
         };
         let runs = !job.is_finished() && job.failing.is_none() && !job.deleting && !job.suspended;
         let others = || self.pods_of(job).filter(|it| it.name != pod.name);
-        let ended_by_itself = !matches!(restart::end_of(pod, false), None | Some(restart::End::Taken));
+        let ended_by_itself = !matches!(end_of(pod, false), None | Some(End::Taken));
         pod.was_taken()
             && !ended_by_itself
             && runs
             && pod.index < job.completions
-            && !others().any(|it| (it.index == 0 && pod.index > 0 && it.ended) || restart::has_failed_by_itself(it))
+            && !others().any(|it| (it.index == 0 && pod.index > 0 && it.ended) || has_failed_by_itself(it))
     }
 
     fn lost(&mut self, lost: LostPod) {
         self.losses.push(lost);
-        if self.losses.len() > restart::LOST_KEPT {
+        if self.losses.len() > LOST_KEPT {
             let first_follower = self.losses.iter().position(|it| it.index > 0).unwrap_or(0);
             self.losses.remove(first_follower);
         }

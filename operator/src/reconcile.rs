@@ -17,15 +17,17 @@ use kube::Resource;
 use kube::runtime::controller::Action;
 
 use crate::health::panics::Panicked;
+use crate::observe::cluster::Cluster;
 use crate::observe::job::{self, JobSeen};
 use crate::observe::pod::Trouble;
+use crate::observe::pod_end;
 use crate::observe::{Key, Observed};
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
 use crate::reconcile::create::{Done, create_or_update, join_index};
 use crate::reconcile::decide::restart::{self, Decision, Observation};
 use crate::reconcile::error::ReconcileError;
-use crate::reconcile::fetch::{Cluster, Target};
+use crate::reconcile::fetch::Target;
 use crate::reconcile::finish::{clean_up, delete_or_requeue, make_anew_with_copy};
 use crate::reconcile::stalled::explain_wait;
 use crate::reconcile::status::events;
@@ -40,6 +42,8 @@ pub mod fetch;
 mod finish;
 pub mod job_first;
 pub mod keys;
+pub mod obstacle;
+pub mod recorded;
 pub mod render;
 mod stalled;
 pub mod status;
@@ -121,9 +125,9 @@ async fn carry_out(
             context.writer.delete_job(&target.key, job_uid).await.map(|()| Done::All).map_err(Into::into)
         }
         Decision::Fail { job_uid, reason, message } => {
-            let now = status::rfc3339(Timestamp::now());
+            let now = recorded::rfc3339(Timestamp::now());
             tracing::info!(reason, message, "ended the Job");
-            let failed = context.writer.fail_job(&target.key, job_uid, reason, &status::short(message), &now).await;
+            let failed = context.writer.fail_job(&target.key, job_uid, reason, &recorded::short(message), &now).await;
             failed.map(|()| Done::All).map_err(Into::into)
         }
         Decision::Goes => create_or_update(target, cluster, context).await,
@@ -161,12 +165,12 @@ fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
     if restart::is_given_up(&known, job) {
         return known;
     }
-    let now = status::rfc3339(Timestamp::now());
+    let now = recorded::rfc3339(Timestamp::now());
     let is_new = |lost: &&LostPod| !target.status.lost_pods.iter().any(|it| it.name == lost.name);
     known
         .lost_pods
         .extend(observed.losses.iter().filter(is_new).map(|lost| LostPod { time: now.clone(), ..lost.clone() }));
-    while known.lost_pods.len() > restart::LOST_KEPT {
+    while known.lost_pods.len() > pod_end::LOST_KEPT {
         let follower = known.lost_pods.iter().position(|lost| lost.index > 0).unwrap_or(0);
         known.lost_pods.remove(follower);
     }

@@ -28,6 +28,7 @@ use kube::Client;
 use tokio::sync::watch;
 
 use crate::health::server as server_of_health;
+use crate::labels;
 
 mod certificate;
 mod keeper;
@@ -59,7 +60,7 @@ pub struct Settings {
     #[arg(long, env = "HEALTH_ADDRESS", value_name = "ADDRESS:PORT")]
     pub health: Option<SocketAddr>,
     /// Namespace of the webhook's Service and Secret
-    #[arg(long, env = "POD_NAMESPACE", default_value = crate::install::NAME)]
+    #[arg(long, env = "POD_NAMESPACE", default_value = labels::OPERATOR)]
     pub namespace: String,
     /// One more name or address that the API server reaches the webhook at; can be repeated
     #[arg(long = "host", value_name = "NAME")]

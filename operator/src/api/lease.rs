@@ -17,10 +17,10 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::time::Instant;
 
-use crate::labels::MANAGER;
+use crate::labels::{self, MANAGER};
 
 /// Name of the Lease.
-const NAME: &str = "flux-operator";
+const NAME: &str = labels::OPERATOR;
 
 /// Who wants to lead, and how patiently.
 #[derive(Debug, Clone)]

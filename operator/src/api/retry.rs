@@ -1,13 +1,12 @@
 //! Small writes that nobody waits for. What fails is done later, and holds up nothing meanwhile.
 #![expect(clippy::disallowed_methods, reason = "pauses")]
 
+use std::error::Error;
 use std::time::Duration;
 
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc::UnboundedReceiver;
-
-use crate::reconcile::apply::ApplyError;
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
@@ -15,12 +14,12 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Does `write` for whatever comes, for `places` at the same time. Ends when nothing can come any more.
-pub async fn run_queue<T: Clone, F: Future<Output = Result<(), ApplyError>>>(
-    mut items: UnboundedReceiver<T>,
-    places: usize,
-    failed: &str,
-    write: impl Fn(T) -> F,
-) {
+pub async fn run_queue<T, E, F>(mut items: UnboundedReceiver<T>, places: usize, failed: &str, write: impl Fn(T) -> F)
+where
+    T: Clone,
+    E: Error + 'static,
+    F: Future<Output = Result<(), E>>,
+{
     let attempt = |item: T, pause: Duration| {
         let result = write(item.clone());
         async move {
@@ -72,10 +71,7 @@ mod tests {
             done.push(item);
             // The first one fails three times.
             match item == 0 && done.iter().filter(|done| **done == 0).count() <= 3 {
-                true => Err(ApplyError::from(crate::reconcile::status::Obstacle {
-                    reason: "Forbidden",
-                    message: "no".into(),
-                })),
+                true => Err(std::io::Error::other("no")),
                 false => Ok(()),
             }
         };

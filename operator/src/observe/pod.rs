@@ -10,7 +10,7 @@ use flux_shared::termination::Termination;
 
 use super::controller_uid;
 use crate::labels;
-use crate::reconcile::render::AGENT;
+use crate::labels::AGENT;
 
 /// A pod's status without its specification, of which nobody reads more than its place: most of a pod's bytes.
 pub type PodStatusObject = kube::core::Object<PodPlace, PodStatus>;

@@ -7,7 +7,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::Key;
 use crate::labels;
-use crate::reconcile::render::storage::disk;
+use crate::labels::disk;
 
 /// The disk behind a PersistentVolume that was made for a MiniCluster.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -29,6 +29,42 @@ impl Disk {
             cluster: Key::new(label(labels::NAMESPACE)?, label(labels::CLUSTER)?),
         })
     }
+}
+
+/// A PersistentVolume of ours that goes with its MiniCluster.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Orphan {
+    pub name: String,
+    pub uid: String,
+    pub cluster: Key,
+    /// Uid of the MiniCluster.
+    pub owner: String,
+}
+
+impl Orphan {
+    /// None: it is to be kept, on its way out, or not ours.
+    pub fn of(metadata: &ObjectMeta) -> Option<Orphan> {
+        if metadata.deletion_timestamp.is_some() || annotation(metadata, labels::KEEP).is_some() {
+            return None;
+        }
+        Some(Orphan {
+            name: metadata.name.clone()?,
+            uid: metadata.uid.clone()?,
+            cluster: place(metadata)?,
+            owner: annotation(metadata, labels::OWNER)?.to_owned(),
+        })
+    }
+}
+
+pub fn annotation<'a>(metadata: &'a ObjectMeta, key: &str) -> Option<&'a str> {
+    metadata.annotations.as_ref()?.get(key).map(String::as_str)
+}
+
+/// The MiniCluster that a PersistentVolume says it was made for: by three marks with our domain.
+pub fn place(metadata: &ObjectMeta) -> Option<Key> {
+    let label = |key: &str| metadata.labels.as_ref()?.get(key).cloned();
+    annotation(metadata, labels::OWNER)?;
+    Some(Key::new(label(labels::NAMESPACE)?, label(labels::CLUSTER)?))
 }
 
 /// The storage classes, as far as the operator may see them.

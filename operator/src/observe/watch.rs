@@ -24,15 +24,14 @@ use tokio::sync::{mpsc, watch};
 use crate::health::log;
 use crate::health::panics;
 use crate::labels;
+use crate::observe::cluster::{self, Cluster};
 use crate::observe::job::{JobObject, JobSeen};
 use crate::observe::node::{NodeInfo, NodeObject};
 use crate::observe::pod::{PodSeen, PodStatusObject};
 use crate::observe::service::{ServiceObject, ServiceSeen};
 use crate::observe::storage::Disk;
-use crate::observe::{Key, Kind, Unlabelled};
-use crate::reconcile::apply::storage::Orphan;
-use crate::reconcile::context::Context;
-use crate::reconcile::fetch::{self, Cluster};
+use crate::observe::storage::Orphan;
+use crate::observe::{Index, Key, Kind, Unlabelled};
 
 /// Who has to be reconciled, and whether at once: what a Job's pods do comes in bursts that can be taken together.
 #[derive(Debug)]
@@ -104,16 +103,17 @@ where
     events.default_backoff()
 }
 
-/// The MiniClusters: kept whole in the store that is returned. Endless.
-pub fn clusters(
+/// The MiniClusters: kept whole in the store that is returned. Endless. `forget`: one is gone, by key and uid.
+pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
     client: &Client,
     namespace: Option<&str>,
-    context: Arc<Context>,
+    index: Arc<Index>,
+    forget: F,
     outlets: Outlets,
-) -> (Store<Cluster>, impl Future<Output = ()> + use<>) {
+) -> (Store<Cluster>, impl Future<Output = ()> + use<F>) {
     let (store, writer) = reflector::store();
     let events = watched(api::<Cluster>(client, namespace), watcher::Config::default().page_size(LARGE_PAGE))
-        .modify(fetch::shrink)
+        .modify(cluster::shrink)
         .reflect(writer);
     // The spec's generation as last seen: our own status patches are no news. A deletion raises it too.
     let mut generations: HashMap<String, Option<i64>> = HashMap::new();
@@ -128,10 +128,10 @@ pub fn clusters(
             Ok(Event::Delete(cluster)) => {
                 let uid = cluster.uid().unwrap_or_default();
                 generations.remove(&uid);
-                for orphan in context.index.orphans(&uid) {
+                for orphan in index.orphans(&uid) {
                     let _ = outlets.orphans.send(orphan);
                 }
-                context.forget(&Key::of(cluster.meta()), &uid);
+                forget(&Key::of(cluster.meta()), &uid);
             }
             Ok(Event::Init | Event::InitDone) => {}
             Err(error) => crate::health::log::warn("the watch of MiniClusters failed", &error),
@@ -145,7 +145,7 @@ pub fn clusters(
 async fn follow<K: Resource>(
     kind: Kind,
     events: impl Stream<Item = watcher::Result<Event<K>>>,
-    context: Arc<Context>,
+    index: Arc<Index>,
     outlets: Outlets,
     seen: impl Fn(&K) -> Vec<Key>,
 ) {
@@ -162,7 +162,7 @@ async fn follow<K: Resource>(
                 outlets.wake(seen(&object), false);
             }
             Ok(Event::InitDone) => {
-                outlets.wake(context.index.keep_only(kind, &std::mem::take(&mut listed)), false);
+                outlets.wake(index.keep_only(kind, &std::mem::take(&mut listed)), false);
                 if std::mem::take(&mut is_first) {
                     outlets.synced.send_modify(|synced| *synced += 1);
                 }
@@ -171,7 +171,7 @@ async fn follow<K: Resource>(
             Ok(Event::Delete(object)) => {
                 // As it was at last, which may be news.
                 drop(seen(&object));
-                outlets.wake(context.index.gone(kind, object.meta()), false);
+                outlets.wake(index.gone(kind, object.meta()), false);
             }
             Err(error) => {
                 crate::health::log::warn(&format!("the watch of kind {kind:?} failed"), &error);
@@ -194,14 +194,14 @@ where
 }
 
 /// The Jobs, without their templates. Endless.
-pub async fn jobs(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
+pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let events = watched(partial::<Job, JobObject>(client, namespace.as_deref()), labelled(labels::CLUSTER));
-    let index = context.clone();
+    let seen_in = index.clone();
     let pods = outlets.clone();
-    follow(Kind::Job, events, context, outlets, move |job: &JobObject| {
-        let key = index.index.job(&job.metadata, JobSeen::new(&job.metadata, &job.spec, job.status.as_ref()));
+    follow(Kind::Job, events, index, outlets, move |job: &JobObject| {
+        let key = seen_in.job(&job.metadata, JobSeen::new(&job.metadata, &job.spec, job.status.as_ref()));
         // Pods may have been seen before their Job.
-        for unlabelled in key.iter().flat_map(|key| index.index.unlabelled(key)) {
+        for unlabelled in key.iter().flat_map(|key| seen_in.unlabelled(key)) {
             let _ = pods.unlabelled.send(unlabelled);
         }
         key.into_iter().collect()
@@ -210,13 +210,13 @@ pub async fn jobs(client: Client, namespace: Option<String>, context: Arc<Contex
 }
 
 /// The pods, without most of their specifications. Endless.
-pub async fn pods(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
+pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let events = watched(partial::<Pod, PodStatusObject>(client, namespace.as_deref()), labelled(labels::HEADLESS));
-    let index = context.clone();
+    let seen_in = index.clone();
     let send = outlets.unlabelled.clone();
-    follow(Kind::Pod, events, context, outlets, move |pod: &PodStatusObject| {
+    follow(Kind::Pod, events, index, outlets, move |pod: &PodStatusObject| {
         let (key, unlabelled) =
-            index.index.pod(&pod.metadata, PodSeen::of(&pod.metadata, pod.status.as_ref()).on(&pod.spec));
+            seen_in.pod(&pod.metadata, PodSeen::of(&pod.metadata, pod.status.as_ref()).on(&pod.spec));
         if let Some(unlabelled) = unlabelled {
             let _ = send.send(unlabelled);
         }
@@ -226,19 +226,19 @@ pub async fn pods(client: Client, namespace: Option<String>, context: Arc<Contex
 }
 
 /// The Services. Endless.
-pub async fn services(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
+pub async fn services(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let events = watched(partial::<Service, ServiceObject>(client, namespace.as_deref()), labelled(labels::HEADLESS));
-    let index = context.clone();
-    follow(Kind::Service, events, context, outlets, move |service: &ServiceObject| {
+    let seen_in = index.clone();
+    follow(Kind::Service, events, index, outlets, move |service: &ServiceObject| {
         let seen = ServiceSeen::new(&service.metadata, service.spec.selector.as_ref());
-        index.index.service(&service.metadata, seen)
+        seen_in.service(&service.metadata, seen)
     })
     .await;
 }
 
 /// The nodes: whether they can mount images. Ends where the operator may not look at them, as in an installation for one
 /// namespace. Nobody is woken: it matters when a Job is made.
-pub async fn nodes(client: Client, context: Arc<Context>, outlets: Outlets) {
+pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
     let resource = ApiResource::erase::<Node>(&());
     let events = watched(Api::<NodeObject>::all_with(client, &resource), watcher::Config::default());
     let mut events = std::pin::pin!(events);
@@ -250,13 +250,13 @@ pub async fn nodes(client: Client, context: Arc<Context>, outlets: Outlets) {
     };
     while let Some(event) = events.next().await {
         match event {
-            Ok(Event::Init) => context.index.forget_nodes(),
+            Ok(Event::Init) => index.forget_nodes(),
             Ok(Event::Apply(node) | Event::InitApply(node)) => {
                 let info = node.status.as_ref().map(|status| &status.node_info);
                 let mounts = info.is_some_and(NodeInfo::mounts_images);
-                context.index.node(&node.name_any(), (!node.spec.unschedulable).then_some(mounts));
+                index.node(&node.name_any(), (!node.spec.unschedulable).then_some(mounts));
             }
-            Ok(Event::Delete(node)) => context.index.node(&node.name_any(), None),
+            Ok(Event::Delete(node)) => index.node(&node.name_any(), None),
             Ok(Event::InitDone) => listed(),
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
                 tracing::info!("nodes are none of this operator's: views are copied, unless it is told imageVolume");
@@ -270,7 +270,7 @@ pub async fn nodes(client: Client, context: Arc<Context>, outlets: Outlets) {
 
 /// The PersistentVolumes that were made for MiniClusters. Ends where the operator may not look at them: in an installation
 /// for one namespace.
-pub async fn volumes(client: Client, namespace: Option<String>, context: Arc<Context>, outlets: Outlets) {
+pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let mut selector = labels::CLUSTER.to_owned();
     if let Some(namespace) = namespace {
         selector.push_str(&format!(",{}={namespace}", labels::NAMESPACE));
@@ -283,19 +283,19 @@ pub async fn volumes(client: Client, namespace: Option<String>, context: Arc<Con
         match event {
             Ok(Event::Apply(volume) | Event::InitApply(volume)) => {
                 let (name, orphan) = (volume.name_any(), Orphan::of(volume.meta()));
-                context.index.volume(&name, orphan.as_ref());
-                outlets.wake(context.index.disk(&name, Disk::of(volume.meta())), false);
+                index.volume(&name, orphan.as_ref());
+                outlets.wake(index.disk(&name, Disk::of(volume.meta())), false);
                 listed.insert(name);
                 if let Some(orphan) = orphan {
                     let _ = outlets.orphans.send(orphan);
                 }
             }
             Ok(Event::Delete(volume)) => {
-                context.index.volume(&volume.name_any(), None);
-                outlets.wake(context.index.disk(&volume.name_any(), None), false);
+                index.volume(&volume.name_any(), None);
+                outlets.wake(index.disk(&volume.name_any(), None), false);
             }
             Ok(Event::Init) => listed.clear(),
-            Ok(Event::InitDone) => outlets.wake(context.index.keep_disks(&std::mem::take(&mut listed)), false),
+            Ok(Event::InitDone) => outlets.wake(index.keep_disks(&std::mem::take(&mut listed)), false),
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
                 tracing::info!("PersistentVolumes are none of this operator's: spec.volumes cannot be served");
                 return;
@@ -306,7 +306,7 @@ pub async fn volumes(client: Client, namespace: Option<String>, context: Arc<Con
 }
 
 /// The names of the storage classes, to say which one of a volume is not there. Ends where the operator may not look at them.
-pub async fn storage_classes(client: Client, context: Arc<Context>, outlets: Outlets) {
+pub async fn storage_classes(client: Client, index: Arc<Index>, outlets: Outlets) {
     let api: Api<PartialObjectMeta<StorageClass>> = Api::all(client);
     let events = watched(api, watcher::Config::default());
     let mut events = std::pin::pin!(events);
@@ -329,7 +329,7 @@ pub async fn storage_classes(client: Client, context: Arc<Context>, outlets: Out
                 names.remove(&class.name_any());
             }
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
-                outlets.wake(context.index.storage_classes(None), false);
+                outlets.wake(index.storage_classes(None), false);
                 return;
             }
             Err(error) => {
@@ -337,6 +337,6 @@ pub async fn storage_classes(client: Client, context: Arc<Context>, outlets: Out
                 continue;
             }
         }
-        outlets.wake(context.index.storage_classes(Some(names.clone())), false);
+        outlets.wake(index.storage_classes(Some(names.clone())), false);
     }
 }

@@ -17,15 +17,15 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::labels;
+use crate::observe::cluster::{Cluster, version};
 use crate::observe::job::JobSeen;
 use crate::observe::pod::PodSeen;
 use crate::observe::service::ServiceSeen;
 use crate::observe::{Index, Key, Unlabelled, controller_uid, is_minicluster};
-use crate::reconcile::fetch::{Cluster, version};
+use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::Objects;
 use crate::reconcile::render::hidden::HiddenSecret;
 use crate::reconcile::render::services::Member;
-use crate::reconcile::status::Obstacle;
 
 pub mod headless;
 pub mod storage;

@@ -61,7 +61,7 @@ impl WrittenAt {
 pub struct Context {
     pub writer: Writer,
     pub reader: Reader,
-    pub index: Index,
+    pub index: Arc<Index>,
     pub options: Options,
     pub metrics: Arc<Metrics>,
     pub job_first: JobFirst,
@@ -82,7 +82,7 @@ impl Context {
         Context {
             writer,
             reader,
-            index: Index::default(),
+            index: Arc::default(),
             options,
             metrics,
             job_first: JobFirst::default(),
@@ -216,7 +216,7 @@ impl Context {
 mod tests {
     use super::*;
     use crate::reconcile::apply::ApplyError;
-    use crate::reconcile::status::Obstacle;
+    use crate::reconcile::obstacle::Obstacle;
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "some point in time")]

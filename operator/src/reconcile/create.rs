@@ -10,9 +10,9 @@ use crate::reconcile::context::Context;
 use crate::reconcile::decide::next_action::{self, NextAction};
 use crate::reconcile::fetch::Target;
 use crate::reconcile::keys;
+use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::services::Member;
 use crate::reconcile::render::{self, Facts};
-use crate::reconcile::status::Obstacle;
 
 /// What [`create_or_update`] has left to do.
 pub(super) enum Done {

@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::health::panics::Panicked;
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::keys;
+use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::RenderError;
-use crate::reconcile::status::Obstacle;
 
 /// Why a reconcile has to be repeated.
 #[derive(Debug, thiserror::Error)]

@@ -43,9 +43,6 @@ pub const DEFAULT_VIEW_IMAGE: &str = "ghcr.io/converged-computing/flux-view-rock
 /// The agent that belongs to this operator.
 pub const DEFAULT_AGENT_IMAGE: &str = concat!("ghcr.io/flux-framework/flux-agent:", env!("CARGO_PKG_VERSION"));
 
-/// The init container that installs the agent.
-pub const AGENT: &str = "flux-agent";
-
 /// What the administrator chose.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {

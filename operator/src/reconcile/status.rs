@@ -10,24 +10,25 @@
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus, Timeline};
 use flux_shared::names;
 use flux_shared::validate::{Problem, ValidMiniCluster};
-use k8s_openapi::jiff::{Timestamp, Unit};
+use k8s_openapi::jiff::Timestamp;
 
 use crate::health::panics::Panicked;
 use crate::labels;
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{PodSeen, Trouble};
+use crate::observe::pod_end::{End, end_of};
 use crate::observe::storage::DiskSeen;
 use crate::reconcile::decide::restart;
+
+pub use super::obstacle::Obstacle;
+use super::recorded::{CLEANED_UP, VIEW_MOUNTED, is_cleaned_up, rfc3339, short};
+pub use super::recorded::{condition, image_volume_failed, is_finished};
 
 mod conditions;
 pub mod events;
 mod outcome;
 pub mod patch;
 
-/// The condition that says so when pods and volumes have been deleted.
-const CLEANED_UP: &str = "CleanedUp";
-/// The condition that tells of the view's image volume.
-pub(crate) const VIEW_MOUNTED: &str = "ViewMounted";
 /// The condition that tells of volumes that Kubernetes takes, though their author may not mean them.
 pub(crate) const VOLUMES_VALID: &str = "VolumesValid";
 /// The condition that tells whether the archive was saved, where one is asked for and that is known.
@@ -36,18 +37,6 @@ pub(crate) const ARCHIVE_SAVED: &str = "ArchiveSaved";
 pub(crate) const CHANGED_TOO_LATE: &str = "ChangedTooLate";
 /// The condition that tells of a panic of the operator's.
 pub(crate) const OPERATOR_PANICKED: &str = "OperatorPanicked";
-/// Longest message in a status or an event.
-const MESSAGE_MAX: usize = 1024;
-
-/// Why the operator could not do its part. It goes on trying, ever more slowly.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{message}")]
-pub struct Obstacle {
-    /// One word, of a closed set.
-    pub reason: &'static str,
-    /// What is in the way, and the remedy.
-    pub message: String,
-}
 
 /// Whether the spec can be used.
 #[derive(Debug, Clone, Copy)]
@@ -169,10 +158,8 @@ fn seen_again(condition: &Condition, generation: Option<i64>) -> Condition {
 
 /// The lead that has ended as its program did; else the latest.
 fn decisive_lead<'a>(inputs: &Inputs<'a>, facts: &Facts<'a>) -> Option<&'a PodSeen> {
-    use restart::End;
     let leads = inputs.pods.iter().copied().filter(|pod| pod.index == 0);
-    let decides =
-        |pod: &PodSeen| matches!(restart::end_of(pod, false), Some(End::Own | End::NodeFailure | End::Succeeded));
+    let decides = |pod: &PodSeen| matches!(end_of(pod, false), Some(End::Own | End::NodeFailure | End::Succeeded));
     leads.chain(inputs.gone.iter().copied()).find(|pod| decides(pod)).or(facts.lead)
 }
 
@@ -239,21 +226,6 @@ fn secret(inputs: &Inputs, name: impl Fn(&ValidMiniCluster, Option<&str>) -> Opt
     }
 }
 
-/// Whether a status says that all is over.
-pub fn is_finished(status: &MiniClusterStatus) -> bool {
-    condition(status, "JobFinished").is_some_and(|condition| condition.status == "True")
-}
-
-/// Whether pods and volumes have been deleted after the end.
-pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
-    condition(status, CLEANED_UP).is_some_and(|condition| condition.status == "True")
-}
-
-/// Whether a pod could not mount the view's image: the Job is made anew, with a copy, and stays so.
-pub fn image_volume_failed(status: &MiniClusterStatus) -> bool {
-    condition(status, VIEW_MOUNTED).is_some_and(|condition| condition.status == "False")
-}
-
 /// The status once pods and volumes have been deleted.
 pub fn cleaned_up(status: &MiniClusterStatus, now: Timestamp) -> MiniClusterStatus {
     let mut status = MiniClusterStatus { size: 0, ready_size: 0, ..status.clone() };
@@ -298,17 +270,6 @@ pub fn panicked(
 pub fn without_panic(mut status: MiniClusterStatus) -> MiniClusterStatus {
     status.conditions.retain(|condition| condition.type_ != OPERATOR_PANICKED);
     status
-}
-
-/// When all was over.
-pub fn end(status: &MiniClusterStatus) -> Option<Timestamp> {
-    let finished = condition(status, "JobFinished").filter(|condition| condition.status == "True")?;
-    status.completion_time.as_ref().unwrap_or(&finished.last_transition_time).parse().ok()
-}
-
-/// The condition of a type.
-pub fn condition<'a>(status: &'a MiniClusterStatus, type_: &str) -> Option<&'a Condition> {
-    status.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
 /// Numbers that several parts need.
@@ -395,18 +356,6 @@ fn has_been_ready(status: &MiniClusterStatus) -> bool {
 
 fn count(number: u32) -> i32 {
     i32::try_from(number).unwrap_or(i32::MAX)
-}
-
-pub(crate) fn short(message: &str) -> String {
-    match message.char_indices().nth(MESSAGE_MAX - 1) {
-        Some((end, _)) => format!("{}…", &message[..end]),
-        None => message.to_owned(),
-    }
-}
-
-/// As Kubernetes writes times: whole seconds.
-pub(crate) fn rfc3339(time: Timestamp) -> String {
-    time.round(Unit::Second).unwrap_or(time).to_string()
 }
 
 #[cfg(test)]

@@ -323,7 +323,7 @@ impl Bed {
                 action: "Test".into(),
                 secondary: None,
             };
-            let cluster: flux_operator::reconcile::fetch::Cluster = self.api().get("exists").await.unwrap();
+            let cluster: flux_operator::observe::cluster::Cluster = self.api().get("exists").await.unwrap();
             writer.tell(&cluster, &[event]).await;
         }
         calls.all()

@@ -15,8 +15,8 @@ use super::{ApplyError, Writer, post, sorted, taken};
 use crate::labels;
 use crate::observe::service::{OWNERS_MAX, ServiceSeen, is_headless};
 use crate::observe::{Index, Key};
+use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::services::{self, Member};
-use crate::reconcile::status::Obstacle;
 
 /// Who waits to be written, by Service.
 #[derive(Debug, Default)]

@@ -13,9 +13,10 @@ use serde_json::json;
 
 use super::{ApplyError, Metadata, Outcome, Writer, going, only, post, sorted, taken, unless_gone};
 use crate::labels;
+use crate::observe::storage::{Orphan, annotation, place};
 use crate::observe::{Key, controller_uid};
+use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::storage::MadeVolume;
-use crate::reconcile::status::Obstacle;
 
 /// What a PersistentVolume is that has the name we need.
 #[derive(Debug, PartialEq, Eq)]
@@ -32,17 +33,6 @@ enum There {
     Going,
     /// Somebody else's.
     Foreign,
-}
-
-fn annotation<'a>(metadata: &'a Metadata, key: &str) -> Option<&'a str> {
-    metadata.annotations.as_ref()?.get(key).map(String::as_str)
-}
-
-/// The MiniCluster that a PersistentVolume says it was made for: by three marks with our domain.
-fn place(metadata: &Metadata) -> Option<Key> {
-    let label = |key: &str| metadata.labels.as_ref()?.get(key).cloned();
-    annotation(metadata, labels::OWNER)?;
-    Some(Key::new(label(labels::NAMESPACE)?, label(labels::CLUSTER)?))
 }
 
 fn there(found: &Metadata, wanted: &Metadata, owner: &str) -> There {
@@ -198,31 +188,6 @@ impl Writer {
         self.delete_volume(&volume.name, Some(volume.uid.clone())).await?;
         tracing::info!(volume = volume.name, "deleted the PersistentVolume of a MiniCluster that is gone");
         Ok(())
-    }
-}
-
-/// A PersistentVolume of ours that goes with its MiniCluster.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Orphan {
-    pub name: String,
-    pub uid: String,
-    pub cluster: Key,
-    /// Uid of the MiniCluster.
-    pub owner: String,
-}
-
-impl Orphan {
-    /// None: it is to be kept, on its way out, or not ours.
-    pub fn of(metadata: &Metadata) -> Option<Orphan> {
-        if metadata.deletion_timestamp.is_some() || annotation(metadata, labels::KEEP).is_some() {
-            return None;
-        }
-        Some(Orphan {
-            name: metadata.name.clone()?,
-            uid: metadata.uid.clone()?,
-            cluster: place(metadata)?,
-            owner: annotation(metadata, labels::OWNER)?.to_owned(),
-        })
     }
 }
 

@@ -9,9 +9,9 @@ use crate::observe::service::ServiceSeen;
 use crate::observe::{Key, Observed};
 use crate::reconcile::decide::restart;
 use crate::reconcile::fetch::Target;
+use crate::reconcile::recorded;
 use crate::reconcile::render::elastic::Elastic;
 use crate::reconcile::render::{Facts, spec_hash};
-use crate::reconcile::status;
 
 /// What has to be done.
 #[derive(Debug, Clone, PartialEq)]
@@ -47,13 +47,13 @@ pub fn next_action(
     let Target { uid, status, .. } = target;
     let Some(cluster) = valid.filter(|_| !target.deleting) else { return NextAction::Nothing };
     let Some(seen) = &observed.job else {
-        if status::is_finished(status) {
+        if recorded::is_finished(status) {
             return NextAction::Nothing;
         }
         let facts = Facts {
             uid: Some(uid.to_owned()),
             maximum_size: status.maximum_size.and_then(|size| u32::try_from(size).ok()),
-            image_volume_failed: status::image_volume_failed(status),
+            image_volume_failed: recorded::image_volume_failed(status),
             backoff_limit_used: u32::try_from(status.backoff_limit_used).unwrap_or(0),
             spec_hash: target.spec_hash(),
             ..Facts::default()
@@ -130,20 +130,20 @@ pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
 /// Whether a Job has to go so that it can be made with a copy of the view: its pods cannot mount the view's image, and the
 /// status says so, which the next operator will read.
 pub fn is_to_be_made_anew(status: &MiniClusterStatus, job: &JobSeen) -> bool {
-    job.mounts_view && !job.deleting && !job.is_finished() && status::image_volume_failed(status)
+    job.mounts_view && !job.deleting && !job.is_finished() && recorded::image_volume_failed(status)
 }
 
 /// Whether pods and volumes have to be deleted: the job has completed, what its pods said has been seen, and it has not been
 /// done. A failed job's pods stay, for their logs.
 pub fn is_to_be_cleaned_up(spec: &MiniClusterSpec, status: &MiniClusterStatus, observed: &Observed, job: &str) -> bool {
-    let completed = status::condition(status, "Complete").is_some_and(|condition| condition.status == "True");
+    let completed = recorded::condition(status, "Complete").is_some_and(|condition| condition.status == "True");
     let mut pods = observed.pods.values().filter(|pod| pod.job_uid.as_deref() == Some(job));
-    spec.cleanup_pods && completed && !status::is_cleaned_up(status) && pods.all(|pod| pod.ended)
+    spec.cleanup_pods && completed && !recorded::is_cleaned_up(status) && pods.all(|pod| pod.ended)
 }
 
 /// When a finished MiniCluster has to be deleted: in so many seconds, 0 being now. None: never.
 pub fn seconds_to_live(spec: &MiniClusterSpec, status: &MiniClusterStatus, now: Timestamp) -> Option<u64> {
-    let end = status::end(status)?;
+    let end = recorded::end(status)?;
     match (spec.cleanup, spec.ttl_seconds_after_finished) {
         (true, _) => Some(0),
         (false, Some(ttl)) => {

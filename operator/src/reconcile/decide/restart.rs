@@ -15,18 +15,17 @@
 use std::borrow::Cow;
 
 use flux_shared::crd::v1alpha2::{LostPod, MiniClusterStatus, Restart};
-use flux_shared::exit::{Category, REPLACE};
+use flux_shared::exit::REPLACE;
 use flux_shared::termination::Ender;
 use k8s_openapi::jiff::Timestamp;
 
 use crate::observe::job::JobSeen;
 use crate::observe::pod::PodSeen;
-use crate::reconcile::status;
+use crate::observe::pod_end::{End, end_of, has_failed_by_itself, loss};
+use crate::reconcile::recorded::{self, rfc3339, short};
 
 /// Starts that the status remembers.
 const RESTARTS_KEPT: usize = 20;
-/// Lost pods that the status remembers.
-pub const LOST_KEPT: usize = 8;
 /// A lead that fails so many seconds after a follower was seen to go, by this operator's clock alone, has failed for it.
 /// (It decides nothing but where `maxRestarts` asks for it; mostly the agent knows from Flux.)
 const SHORTLY: i64 = 300;
@@ -64,24 +63,6 @@ pub enum Decision {
     Wait,
 }
 
-/// How a lead's pod ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum End {
-    Succeeded,
-    /// By itself.
-    Own,
-    /// The job was ended by Flux, since it had lost a node.
-    NodeFailure,
-    /// It replaced another and refused to run.
-    Refused,
-    /// It was taken away before its program had ended.
-    Taken,
-    /// Its program never started; whether another attempt may help.
-    NotStarted {
-        may_help: bool,
-    },
-}
-
 /// All that the decision depends on.
 #[derive(Debug)]
 pub struct Observation<'a> {
@@ -100,46 +81,10 @@ pub struct Observation<'a> {
     pub now: Timestamp,
 }
 
-/// How a pod ended, if it did. A pod that is gone has ended, however it was seen last.
-pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<End> {
-    if pod.succeeded {
-        return Some(End::Succeeded);
-    }
-    if !pod.ended {
-        return is_gone.then_some(End::Taken);
-    }
-    let said = pod.exit.as_ref().and_then(|exit| exit.said.as_ref());
-    Some(match (said, &pod.exit) {
-        (Some(said), _) if said.by == Ender::Agent && said.category == Some(Category::LeadLost) => End::Refused,
-        (Some(said), _) if said.by == Ender::Stop && pod.was_taken() => End::Taken,
-        (Some(said), _) if said.node_failure => End::NodeFailure,
-        (Some(_), _) => End::Own,
-        (None, Some(_)) if pod.was_taken() => End::Taken,
-        (None, Some(_)) => End::Own,
-        (None, None) if pod.was_taken() => End::Taken,
-        (None, None) => {
-            let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref()).map(|(_, exit)| exit.code);
-            let category = init.and_then(Category::from_code);
-            End::NotStarted { may_help: category.is_none_or(Category::is_retriable) }
-        }
-    })
-}
-
-/// Whether a follower has failed by itself, which fails the Job.
-pub fn has_failed_by_itself(pod: &PodSeen) -> bool {
-    let code = pod.exit.as_ref().map(|exit| exit.code);
-    pod.index > 0
-        && match end_of(pod, false) {
-            Some(End::Own | End::NodeFailure | End::Refused) => code != Some(i32::from(REPLACE)),
-            Some(End::NotStarted { may_help }) => !may_help,
-            _ => false,
-        }
-}
-
 /// Whether the start of this Job has been counted as given up.
 pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     let is_counted = status.restarts.iter().any(|restart| restart.job_uid.as_deref() == Some(&job.uid));
-    is_counted || (job.mounts_view && status::image_volume_failed(status))
+    is_counted || (job.mounts_view && recorded::image_volume_failed(status))
 }
 
 /// The Job as it counts: however one ends that was given up, the MiniCluster has not ended.
@@ -198,27 +143,9 @@ pub fn told_of_follower(lost: Option<&LostPod>) -> String {
     }
 }
 
-/// How it looks when a pod is taken away.
-pub fn loss(pod: &PodSeen) -> LostPod {
-    let trouble = pod.trouble.as_ref().filter(|trouble| pod.was_taken() && trouble.init.is_none());
-    let (reason, message) = match trouble {
-        Some(trouble) if trouble.disruption || !pod.deleting => (trouble.reason.clone(), trouble.message.clone()),
-        _ if pod.deleting => ("Deleted".to_owned(), "somebody has deleted it".to_owned()),
-        _ => ("Gone".to_owned(), String::new()),
-    };
-    LostPod {
-        name: pod.name.clone(),
-        index: i32::try_from(pod.index).unwrap_or(i32::MAX),
-        node: pod.node.clone(),
-        reason,
-        message,
-        time: String::new(),
-    }
-}
-
 /// Decides.
 pub fn decide(observation: &Observation) -> Decision {
-    if status::is_finished(observation.status) {
+    if recorded::is_finished(observation.status) {
         return Decision::Goes;
     }
     match observation.job {
@@ -436,9 +363,9 @@ pub fn noted(
     let mut after = status.clone();
     after.restart_count += 1;
     after.restarts.push(Restart {
-        time: status::rfc3339(now),
+        time: rfc3339(now),
         reason: reason.to_owned(),
-        message: status::short(message),
+        message: short(message),
         job_uid: job_uid.map(str::to_owned),
     });
     let surplus = after.restarts.len().saturating_sub(RESTARTS_KEPT);

@@ -9,8 +9,8 @@ use kube::{Api, Client, Resource};
 
 use crate::api::version;
 use crate::observe::Key;
+use crate::observe::cluster::Cluster;
 use crate::observe::pod::{Trouble, first_line};
-use crate::reconcile::fetch::Cluster;
 
 /// What is older has been got over: Kubernetes tries, and warns, again at least every two minutes.
 const FRESH_MINUTES: i64 = 3;

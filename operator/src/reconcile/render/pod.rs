@@ -11,14 +11,6 @@ use super::volumes::UserVolumes;
 use super::{Facts, Options, RenderError, access, containers, placement, some, typed, volumes};
 use crate::labels;
 
-/// Time for the broker's orderly end before the kubelet kills it, where none is given: Kubernetes' own default, said aloud.
-const GRACE_SECONDS: i64 = 30;
-
-/// The pods' time to end.
-pub(super) fn grace_seconds(cluster: &ValidMiniCluster) -> i64 {
-    cluster.pod.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS)
-}
-
 /// Of pods whose whole MiniCluster may start anew so many times.
 pub(super) fn template(
     cluster: &ValidMiniCluster,
@@ -56,7 +48,7 @@ pub(super) fn template(
         ),
         security_context: context,
         share_process_namespace: cluster.share_process_namespace.then_some(true),
-        termination_grace_period_seconds: Some(grace_seconds(cluster)),
+        termination_grace_period_seconds: Some(containers::grace_seconds(cluster)),
         ..shared_with_services(cluster)
     };
     // A runtime class defines overhead; without one, admission refuses it, and the pod's own resources are meant.

@@ -15,6 +15,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::{Facts, hash, metadata};
 use crate::labels;
+use crate::labels::disk;
 
 const STORAGE: &str = "storage";
 const MODE: &str = "ReadWriteMany";
@@ -30,11 +31,6 @@ pub struct MadeVolume {
 pub fn volumes(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<MadeVolume> {
     let made = |volume| MadeVolume { volume: persistent(cluster, volume, facts), claim: claim(cluster, volume, facts) };
     cluster.volumes.iter().map(made).collect()
-}
-
-/// How a CSI volume is known by the PersistentVolume's metadata.
-pub fn disk(driver: &str, handle: &str) -> String {
-    format!("{driver} {handle}")
 }
 
 type Wanted = flux_shared::validate::PersistentVolume;

@@ -6,7 +6,8 @@ use flux_shared::termination::{Ender, Termination};
 
 use super::{Facts, Inputs, Verdict};
 use crate::observe::pod::{Exit, PodSeen, Pull, Trouble};
-use crate::reconcile::decide::restart::{self, End, Observation, end_of};
+use crate::observe::pod_end::{self, End, end_of};
+use crate::reconcile::decide::restart::{self, Observation};
 
 /// The most telling fact. Empty words: nothing is wrong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -168,7 +169,7 @@ fn ends_the_job(pod: &PodSeen) -> bool {
     match end_of(pod, false) {
         Some(End::Own | End::NodeFailure) if pod.index == 0 => true,
         Some(End::NotStarted { may_help }) if pod.index == 0 => !may_help,
-        _ => restart::has_failed_by_itself(pod),
+        _ => pod_end::has_failed_by_itself(pod),
     }
 }
 
@@ -203,7 +204,7 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
     if inputs.pods.iter().any(|pod| ends_the_job(pod)) {
         return None;
     }
-    let taken = leads.iter().find(|(_, end)| *end == End::Taken).map(|(lead, _)| restart::loss(lead));
+    let taken = leads.iter().find(|(_, end)| *end == End::Taken).map(|(lead, _)| pod_end::loss(lead));
     let remembered = inputs.previous.lost_pods.iter().rev().find(|lost| lost.index == 0).cloned();
     let what = match taken.or(remembered) {
         Some(lost) => restart::told(&lost),

@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
+use flux_shared::exit::Category;
 use flux_shared::termination::Termination;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use proptest::prelude::*;
@@ -426,7 +427,7 @@ impl World {
         let now = Timestamp::from_second(1_000_000 + i64::try_from(self.version).unwrap() + self.skew).unwrap();
         let observed = self.index.observed(&Key::new("ns", "mc"));
         let mut known = self.status.1.clone();
-        if status::is_finished(&known) {
+        if recorded::is_finished(&known) {
             return;
         }
         if let Some(job) = observed.job.as_ref().or(observed.last_job.as_ref())
@@ -728,7 +729,7 @@ proptest! {
     ) {
         let world = played(backoff_limit, max_restarts, &events);
         prop_assert_eq!(&world.wrong, &None);
-        let is_over = status::is_finished(&world.status.1);
+        let is_over = recorded::is_finished(&world.status.1);
         prop_assert!(is_over || world.running_lead().is_some(), "it waits for ever: {:#?} {:#?} {:#?}", world.job, world.pods, world.status);
         let status = &world.status.1;
         prop_assert_eq!(status.restart_count, status.backoff_limit_used + status.max_restarts_used);

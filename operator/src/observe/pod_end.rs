@@ -1,0 +1,82 @@
+//! How a pod ended: by itself, by Flux, or because it was taken away.
+
+use flux_shared::crd::v1alpha2::LostPod;
+use flux_shared::exit::{Category, REPLACE};
+use flux_shared::termination::Ender;
+
+use super::pod::PodSeen;
+
+/// Lost pods that the status remembers.
+pub const LOST_KEPT: usize = 8;
+
+/// How a lead's pod ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum End {
+    Succeeded,
+    /// By itself.
+    Own,
+    /// The job was ended by Flux, since it had lost a node.
+    NodeFailure,
+    /// It replaced another and refused to run.
+    Refused,
+    /// It was taken away before its program had ended.
+    Taken,
+    /// Its program never started; whether another attempt may help.
+    NotStarted {
+        may_help: bool,
+    },
+}
+
+/// How a pod ended, if it did. A pod that is gone has ended, however it was seen last.
+pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<End> {
+    if pod.succeeded {
+        return Some(End::Succeeded);
+    }
+    if !pod.ended {
+        return is_gone.then_some(End::Taken);
+    }
+    let said = pod.exit.as_ref().and_then(|exit| exit.said.as_ref());
+    Some(match (said, &pod.exit) {
+        (Some(said), _) if said.by == Ender::Agent && said.category == Some(Category::LeadLost) => End::Refused,
+        (Some(said), _) if said.by == Ender::Stop && pod.was_taken() => End::Taken,
+        (Some(said), _) if said.node_failure => End::NodeFailure,
+        (Some(_), _) => End::Own,
+        (None, Some(_)) if pod.was_taken() => End::Taken,
+        (None, Some(_)) => End::Own,
+        (None, None) if pod.was_taken() => End::Taken,
+        (None, None) => {
+            let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref()).map(|(_, exit)| exit.code);
+            let category = init.and_then(Category::from_code);
+            End::NotStarted { may_help: category.is_none_or(Category::is_retriable) }
+        }
+    })
+}
+
+/// Whether a follower has failed by itself, which fails the Job.
+pub fn has_failed_by_itself(pod: &PodSeen) -> bool {
+    let code = pod.exit.as_ref().map(|exit| exit.code);
+    pod.index > 0
+        && match end_of(pod, false) {
+            Some(End::Own | End::NodeFailure | End::Refused) => code != Some(i32::from(REPLACE)),
+            Some(End::NotStarted { may_help }) => !may_help,
+            _ => false,
+        }
+}
+
+/// How it looks when a pod is taken away.
+pub fn loss(pod: &PodSeen) -> LostPod {
+    let trouble = pod.trouble.as_ref().filter(|trouble| pod.was_taken() && trouble.init.is_none());
+    let (reason, message) = match trouble {
+        Some(trouble) if trouble.disruption || !pod.deleting => (trouble.reason.clone(), trouble.message.clone()),
+        _ if pod.deleting => ("Deleted".to_owned(), "somebody has deleted it".to_owned()),
+        _ => ("Gone".to_owned(), String::new()),
+    };
+    LostPod {
+        name: pod.name.clone(),
+        index: i32::try_from(pod.index).unwrap_or(i32::MAX),
+        node: pod.node.clone(),
+        reason,
+        message,
+        time: String::new(),
+    }
+}

@@ -1,0 +1,49 @@
+//! What a MiniCluster's status says already, and the forms in which one is written. Pure.
+
+use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
+use k8s_openapi::jiff::{Timestamp, Unit};
+
+/// The condition that says so when pods and volumes have been deleted.
+pub const CLEANED_UP: &str = "CleanedUp";
+/// The condition that tells of the view's image volume.
+pub const VIEW_MOUNTED: &str = "ViewMounted";
+/// Longest message in a status or an event.
+const MESSAGE_MAX: usize = 1024;
+
+/// Whether a status says that all is over.
+pub fn is_finished(status: &MiniClusterStatus) -> bool {
+    condition(status, "JobFinished").is_some_and(|condition| condition.status == "True")
+}
+
+/// Whether pods and volumes have been deleted after the end.
+pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
+    condition(status, CLEANED_UP).is_some_and(|condition| condition.status == "True")
+}
+
+/// Whether a pod could not mount the view's image: the Job is made anew, with a copy, and stays so.
+pub fn image_volume_failed(status: &MiniClusterStatus) -> bool {
+    condition(status, VIEW_MOUNTED).is_some_and(|condition| condition.status == "False")
+}
+
+/// When all was over.
+pub fn end(status: &MiniClusterStatus) -> Option<Timestamp> {
+    let finished = condition(status, "JobFinished").filter(|condition| condition.status == "True")?;
+    status.completion_time.as_ref().unwrap_or(&finished.last_transition_time).parse().ok()
+}
+
+/// The condition of a type.
+pub fn condition<'a>(status: &'a MiniClusterStatus, type_: &str) -> Option<&'a Condition> {
+    status.conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+pub fn short(message: &str) -> String {
+    match message.char_indices().nth(MESSAGE_MAX - 1) {
+        Some((end, _)) => format!("{}…", &message[..end]),
+        None => message.to_owned(),
+    }
+}
+
+/// As Kubernetes writes times: whole seconds.
+pub fn rfc3339(time: Timestamp) -> String {
+    time.round(Unit::Second).unwrap_or(time).to_string()
+}
