@@ -3,7 +3,7 @@
 //! ```text
 //! cli ─► controller ─► observe (watches, index) ─► reconcile: fetch ─► shared::validate ─► decide ─► render ─► apply ─► status
 //! cli ─► webhook, install
-//! api, health, labels, yaml: below all
+//! api, health, labels, vocabulary, yaml: below all
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
 
@@ -15,6 +15,7 @@ pub mod install;
 pub mod labels;
 pub mod observe;
 pub mod reconcile;
+pub mod vocabulary;
 pub mod webhook;
 pub mod yaml;
 

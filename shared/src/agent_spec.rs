@@ -1,7 +1,7 @@
 //! `AgentSpec`: all that a pod needs to know, as TOML in a ConfigMap. Written by the operator, read by the agent.
 //!
 //! Versioned; unknown fields are refused. Everything but `name` has a default, so that a person can write one by hand
-//! for a plain Indexed Job (`AGENTSPEC.md` beside `src` is made from these types). The curve certificate is not in it: it
+//! for a plain Indexed Job (`docs/AGENTSPEC.md` is made from these types). The curve certificate is not in it: it
 //! is a Secret, mounted beside it.
 
 use std::collections::BTreeMap;

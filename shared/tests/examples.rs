@@ -171,8 +171,7 @@ fn fields_that_the_pages_name_are_there() {
     // One of them is about the agent's own fields, which AGENTSPEC.md takes from the types.
     let pages =
         folders().into_iter().filter(|folder| name(folder) != "plain-job").map(|folder| folder.join("README.md"));
-    let others =
-        ["README.md", "../README.md", "../ARCHITECTURE.md", "../images/README.md", "../shared/COMPATIBILITY.md"];
+    let others = ["README.md", "../README.md", "../ARCHITECTURE.md", "../images/README.md", "../docs/COMPATIBILITY.md"];
     let pages = pages.chain(others.map(|page| root().join(page)));
     let (mut wrong, mut right) = (Vec::new(), 0);
     for page in pages {

@@ -9,6 +9,7 @@ mod chain;
 mod cores;
 mod crash;
 mod documents;
+mod docs;
 mod giving_up;
 mod happened;
 mod hostile;

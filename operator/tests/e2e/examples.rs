@@ -3,7 +3,7 @@
 //! Not here: what only the real Flux answers, what takes nodes of a kind (devices, drivers, more cores), and what pulls
 //! from a registry.
 
-mod consoles;
+pub mod consoles;
 
 use std::io::Write;
 use std::process::{Command, Stdio};

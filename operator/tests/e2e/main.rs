@@ -7,6 +7,7 @@
 mod bed;
 mod examples;
 mod hostile;
+mod readme;
 mod restarts;
 mod v1alpha1;
 

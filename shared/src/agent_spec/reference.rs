@@ -1,4 +1,4 @@
-//! The reference for people who write a spec by hand, made from the types: `shared/AGENTSPEC.md`.
+//! The reference for people who write a spec by hand, made from the types: `docs/AGENTSPEC.md`.
 #![allow(clippy::disallowed_methods, reason = "the test renews a file")]
 
 use serde_json::Value;
@@ -125,7 +125,7 @@ fn the_reference_is_that_of_the_types() {
     let schema = schemars::schema_for!(AgentSpec).to_value();
     let mut page = Page { types: schema["$defs"].clone(), text: HEAD.to_owned() };
     page.table("", &schema);
-    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/AGENTSPEC.md");
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/AGENTSPEC.md");
     if std::env::var_os("UPDATE").is_some() {
         std::fs::write(file, &page.text).unwrap();
     }

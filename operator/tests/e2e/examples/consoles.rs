@@ -4,18 +4,23 @@ use std::process::Command;
 
 /// A command, and the lines below it. In these, `...` stands for any text.
 #[derive(Debug, PartialEq)]
-struct Shown {
-    command: String,
+pub struct Shown {
+    pub command: String,
     lines: Vec<String>,
 }
 
 fn consoles(readme: &str) -> Vec<Shown> {
+    shown_in(readme, "```console")
+}
+
+/// Of blocks that begin so.
+pub fn shown_in(readme: &str, fence: &str) -> Vec<Shown> {
     let mut all: Vec<Shown> = Vec::new();
     let mut inside = false;
     for line in readme.lines() {
         match (line, line.strip_prefix("$ ")) {
-            ("```console", _) => inside = true,
             ("```", _) => inside = false,
+            (line, _) if line == fence => inside = true,
             (_, Some(command)) if inside => all.push(Shown { command: command.to_owned(), lines: Vec::new() }),
             _ if inside => all.last_mut().unwrap().lines.push(line.to_owned()),
             _ => {}
@@ -54,7 +59,7 @@ pub fn matches(pattern: &str, line: &str) -> bool {
 
 /// What differs from the console of `command`: a log has other lines beside those that are shown, in an order that may
 /// differ; all else is shown whole.
-fn difference(shown: &Shown, printed: &str) -> Option<String> {
+pub fn differences_of(shown: &Shown, printed: &str) -> Option<String> {
     let lines: Vec<String> = printed.lines().map(squeezed).collect();
     let wanted: Vec<String> = shown.lines.iter().filter(|line| !line.is_empty()).map(|line| squeezed(line)).collect();
     let same = if shown.command.starts_with("kubectl logs") {
@@ -95,7 +100,7 @@ pub fn differences(file: &str, name: &str, namespace: &str) -> Vec<String> {
         let output = Command::new("bash").args(["-c", &script]).output().unwrap();
         format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr))
     };
-    shown(file, name).iter().filter_map(|shown| difference(shown, &run(shown))).collect()
+    shown(file, name).iter().filter_map(|shown| differences_of(shown, &run(shown))).collect()
 }
 
 #[test]
@@ -105,11 +110,11 @@ fn consoles_are_read_and_compared() {
     assert_eq!(all.len(), 3);
     assert_eq!(all[1].lines, ["one", "one", "t...o"]);
     assert!(!reads(&all[0].command, "a") && reads(&all[1].command, "a") && !reads(&all[1].command, "lead-a"));
-    assert_eq!(difference(&all[1], "begin\none\ntwo\none\n"), None);
-    assert!(difference(&all[1], "one\ntwo\n").is_some(), "shown twice, printed once");
-    assert!(difference(&all[1], "one\none\none\ntwo\n").is_some(), "shown twice, printed three times");
-    assert!(difference(&all[1], "one\none\nthree\n").is_some());
-    assert_eq!(difference(&all[2], "N AGE\na 3m\n"), None);
-    assert!(difference(&all[2], "N AGE\nb 3m\n").is_some());
+    assert_eq!(differences_of(&all[1], "begin\none\ntwo\none\n"), None);
+    assert!(differences_of(&all[1], "one\ntwo\n").is_some(), "shown twice, printed once");
+    assert!(differences_of(&all[1], "one\none\none\ntwo\n").is_some(), "shown twice, printed three times");
+    assert!(differences_of(&all[1], "one\none\nthree\n").is_some());
+    assert_eq!(differences_of(&all[2], "N AGE\na 3m\n"), None);
+    assert!(differences_of(&all[2], "N AGE\nb 3m\n").is_some());
     assert!(matches("a...b...c", "a1b2bc") && !matches("a...b...c", "a1c"));
 }

@@ -1,0 +1,217 @@
+//! The words that a person meets in conditions, reasons and events, each with its meaning: the reference (`docs/reference`) is
+//! made from them, and a test (`tests/docs`) holds them equal to what the code can say, and to the headings of
+//! `docs/troubleshooting.md`.
+
+/// A condition's type, and what it means where it is true and where it is not.
+#[derive(Debug)]
+pub struct ConditionType {
+    pub name: &'static str,
+    pub when_true: &'static str,
+    pub when_false: &'static str,
+}
+
+const fn condition(name: &'static str, when_true: &'static str, when_false: &'static str) -> ConditionType {
+    ConditionType { name, when_true, when_false }
+}
+
+/// Every type of a condition.
+pub const CONDITIONS: &[ConditionType] = &[
+    condition("Valid", "every field can be used", "a field cannot be used, or the spec is not the one that runs"),
+    condition(
+        "Ready",
+        "enough brokers are ready, or the job has completed: nothing is left to do",
+        "the reason says what is missing; or the job has failed",
+    ),
+    condition("Complete", "the job has ended with exit code 0", "it has not ended (`NotFinished`), or it has failed"),
+    condition("Failed", "the job has failed", "it has not ended (`NotFinished`), or it has completed"),
+    condition("Suspended", "the Job is suspended: it has no pods", "it is not"),
+    condition("Reconciling", "it is starting; there is no such condition otherwise", ""),
+    condition(
+        "Stalled",
+        "only a person can help: it has failed, its spec is not valid, or a name is taken; there is no such condition otherwise",
+        "",
+    ),
+    condition("JobRequested", "the Job has been made", "it has not been made; the reason says why"),
+    condition("JobWaitingForResources", "pods that there should be do not run yet", "all run, or none should"),
+    condition(
+        "JobRunning",
+        "the lead's container runs; `Unknown` where its node does not answer",
+        "the lead's container does not run",
+    ),
+    condition("JobMiniClusterReady", "enough brokers are ready", "too few brokers are ready, or the job has ended"),
+    condition("JobFinished", "the job has ended, well or not", "it has not ended"),
+    condition(
+        "ViewMounted",
+        "the view's image is mounted; there is no such condition where nobody tried",
+        "it could not be mounted, and is copied",
+    ),
+    condition(
+        "VolumesValid",
+        "the CSI volumes of `spec.volumes` are what their author means; only where there are any",
+        "a handle is shared, or a storage class is not there",
+    ),
+    condition("ArchiveSaved", "the archive was saved; only where one is asked for", "it stays as it was"),
+    condition("CleanedUp", "`cleanupPods` has deleted pods and volumes; there is no such condition otherwise", ""),
+    condition(
+        "OperatorPanicked",
+        "the operator has a defect that this MiniCluster meets; there is no such condition otherwise",
+        "",
+    ),
+];
+
+/// What a reason tells.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    /// Nothing is wrong.
+    Progress,
+    /// The spec is as it should be, or not.
+    Spec,
+    /// It does not start, or not yet.
+    Start,
+    /// It has ended with a failure.
+    End,
+    /// It starts again as a whole, or a pod was taken away.
+    Loss,
+}
+
+impl Of {
+    /// Each with its title in the reference.
+    pub const ALL: [(Of, &'static str); 5] = [
+        (Of::Progress, "Nothing is wrong"),
+        (Of::Spec, "The spec, its view and its volumes"),
+        (Of::Start, "It does not start, or not yet"),
+        (Of::End, "It has failed"),
+        (Of::Loss, "It starts again, or a pod was taken away"),
+    ];
+}
+
+/// A reason: of a condition, of `status.reason`, of `status.restarts` and `status.lostPods`, of an event.
+#[derive(Debug)]
+pub struct Reason {
+    pub name: &'static str,
+    pub of: Of,
+    pub meaning: &'static str,
+}
+
+impl Reason {
+    /// The type of the event that is made of it, if one is.
+    pub fn event(&self) -> Option<&'static str> {
+        match (self.name, self.of) {
+            ("ValidWithNotes" | "Completed", _) => Some("Normal"),
+            (
+                "NotSaved" | "Defect" | "Deleted" | "Gone" | "Valid" | "ImageVolume" | "ImageVolumeUnsure"
+                | "WaitingForPrevious",
+                _,
+            )
+            | (_, Of::Progress) => None,
+            _ => Some("Warning"),
+        }
+    }
+}
+
+const fn reason(of: Of, name: &'static str, meaning: &'static str) -> Reason {
+    Reason { name, of, meaning }
+}
+
+/// Every reason of ours, and of Kubernetes' those that the operator knows. It hands others on as it finds them.
+pub const REASONS: &[Reason] = &[
+    reason(Of::Progress, "NotRequested", "there is no Job yet"),
+    reason(Of::Progress, "JobCreated", "the Job was made"),
+    reason(Of::Progress, "PodsStarting", "pods are on their way: the message counts them"),
+    reason(Of::Progress, "PodsRunning", "all pods run"),
+    reason(Of::Progress, "LeadRunning", "the lead's container runs"),
+    reason(Of::Progress, "LeadNotRunning", "the lead's container does not run (yet)"),
+    reason(Of::Progress, "BrokersReady", "enough brokers are ready"),
+    reason(Of::Progress, "NotFinished", "the job has not ended"),
+    reason(Of::Progress, "NotSuspended", "the Job is not suspended"),
+    reason(Of::Progress, "Suspended", "the Job is suspended: it has no pods"),
+    reason(Of::Progress, "Completed", "the job ended with exit code 0"),
+    reason(Of::Progress, "Saved", "the archive was saved"),
+    reason(Of::Progress, "None", "there is no word for it"),
+    reason(Of::Spec, "Valid", "every field can be used"),
+    reason(Of::Spec, "ValidWithNotes", "every field can be used, and something may not be what its author meant"),
+    reason(Of::Spec, "Invalid", "a field cannot be used: the message names each"),
+    reason(Of::Spec, "SizeBeyondMaximum", "`size` is larger than what the cluster was made for"),
+    reason(Of::Spec, "ChangedTooLate", "the spec was changed while its Job was being made: the earlier one runs"),
+    reason(Of::Spec, "ImageVolume", "the view's image is mounted: nothing is copied"),
+    reason(Of::Spec, "ImageVolumeUnsure", "the view's image is mounted, though not every node is known to be able to"),
+    reason(Of::Spec, "ImageVolumeFailed", "a node could not mount the view's image: the Job is made anew with a copy"),
+    reason(Of::Spec, "SharedHandle", "a CSI volume has the handle of another PersistentVolume"),
+    reason(Of::Spec, "UnknownStorageClass", "a volume names a storage class that is not in the cluster"),
+    reason(Of::Spec, "NotSaved", "the archive stays as it was: the message says why"),
+    reason(Of::Spec, "ArchiveNotSaved", "the event of `NotSaved`"),
+    reason(Of::Spec, "OperatorPanicked", "the event of a defect of the operator"),
+    reason(Of::Spec, "Defect", "the reason of the condition `OperatorPanicked`"),
+    reason(Of::Start, "BrokersNotReady", "too few brokers are ready; after 20 s the message says what they wait for"),
+    reason(Of::Start, "Forbidden", "the API server forbids the operator an object that the MiniCluster needs"),
+    reason(
+        Of::Start,
+        "Refused",
+        "the API server refuses an object that the MiniCluster needs, as an admission policy does",
+    ),
+    reason(Of::Start, "NameTaken", "an object of somebody else has the name of one that the MiniCluster needs"),
+    reason(Of::Start, "TooLarge", "an object would be larger than the API server takes"),
+    reason(Of::Start, "Unsupported", "this Kubernetes is too old for a field of the spec"),
+    reason(Of::Start, "WaitingForPrevious", "an object of an earlier MiniCluster of this name is still being deleted"),
+    reason(Of::Start, "WaitingForPods", "pods of a Job that was deleted still run"),
+    reason(Of::Start, "SecretDeleted", "somebody has deleted a Secret that new pods need"),
+    reason(Of::Start, "Unschedulable", "no node has room for a pod, or none fits (Kubernetes' word)"),
+    reason(Of::Start, "SchedulingGated", "a pod waits for who gated it, such as a queue (Kubernetes' word)"),
+    reason(Of::Start, "ErrImagePull", "an image cannot be pulled (Kubernetes' word)"),
+    reason(Of::Start, "ImagePullBackOff", "an image could not be pulled, and is tried again later (Kubernetes' word)"),
+    reason(Of::Start, "InvalidImageName", "an image's name cannot be read (Kubernetes' word)"),
+    reason(Of::Start, "ErrImageNeverPull", "an image is not on the node, and must not be pulled (Kubernetes' word)"),
+    reason(Of::Start, "CreateContainerError", "the node could not make a container (Kubernetes' word)"),
+    reason(Of::Start, "FailedMount", "a volume could not be mounted (Kubernetes' word)"),
+    reason(Of::Start, "NotStarted", "the lead's pod ended before its program had started"),
+    reason(Of::Start, "InitFailed", "an init container of the agent's has failed"),
+    reason(Of::End, "NonZeroExitCode", "the command ended with a code of its own"),
+    reason(Of::End, "Signalled", "the command was ended by a signal"),
+    reason(Of::End, "OOMKilled", "the container used more memory than its limit (Kubernetes' word)"),
+    reason(Of::End, "SnippetFailed", "a snippet of `commands` has failed"),
+    reason(Of::End, "Stopped", "the pod was told to stop before its program had ended"),
+    reason(Of::End, "DeadlineExceeded", "`deadlineSeconds` are over"),
+    reason(Of::End, "JobFailed", "the Job has failed, and no pod is left to say why"),
+    reason(Of::End, "LeadFailed", "the lead has failed by itself"),
+    reason(Of::End, "AgentFailed", "the agent gave up, and did not say of what kind its failure was"),
+    reason(
+        Of::End,
+        "LeadLost",
+        "the lead's pod was lost, and `backoffLimit` allows no further start; also a start again for it",
+    ),
+    reason(Of::End, "SpecUnreadable", "exit code 240"),
+    reason(Of::End, "SpecInvalid", "exit code 241"),
+    reason(Of::End, "ViewMissing", "exit code 242"),
+    reason(Of::End, "ParentUnreachable", "exit code 243"),
+    reason(Of::End, "UserFailed", "exit code 244"),
+    reason(Of::End, "WriteFailed", "exit code 245"),
+    reason(Of::End, "CurveUnreadable", "exit code 246"),
+    reason(Of::End, "ShellMissing", "exit code 247"),
+    reason(Of::End, "BrokerFailed", "exit code 248"),
+    reason(Of::End, "Internal", "exit code 249"),
+    reason(
+        Of::End,
+        "BackoffLimitExceeded",
+        "a pod was made again as often as `backoffLimit` allows (Kubernetes' word)",
+    ),
+    reason(Of::End, "MaxFailedIndexesExceeded", "too many pods have failed (Kubernetes' word)"),
+    reason(Of::End, "FailedIndexes", "a pod has failed as often as it may (Kubernetes' word)"),
+    reason(
+        Of::End,
+        "PodFailurePolicy",
+        "a pod's failure ended the Job, and no pod is left to say why (Kubernetes' word)",
+    ),
+    reason(Of::Loss, "StartedAnew", "the event of a further start of the whole MiniCluster"),
+    reason(Of::Loss, "PodLost", "a follower was taken away while the job ran on it"),
+    reason(Of::Loss, "JobDeleted", "somebody has deleted the Job"),
+    reason(Of::Loss, "NodeLost", "a pod's node has stopped answering"),
+    reason(Of::Loss, "Deleted", "somebody has deleted the pod"),
+    reason(Of::Loss, "Gone", "the pod is gone, and nobody said why"),
+    reason(Of::Loss, "Disrupted", "the cluster took the pod away, and gave no word for it"),
+    reason(Of::Loss, "Evicted", "the node took the pod away for want of memory or disk (Kubernetes' word)"),
+    reason(Of::Loss, "NodeShutdown", "the node was shut down (Kubernetes' word)"),
+    reason(Of::Loss, "Shutdown", "the node was shut down (an older word of Kubernetes')"),
+    reason(Of::Loss, "Terminated", "the node was shut down (another word of Kubernetes')"),
+    reason(Of::Loss, "Preempting", "the node needed the place for a critical pod (Kubernetes' word)"),
+    reason(Of::Loss, "ContainerStatusUnknown", "the node has lost track of the container (Kubernetes' word)"),
+];

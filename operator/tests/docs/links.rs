@@ -1,0 +1,88 @@
+//! Every link of the pages leads somewhere, its anchor too, and the book has every page.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use super::pages::{pages, repository};
+
+/// The text without fenced blocks and code, where links are none.
+fn prose(page: &Path) -> String {
+    let text = std::fs::read_to_string(page).unwrap();
+    let mut inside = false;
+    let lines = text.lines().filter(|line| {
+        let is_fence = line.trim_start().starts_with("```");
+        inside ^= is_fence;
+        !inside && !is_fence
+    });
+    let lines: Vec<String> = lines.map(|line| line.split('`').step_by(2).collect::<Vec<_>>().join("code")).collect();
+    lines.join("\n")
+}
+
+/// As GitHub and mdBook name a heading: lower case letters, digits, `-` and `_`.
+fn anchor(heading: &str) -> String {
+    let letters = heading.trim().to_lowercase();
+    let letters = letters.chars().filter(|it| it.is_alphanumeric() || matches!(it, ' ' | '-' | '_'));
+    letters.map(|letter| if letter == ' ' { '-' } else { letter }).collect()
+}
+
+fn anchors(page: &Path) -> BTreeSet<String> {
+    let text = std::fs::read_to_string(page).unwrap();
+    let (mut all, mut seen, mut inside) = (BTreeSet::new(), BTreeMap::new(), false);
+    for line in text.lines() {
+        inside ^= line.trim_start().starts_with("```");
+        if let Some(heading) = line.strip_prefix('#').filter(|_| !inside) {
+            let name = anchor(heading.trim_start_matches('#'));
+            let times: &mut u32 = seen.entry(name.clone()).or_default();
+            all.insert(if *times == 0 { name } else { format!("{name}-{times}") });
+            *times += 1;
+        }
+        let ids = line.split("<a id=\"").skip(1).filter_map(|rest| rest.split('"').next());
+        all.extend(ids.map(str::to_owned));
+    }
+    all
+}
+
+#[test]
+fn every_link_leads_somewhere() {
+    let others = ["ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "images/README.md", "test-node/README.md"];
+    let others = others.map(|name| repository().join(name));
+    let (mut wrong, mut right) = (Vec::new(), 0);
+    for page in pages().into_iter().chain(others) {
+        let text = prose(&page);
+        for link in text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            if link.starts_with("https://") || link.starts_with("http://") {
+                continue;
+            }
+            let (path, place) = link.split_once('#').map_or((link, None), |(path, place)| (path, Some(place)));
+            let target = match path {
+                "" => page.clone(),
+                path => page.parent().unwrap().join(path),
+            };
+            let is_there = target.exists() && place.is_none_or(|place| anchors(&target).contains(place));
+            match is_there {
+                true => right += 1,
+                false => wrong.push(format!("{}: {link}", page.display())),
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(right > 50, "only {right} links were found");
+}
+
+#[test]
+fn the_book_has_every_page() {
+    let summary = std::fs::read_to_string(repository().join("docs/SUMMARY.md")).unwrap();
+    let named: BTreeSet<PathBuf> =
+        summary.split("](").skip(1).filter_map(|rest| rest.split(')').next()).map(PathBuf::from).collect();
+    let docs = repository().join("docs");
+    let there: BTreeSet<PathBuf> =
+        pages().iter().filter_map(|page| Some(page.strip_prefix(&docs).ok()?.to_owned())).collect();
+    let missing: Vec<_> = there.iter().filter(|page| !page.ends_with("SUMMARY.md") && !named.contains(*page)).collect();
+    assert!(missing.is_empty(), "not in SUMMARY.md: {missing:?}");
+}
+
+#[test]
+fn headings_become_anchors_as_on_github() {
+    assert_eq!(anchor(" `spec.flux`, and more (v1)"), "specflux-and-more-v1");
+    assert_eq!(anchor(" NonZeroExitCode"), "nonzeroexitcode");
+}

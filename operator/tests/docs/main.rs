@@ -1,0 +1,58 @@
+//! What people read is true: the reference is that of the code, the pages' YAML can be used, their commands run, their links
+//! lead somewhere, and every word that the code can say is explained. No cluster is needed.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
+
+mod fields;
+mod links;
+mod manifests;
+#[path = "../../../shared/tests/support/pages.rs"]
+mod pages;
+mod tables;
+mod words;
+
+use std::path::Path;
+
+#[test]
+fn the_commands_of_the_pages_print_what_the_pages_show() {
+    let (run, wrong) = pages::differences("flux-operator", Path::new(env!("CARGO_BIN_EXE_flux-operator")));
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(run > 2, "only {run} were run");
+}
+
+#[test]
+fn the_reference_has_the_program_s_own_help() {
+    pages::is_committed(
+        "flux-operator.md",
+        &pages::help("flux-operator", Path::new(env!("CARGO_BIN_EXE_flux-operator"))),
+    );
+}
+
+/// A block of commands that no test runs says why; one that a test runs begins with a program of ours.
+#[test]
+fn every_block_of_commands_is_run_or_says_why_not() {
+    let mut wrong = Vec::new();
+    for block in pages::pages().iter().flat_map(|page| pages::blocks(page)) {
+        let is_run = matches!(block.language.as_str(), "bash" | "console");
+        match &block.word {
+            Some(word) if !pages::WORDS.contains(&word.as_str()) && is_run => {
+                wrong.push(format!("{}: {word} is none of {:?}", block.place(), pages::WORDS));
+            }
+            None if is_run => {
+                let ours = |command: &str| command.starts_with("flux-agent ") || command.starts_with("flux-operator ");
+                let others = block.commands().into_iter().filter(|(command, _)| !ours(command));
+                wrong.extend(others.map(|(command, _)| {
+                    format!("{}: no test runs `{command}`: say why after the language", block.place())
+                }));
+                if block.commands().is_empty() {
+                    wrong.push(format!("{}: a block of commands without one", block.place()));
+                }
+            }
+            _ if block.language.is_empty() || matches!(block.language.as_str(), "sh" | "shell" | "yml") => {
+                wrong.push(format!("{}: its language is none that a test knows: `{}`", block.place(), block.language));
+            }
+            _ => {}
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

@@ -1,0 +1,84 @@
+//! Every `yaml` of the pages can be used: a MiniCluster is valid without a note and becomes objects; anything else can be read.
+//! `yaml,refused` must be refused, `yaml,part` is a part of a spec, and is put into one.
+
+use flux_operator::reconcile::render::{self, Facts, Options};
+use flux_shared::curve::Certificate;
+use flux_shared::{manifest, validate};
+use serde_json::{Value, json};
+
+use super::pages::{Block, blocks, pages};
+
+fn check(block: &Block) -> Result<(), String> {
+    let documents: Vec<Value> = serde_saphyr::from_multiple(&block.text).map_err(|error| error.to_string())?;
+    if block.word.as_deref() == Some("part") {
+        return part(documents.first().unwrap_or(&Value::Null));
+    }
+    let clusters: Vec<&Value> = documents.iter().filter(|it| it["kind"] == "MiniCluster").collect();
+    if clusters.is_empty() && !documents.iter().all(|document| document.is_object()) {
+        return Err("neither a MiniCluster nor a mapping".into());
+    }
+    for cluster in clusters {
+        match (usable(cluster), block.word.as_deref()) {
+            (Err(_), Some("refused")) => {}
+            (Ok(()), Some("refused")) => return Err("is said to be refused, and is not".into()),
+            (result, _) => result?,
+        }
+    }
+    Ok(())
+}
+
+/// Of a spec; a container's where it has an image.
+fn part(fields: &Value) -> Result<(), String> {
+    let mut cluster = json!({
+        "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "part" },
+        "spec": { "size": 2, "tasks": 2, "containers": [{ "image": "rockylinux:9", "command": "true" }] }
+    });
+    for (name, value) in fields.as_object().ok_or("no mapping")? {
+        cluster["spec"][name.as_str()] = value.clone();
+    }
+    usable(&cluster)
+}
+
+fn usable(cluster: &Value) -> Result<(), String> {
+    let told =
+        |problems: Vec<validate::Problem>| problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    let valid = validate::validate_and_note(&manifest::from_value(cluster).map_err(told)?).map_err(told)?;
+    if !valid.notices.is_empty() {
+        return Err(told(valid.notices));
+    }
+    let certificate = Certificate::from_keys("page", &[1; 32], &[2; 32]);
+    render::objects(&valid, &Options::default(), &Facts::default(), certificate).map_err(|error| error.to_string())?;
+    Ok(())
+}
+
+#[test]
+fn every_manifest_of_the_pages_can_be_used() {
+    let yaml = pages().into_iter().flat_map(|page| blocks(&page)).filter(|block| block.language == "yaml");
+    let (mut wrong, mut right) = (Vec::new(), 0);
+    for block in yaml {
+        match check(&block) {
+            Ok(()) => right += 1,
+            Err(why) => wrong.push(format!("{}: {why}", block.place())),
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(right > 10, "only {right} were found");
+}
+
+#[test]
+fn a_manifest_that_is_wrong_is_found() {
+    let block = |word: Option<&str>, text: &str| Block {
+        page: "page".into(),
+        line: 1,
+        language: "yaml".into(),
+        word: word.map(str::to_owned),
+        text: text.into(),
+    };
+    assert!(check(&block(Some("part"), "maxSize: 1\n")).is_err());
+    assert!(check(&block(Some("part"), "unknownField: 1\n")).is_err());
+    assert!(check(&block(Some("part"), "maxSize: 3\n")).is_ok());
+    assert!(check(&block(None, "a: [\n")).is_err());
+    let good = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: a}\nspec: {containers: [{image: b}]}\n";
+    assert!(check(&block(None, good)).is_ok());
+    assert!(check(&block(Some("refused"), good)).is_err());
+}

@@ -1,0 +1,189 @@
+//! The tables of the reference that are not about fields: conditions, reasons, events, exit codes, metrics, labels.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use flux_operator::health::metrics::Metrics;
+use flux_operator::reconcile::render::{self, Facts, Options};
+use flux_operator::vocabulary::{CONDITIONS, Of, REASONS};
+use flux_shared::curve::Certificate;
+use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND, REPLACE};
+use flux_shared::{manifest, validate};
+use serde_json::Value;
+
+use super::pages::{is_committed, repository};
+
+const MADE: &str = "<!-- made from the code by `make generate` -->";
+
+#[test]
+fn conditions_reasons_and_events_are_those_of_the_code() {
+    let mut text = format!(
+        "# Conditions, reasons and events\n\n{MADE}\n\n`kubectl wait --for=condition=TYPE minicluster/NAME` waits for a condition. \
+         `kubectl get minicluster NAME -o wide` shows the reason that matters most (`status.reason`), and `kubectl describe` all \
+         of them with the events.\n\n## Conditions\n\n| condition | true | false |\n| --- | --- | --- |\n"
+    );
+    for it in CONDITIONS {
+        text += &format!("| `{}` | {} | {} |\n", it.name, it.when_true, it.when_false);
+    }
+    text += "\n## Reasons\n\nA reason is one word: of a condition, of `status.reason`, of `status.restarts` and `status.lostPods`, \
+             and of an event. What each means in full, and what to do, stands in [troubleshooting](../troubleshooting.md). Kubernetes \
+             has more words of its own, which the operator hands on as it finds them.\n";
+    for (of, title) in Of::ALL {
+        text += &format!("\n### {title}\n\n| reason | meaning | event |\n| --- | --- | --- |\n");
+        for reason in REASONS.iter().filter(|reason| reason.of == of) {
+            let link = format!("[{0}](../troubleshooting.md#{1})", reason.name, reason.name.to_lowercase());
+            text += &format!("| {link} | {} | {} |\n", reason.meaning, reason.event().unwrap_or_default());
+        }
+    }
+    is_committed("conditions.md", &text);
+}
+
+fn meaning(category: Category) -> &'static str {
+    match category {
+        Category::LeadLost => "run the command again: an earlier pod of this lead was lost, and may have run it",
+        Category::SpecUnreadable => "read its spec",
+        Category::SpecInvalid => "use its spec: an unknown field, or another version",
+        Category::ViewMissing => "find Flux: no view, or no `flux` on the PATH",
+        Category::ParentUnreachable => "reach its parent broker within the deadline that was asked for",
+        Category::UserFailed => "find or make the user",
+        Category::WriteFailed => "write a file",
+        Category::CurveUnreadable => "read the curve certificate",
+        Category::ShellMissing => "find a shell for a snippet",
+        Category::BrokerFailed => {
+            "bring up the instance: a broker does not start, or ends before the command has begun"
+        }
+        Category::Internal => "explain it: a defect of the agent",
+    }
+}
+
+#[test]
+fn exit_codes_are_those_of_the_code() {
+    let mut text = format!(
+        "# Exit codes\n\n{MADE}\n\nThe pod of the lead, the Job's status and the MiniCluster's `status.exitCode` have the code of your \
+         command: 0 to 255, 128 + n where signal n ended it, {NOT_FOUND} where it was not found, {NOT_EXECUTABLE} where it could not be \
+         executed. A snippet that fails ends the pod with the snippet's code.\n\nWhere the agent itself gives up, it ends with a code of \
+         its own. Your command may end with the same number: who ended the pod stands in its termination message (one line of JSON), \
+         and so in the reason of the status.\n\n| code | name | the agent could not … |\n| --- | --- | --- |\n"
+    );
+    text += &format!(
+        "| [{REPLACE}](../troubleshooting.md#exit-code-{REPLACE}) | | stay: a follower that alone was told to stop. Not a failure: another pod takes its place |\n"
+    );
+    for category in Category::ALL {
+        let (code, name) = (category.code(), category.name());
+        text += &format!("| [{code}](../troubleshooting.md#exit-code-{code}) | `{name}` | {} |\n", meaning(category));
+    }
+    is_committed("exit-codes.md", &text);
+}
+
+#[test]
+fn metrics_are_those_of_the_code() {
+    let printed = Metrics::default().text(std::iter::empty());
+    let mut text = format!(
+        "# Metrics\n\n{MADE}\n\nThe operator answers on port 8080, path `/metrics`, in Prometheus' text format (`flux-operator run \
+         --health`; `install` sets it). With `install`'s NetworkPolicies, namespaces with the label `flux-framework.org/metrics: allowed` \
+         reach it. Every label has a closed set of values.\n\n| metric | type | meaning | labels |\n| --- | --- | --- | --- |\n"
+    );
+    let (mut help, mut kinds) = (BTreeMap::<&str, &str>::new(), Vec::<(&str, &str)>::new());
+    let mut labels: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for line in printed.lines() {
+        if let Some((name, words)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
+            help.insert(name, words);
+        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
+            kinds.push((name, kind));
+        } else if let Some((name, rest)) = line.split_once('{') {
+            let found =
+                rest.split('}').next().unwrap_or_default().split(',').filter_map(|label| label.split('=').next());
+            labels.entry(name.trim_end_matches("_bucket")).or_default().extend(found.filter(|name| *name != "le"));
+        }
+    }
+    labels.entry("flux_operator_api_calls_total").or_default().extend(["verb", "resource", "code"]);
+    for (name, kind) in kinds {
+        let names: Vec<String> = labels.get(name).into_iter().flatten().map(|name| format!("`{name}`")).collect();
+        text += &format!("| `{name}` | {kind} | {} | {} |\n", help[name], names.join(", "));
+    }
+    is_committed("metrics.md", &text);
+}
+
+/// What each label and annotation of ours is for. Those that Kubernetes gives pods stand below the table.
+const LABELS: &[(&str, &str)] = &[
+    ("app.kubernetes.io/managed-by", "`flux-framework-flux-operator`, for people and tools that group by it"),
+    ("app.kubernetes.io/name", "the MiniCluster's name"),
+    (
+        "flux-framework.org/minicluster",
+        "the MiniCluster that an object belongs to: `kubectl get all -l flux-framework.org/minicluster=NAME`",
+    ),
+    ("flux-framework.org/services-of", "the MiniCluster whose services pod this is"),
+    ("flux-framework.org/headless", "the headless Service that gives the pod its name"),
+    ("app", "`flux-operator`, as documented"),
+    ("hpa-selector", "the MiniCluster's name: what `status.selector` names, for autoscalers"),
+    ("namespace", "the pod's namespace, as documented"),
+    (
+        "flux-framework.org/rendered-hash",
+        "what the object was rendered to: another value means that it has to be written",
+    ),
+    ("flux-framework.org/maximum-size", "the largest size, fixed when the Job was made"),
+    ("flux-framework.org/initial-size", "the size when the Job was made"),
+    ("flux-framework.org/spec-hash", "what of the spec the Job was made from"),
+    ("flux-framework.org/view", "how the view comes into the pods"),
+    ("flux-framework.org/namespace", "the namespace of the MiniCluster that a PersistentVolume was made for"),
+    ("flux-framework.org/owner-uid", "the uid of the MiniCluster that a PersistentVolume was made for"),
+    ("flux-framework.org/keep", "a PersistentVolume that stays when its MiniCluster goes (`delete: false`)"),
+    ("flux-framework.org/disk", "the CSI driver and handle of a PersistentVolume"),
+];
+
+fn keys(value: &Value, found: &mut BTreeMap<String, BTreeSet<String>>, kind: &str) {
+    if let Some(map) = value.as_object() {
+        for field in ["labels", "annotations"] {
+            for key in value["metadata"][field].as_object().into_iter().flatten().map(|(key, _)| key) {
+                found.entry(key.clone()).or_default().insert(format!("{kind}: {}", field.trim_end_matches('s')));
+            }
+        }
+        for (name, inner) in map {
+            keys(inner, found, if name == "template" { "pod" } else { kind });
+        }
+    }
+}
+
+#[test]
+fn labels_and_annotations_are_those_of_what_is_rendered() {
+    let (mut found, mut asked) = (BTreeMap::new(), String::new());
+    for example in ["hello-world/minicluster", "services/minicluster", "volumes/made", "volumes/made-of-csi"] {
+        let file = repository().join("examples").join(format!("{example}.yaml"));
+        let text = std::fs::read_to_string(file).unwrap();
+        let cluster = validate::validate(&manifest::parse(&text).unwrap()).unwrap();
+        let certificate = Certificate::from_keys("page", &[1; 32], &[2; 32]);
+        let facts = Facts { uid: Some("uid".into()), spec_hash: Some("hash".into()), ..Facts::default() };
+        let options = Options { network_policy: true, ..Options::default() };
+        let objects = render::objects(&cluster, &options, &facts, certificate).unwrap();
+        let render::Objects { config_map, headless, services, job, services_pod, network_policy, volumes, .. } =
+            objects;
+        let mut add = |kind: &str, value: Value| keys(&value, &mut found, kind);
+        asked.push_str(&text);
+        add("ConfigMap", serde_json::to_value(config_map).unwrap());
+        add("Service", serde_json::to_value(headless).unwrap());
+        add("Job", serde_json::to_value(job).unwrap());
+        add("NetworkPolicy", serde_json::to_value(network_policy).unwrap());
+        add("services pod", serde_json::to_value(services_pod).unwrap());
+        services.iter().for_each(|it| add("Service", serde_json::to_value(it).unwrap()));
+        for made in &volumes {
+            add("PersistentVolume", serde_json::to_value(&made.volume).unwrap());
+            add("claim", serde_json::to_value(&made.claim).unwrap());
+        }
+    }
+    let own: BTreeSet<&str> = LABELS.iter().map(|(name, _)| *name).collect();
+    // Not those that the examples' authors give.
+    let strange: Vec<_> =
+        found.keys().filter(|key| !own.contains(key.as_str()) && !asked.contains(&format!("{key}:"))).collect();
+    assert!(strange.is_empty(), "rendered, and not explained here: {strange:?}");
+    let idle: Vec<_> = own.iter().filter(|key| !found.contains_key(**key)).collect();
+    assert!(idle.is_empty(), "explained here, and not rendered by these examples: {idle:?}");
+    let mut text = format!(
+        "# Labels and annotations\n\n{MADE}\n\nThe operator's values stand over the author's own.\n\n| key | on | meaning |\n| --- | --- | --- |\n"
+    );
+    for (key, meaning) in LABELS {
+        let places: Vec<&str> = found[*key].iter().map(String::as_str).collect();
+        text += &format!("| `{key}` | {} | {meaning} |\n", places.join(", "));
+    }
+    text += "\nThe lead's pod has the label `job-index: \"0\"`. Kubernetes itself gives every pod \
+             `batch.kubernetes.io/job-name` and `batch.kubernetes.io/job-completion-index`: select a pod by these.\n";
+    is_committed("labels.md", &text);
+}

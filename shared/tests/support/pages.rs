@@ -1,0 +1,186 @@
+//! The pages that people read, and the fenced blocks in them: for tests of three members, so included by its path.
+#![allow(clippy::disallowed_methods, reason = "tests look")]
+#![allow(dead_code, reason = "each member uses a part")]
+
+use std::path::{Path, PathBuf};
+
+/// A fenced block of a page.
+#[derive(Debug, Clone)]
+pub struct Block {
+    pub page: PathBuf,
+    /// Of its first line, counted from 1.
+    pub line: usize,
+    /// `yaml`, `bash`, `console`, `text`, …
+    pub language: String,
+    /// What follows the language, such as `needs-cluster`: why no test runs it.
+    pub word: Option<String>,
+    pub text: String,
+}
+
+impl Block {
+    pub fn place(&self) -> String {
+        format!("{}:{}", self.page.display(), self.line)
+    }
+
+    /// Its commands, each with the lines that are shown below it. A line that ends in a backslash goes on.
+    pub fn commands(&self) -> Vec<(String, Vec<String>)> {
+        let mut all: Vec<(String, Vec<String>)> = Vec::new();
+        let mut goes_on = false;
+        for line in self.text.lines() {
+            let command = match self.language.as_str() {
+                "console" => line.strip_prefix("$ "),
+                _ => (!line.is_empty() && !line.starts_with('#')).then_some(line),
+            };
+            match (command, all.last_mut()) {
+                (_, Some(last)) if goes_on => last.0 += &format!("\n{line}"),
+                (Some(command), _) => all.push((command.to_owned(), Vec::new())),
+                (None, Some(last)) if self.language == "console" => last.1.push(line.to_owned()),
+                _ => {}
+            }
+            goes_on = line.ends_with('\\') && (goes_on || command.is_some());
+        }
+        all
+    }
+}
+
+/// The top of the repository.
+pub fn repository() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
+}
+
+/// README.md and every page below `docs/`.
+pub fn pages() -> Vec<PathBuf> {
+    let mut pages = vec![repository().join("README.md")];
+    below(&repository().join("docs"), &mut pages);
+    pages
+}
+
+fn below(folder: &Path, pages: &mut Vec<PathBuf>) {
+    let mut entries: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    entries.sort();
+    for path in entries {
+        match path.is_dir() {
+            true if !path.ends_with("book") => below(&path, pages),
+            true => {}
+            false if path.extension().is_some_and(|ending| ending == "md") => pages.push(path),
+            false => {}
+        }
+    }
+}
+
+/// The fenced blocks of a page. A fence may be indented, as in a list.
+pub fn blocks(page: &Path) -> Vec<Block> {
+    let text = std::fs::read_to_string(page).unwrap();
+    let mut all = Vec::new();
+    let mut open: Option<(Block, usize)> = None;
+    for (number, line) in text.lines().enumerate() {
+        let trimmed = line.trim_start();
+        let indent = line.len() - trimmed.len();
+        match (&mut open, trimmed.strip_prefix("```")) {
+            (None, Some(info)) => {
+                let (language, word) = info.split_once(',').map_or((info, None), |(it, word)| (it, Some(word)));
+                let word = word.map(|word| word.trim().to_owned());
+                let page = page.strip_prefix(repository()).unwrap_or(page).to_owned();
+                let block =
+                    Block { page, line: number + 2, language: language.trim().into(), word, text: String::new() };
+                open = Some((block, indent));
+            }
+            (Some(_), Some("")) => all.extend(open.take().map(|(block, _)| block)),
+            (Some((block, outer)), _) => {
+                block.text += line.get((*outer).min(indent)..).unwrap_or_default();
+                block.text.push('\n');
+            }
+            (None, None) => {}
+        }
+    }
+    assert!(open.is_none(), "{}: a fence is not closed", page.display());
+    all
+}
+
+/// Why a block of commands is not run.
+pub const WORDS: &[&str] =
+    &["needs-cluster", "e2e", "needs-root", "needs-flux", "needs-registry", "runs-in-ci", "other-tool"];
+
+/// What a program's blocks show against what it prints, run in the top folder with `program` as `name` on the PATH: what
+/// differs. Lines that are shown stand in the output in their order; `...` is any text.
+pub fn differences(name: &str, program: &Path) -> (usize, Vec<String>) {
+    let (mut run, mut wrong) = (0, Vec::new());
+    let folder = program.parent().unwrap();
+    let path = format!("{}:{}", folder.display(), std::env::var("PATH").unwrap_or_default());
+    for block in pages().iter().flat_map(|page| blocks(page)) {
+        if !matches!(block.language.as_str(), "bash" | "console") || block.word.is_some() {
+            continue;
+        }
+        for (command, shown) in block.commands().into_iter().filter(|(command, _)| command.starts_with(name)) {
+            let mut bash = std::process::Command::new("bash");
+            bash.args(["-o", "pipefail", "-c", &command]).current_dir(repository()).env("PATH", &path);
+            bash.stdin(std::process::Stdio::null()).env_remove("COLUMNS");
+            let output = bash.output().unwrap();
+            let printed =
+                format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+            run += 1;
+            if !output.status.success() && block.language == "bash" {
+                wrong.push(format!("{}: `{command}` ends with {}\n{printed}", block.place(), output.status));
+            }
+            let mut lines = printed.lines();
+            for line in shown.iter().filter(|line| !matches!(line.trim(), "" | "...")) {
+                if !lines.any(|printed| alike(line.trim_end(), printed.trim_end())) {
+                    wrong.push(format!("{}: `{command}` does not print\n{line}\nbut\n{printed}", block.place()));
+                    break;
+                }
+            }
+        }
+    }
+    (run, wrong)
+}
+
+/// Whether a line is the one that is shown, where `...` is any text.
+fn alike(shown: &str, line: &str) -> bool {
+    let Some((start, rest)) = shown.split_once("...") else { return shown == line };
+    let Some(mut left) = line.strip_prefix(start) else { return false };
+    let mut parts: Vec<&str> = rest.split("...").collect();
+    let end = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some(at) = left.find(part) else { return false };
+        left = &left[at + part.len()..];
+    }
+    left.ends_with(end)
+}
+
+/// Holds a generated page equal to its file; `UPDATE=1` renews it.
+pub fn is_committed(name: &str, text: &str) {
+    let file = repository().join("docs/reference").join(name);
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(&file, text).unwrap();
+    }
+    let current = std::fs::read_to_string(&file).unwrap_or_default();
+    assert!(current == text, "{} is stale: renew it with `make generate`", file.display());
+}
+
+/// The reference of a program's commands: what `--help` prints of each.
+pub fn help(name: &str, program: &Path) -> String {
+    let ask = |arguments: &[&str]| {
+        let mut command = std::process::Command::new(program);
+        command.args(arguments).env_remove("COLUMNS").stdin(std::process::Stdio::null());
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{name} {arguments:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    let fenced = |text: &str| {
+        let lines: Vec<&str> = text.trim().lines().map(str::trim_end).collect();
+        format!("```text\n{}\n```\n", lines.join("\n"))
+    };
+    let top = ask(&["--help"]);
+    let mut text = format!(
+        "# {name}\n\n<!-- made from the program's own help by `make generate` -->\n\nWhat `{name} --help` prints, then that of each command.\n\n{}",
+        fenced(&top)
+    );
+    let commands = top.lines().skip_while(|line| *line != "Commands:").skip(1).take_while(|line| !line.is_empty());
+    let names = commands
+        .filter(|line| line.starts_with("  ") && !line.starts_with("   "))
+        .filter_map(|line| line.split_whitespace().next());
+    for command in names.filter(|name| *name != "help") {
+        text += &format!("\n## {name} {command}\n\n{}", fenced(&ask(&[command, "--help"])));
+    }
+    text
+}
