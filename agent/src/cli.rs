@@ -376,6 +376,7 @@ fn finish(result: Result<u8, Failure>) -> u8 {
 #[cfg(feature = "laptop")]
 fn dry_run(args: &dry_run::Args) -> u8 {
     match dry_run::run(args) {
+        Ok(text) if args.format == dry_run::Format::Text && shows_colours() => write_out(&dry_run::paint(&text)),
         Ok(text) => write_out(&text),
         Err(error) => {
             let category = error.category();
@@ -386,6 +387,14 @@ fn dry_run(args: &dry_run::Args) -> u8 {
             tell(Err(Failure::new(category, run::chain(&error), error.hint().unwrap_or_default())))
         }
     }
+}
+
+#[cfg(feature = "laptop")]
+/// A person reads it, and has not asked for plain text (https://no-color.org).
+#[expect(clippy::disallowed_methods, reason = "wire up: looks where the output goes")]
+fn shows_colours() -> bool {
+    use std::io::IsTerminal;
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
 /// To standard output; a reader that has seen enough (`| head`) is no failure.

@@ -10,6 +10,7 @@
 
 mod pods;
 mod source;
+mod summary;
 mod text;
 
 use std::path::{Path, PathBuf};
@@ -22,6 +23,7 @@ use crate::plan::PlanError;
 use pods::Pod;
 use source::Kind;
 pub use source::{Problems, Source};
+pub use summary::paint;
 
 /// Version of the JSON form, described by `agent/schema/dry-run.json`.
 pub const VERSION: u32 = 1;
@@ -32,9 +34,12 @@ pub struct Args {
     /// A MiniCluster (YAML or JSON) or an AgentSpec (TOML); `-` reads standard input
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
-    /// Only the pod of this completion index
+    /// Only the pod of this completion index, in full
     #[arg(long, value_name = "N")]
     pub index: Option<u32>,
+    /// Every step of every pod; without it, a summary
+    #[arg(long)]
+    pub full: bool,
     /// text to read, json for programs
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
@@ -120,7 +125,8 @@ pub fn run(args: &Args) -> Result<String, DryRunError> {
     let facts = facts(args, &source)?;
     let pods = pods::plan(&source, &facts, args.index)?;
     match args.format {
-        Format::Text => Ok(text::render(&source, &facts, &pods)),
+        Format::Text if args.full || args.index.is_some() => Ok(text::render(&source, &facts, &pods)),
+        Format::Text => Ok(summary::render(&source, &facts, &pods)),
         Format::Json => json(&source, &facts, &pods).map_err(|source| DryRunError::Json { source }),
     }
 }

@@ -247,7 +247,7 @@ pub fn diagnostics() -> Result<u8, Failure> {
             let words: Vec<OsString> = report.iter().map(OsString::from).collect();
             inside.run(&words, Output::Inherit).await?;
         }
-        log.info("diagnostics", "the instance stays up; `flux-agent stop` ends it");
+        log.info("diagnostics", "the instance stays up; `/mnt/flux/flux-agent stop` ends it");
         let stopped = inside.supervisor.unless_stopped(std::future::pending::<()>()).await;
         stopped.map(|_| 0).map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
     }))

@@ -192,7 +192,8 @@ fn answer(command: Command) -> Result<(), CliError> {
             for document in &documents {
                 match flux_shared::manifest::from_value(document).and_then(|it| validate_and_note(&it)) {
                     Ok(cluster) => {
-                        told.extend(cluster.notices.iter().map(|notice| format!("note: {notice}\n")));
+                        let notes = cluster.notices.iter().cloned().chain(cluster.hints());
+                        told.extend(notes.map(|note| format!("note: {note}\n")));
                         told.push_str(&format!("MiniCluster {} is valid\n", cluster.name));
                     }
                     Err(found) => problems.extend(found),

@@ -18,6 +18,7 @@ pub mod fsd;
 pub mod hostlist;
 pub mod manifest;
 pub mod names;
+mod near;
 pub mod paths;
 pub mod quantity;
 pub mod termination;

@@ -7,7 +7,8 @@ use serde_json::Value;
 use crate::crd::convert::{Version, convert_spec};
 use crate::crd::shape;
 use crate::crd::v1alpha2::{KIND, MiniClusterSpec};
-use crate::validate::Problem;
+use crate::near;
+use crate::validate::{Problem, validate};
 
 /// A MiniCluster read from text or from the API server.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,11 +56,17 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
         let first_line = error.to_string().lines().next().unwrap_or_default().to_owned();
         vec![Problem::new("", format!("this is not YAML: {first_line}"))]
     })?;
+    let kinds = documents.iter().filter_map(|document| document.get("kind")?.as_str());
+    let misspelt = kinds.filter(|kind| near::nearest(kind, [KIND].into_iter()).is_some()).map(str::to_owned).next();
     let is_ours = |document: &Value| document.get("kind").and_then(Value::as_str) == Some(KIND);
     let ours: Vec<Value> = documents.into_iter().filter(is_ours).collect();
-    match ours.is_empty() {
-        true => Err(vec![Problem::new("kind", format!("there is no document of kind {KIND}"))]),
-        false => Ok(ours),
+    match (ours.is_empty(), misspelt) {
+        (true, Some(kind)) => Err(vec![Problem::new(
+            "kind",
+            format!("is `{kind}`: there is no document of kind {KIND}; did you mean {KIND}?"),
+        )]),
+        (true, None) => Err(vec![Problem::new("kind", format!("there is no document of kind {KIND}"))]),
+        (false, _) => Ok(ours),
     }
 }
 
@@ -84,29 +91,48 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
         true => format!("{}xxxxx", document.metadata.generate_name),
         false => document.metadata.name,
     };
-    match spec(document.spec, version.unwrap_or(Version::V1alpha2)) {
-        Ok(spec) if problems.is_empty() => {
-            Ok(Manifest { name, namespace: document.metadata.namespace.unwrap_or_else(|| "default".into()), spec })
-        }
-        Ok(_) => Err(problems),
-        Err(more) => {
-            problems.extend(more);
+    let namespace = document.metadata.namespace.unwrap_or_else(|| "default".into());
+    let (spec, misfits) = spec(document.spec, version.unwrap_or(Version::V1alpha2));
+    problems.extend(misfits);
+    match spec {
+        Some(spec) if problems.is_empty() => Ok(Manifest { name, namespace, spec }),
+        // What does not fit hides no wrong value beside it.
+        Some(spec) => {
+            let others = validate(&Manifest { name, namespace, spec }).err().unwrap_or_default();
+            let is_own = |other: &Problem| !follows(other, &problems);
+            let others: Vec<Problem> = others.into_iter().filter(is_own).collect();
+            problems.extend(others);
             Err(problems)
         }
+        None => Err(problems),
     }
 }
 
-/// The spec as v1alpha2, if it has the shape of its own version: a client that validates strictly would refuse the rest too.
-fn spec(mut value: Value, version: Version) -> Result<MiniClusterSpec, Vec<Problem>> {
+/// Whether a problem may only be there since what does not fit was taken out: it is about the same field, or misses something.
+fn follows(problem: &Problem, misfits: &[Problem]) -> bool {
+    let is_about =
+        |misfit: &Problem| misfit.field.starts_with(&problem.field) || problem.field.starts_with(&misfit.field);
+    let misses = ["needs", "is needed", "at least", "exactly one"].iter().any(|word| problem.message.contains(word));
+    misses || misfits.iter().any(is_about)
+}
+
+/// The spec as v1alpha2, without what does not have the shape of its own version, and what that was. (A client that
+/// validates strictly would refuse it.)
+fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Problem>) {
     drop_nulls(&mut value);
-    let problems = shape::check(&value, version);
-    if !problems.is_empty() {
-        return Err(problems);
-    }
+    let mut problems = shape::check(&mut value, version);
     if version == Version::V1alpha1 {
         convert_spec(&mut value, Version::V1alpha2);
     }
-    serde_json::from_value(value).map_err(|error| vec![Problem::new("spec", error.to_string())])
+    match serde_json::from_value(value) {
+        Ok(spec) => (Some(spec), problems),
+        Err(error) => {
+            if problems.is_empty() {
+                problems.push(Problem::new("spec", error.to_string()));
+            }
+            (None, problems)
+        }
+    }
 }
 
 /// A field with no value is as one that is left out: the API server drops it as well.
@@ -143,8 +169,8 @@ mod tests {
     fn what_does_not_fit_is_named_by_its_path() {
         let text = format!("{HEAD}spec:\n  containers:\n  - image: a\n    comand: x\n    commands: {{pres: y}}\n");
         let found = problems(&text);
-        assert!(found[0].starts_with("spec.containers[0].comand: no such field"), "{found:?}");
-        assert!(found[1].starts_with("spec.containers[0].commands.pres: no such field"), "{found:?}");
+        assert_eq!(found[0], "spec.containers[0].comand: no such field; did you mean command?");
+        assert_eq!(found[1], "spec.containers[0].commands.pres: no such field; did you mean pre?");
         let found = problems(&format!("{HEAD}spec:\n  size: four\n  containers: []\n"));
         assert!(found[0].starts_with("spec.size: "), "{found:?}");
         let deep = "spec:\n  containers: [{image: a}, {image: b, volumes: {a/b: {path: /x, readOnly: 7}}}]\n";
@@ -161,6 +187,22 @@ mod tests {
         let twice = parse(&format!("{HEAD}spec:\n  size: 2\n  size: 3\n  containers: []\n")).unwrap();
         assert_eq!(twice.spec.size, 3);
         assert!(problems("kind: Pod")[0].contains("kind MiniCluster"));
+        assert!(problems("kind: Minicluster")[0].ends_with("did you mean MiniCluster?"));
+    }
+
+    #[test]
+    fn what_does_not_fit_hides_no_wrong_value_and_brings_no_problem_of_its_own() {
+        let text = "spec:\n  task: 4\n  size: 0\n  image: b\n  deadlineSeconds: soon\n  containers:\n  - {image: a, comand: x, batch: true, cores: 0}\n";
+        let found = problems(&format!("{HEAD}{text}"));
+        let wanted = [
+            "spec.task: no such field; did you mean tasks?",
+            "spec.image: no such field here; did you mean spec.containers[].image?",
+            "spec.deadlineSeconds: is the text `soon`, must be an integer",
+            "spec.containers[0].comand: no such field; did you mean command?",
+            "spec.size: must be 1 to 10000",
+            "spec.containers[0].cores: must be 1 or more; leave it out for the cores that the container may use",
+        ];
+        assert_eq!(found, wanted);
     }
 
     #[test]

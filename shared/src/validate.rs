@@ -21,6 +21,7 @@ use crate::words::Word;
 mod access;
 mod containers;
 mod flux;
+mod hints;
 mod notes;
 mod pod;
 mod program;

@@ -18,12 +18,12 @@ pub fn connect(place: &Place, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     look::be_owner(&pod)?;
     if let Err(why) = look::state(&pod) {
-        write_whole(format!("flux-agent: the broker is not there ({why}); `flux-agent status` says more\n"));
+        write_whole(format!("flux-agent: the broker is not there ({why}); `/mnt/flux/flux-agent status` says more\n"));
     }
     let argv = match (command, &pod.facts.shell) {
         ([], Some(shell)) => vec![shell.into()],
         ([], None) => {
-            let remedy = "give a command: flux-agent connect -- flux resource list";
+            let remedy = "give a command: /mnt/flux/flux-agent connect -- flux resource list";
             return Err(Failure::new(Category::ShellMissing, "failed to find a shell in this image", remedy));
         }
         (command, _) => command.to_vec(),

@@ -257,16 +257,18 @@ fn parent(seen: &Seen, host: &str, link: &Result<Link, Missing>) -> String {
         Ok(_) if seen.stage().is_some() => format!("{host} answers"),
         Ok(Link::Broken) if matches!(seen.state, Err(Silence::NoSocket(_))) => format!(
             "{host} answers, but no connection to it stands: this broker has not started, or its certificate is another \
-             one (`flux-agent preflight` on both shows them)"
+             one (`/mnt/flux/flux-agent preflight` on both shows them)"
         ),
         Ok(Link::Broken) if stuck || seen.state.is_err() => format!(
-            "{host} answers, but no connection to it stands: is its certificate another one? (`flux-agent preflight` \
+            "{host} answers, but no connection to it stands: is its certificate another one? (`/mnt/flux/flux-agent preflight` \
              on both shows them)"
         ),
         Ok(Link::Broken) => format!("{host} answers; not connected yet"),
         Ok(Link::Steady) if matches!(seen.state, Err(Silence::Slow)) => format!("{host} is connected"),
         Ok(Link::Steady) => {
-            format!("{host} is connected, and has not let this broker in yet: `flux-agent status` there says why")
+            format!(
+                "{host} is connected, and has not let this broker in yet: `/mnt/flux/flux-agent status` there says why"
+            )
         }
     }
 }
@@ -281,7 +283,7 @@ fn absence(absent: &Absent) -> String {
     format!("{host} (rank {rank}): {why}")
 }
 
-const JOINING: &str = "its pod is there, its broker has not joined: `flux-agent status` there says why";
+const JOINING: &str = "its pod is there, its broker has not joined: `/mnt/flux/flux-agent status` there says why";
 
 const TORPID: &str = "its broker is stopped, very busy or cut off, and gets no work: delete its pod, or ask there";
 
@@ -293,7 +295,7 @@ pub fn remedy(missing: &Missing) -> &'static str {
         }
         Missing::Name(_) => "Does the cluster's DNS run, and does /etc/resolv.conf name it?",
         Missing::Route { .. } => "Is there a network policy or a firewall between the pods?",
-        Missing::Port(_) => "Its pod is there: look at its log, or ask `flux-agent status` there",
+        Missing::Port(_) => "Its pod is there: look at its log, or ask `/mnt/flux/flux-agent status` there",
     }
 }
 

@@ -39,7 +39,8 @@ fn golden(name: &str, got: &str) {
 fn every_input_is_told_as_its_golden_files_say() {
     for file in inputs() {
         let name = file.file_stem().unwrap().to_str().unwrap().to_owned();
-        golden(&format!("{name}.txt"), &run(&args(&file)).unwrap());
+        let full = run(&Args { full: true, ..args(&file) }).unwrap();
+        golden(&format!("{name}.txt"), &(run(&args(&file)).unwrap() + "\n" + &full));
         let json = Args { format: Format::Json, ..args(&file) };
         golden(&format!("{name}.json"), &run(&json).unwrap());
     }
@@ -77,7 +78,7 @@ fn one_pod_is_told_alone_and_others_do_not_exist() {
 #[test]
 fn a_pretended_host_shows() {
     let text = |change: fn(&mut Args)| {
-        let mut args = args(&input("hello.yaml"));
+        let mut args = Args { full: true, ..args(&input("hello.yaml")) };
         change(&mut args);
         run(&args)
     };
@@ -136,6 +137,20 @@ fn a_certificate_in_the_manifest_is_not_told() {
             Err(other) => unreachable!("{other}"),
         }
     }
+}
+
+#[test]
+fn the_summary_has_five_lines_and_colours_only_where_they_are_asked_for() {
+    let text = run(&args(&input("hello.yaml"))).unwrap();
+    assert_eq!(text.lines().count(), 6, "{text}");
+    assert!(text.contains("lead       flux submit -N 4 -n 4 --quiet --watch echo \"hello ${USER}\"\n"), "{text}");
+    assert!(!text.contains('\u{1b}'));
+    let painted = paint(&text);
+    assert!(painted.contains("\u{1b}[1mlead \u{1b}[0m"), "{painted}");
+    let plain = ["\u{1b}[0m", "\u{1b}[1m", "\u{1b}[2m", "\u{1b}[33m"]
+        .iter()
+        .fold(painted, |text, style| text.replace(style, ""));
+    assert_eq!(plain, text);
 }
 
 /// Every file below `examples/` that holds a MiniCluster.

@@ -107,7 +107,7 @@ fn head(out: &mut String, source: &Source, facts: &Facts) {
     }
 }
 
-fn assumed(source: &Source, facts: &Facts) -> String {
+pub fn assumed(source: &Source, facts: &Facts) -> String {
     let mut parts = vec![match facts.uid {
         0 => "root".to_owned(),
         uid => format!("uid {uid}, gid {}", facts.gid),

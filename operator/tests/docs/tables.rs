@@ -114,6 +114,7 @@ const LABELS: &[(&str, &str)] = &[
     ("flux-framework.org/services-of", "the MiniCluster whose services pod this is"),
     ("flux-framework.org/headless", "the headless Service that gives the pod its name"),
     ("app", "`flux-operator`, as documented"),
+    ("job-index", "`services` on the services pod, `0` on the lead's, as documented"),
     ("hpa-selector", "the MiniCluster's name: what `status.selector` names, for autoscalers"),
     ("namespace", "the pod's namespace, as documented"),
     (
@@ -183,7 +184,7 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
         let places: Vec<&str> = found[*key].iter().map(String::as_str).collect();
         text += &format!("| `{key}` | {} | {meaning} |\n", places.join(", "));
     }
-    text += "\nThe lead's pod has the label `job-index: \"0\"`. Kubernetes itself gives every pod \
+    text += "\nKubernetes itself gives every pod of a Job \
              `batch.kubernetes.io/job-name` and `batch.kubernetes.io/job-completion-index`: select a pod by these.\n";
     is_committed("labels.md", &text);
 }

@@ -3,7 +3,8 @@
 //! Not here: what only the real Flux answers, what takes nodes of a kind (devices, drivers, more cores), and what pulls
 //! from a registry.
 
-pub mod consoles;
+mod consoles;
+mod readme;
 
 use std::io::Write;
 use std::process::{Command, Stdio};

@@ -7,7 +7,6 @@
 mod bed;
 mod examples;
 mod hostile;
-mod readme;
 mod restarts;
 mod v1alpha1;
 

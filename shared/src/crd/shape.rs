@@ -5,47 +5,74 @@
 //!
 //! `{"a": …}` an object with these fields (`"a!"`: required), `{"*": …}` a map, `[…]` a list, else the name of a simple type.
 
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::convert::Version;
+use crate::near;
 use crate::validate::Problem;
 
 const V1ALPHA1: &str = include_str!("shape/v1alpha1.json");
 const V1ALPHA2: &str = include_str!("shape/v1alpha2.json");
 
-/// What in `spec` does not fit its version.
-pub fn check(spec: &Value, version: Version) -> Vec<Problem> {
+/// What in `spec` does not fit its version. It is taken out, so that the rest can be checked, too.
+pub fn check(spec: &mut Value, version: Version) -> Vec<Problem> {
     let text = match version {
         Version::V1alpha1 => V1ALPHA1,
         Version::V1alpha2 => V1ALPHA2,
     };
     let mut problems = Vec::new();
     match serde_json::from_str(text) {
-        Ok(shape) => walk(spec, &shape, "spec", &mut problems),
+        Ok(shape) => {
+            walk(spec, &Shape { top: &shape, here: &shape }, "spec", &mut problems);
+        }
         Err(error) => problems.push(Problem::new("spec", format!("cannot be checked: {error}"))),
     }
     problems
 }
 
-fn walk(value: &Value, shape: &Value, path: &str, problems: &mut Vec<Problem>) {
-    match (value, shape) {
+/// The shape that a value must have, and that of the whole spec.
+struct Shape<'a> {
+    top: &'a Value,
+    here: &'a Value,
+}
+
+impl<'a> Shape<'a> {
+    fn at(&self, here: &'a Value) -> Shape<'a> {
+        Shape { top: self.top, here }
+    }
+}
+
+/// Whether the value has the shape, as far as it could not be mended by taking parts out.
+fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem>) -> bool {
+    match (value, shape.here) {
         (Value::Object(map), Value::Object(fields)) => {
-            for (key, value) in map {
-                match (fields.get("*"), fields.get(key).or_else(|| fields.get(&format!("{key}!")))) {
-                    (Some(shape), _) => walk(value, shape, &format!("{path}[{key}]"), problems),
-                    (None, Some(shape)) => walk(value, shape, &format!("{path}.{key}"), problems),
-                    (None, None) => problems
-                        .push(Problem::new(format!("{path}.{key}"), "no such field; check the spelling and the place")),
-                }
-            }
+            map.retain(|key, value| {
+                let (inner, below) = match (fields.get("*"), fields.get(key).or_else(|| fields.get(&format!("{key}!"))))
+                {
+                    (Some(inner), _) => (inner, format!("{path}[{key}]")),
+                    (None, Some(inner)) => (inner, format!("{path}.{key}")),
+                    (None, None) => {
+                        problems.push(Problem::new(format!("{path}.{key}"), unknown(key, fields, shape.top)));
+                        return false;
+                    }
+                };
+                walk(value, &shape.at(inner), &below, problems)
+            });
             let required = fields.keys().filter_map(|field| field.strip_suffix('!'));
+            let wrong = |path: &str, problems: &[Problem]| problems.iter().any(|problem| problem.field == path);
             for field in required.filter(|field| !map.contains_key(*field)) {
-                problems.push(Problem::new(format!("{path}.{field}"), "is needed"));
+                let below = format!("{path}.{field}");
+                if !wrong(&below, problems) {
+                    problems.push(Problem::new(below, "is needed"));
+                }
             }
         }
         (Value::Array(list), Value::Array(shapes)) => {
-            for (i, value) in list.iter().enumerate() {
-                walk(value, shapes.first().unwrap_or(&Value::Null), &format!("{path}[{i}]"), problems);
+            for (i, value) in list.iter_mut().enumerate() {
+                let inner = shape.at(shapes.first().unwrap_or(&Value::Null));
+                if !walk(value, &inner, &format!("{path}[{i}]"), problems) {
+                    return false;
+                }
             }
         }
         (value, Value::String(wanted)) if is_a(value, wanted) => {}
@@ -53,8 +80,47 @@ fn walk(value: &Value, shape: &Value, path: &str, problems: &mut Vec<Problem>) {
             let hint = if shape == "string" || shape == "quantity" { " (quote it)" } else { "" };
             let message = format!("is {}, must be {}{hint}", describe(value), describe_shape(shape));
             problems.push(Problem::new(path, message));
+            return false;
         }
     }
+    true
+}
+
+/// What to say of a field that is not there: the nearest name, or the place that has one of this name.
+fn unknown(key: &str, fields: &Map<String, Value>, top: &Value) -> String {
+    let names = fields.keys().map(|field| field.trim_end_matches('!'));
+    if let Some(name) = near::nearest(key, names) {
+        return format!("no such field; did you mean {name}?");
+    }
+    match place_of(key, top, "spec") {
+        Some(place) => format!("no such field here; did you mean {place}?"),
+        None => "no such field; check the spelling and the place".into(),
+    }
+}
+
+/// The first place that has a field of this name, nearest to the top.
+fn place_of(key: &str, shape: &Value, path: &str) -> Option<String> {
+    let mut level = vec![(path.to_owned(), shape)];
+    while !level.is_empty() {
+        let mut below = Vec::new();
+        for (path, shape) in level {
+            match shape {
+                Value::Object(fields) => {
+                    for (name, inner) in fields {
+                        let name = name.trim_end_matches('!');
+                        if name == key {
+                            return Some(format!("{path}.{key}"));
+                        }
+                        below.push((format!("{path}.{name}"), inner));
+                    }
+                }
+                Value::Array(shapes) => below.extend(shapes.iter().map(|inner| (format!("{path}[]"), inner))),
+                _ => {}
+            }
+        }
+        level = below;
+    }
+    None
 }
 
 fn is_a(value: &Value, wanted: &str) -> bool {

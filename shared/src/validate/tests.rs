@@ -401,3 +401,22 @@ fn what_is_valid_survives_the_way_to_the_pods() {
     let spec = spec(text);
     assert_eq!(AgentSpec::from_toml(&spec.to_toml().unwrap()).unwrap(), spec);
 }
+
+#[test]
+fn what_surprises_is_told_to_who_asks_and_by_no_notice() {
+    let hints = |spec: &str| -> Vec<String> {
+        let head = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {name: a}\nspec:\n";
+        let cluster = validate_and_note(&crate::manifest::parse(&format!("{head}{spec}")).unwrap()).unwrap();
+        assert!(cluster.notices.is_empty(), "{:?}", cluster.notices);
+        cluster.hints().into_iter().map(|hint| hint.field).collect()
+    };
+    let (tasks, log, files) = ("spec.tasks", "spec.containers[].volumes", "spec.containers[].logs");
+    assert_eq!(hints("  size: 4\n  containers: [{image: a, command: b}]\n"), [tasks, log]);
+    assert_eq!(hints("  size: 4\n  tasks: 0\n  containers: [{image: a, command: b}]\n"), [log]);
+    assert_eq!(hints("  size: 4\n  interactive: true\n  containers: [{image: a}]\n"), [""; 0]);
+    assert_eq!(hints("  size: 2\n  containers: [{image: a, command: b, batch: true}]\n"), [files]);
+    let kept = "volumes: {v: {path: /out, claimName: c}}";
+    let batch = format!("  size: 2\n  containers: [{{image: a, command: b, batch: true, logs: /out/x, {kept}}}]\n");
+    assert_eq!(hints(&batch), [""; 0]);
+    assert_eq!(hints(&batch.replace("/out/x", "/outer")), [files]);
+}

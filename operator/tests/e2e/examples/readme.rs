@@ -2,8 +2,8 @@
 
 use std::process::Command;
 
+use super::consoles::{differences_of, shown_in};
 use crate::bed::test;
-use crate::examples::consoles::{differences_of, shown_in};
 
 /// Blocks of `console,e2e`.
 #[test]

@@ -1,0 +1,125 @@
+//! What a MiniCluster will do, in five lines; and colours for people at a terminal.
+
+use std::fmt::Write as _;
+
+use flux_shared::agent_spec::Program;
+use flux_shared::paths::DEFAULT_LOGS;
+
+use super::pods::Pod;
+use super::source::Source;
+use super::text::assumed;
+use crate::facts::Facts;
+use crate::plan::display::word;
+use crate::plan::{Role, Step};
+
+const MORE: &str = "--full shows every file, variable and step, --index N those of one pod; --cpus, --uid and --facts pretend another host";
+
+pub fn render(source: &Source, facts: &Facts, pods: &[Pod]) -> String {
+    let spec = &source.spec;
+    let most = if spec.max_size() > spec.size { format!(" ({} at most)", spec.max_size()) } else { String::new() };
+    let many = if spec.size == 1 { "1 pod".into() } else { format!("{} pods", spec.size) };
+    let mut out = format!(
+        "MiniCluster {}: {many}{most}, hosts {}; assumed: {}\n",
+        spec.name,
+        spec.hostlist(),
+        assumed(source, facts)
+    );
+    let mut line = |label: &str, text: &str| {
+        // Writing to a String cannot fail.
+        let _ = writeln!(out, "{label:<11}{text}");
+    };
+    line("lead", &lead(source, pods));
+    line("followers", &followers(source));
+    line("output", &output(source));
+    let mut notes = source.notices.clone();
+    notes.extend(source.cluster().into_iter().flat_map(|cluster| cluster.hints()).map(|hint| hint.to_string()));
+    let first = notes.first().map_or("none", String::as_str).to_owned();
+    line("notes", &first);
+    notes.iter().skip(1).for_each(|note| line("", note));
+    out.push_str(MORE);
+    out.push('\n');
+    out
+}
+
+/// What Flux starts, as it would be typed.
+fn lead(source: &Source, pods: &[Pod]) -> String {
+    if let Some(lead) = &source.spec.network.lead {
+        return format!("in another cluster, at {}", lead.address);
+    }
+    let plan = pods.iter().find(|pod| pod.plan.role == Role::Lead).map(|pod| &pod.plan);
+    let steps = plan.iter().flat_map(|plan| &plan.steps);
+    let mut argv = steps.filter_map(|planned| match &planned.step {
+        Step::Launch(launch) => Some(launch.argv.iter().map(word).collect::<Vec<String>>()),
+        _ => None,
+    });
+    let argv = argv.next_back().unwrap_or_default();
+    let program = argv.iter().position(|word| word == "program").map(|at| &argv[at..]).unwrap_or_default();
+    match inside(program) {
+        [] => "no program: the broker stays until it is shut down".into(),
+        words => words.join(" "),
+    }
+}
+
+/// Without the agent's own wrappers, each of which ends with `--`.
+fn inside(words: &[String]) -> &[String] {
+    let Some(at) = words.iter().position(|word| word == "--") else { return &[] };
+    let words = &words[at + 1..];
+    match words.first() {
+        Some(first) if first.ends_with("/flux-agent") => inside(words),
+        _ => words,
+    }
+}
+
+fn followers(source: &Source) -> String {
+    let spec = &source.spec;
+    let port = spec.network.port;
+    match (&spec.network.lead, spec.size) {
+        (Some(lead), size) => format!("{size}: join the lead on port {} and end with it", lead.port),
+        (None, 1) => "none".into(),
+        (None, size) => format!("{}: wait for the lead on port {port}, join it and end with it", size - 1),
+    }
+}
+
+fn output(source: &Source) -> String {
+    let runner = &source.spec.runner;
+    let logs = if runner.logs.is_empty() { DEFAULT_LOGS } else { &runner.logs };
+    let is_idle = runner.interactive || source.spec.network.lead.is_some();
+    match runner.program {
+        _ if is_idle => "that of what you run, by flux-agent connect in a pod".into(),
+        Program::Persistent => "that of what you run, by flux-agent connect in a pod".into(),
+        Program::Diagnostics => "the log of the lead: three reports; then it stays up".into(),
+        Program::Batch { .. } => {
+            format!("{logs}/job-<line>.out and .err on the pod that ran the line; exit code 0 if all of them succeeded")
+        }
+        Program::BatchRaw { .. } => "where the jobs of the script write; the exit code is the batch's".into(),
+        Program::Submit { .. } | Program::Launcher { .. } | Program::Script { .. } => {
+            "the log of the lead, as it comes; the exit code is the command's own".into()
+        }
+    }
+}
+
+/// With colours: titles and labels bold, notes yellow, what a reader may skip dim.
+pub fn paint(text: &str) -> String {
+    let (bold, yellow, dim, plain) = ("\u{1b}[1m", "\u{1b}[33m", "\u{1b}[2m", "\u{1b}[0m");
+    let lines: Vec<&str> = text.lines().collect();
+    let mut out = String::new();
+    for (at, line) in lines.iter().enumerate() {
+        let is_title = lines.get(at + 1).is_some_and(|next| next.starts_with('─'));
+        let label = ["lead ", "followers ", "output ", "notes "].into_iter().find(|label| line.starts_with(label));
+        let style = match label {
+            Some(label) => {
+                let _ = writeln!(out, "{bold}{label}{plain}{}", &line[label.len()..]);
+                continue;
+            }
+            None if is_title || line.starts_with("MiniCluster ") => bold,
+            None if line.trim_start().starts_with("Notice: ") => yellow,
+            None if line.starts_with("--full") || line.trim_start().starts_with('│') || line.starts_with('─') => {
+                dim
+            }
+            None => "",
+        };
+        let end = if style.is_empty() { "" } else { plain };
+        let _ = writeln!(out, "{style}{line}{end}");
+    }
+    out
+}

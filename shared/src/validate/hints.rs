@@ -1,0 +1,69 @@
+//! What is valid, works, and surprises all the same. Told to who asks before a run (`validate`, `dry-run`), and by no condition:
+//! nothing is wrong.
+
+use super::{Notice, Problem, ValidMiniCluster, VolumeSource};
+use crate::agent_spec::Program;
+
+impl ValidMiniCluster {
+    /// What may surprise.
+    pub fn hints(&self) -> Vec<Notice> {
+        [self.few_tasks(), self.scattered_files(), self.rotated_log()].into_iter().flatten().collect()
+    }
+
+    /// Whether something is submitted or launched on this cluster's lead.
+    fn runs(&self) -> bool {
+        let stays = matches!(self.runner.program, Program::Persistent | Program::Diagnostics);
+        !stays && !self.interactive && self.flux.lead.is_none()
+    }
+
+    fn few_tasks(&self) -> Option<Notice> {
+        let (tasks, size) = (self.tasks, self.size);
+        let is_submitted = match self.runner.program {
+            Program::Submit { .. } => true,
+            Program::Script { launch, .. } => !launch,
+            _ => false,
+        };
+        let few = self.runs() && is_submitted && (1..size).contains(&tasks);
+        few.then(|| {
+            let many = if tasks == 1 { "1 task".to_owned() } else { format!("{tasks} tasks") };
+            let message = format!("{many} for {size} pods: some pods have nothing to do; 0 means one task a pod");
+            Problem::new("spec.tasks", message)
+        })
+    }
+
+    /// A batch's files lie where its jobs ran.
+    fn scattered_files(&self) -> Option<Notice> {
+        let Program::Batch { .. } = self.runner.program else { return None };
+        let folder = self.runner.logs.as_deref().unwrap_or(crate::paths::DEFAULT_LOGS);
+        let is_shared = self.runner.container.mounts.iter().any(|mount| {
+            let is_below =
+                folder == mount.path || folder.starts_with(&format!("{}/", mount.path.trim_end_matches('/')));
+            is_below && lasts(&mount.source)
+        });
+        let scattered = self.runs() && self.size > 1 && !is_shared;
+        scattered.then(|| {
+            let message = format!(
+                "each job's output lies in {folder} of the pod that ran it, and goes with that pod: name a folder on a volume that all pods mount"
+            );
+            Problem::new("spec.containers[].logs", message)
+        })
+    }
+
+    /// The only place of the output, and it is not kept whole.
+    fn rotated_log(&self) -> Option<Notice> {
+        let mounts = &self.runner.container.mounts;
+        let keeps = mounts.iter().any(|mount| !mount.read_only && lasts(&mount.source));
+        let is_batch = matches!(self.runner.program, Program::Batch { .. } | Program::BatchRaw { .. });
+        let message = "output is in the lead's log alone, which the kubelet rotates at 10 MiB unless it was told otherwise, and which goes with the pod: write results to a volume";
+        (self.runs() && !is_batch && !keeps).then(|| Problem::new("spec.containers[].volumes", message))
+    }
+}
+
+/// Whether what is written there is there when the pod is gone.
+fn lasts(source: &VolumeSource) -> bool {
+    match source {
+        VolumeSource::Claim(_) | VolumeSource::HostPath(_) => true,
+        VolumeSource::Csi { read_only, .. } => !read_only,
+        VolumeSource::EmptyDir { .. } | VolumeSource::ConfigMap { .. } | VolumeSource::Secret { .. } => false,
+    }
+}
