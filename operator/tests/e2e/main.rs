@@ -8,6 +8,7 @@ mod bed;
 mod examples;
 mod hostile;
 mod restarts;
+mod silent_node;
 mod v1alpha1;
 
 use std::time::{Duration, Instant};

@@ -15,14 +15,14 @@ use crate::examples::{has_flux_itself, try_kubectl};
 const NODE_FOLDER: &str = "/var/tmp";
 
 /// A folder of one node, and a pod that reads it.
-struct Counter {
+pub struct Counter {
     bed: Arc<Bed>,
-    node: String,
+    pub node: String,
     folder: String,
 }
 
 impl Counter {
-    async fn new(bed: &Arc<Bed>) -> Counter {
+    pub async fn new(bed: &Arc<Bed>) -> Counter {
         let nodes = Api::<Node>::all(bed.client.clone()).list(&ListParams::default()).await.unwrap().items;
         let node = nodes.first().expect("the cluster has nodes").labels()["kubernetes.io/hostname"].clone();
         let counter = Counter { bed: bed.clone(), node, folder: format!("{NODE_FOLDER}/{}", bed.namespace) };
@@ -51,11 +51,11 @@ impl Counter {
     }
 
     /// How often the program of `name` has started.
-    fn starts(&self, name: &str) -> usize {
+    pub fn starts(&self, name: &str) -> usize {
         self.exec(&["cat", &format!("/node/{}/{name}", self.bed.namespace)]).map_or(0, |text| text.lines().count())
     }
 
-    async fn started(&self, name: &str, times: usize) {
+    pub async fn started(&self, name: &str, times: usize) {
         self.bed
             .until(&format!("{name} has started {times} times"), async || (self.starts(name) == times).then_some(()))
             .await;
@@ -63,20 +63,20 @@ impl Counter {
 
     /// A MiniCluster whose program notes its start, and then does `first` in the first run of all its tasks and `later` in
     /// any other.
-    async fn create(&self, name: &str, size: u32, spec: Value, (first, later): (&str, &str)) {
+    pub async fn create(&self, name: &str, size: u32, spec: Value, (first, later): (&str, &str)) {
         let tasks = spec["tasks"].as_u64().unwrap_or(1);
         let file = format!("/starts/{name}");
         let command =
             format!("sh -c 'echo start >> {file}; if [ $(wc -l < {file}) -le {tasks} ]; then {first}; fi; {later}'");
         let container = json!({
-            "image": app_image(), "command": command,
+            "image": app_image(), "command": command, "commands": spec["commands"],
             "volumes": { "starts": { "hostPath": self.folder, "path": "/starts" } },
         });
         let mut object = json!({
             "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": name },
             "spec": { "size": size, "tasks": 1, "containers": [container], "pod": { "nodeSelector": { "kubernetes.io/hostname": self.node } } },
         });
-        for (field, value) in spec.as_object().unwrap() {
+        for (field, value) in spec.as_object().unwrap().iter().filter(|(field, _)| *field != "commands") {
             if let (Value::Object(there), Value::Object(more)) = (&mut object["spec"][field], value) {
                 there.extend(more.clone());
             } else {
@@ -87,8 +87,30 @@ impl Counter {
         self.bed.api().create(&PostParams::default(), &object).await.unwrap();
     }
 
+    /// A snippet that notes that this pod has come to it, and holds it there until the test lets go.
+    fn hold(name: &str) -> String {
+        format!("touch /starts/{name}.$JOB_COMPLETION_INDEX; until [ -e /starts/{name}.go ]; do sleep 0.1; done")
+    }
+
+    /// Takes away the pod of this index while it is held, waits until it is gone, and lets go.
+    async fn take_away_while_held(&self, name: &str, index: &str) {
+        let file = |which: &str| format!("/node/{}/{name}.{which}", self.bed.namespace);
+        self.bed.until(&format!("{name} is held"), async || self.exec(&["test", "-e", &file(index)])).await;
+        let pods = self.bed.api::<Pod>();
+        let pod = self.bed.pod(name, index).await.unwrap();
+        pods.evict(&pod.name_any(), &EvictParams::default()).await.unwrap();
+        self.bed
+            .until(&format!("{} is gone or has ended", pod.name_any()), async || {
+                let pod = pods.get_opt(&pod.name_any()).await.unwrap();
+                let phase = pod.and_then(|pod| pod.status?.phase);
+                phase.is_none_or(|phase| phase == "Failed" || phase == "Succeeded").then_some(())
+            })
+            .await;
+        self.exec(&["touch", &file("go")]).unwrap();
+    }
+
     /// Its end, after so many starts of the program and so many new Jobs.
-    async fn ended(&self, name: &str, phase: &str, starts: usize, restarts: u64) -> Value {
+    pub async fn ended(&self, name: &str, phase: &str, starts: usize, restarts: u64) -> Value {
         let status = self.bed.when_finished(name).await;
         assert_eq!(status["phase"], phase, "{name}: {status:#}");
         assert_eq!(self.starts(name), starts, "{name}: {status:#}");
@@ -174,6 +196,33 @@ fn a_follower_that_is_taken_away_from_the_job_starts_anew_only_where_it_may() {
         assert_eq!(status["reason"], "PodLost", "{status:#}");
         let status = counter.ended("may", "Completed", 4, 1).await;
         assert_eq!(status["restarts"][0]["reason"], "PodLost", "{status:#}");
+    });
+}
+
+#[test]
+fn a_pod_that_is_taken_away_before_or_after_the_program_does_not_run_it_twice() {
+    test("stages", async |bed| {
+        let counter = Counter::new(&bed).await;
+        // Which snippet holds it, whose pod goes, the program's code, and then: phase, exit code, new Jobs.
+        let all = [
+            ("lead-before", "pre", "0", 0, "Completed", 0, 1),
+            ("follower-before", "pre", "1", 0, "Completed", 0, 0),
+            ("lead-after", "post", "0", 0, "Completed", 0, 0),
+            ("lead-after-7", "post", "0", 7, "Failed", 7, 0),
+            ("follower-after", "post", "1", 0, "Completed", 0, 0),
+        ];
+        for (name, snippet, _, code, ..) in all {
+            let end = format!("exit {code}");
+            let spec = json!({ "backoffLimit": 2, "maxRestarts": 2, "commands": { snippet: Counter::hold(name) } });
+            counter.create(name, 2, spec, (&end, &end)).await;
+        }
+        for (name, _, index, ..) in all {
+            counter.take_away_while_held(name, index).await;
+        }
+        for (name, _, _, _, phase, code, restarts) in all {
+            let status = counter.ended(name, phase, 1, restarts).await;
+            assert_eq!(status["exitCode"], code, "{name}: {status:#}");
+        }
     });
 }
 

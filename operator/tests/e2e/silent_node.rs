@@ -1,0 +1,73 @@
+//! A node that stops answering while its pods run on. It runs alone (`.ci/e2e`): no other pod starts meanwhile.
+
+use std::time::Duration;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::PostParams;
+use serde_json::{Value, json};
+
+use crate::bed::{app_image, test};
+use crate::restarts::Counter;
+
+/// How long the kubelet says nothing: longer than Kubernetes waits (50 s since 1.32, 40 s before), shorter than it takes until
+/// pods are evicted (300 s after that).
+const SILENCE: Duration = Duration::from_secs(100);
+
+#[test]
+#[ignore = "stops the node's kubelet: `.ci/e2e` runs it last and alone"]
+fn the_status_names_a_node_that_stops_answering_and_nothing_runs_twice() {
+    test("silent-node", async |bed| {
+        let counter = Counter::new(&bed).await;
+        counter.create("stays", 2, json!({ "maxRestarts": 2 }), ("exec sleep 3600", "exit 0")).await;
+        let ends = ("sleep 30; exit 5", "exit 0");
+        counter.create("ends-meanwhile", 2, json!({ "backoffLimit": 2, "maxRestarts": 2 }), ends).await;
+        let both = ["stays", "ends-meanwhile"];
+        for name in both {
+            counter.started(name, 1).await;
+            bed.when_condition(name, "Ready").await;
+        }
+
+        let signal = |name| {
+            format!(
+                "for it in $(grep -lx kubelet /proc/[0-9]*/comm); do it=${{it%/comm}}; kill -{name} ${{it#/proc/}}; done"
+            )
+        };
+        let command =
+            format!("sleep 3; {}; sleep {}; {}; sleep 3600", signal("STOP"), SILENCE.as_secs(), signal("CONT"));
+        let stopper: Value = json!({
+            "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "stopper" },
+            "spec": {
+                "hostPID": true,
+                "nodeSelector": { "kubernetes.io/hostname": counter.node },
+                "terminationGracePeriodSeconds": 1,
+                "containers": [{
+                    "name": "stopper", "image": app_image(), "command": ["sh", "-c", command],
+                    "securityContext": { "privileged": true },
+                }],
+            },
+        });
+        bed.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(stopper).unwrap()).await.unwrap();
+
+        for name in both {
+            let status = bed
+                .until(&format!("{name} is told of its node"), async || {
+                    let status = bed.status(name).await;
+                    let is_ready = status["readySize"].as_u64().is_some_and(|ready| ready > 0);
+                    (status["reason"] == "NodeLost" && !is_ready).then_some(status)
+                })
+                .await;
+            assert!(status["message"].as_str().unwrap().contains(&counter.node), "{status:#}");
+            assert!(status["exitCode"].is_null() && status["phase"] != "Failed", "{status:#}");
+        }
+
+        let status = counter.ended("ends-meanwhile", "Failed", 1, 0).await;
+        assert_eq!((&status["exitCode"], &status["failedIndex"]), (&json!(5), &json!(0)), "{status:#}");
+        bed.until("the other one runs on", async || {
+            let status = bed.status("stays").await;
+            (status["reason"] != "NodeLost" && status["readySize"] == 2).then_some(())
+        })
+        .await;
+        assert_eq!(counter.starts("stays"), 1);
+        assert!(bed.status("stays").await["restarts"].is_null());
+    });
+}
