@@ -65,13 +65,15 @@ pub struct Facts {
     pub cluster_domain: Option<String>,
     /// Cores (not SMT siblings) in the affinity mask.
     pub cores: u32,
+    /// The CPUs of each of these cores, by number; empty (only in files): 0, 1 …
+    pub cpus: Vec<Vec<u32>>,
     /// CPUs' worth of time that the cgroup may use; none: no limit.
     pub cpu_quota: Option<f64>,
     /// CPUs (SMT siblings count each) in the affinity mask, where it is narrower than the machine; none: it has all.
     pub cpuset: Option<u32>,
     /// What /proc/self/oom_score_adj says: the kubelet sets -997 in a Guaranteed pod and more than 0 in the other classes.
     pub oom_score: i32,
-    /// NVIDIA and AMD devices in the container.
+    /// NVIDIA, AMD and Intel devices in the container; each part of one that is divided (MIG) counts.
     pub gpus: u32,
     /// Flux's own Python finds its compiled files, and they are those of its sources.
     pub python_compiled: bool,
@@ -110,6 +112,7 @@ impl Default for Facts {
             address: None,
             cluster_domain: None,
             cores: 4,
+            cpus: Vec::new(),
             cpu_quota: None,
             cpuset: None,
             oom_score: 0,
@@ -147,7 +150,7 @@ impl Facts {
             std::env::current_dir().ok().and_then(|dir| dir.to_str().map(str::to_owned)).unwrap_or_else(|| "/".into());
         let flux_on_path = environment.get("PATH").and_then(|path| host.which("flux", path));
         let mut asked = questions(spec, &environment, &working_directory);
-        let pod = spec.paths();
+        let (pod, cpus) = (spec.paths(), cpu::cores(&host));
         asked.extend(flux_on_path.as_deref().and_then(accounting_of));
         Ok(Facts {
             index: environment.get("JOB_COMPLETION_INDEX").and_then(|index| index.parse().ok()),
@@ -161,7 +164,8 @@ impl Facts {
             group: host.text("/etc/group").unwrap_or_default(),
             address: network::address(&host, &hostname),
             cluster_domain: network::cluster_domain(&host),
-            cores: cpu::cores(&host),
+            cores: u32::try_from(cpus.len()).unwrap_or(u32::MAX).max(1),
+            cpus,
             cpu_quota: cpu::quota(&host),
             cpuset: cpu::cpuset(&host),
             oom_score: cpu::oom_score(&host),

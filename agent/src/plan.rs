@@ -13,6 +13,7 @@ mod batch;
 mod binding;
 mod broker;
 mod curve;
+mod discovery;
 pub mod display;
 mod environment;
 mod error;

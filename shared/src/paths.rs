@@ -158,6 +158,11 @@ impl PodPaths {
         self.at("config/etc/flux/system/hostlist")
     }
 
+    /// What this pod has, as hwloc writes it.
+    pub fn topology(&self) -> String {
+        self.at("config/etc/flux/system/hwloc.xml")
+    }
+
     pub fn resources(&self) -> String {
         self.at("config/etc/flux/system/R")
     }

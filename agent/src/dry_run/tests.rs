@@ -83,10 +83,10 @@ fn a_pretended_host_shows() {
         run(&args)
     };
     let eight = text(|args| args.cpus = Some(8)).unwrap();
-    assert!(eight.contains("8 cores") && eight.contains(r#""core":"0-7""#));
+    assert!(eight.contains("8 cores") && eight.matches("type=\"Core\"").count() >= 8);
     let stranger = text(|args| args.uid = Some(4711)).unwrap();
     assert!(stranger.contains("HOME=/home/flux-operator") && stranger.contains("4711:4711"));
-    assert!(text(|args| args.gpus = Some(2)).unwrap().contains(r#""gpu":"0-1""#));
+    assert!(text(|args| args.gpus = Some(2)).unwrap().contains("name=\"gpu1\""));
     assert!(text(|args| args.no_shell = true).is_ok(), "a command needs no shell");
 }
 

@@ -2,20 +2,20 @@
 
 #![expect(clippy::disallowed_methods, reason = "reads the affinity mask")]
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use flux_shared::hostlist;
 
 use super::host::Host;
 
-/// Cores in the affinity mask: SMT siblings count once, as hwloc and Flux have it.
-pub fn cores(host: &Host) -> u32 {
+/// Cores in the affinity mask, each with its CPUs: SMT siblings are one, as hwloc and Flux have it.
+pub fn cores(host: &Host) -> Vec<Vec<u32>> {
     let mask = mask();
     let topology = |cpu: usize, file: &str| {
         let text = host.text(&format!("/sys/devices/system/cpu/cpu{cpu}/topology/{file}"))?;
         text.trim().parse::<i64>().ok()
     };
-    count_cores(&mask, |cpu| Some((topology(cpu, "physical_package_id")?, topology(cpu, "core_id")?)))
+    group(&mask, |cpu| Some((topology(cpu, "physical_package_id")?, topology(cpu, "core_id")?)))
 }
 
 /// CPUs in the affinity mask, if the machine has more that are online.
@@ -36,17 +36,18 @@ fn mask() -> Vec<usize> {
     (0..nix::sched::CpuSet::count()).filter(|cpu| set.is_set(*cpu).unwrap_or(false)).collect()
 }
 
-/// Distinct (package, core) pairs; a CPU whose place is unknown is a core of its own.
-fn count_cores(cpus: &[usize], place: impl Fn(usize) -> Option<(i64, i64)>) -> u32 {
-    let mut known = BTreeSet::new();
-    let mut unknown = 0;
-    for cpu in cpus {
-        match place(*cpu) {
-            Some(place) => drop(known.insert(place)),
-            None => unknown += 1,
+/// The CPUs of each (package, core) pair; one whose place is unknown is a core of its own.
+fn group(cpus: &[usize], place: impl Fn(usize) -> Option<(i64, i64)>) -> Vec<Vec<u32>> {
+    let mut cores: Vec<Vec<u32>> = Vec::new();
+    let mut known: BTreeMap<(i64, i64), usize> = BTreeMap::new();
+    for &cpu in cpus {
+        let number = u32::try_from(cpu).unwrap_or(u32::MAX);
+        match place(cpu).map(|place| *known.entry(place).or_insert(cores.len())) {
+            Some(core) if core < cores.len() => cores[core].push(number),
+            _ => cores.push(vec![number]),
         }
     }
-    u32::try_from(known.len() + unknown).unwrap_or(u32::MAX).max(1)
+    cores
 }
 
 /// CPUs' worth of time that the container's cgroup and those above it allow; none: no limit. Versions 1 and 2.
@@ -108,10 +109,10 @@ mod tests {
 
     #[test]
     fn siblings_count_once_and_cpus_of_unknown_place_count_each() {
-        assert_eq!(count_cores(&[0, 1, 2, 3], |cpu| Some((0, cpu as i64 % 2))), 2);
-        assert_eq!(count_cores(&[0, 1, 2, 3], |cpu| Some((cpu as i64 / 2, cpu as i64 % 2))), 4);
-        assert_eq!(count_cores(&[4, 5], |_| None), 2);
-        assert_eq!(count_cores(&[], |_| None), 1);
+        assert_eq!(group(&[0, 1, 2, 3], |cpu| Some((0, cpu as i64 % 2))), [[0, 2], [1, 3]]);
+        assert_eq!(group(&[0, 1, 2, 3], |cpu| Some((cpu as i64 / 2, cpu as i64 % 2))).len(), 4);
+        assert_eq!(group(&[4, 5], |_| None), [[4], [5]]);
+        assert!(group(&[], |_| None).is_empty());
     }
 
     #[test]

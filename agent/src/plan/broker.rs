@@ -6,7 +6,7 @@ use flux_shared::paths::VIEW_LINKS;
 use serde::Serialize;
 
 use super::error::RenderError;
-use super::{Content, Mode, PlanError, Planned, Scene, Step, hosts, scheduler};
+use super::{Content, Mode, PlanError, Planned, Scene, Step, discovery, hosts, scheduler};
 
 /// Where Design 3.3 has the broker's configuration.
 pub const SYSTEM_CONFIG: &str = "/etc/flux/config";
@@ -181,10 +181,18 @@ fn generate(scene: &Scene) -> Result<String, PlanError> {
     toml::to_string(&table).map_err(|error| failed(error.to_string()))
 }
 
-/// The lead says what there is; the others only need `[bootstrap]`. Flux drains a node that has fewer cores than R
-/// says, so where the user claims more than there are, it must not check.
+/// Where each broker says what it has, nothing. Else the lead says it for all, and the others only need `[bootstrap]`. Flux drains
+/// a node that has fewer cores than R says, so where nodes may be unlike the lead's, or the user claims more than there are,
+/// it must not check.
 fn resource(scene: &Scene) -> Option<Resource> {
-    let noverify = scene.spec.runner.cores.is_some_and(|cores| cores > scene.facts.cores);
+    if discovery::is_discovered(scene) {
+        return None;
+    }
+    let declared = scene.spec.runner.cores;
+    let noverify = match declared {
+        Some(cores) => cores > scene.facts.cores,
+        None => scene.hosts.size() > 1,
+    };
     let path = scene.is_lead().then(|| scene.paths.resources());
     (path.is_some() || noverify).then_some(Resource { path, noverify })
 }
@@ -248,7 +256,16 @@ mod tests {
         assert_eq!(at(&table, "bootstrap/default_bind").unwrap().as_str(), Some("tcp://10.1.2.3:%p"));
         let connect = at(&table, "bootstrap/default_connect").unwrap().as_str();
         assert_eq!(connect, Some("tcp://%h.flux-service.team.svc.corp:%p"));
+        assert!(at(&table, "resource").is_none(), "each broker says what it has");
+    }
+
+    #[test]
+    fn r_is_for_all_where_it_must_be_known_before_they_are_there_and_then_it_is_not_checked() {
+        let table = toml_of("name='mc'\nsize=4\nmax_size=8", Facts::default());
         assert_eq!(at(&table, "resource/path").unwrap().as_str(), Some("/mnt/flux/config/etc/flux/system/R"));
+        assert_eq!(at(&table, "resource/noverify").unwrap().as_bool(), Some(true));
+        let one = toml_of("name='mc'", Facts::default());
+        assert!(at(&one, "resource/path").is_some() && at(&one, "resource/noverify").is_none());
     }
 
     #[test]
@@ -290,7 +307,7 @@ mod tests {
         assert_eq!(at(&table, "access/allow-guest-user").unwrap().as_bool(), Some(false));
         assert_eq!(at(&table, "access/allow-root-owner").unwrap().as_bool(), Some(true));
         assert_eq!(at(&table, "resource/exclude").unwrap().as_str(), Some("0"));
-        assert_eq!(at(&table, "resource/path").unwrap().as_str(), Some("/mnt/flux/config/etc/flux/system/R"));
+        assert!(at(&table, "resource/path").is_none(), "each broker says what it has");
         assert!(AgentSpec::from_toml("name='mc'\n[flux.configs]\na='bootstrap.default_port = 1'").is_err());
     }
 

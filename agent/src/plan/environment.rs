@@ -2,7 +2,7 @@
 
 use flux_shared::agent_spec::SchedulerKind;
 
-use super::{EnvChange, Mode, PlanError, Planned, Scene, Step, binding, scheduler, set};
+use super::{EnvChange, Mode, PlanError, Planned, Scene, Step, binding, discovery, scheduler, set};
 use crate::facts::TEMPORARY;
 
 /// Where the image sets no PATH.
@@ -22,6 +22,7 @@ pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     changes.extend(temporary(scene, &mut steps));
     changes.extend(scene.spec.flux.environment.iter().map(|(name, value)| set(name, value)));
     changes.push(binding::variable(scene));
+    changes.extend(discovery::variable(scene));
     let depends_on: &[&str] = if scene.spec.view.enabled { &["env.PATH", "view", "tmp"] } else { &["tmp"] };
     steps.push(Planned::with(depends_on, Step::Environment { changes }));
     Ok(steps)

@@ -1,4 +1,5 @@
-//! R, the resource set of the instance (RFC 20, version 1): every host with the same cores and GPUs.
+//! R, the resource set of the instance (RFC 20, version 1): every host with the same cores and GPUs. For instances that do
+//! not discover it (`discovery`).
 //!
 //! The lead's counts: the others fetch it from there. Its hosts must be those of the instance, each once.
 

@@ -1,8 +1,8 @@
 //! What lead and followers have in common: everything before the broker.
 
 use super::{
-    PlanError, Planned, Scene, Step, accounts, binding, broker, curve, environment, helpers, munge, program, python,
-    resources, restful, snippets, user,
+    PlanError, Planned, Scene, Step, accounts, binding, broker, curve, discovery, environment, helpers, munge, program,
+    python, resources, restful, snippets, user,
 };
 
 /// User and home, `init`, environment, files, `preCommand`, `pre`. Where the image's own Flux is run as another user, the
@@ -48,8 +48,11 @@ fn files(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
     steps.extend(python::steps(scene));
     steps.extend(curve::step(scene));
     // A broker.toml of the user's own is the same on all pods, and a broker whose file of resources is missing fails.
-    if scene.is_lead() || scene.spec.flux.broker_config.is_some() {
-        steps.push(resources::step(scene)?);
+    let is_asked_for = scene.is_lead() || scene.spec.flux.broker_config.is_some();
+    match discovery::step(scene) {
+        Some(step) => steps.push(step),
+        None if is_asked_for => steps.push(resources::step(scene)?),
+        None => {}
     }
     steps.extend(broker::documented_links(scene));
     steps.extend(helpers::steps(scene));

@@ -71,3 +71,53 @@ fn status_and_preflight_say_whether_tasks_are_bound_and_why() {
         assert!(line.contains("off: all pods of the node compute on its CPUs"), "{line}");
     }
 }
+
+/// What each node has, for Flux alone: `hostname cores gpus` of every host, of an instance whose pods are unlike.
+fn shares(narrow: usize) -> Vec<String> {
+    let script = "flux resource list -s all -no '{nodelist} {ncores} {ngpus}' -i 0; flux resource list -s all -no '{nodelist} {ncores} {ngpus}' -i 1; \
+                  flux resource status -s drain -no '{nnodes} drained'; flux run -n3 sh -c 'echo ran'; \
+                  flux run -n1 -g2 sh -c 'echo gpus $CUDA_VISIBLE_DEVICES of $(hostname)'; flux run -n1 sh -c 'echo none $CUDA_VISIBLE_DEVICES'";
+    let spec = submit(script).replace("'submit'", "'launcher'");
+    let images = [pod_image(&spec, 2), pod_image(&spec, 2)];
+    for gpu in ["nvidia0", "nvidia1", "nvidiactl"] {
+        images[1].file(&format!("/dev/{gpu}"), 0o666, "");
+    }
+    let command = run_words(&[]);
+    let pods: Vec<Container> = (images.iter().enumerate())
+        .map(|(index, image)| {
+            let mut pod = Container::new(image, &format!("mc-{index}"), &command);
+            if index == narrow {
+                pod.outside = ["taskset", "-c", "1"].map(str::to_owned).into();
+            }
+            pod
+        })
+        .collect();
+    let ended = run(&pods);
+    assert_eq!((ended[0].code, ended[1].code), (0, 0), "{ended:?}");
+    let mut lines: Vec<String> = ended[0].stdout.lines().map(str::to_owned).collect();
+    lines.sort();
+    lines
+}
+
+#[test]
+fn nodes_that_are_unlike_have_their_own_cores_and_gpus_and_none_is_drained() {
+    if crate::image::real_flux().is_none() {
+        return;
+    }
+    let both = all_cpus();
+    assert_eq!(both, "cpus 0-1\n", "this test knows of a machine of two CPUs");
+    for narrow in [0, 1] {
+        let cores = |index: usize| if index == narrow { 1 } else { 2 };
+        let want = [
+            "0 drained".to_owned(),
+            "gpus 0,1 of mc-1".into(),
+            format!("mc-0 {} 0", cores(0)),
+            format!("mc-1 {} 2", cores(1)),
+            "none -1".into(),
+            "ran".into(),
+            "ran".into(),
+            "ran".into(),
+        ];
+        assert_eq!(shares(narrow), want, "mc-{narrow} is the narrow one");
+    }
+}

@@ -35,11 +35,14 @@ fn design_3_3_statement_3_index_0_is_special() {
     for version in VERSIONS {
         let spec = spec_of(version, ", command: work hard");
         let lead = run(&spec, &with_flux(0));
-        assert!(lead.role == Role::Lead && writes(&lead, "/R") && !waits(&lead), "{version}");
+        assert!(lead.role == Role::Lead && writes(&lead, "/program-result") && !waits(&lead), "{version}");
         assert!(argv(&lead).contains(" flux submit ") && argv(&lead).ends_with("work hard"), "{version}");
         for index in [1, 2] {
             let follower = run(&spec, &with_flux(index));
-            assert!(follower.role == Role::Follower && !writes(&follower, "/R") && waits(&follower), "{version}");
+            assert!(
+                follower.role == Role::Follower && !writes(&follower, "/program-result") && waits(&follower),
+                "{version}"
+            );
             let words = argv(&follower);
             assert!(words.contains("/usr/bin/flux start ") && !words.contains("work"), "{version}: {words}");
         }
