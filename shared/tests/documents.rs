@@ -1,0 +1,235 @@
+//! The documents that users of the earlier operator have, sample by sample and line by line.
+//!
+//! They are no part of this repository: `UPSTREAM_DOCUMENTS` says where they are, else they are looked for beside the checkout. Each YAML
+//! sample is accepted as it stands (one that is a part of a MiniCluster is completed), or refused with a reason that stands
+//! here and in COMPATIBILITY.md. `documents/walk.md` has a row for each sentence that promises something, with the test that
+//! shows it: the test must be there, and so must the sentence.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "tests look, and say what they saw")]
+
+use std::collections::BTreeSet;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use flux_shared::agent_spec::AgentSpec;
+use flux_shared::{derive, manifest, validate};
+use serde_json::{Map, Value, json};
+
+const DOCUMENTS: [(&str, &str); 2] = [("crd-v1alpha1.md", "v1alpha1"), ("crd-v1alpha2.md", "v1alpha2")];
+
+/// Samples that cannot work as they stand: document, line, and how the refusal begins.
+const REFUSED: [(&str, usize, &str); 6] = [
+    // A volume of another class than hostpath has a driver: a PersistentVolume of none is nothing.
+    ("crd-v1alpha1.md", 167, "spec.volumes[myvolume].driver: is needed"),
+    ("crd-v1alpha1.md", 222, "spec.volumes[myvolume].driver: is needed"),
+    ("crd-v1alpha1.md", 238, "spec.volumes[myvolume].driver: is needed"),
+    // Its indentation has slipped: `mounter` is no field of a volume, but one of its attributes.
+    ("crd-v1alpha1.md", 205, "spec.volumes[myvolume].mounter"),
+    // Dots stand for the text.
+    ("crd-v1alpha2.md", 435, "spec.flux.curveCert: "),
+    // The page's own misspelling of connectTimeout.
+    ("crd-v1alpha2.md", 467, "spec.flux.connextTimeout"),
+];
+
+/// None: not tested, which is said, and a failure in CI.
+fn documents() -> Option<Vec<(&'static str, &'static str, String)>> {
+    let beside = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/docs");
+    let folder = std::env::var_os("UPSTREAM_DOCUMENTS").map_or_else(beside, PathBuf::from);
+    if folder.is_dir() {
+        let read = |(name, version)| (name, version, std::fs::read_to_string(folder.join(name)).unwrap());
+        return Some(DOCUMENTS.into_iter().map(read).collect());
+    }
+    let missing = format!("NOT TESTED: no documents in {}; UPSTREAM_DOCUMENTS names another place", folder.display());
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{missing}");
+    std::io::stderr().write_all(format!("{missing}\n").as_bytes()).unwrap();
+    None
+}
+
+/// The YAML samples of a page: the line of each one's first fence, and its text without the lines that are dots.
+fn samples(page: &str) -> Vec<(usize, String)> {
+    let (mut found, mut open): (Vec<(usize, String)>, bool) = (Vec::new(), false);
+    for (at, line) in page.lines().enumerate() {
+        match (open, line.trim_end()) {
+            (false, "```yaml") => found.push((at + 1, String::new())),
+            (true, "```") => {}
+            (true, line) if line.trim() == "..." => continue,
+            (true, line) => {
+                let text = &mut found.last_mut().unwrap().1;
+                *text += &line.replace('\t', "  ");
+                text.push('\n');
+                continue;
+            }
+            (false, _) => continue,
+        }
+        open = !open;
+    }
+    found
+}
+
+const OF_A_CONTAINER: [&str; 19] = [
+    "name",
+    "image",
+    "cores",
+    "command",
+    "resources",
+    "imagePullSecret",
+    "workingDir",
+    "pullAlways",
+    "runFlux",
+    "environment",
+    "ports",
+    "preCommand",
+    "diagnostics",
+    "lifeCycle",
+    "fluxOptionFlags",
+    "fluxLogLevel",
+    "commands",
+    "batch",
+    "existingVolumes",
+];
+
+/// A MiniCluster that has the sample where the page has it; none: it is no part of one.
+fn completed(version: &str, line: usize, text: &str, containers_at: usize) -> Option<Value> {
+    let document: Value =
+        serde_saphyr::from_multiple(text).unwrap_or_else(|why| panic!("line {line}: {why}")).remove(0);
+    let mut all = json!({
+        "apiVersion": format!("flux-framework.org/{version}"),
+        "kind": "MiniCluster",
+        // The bursted cluster of the page is called so; the others by the page's first sample.
+        "metadata": { "name": if text.contains("leadBroker") && !text.contains("hostlist") { "burst-0" } else { "flux-sample" } },
+        "spec": { "size": 4, "containers": [{ "image": "rockylinux:9" }] },
+    });
+    let fields = document.as_object().unwrap().clone();
+    if let Some(kind) = fields.get("kind") {
+        if kind != "MiniCluster" {
+            return None;
+        }
+        all["metadata"]["name"] = fields["metadata"]["name"].clone();
+        merge(&mut all["spec"], fields.get("spec").cloned().unwrap_or_default());
+        return Some(all);
+    }
+    for (name, value) in fields {
+        match name.as_str() {
+            // Of the kubelet, and of the machine.
+            "kubeletConfig" | "linuxConfig" => return None,
+            "spec" => merge(&mut all["spec"], value),
+            "my-empty-dir" => all["spec"]["containers"][0]["volumes"] = json!({ name: value }),
+            "volumes" if line < containers_at => {
+                let mut volume = value["myvolume"].clone();
+                // What is shown is added to the volume that was shown first.
+                if volume.get("path").is_none() {
+                    volume["path"] = "/full/path/to/volume".into();
+                }
+                all["spec"]["volumes"] = json!({ "myvolume": volume });
+                all["spec"]["containers"][0]["volumes"] = json!({ "myvolume": { "path": "/data" } });
+            }
+            "volumes" => {
+                all["spec"]["volumes"] = json!({ "myvolume": { "path": "/full/path/to/volume" } });
+                all["spec"]["containers"][0]["volumes"] = value;
+            }
+            field if OF_A_CONTAINER.contains(&field) => all["spec"]["containers"][0][field] = value,
+            _ => merge(&mut all["spec"], json!({ name: value })),
+        }
+    }
+    Some(all)
+}
+
+fn merge(into: &mut Value, from: Value) {
+    match (into, from) {
+        (Value::Object(into), Value::Object(from)) => {
+            for (name, value) in from {
+                merge(into.entry(name).or_insert(Value::Null), value);
+            }
+        }
+        (_, Value::Null) => {}
+        (into, from) => *into = from,
+    }
+}
+
+/// All that is wrong with it.
+fn judged(minicluster: &Value) -> Result<(), String> {
+    let lines =
+        |problems: Vec<validate::Problem>| problems.iter().map(ToString::to_string).collect::<Vec<String>>().join("; ");
+    let manifest = manifest::parse(&minicluster.to_string()).map_err(lines)?;
+    let spec = derive::agent_spec(&validate::validate(&manifest).map_err(lines)?);
+    let again = AgentSpec::from_toml(&spec.to_toml().unwrap()).map_err(|error| error.to_string())?;
+    assert_eq!(again, spec);
+    Ok(())
+}
+
+#[test]
+fn every_sample_is_accepted_or_refused_for_a_reason_that_stands_here() {
+    let Some(documents) = documents() else { return };
+    let (mut wrong, mut accepted, mut refused) = (Vec::new(), 0, BTreeSet::new());
+    for (name, version, page) in &documents {
+        let containers_at = page.lines().position(|line| line == "### containers").unwrap();
+        for (line, text) in samples(page) {
+            let Some(minicluster) = completed(version, line, &text, containers_at) else { continue };
+            let reason = REFUSED.iter().find(|(document, at, _)| (document, at) == (name, &line));
+            match (judged(&minicluster), reason) {
+                (Ok(()), None) => accepted += 1,
+                (Err(why), Some((_, _, expected))) if why.contains(expected) => {
+                    refused.insert((*name, line));
+                }
+                (Ok(()), Some(_)) => wrong.push(format!("{name}:{line} stands in the list, but is accepted")),
+                (Err(why), _) => wrong.push(format!("{name}:{line}: {why}")),
+            }
+        }
+    }
+    println!("{accepted} samples accepted, {} refused", refused.len());
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert!(accepted > 100 && refused.len() == REFUSED.len(), "{accepted}, {refused:?}");
+}
+
+/// The rows of the walk: document, line, words that stand there, test.
+fn walk() -> Vec<[String; 4]> {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/documents/walk.md");
+    let text = std::fs::read_to_string(file).unwrap();
+    let rows = text.lines().filter(|line| line.starts_with("| ")).skip(2);
+    rows.map(|line| {
+        let cells: Vec<String> = line.trim_matches('|').split('|').map(|cell| cell.trim().to_owned()).collect();
+        cells.try_into().unwrap_or_else(|_| panic!("{line}"))
+    })
+    .collect()
+}
+
+/// Names of all functions of the workspace's sources.
+fn functions() -> BTreeSet<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let mut folders: Vec<PathBuf> =
+        ["shared/src", "shared/tests", "agent/src", "agent/tests", "operator/src", "operator/tests"]
+            .map(|folder| root.join(folder))
+            .into();
+    let mut found = BTreeSet::new();
+    while let Some(folder) = folders.pop() {
+        for entry in std::fs::read_dir(folder).unwrap() {
+            let path = entry.unwrap().path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "rs") {
+                let text = std::fs::read_to_string(path).unwrap();
+                let names = text.lines().filter_map(|line| line.trim().split_once("fn ")?.1.split_once("()"));
+                found.extend(names.map(|(name, _)| name.to_owned()));
+            }
+        }
+    }
+    found
+}
+
+#[test]
+fn every_row_of_the_walk_names_a_test_and_words_that_stand_in_the_document() {
+    let (rows, functions) = (walk(), functions());
+    assert!(rows.len() > 60, "{}", rows.len());
+    let unknown: Vec<&[String; 4]> = rows.iter().filter(|row| !functions.contains(row[3].trim_matches('`'))).collect();
+    assert!(unknown.is_empty(), "no such test: {unknown:#?}");
+    let Some(documents) = documents() else { return };
+    let pages: Map<String, Value> =
+        documents.into_iter().map(|(name, _, page)| (name.to_owned(), Value::String(page))).collect();
+    let stands = |row: &&[String; 4]| {
+        let page = pages.get(&row[0]).and_then(Value::as_str);
+        let line = page.and_then(|page| page.lines().nth(row[1].parse::<usize>().unwrap() - 1));
+        line.is_some_and(|line| line.contains(&row[2]))
+    };
+    let elsewhere: Vec<&[String; 4]> = rows.iter().filter(|row| !stands(row)).collect();
+    assert!(elsewhere.is_empty(), "the line does not say so: {elsewhere:#?}");
+}
