@@ -2,10 +2,11 @@
 #![expect(clippy::disallowed_methods, reason = "looks at files, the clock and the network")]
 
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::SystemTime;
 
 use flux_shared::{hostlist, paths};
+use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 
@@ -35,6 +36,8 @@ pub fn findings(pod: &Pod) -> Result<Findings<'_>, Failure> {
         shared_memory: nix::sys::statvfs::statvfs(&at("/dev/shm"))
             .ok()
             .map(|volume| volume.blocks() * volume.fragment_size()),
+        rdma: rdma(&at("/dev/infiniband")),
+        memory_lock: memory_lock(&at("/proc/self/status")),
         certificate: certificate(&[at(&own.curve_cert()), at(paths::CURVE_FILE)]),
         resources: fs::read_to_string(at(&own.resources())).ok().and_then(|text| resources(&text)),
         libc: pod.instance.flux.as_ref().ok().and_then(|flux| Libc::of(&at(flux), &pod.root)),
@@ -76,6 +79,24 @@ fn resources(text: &str) -> Option<Resources> {
     let hosts = execution["nodelist"].as_array()?.iter().map(|list| count(list.as_str()?));
     let cores = execution["R_lite"][0]["children"]["core"].as_str().and_then(|ids| count(&format!("[{ids}]")))?;
     Some(Resources { hosts: hosts.sum::<Option<usize>>()?, cores: u32::try_from(cores).ok()? })
+}
+
+fn rdma(folder: &Path) -> usize {
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.filter(|name| name.to_string_lossy().starts_with("uverbs")).count()
+}
+
+/// Who has the capability IPC_LOCK has no limit.
+const IPC_LOCK: u32 = 14;
+
+fn memory_lock(status: &Path) -> Option<u64> {
+    let text = fs::read_to_string(status).unwrap_or_default();
+    let effective = text.lines().find_map(|line| u64::from_str_radix(line.strip_prefix("CapEff:")?.trim(), 16).ok());
+    if effective.is_some_and(|set| set >> IPC_LOCK & 1 == 1) {
+        return None;
+    }
+    let (limit, _) = getrlimit(Resource::RLIMIT_MEMLOCK).ok()?;
+    (limit != RLIM_INFINITY).then_some(limit)
 }
 
 #[cfg(test)]

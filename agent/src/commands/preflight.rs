@@ -39,6 +39,10 @@ pub struct Findings<'a> {
     pub places: Vec<(String, bool)>,
     /// Size of /dev/shm in bytes.
     pub shared_memory: Option<u64>,
+    /// RDMA devices that the container sees (`/dev/infiniband/uverbs0` …).
+    pub rdma: usize,
+    /// Bytes of memory that a process may lock; none: any number.
+    pub memory_lock: Option<u64>,
     /// The beginning of its public key.
     pub certificate: Result<String, String>,
     pub resources: Option<Resources>,
@@ -80,6 +84,7 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
         add("R", claimed(findings, *resources));
     }
     add("shm", shared_memory(findings.shared_memory));
+    add("mpi", mpi(findings));
     add("user", user(findings));
     for (index, (path, writable)) in findings.places.iter().enumerate() {
         add("write", place(index == 0, path, *writable));
@@ -194,6 +199,22 @@ fn shared_memory(bytes: Option<u64>) -> (Level, String) {
         None => (Warn, format!("there is no /dev/shm: {advice}")),
         Some(bytes) if bytes <= SMALL_SHARED_MEMORY => (Warn, format!("{} MiB in /dev/shm: {advice}", bytes >> 20)),
         Some(bytes) => (Pass, format!("{} MiB in /dev/shm", bytes >> 20)),
+    }
+}
+
+/// What MPI has between pods, and whether it may use it.
+fn mpi(findings: &Findings) -> (Level, String) {
+    let locked = findings.memory_lock.map(|bytes| format!("{} KiB", bytes >> 10));
+    match (findings.rdma, locked) {
+        (0, _) => (Pass, "TCP between pods: the container sees no RDMA device in /dev/infiniband".into()),
+        (devices, None) => (Pass, format!("RDMA between pods: {devices} devices, and memory may be locked")),
+        (devices, Some(limit)) => (
+            Warn,
+            format!(
+                "{devices} RDMA devices, but a process may lock {limit} of memory only: MPI fails, or falls back to TCP. \
+                 Raise memlock in the container runtime's own limits, or add the capability IPC_LOCK (securityContext)"
+            ),
+        ),
     }
 }
 

@@ -13,6 +13,8 @@ fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'s
         claimed_cores: None,
         places: vec![("/mnt/flux".into(), true), ("/root".into(), true)],
         shared_memory: Some(1 << 30),
+        rdma: 2,
+        memory_lock: None,
         certificate: Ok("ABCDEFGH".into()),
         resources: Some(Resources { hosts: 4, cores: 4 }),
         libc: Some(Libc {
@@ -57,6 +59,7 @@ fn each_trouble_is_found_alone_and_has_its_remedy() {
     });
     only(Fail, "R", "5 nodes", |f| f.resources = Some(Resources { hosts: 5, cores: 4 }));
     only(Fail, "R", "drain", |f| f.resources = Some(Resources { hosts: 4, cores: 64 }));
+    only(Warn, "mpi", "IPC_LOCK", |f| f.memory_lock = Some(8 << 20));
     only(Warn, "shm", "64 MiB", |f| f.shared_memory = Some(64 << 20));
     only(Warn, "shm", "emptyDir", |f| f.shared_memory = None);
     only(Fail, "write", "fsGroup", |f| f.places[0].1 = false);
