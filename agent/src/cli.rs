@@ -13,8 +13,8 @@ use crate::commands::{self, Place, Shell};
 #[cfg(feature = "laptop")]
 use crate::dry_run;
 use crate::execute;
-use crate::inside;
-use crate::inside::restful;
+use crate::in_instance;
+use crate::in_instance::restful;
 use crate::install::{self, Installed, install};
 #[cfg(feature = "laptop")]
 use crate::local;
@@ -164,7 +164,7 @@ enum Command {
     },
     /// Run the lead's program: note how it ended, and give it time when it is told to stop
     #[command(hide = true)]
-    Program(inside::ProgramArgs),
+    Program(in_instance::ProgramArgs),
     /// Report on the instance and hold it up (the lead's program in diagnostics mode)
     #[command(hide = true)]
     Diagnostics,
@@ -304,11 +304,13 @@ impl Cli {
             Command::Completions { shell } => {
                 write_out(&commands::script(shell, &<Cli as clap::CommandFactory>::command()))
             }
-            Command::Time { label, command } => tell(inside::time(&label, &command)),
-            Command::Batch { events, command } => tell(inside::batch(&command, events)),
-            Command::Program(args) => tell(inside::program(&args)),
-            Command::Diagnostics => tell(inside::diagnostics()),
-            Command::Accounting { database, users, command } => tell(inside::accounting(&database, &users, &command)),
+            Command::Time { label, command } => tell(in_instance::time(&label, &command)),
+            Command::Batch { events, command } => tell(in_instance::batch(&command, events)),
+            Command::Program(args) => tell(in_instance::program(&args)),
+            Command::Diagnostics => tell(in_instance::diagnostics()),
+            Command::Accounting { database, users, command } => {
+                tell(in_instance::accounting(&database, &users, &command))
+            }
             Command::Restful(args) => tell(restful::restful(&args)),
             Command::AsFlux { place, command } => tell(commands::as_flux(&place, &command)),
             Command::MayWrite { path } => crate::system::identity::may_write(&path),
@@ -349,7 +351,7 @@ fn noted<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Result<T, Failure>
     let begin = Instant::now();
     end_when_told()?;
     let done = work()?;
-    crate::report::timing::leave(&mount.to_string_lossy(), stage, begin);
+    crate::execute::timing::leave(&mount.to_string_lossy(), stage, begin);
     Ok(done)
 }
 

@@ -8,8 +8,8 @@
 
 mod completions;
 mod connect;
-mod inspect;
-mod look;
+mod findings;
+mod observe;
 mod preflight;
 mod status;
 
@@ -67,8 +67,8 @@ impl Pod {
 /// probe that waits so is ready at once when the broker is, and no failure of a start that goes on.
 pub fn ready(place: &Place, seconds: u64) -> Result<(String, u8), Failure> {
     let pod = Pod::read(place)?;
-    look::be_owner(&pod)?;
-    Ok(match look::until_ready(&pod, Duration::from_secs(seconds))? {
+    observe::be_owner(&pod)?;
+    Ok(match observe::until_ready(&pod, Duration::from_secs(seconds))? {
         Ok(()) => (String::new(), 0),
         Err(why) => (format!("not ready: {why}\n"), 1),
     })
@@ -77,10 +77,10 @@ pub fn ready(place: &Place, seconds: u64) -> Result<(String, u8), Failure> {
 /// All that is known of the instance, and 1 if the broker does not answer.
 pub fn status(place: &Place, json: bool) -> Result<(String, u8), Failure> {
     let pod = Pod::read(place)?;
-    look::be_owner(&pod)?;
-    let (state, stage) = look::state_and_stage(&pod);
+    observe::be_owner(&pod)?;
+    let (state, stage) = observe::state_and_stage(&pod);
     let code = u8::from(state.is_err());
-    let seen = look::all(&pod, state, stage)?;
+    let seen = observe::all(&pod, state, stage)?;
     let report = status::report(&seen);
     Ok((if json { report.json() } else { report.text() }, code))
 }
@@ -88,7 +88,7 @@ pub fn status(place: &Place, json: bool) -> Result<(String, u8), Failure> {
 /// What could keep Flux from starting here, each with its remedy; 1 if something will.
 pub fn preflight(place: &Place) -> Result<(String, u8), Failure> {
     let pod = Pod::read(place)?;
-    let checks = preflight::judge(&inspect::findings(&pod)?);
+    let checks = preflight::judge(&findings::collect(&pod)?);
     let failed = checks.iter().any(|check| check.level == preflight::Level::Fail);
     Ok((preflight::text(&checks), u8::from(failed)))
 }

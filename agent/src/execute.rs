@@ -13,11 +13,13 @@ mod crypt;
 pub mod curve;
 mod launch;
 mod password;
+pub mod program_note;
 pub mod retry;
 pub mod session;
 pub mod shell;
 mod starts;
 pub mod state;
+pub mod timing;
 mod user;
 
 use std::io;
@@ -28,13 +30,13 @@ use flux_shared::exit::{Category, REPLACE, of_signal};
 use flux_shared::paths::AGENT_FILE;
 
 use crate::execute::retry::{Attempts, Then};
+use crate::execute::timing::Timeline;
 use crate::files::Files;
 use crate::plan::{COMMAND, Content, Plan, Planned, Role, Step};
+use crate::report::activity::{self, Activity, Awaited};
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
 use crate::report::log::Log;
-use crate::report::stage::{self, Awaited, Stage};
-use crate::report::timing::Timeline;
 use crate::supervise::Supervisor;
 use crate::wait::Parent;
 use curve::Certificate;
@@ -352,9 +354,9 @@ impl Executor<'_> {
         let Some(mut shell) = self.shell.take() else { return Ok(Flow::Next) };
         let silent = self.log.quiet && name != LAST_SNIPPET && name != COMMAND;
         let work = shell.run(self.supervisor, &mut self.session, source, silent);
-        stage::be_known_for(Some(&Stage::Snippet(name.to_owned())));
+        activity::be_known_for(Some(&Activity::Snippet(name.to_owned())));
         let outcome = if name == COMMAND { work.await } else { impatiently(self.log, name, work).await };
-        stage::be_known_for(None);
+        activity::be_known_for(None);
         let outcome = outcome?;
         self.timeline.record(name, begin);
         let said = || match shell.last_errors() {

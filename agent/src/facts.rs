@@ -24,8 +24,9 @@ use flux_shared::agent_spec::AgentSpec;
 use flux_shared::{names, paths};
 use serde::{Deserialize, Serialize};
 
-use crate::plan::{MUNGE, MUNGE_KEY, SYSTEM_CONFIG, accounting_of, flux_below, home_of};
-use crate::supervise::program::DEFAULT_PATH;
+use crate::known_paths::{
+    DEFAULT_PATH, MUNGE, MUNGE_KEY, SYSTEM_CONFIG, TEMPORARY, accounting_of, flux_below, home_of,
+};
 
 pub use view::ViewFacts;
 
@@ -250,9 +251,6 @@ fn attempt() -> String {
     // Without /proc there is no second process that could be mistaken for this one.
     format!("{digits:0>16}")
 }
-
-/// Where programs keep what is temporary.
-pub const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
 
 /// The paths that a plan for `spec` may ask about.
 fn questions(spec: &AgentSpec, environment: &BTreeMap<String, String>, cwd: &str) -> BTreeSet<String> {

@@ -16,11 +16,14 @@ use rustix::fs::{
 };
 use rustix::io::Errno;
 
-use crate::plan::{Mode, Owner};
 use crate::report::failure::Failure;
 use crate::system::mount_table;
+use crate::system::owner::{Mode, Owner};
 
-mod way;
+mod safe_path;
+
+/// What stands for the part of a dump's name that is this start's own.
+pub const ANY: char = '*';
 
 /// Writes below a root directory.
 #[derive(Debug, Clone)]
@@ -44,9 +47,9 @@ impl Files {
         let real = self.at(path);
         let failed = |error: io::Error| Failure::write("set up the directory", &real, &error);
         let (folder, name) = place(&real)?;
-        let existed = way::look(&folder, &name).map_err(failed)?.is_some();
+        let existed = safe_path::look(&folder, &name).map_err(failed)?.is_some();
         let result = match existed {
-            true => way::open(&real, false).and_then(|real| set_directory(&real, mode, owner)),
+            true => safe_path::open(&real, false).and_then(|real| set_directory(&real, mode, owner)),
             false => self.new_directory(&folder, &name, mode, owner),
         };
         match result {
@@ -54,7 +57,7 @@ impl Files {
             Err(error) if existed && is_not_permitted(&error) && is_writable(&real) => Ok(()),
             // Another container of the pod was faster.
             Err(_) if !existed && real.is_dir() => {
-                way::open(&real, false).and_then(|real| set_directory(&real, mode, owner)).map_err(failed)
+                safe_path::open(&real, false).and_then(|real| set_directory(&real, mode, owner)).map_err(failed)
             }
             result => result.map_err(failed),
         }
@@ -88,7 +91,7 @@ impl Files {
         let written = write_new(&folder, &beside, mode, owner, content)
             .and_then(|()| Ok(renameat(&folder, &beside, &folder, &name)?));
         written.map_err(|error| {
-            let _ = way::remove(&folder, &beside);
+            let _ = safe_path::remove(&folder, &beside);
             Failure::write("write", &real, &error)
         })
     }
@@ -108,7 +111,7 @@ impl Files {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
             whole => whole.map_err(failed)?,
         };
-        let folder = way::open(&whole, false).map_err(failed)?;
+        let folder = safe_path::open(&whole, false).map_err(failed)?;
         let data = fstat(&folder).map_err(|error| failed(error.into()))?;
         if data.st_uid == owner.uid || data.st_mode & 0o002 != 0 {
             return Ok(true);
@@ -129,7 +132,7 @@ impl Files {
         let real = self.at(path);
         let failed = |error: io::Error| Failure::write("link", &real, &error);
         let (folder, name) = place(&real)?;
-        if let Some(data) = way::look(&folder, &name).map_err(failed)? {
+        if let Some(data) = safe_path::look(&folder, &name).map_err(failed)? {
             let is_link = FileType::from_raw_mode(data.st_mode) == FileType::Symlink;
             let leads_there =
                 || readlinkat(&folder, &name, Vec::new()).is_ok_and(|now| now.to_bytes() == target.as_bytes());
@@ -138,11 +141,11 @@ impl Files {
             }
         }
         let beside = self.beside(&name);
-        let made = way::remove(&folder, &beside)
+        let made = safe_path::remove(&folder, &beside)
             .and_then(|()| Ok(symlinkat(target, &folder, &beside)?))
             .and_then(|()| Ok(renameat(&folder, &beside, &folder, &name)?));
         made.map_err(|error| {
-            let _ = way::remove(&folder, &beside);
+            let _ = safe_path::remove(&folder, &beside);
             failed(error)
         })
     }
@@ -155,7 +158,7 @@ impl Files {
 /// The folder that is to hold `path`, made if it is missing, and the last name.
 fn place(path: &Path) -> Result<(OwnedFd, OsString), Failure> {
     let folder = path.parent().unwrap_or(Path::new("/"));
-    match way::open(folder, true) {
+    match safe_path::open(folder, true) {
         Ok(open) => Ok((open, path.file_name().unwrap_or_default().to_owned())),
         Err(error) => Err(Failure::write("make the directory", folder, &error)),
     }
@@ -163,7 +166,7 @@ fn place(path: &Path) -> Result<(OwnedFd, OsString), Failure> {
 
 /// `path` and what is missing above it, 0755 whatever the umask.
 pub fn make_parents(path: &Path) -> Result<(), Failure> {
-    way::open(path, true).map(drop).map_err(|error| Failure::write("make the directory", path, &error))
+    safe_path::open(path, true).map(drop).map_err(|error| Failure::write("make the directory", path, &error))
 }
 
 fn set_directory(folder: &OwnedFd, mode: Mode, owner: Owner) -> io::Result<()> {
@@ -194,7 +197,7 @@ fn is_writable(path: &Path) -> bool {
 }
 
 fn is_same(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[u8]) -> bool {
-    let Ok(Some(data)) = way::look(folder, name) else { return false };
+    let Ok(Some(data)) = safe_path::look(folder, name) else { return false };
     let alike = FileType::from_raw_mode(data.st_mode) == FileType::RegularFile
         && data.st_size.cast_unsigned() == content.len() as u64
         && data.st_mode & 0o7777 == mode.0
@@ -210,7 +213,7 @@ fn is_same(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[
 
 /// Mode and owner are right before the first byte is in it.
 fn write_new(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[u8]) -> io::Result<()> {
-    way::remove(folder, name)?;
+    safe_path::remove(folder, name)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let file = openat(folder, name, flags, FileMode::from_raw_mode(0o600))?;
     let data = fstat(&file)?;

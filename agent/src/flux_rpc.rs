@@ -1,11 +1,11 @@
 //! Questions to a Flux broker over its local socket, in Flux's own messages (RFC 3): no `flux` program, no Python.
 //!
 //! ```text
-//! message (what a question and an answer look like) ─► connection (many of them) ─► states, staying, jobs
+//! message (what a question and an answer look like) ─► connection (many of them) ─► states, lead_presence, jobs
 //! ```
 
 pub mod connection;
 pub mod jobs;
+pub mod lead_presence;
 pub mod message;
 pub mod states;
-pub mod staying;

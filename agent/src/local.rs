@@ -10,14 +10,14 @@
 //! machine's programs read-only; what a pod writes is its own, but for the folder that the command was given in.
 #![expect(clippy::disallowed_methods, reason = "wire up: reads the file, the environment and who runs it")]
 
-mod arrangement;
-mod course;
-mod ground;
+mod containers;
 mod inside;
-mod lines;
+mod namespaces;
 mod network;
+mod output;
+mod run;
+mod run_folder;
 mod shell;
-mod space;
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -30,7 +30,7 @@ use crate::report::failure::{Failure, plain};
 use crate::report::log::{Format, Log};
 use crate::run::chain;
 use crate::supervise::program::{Environment, Found, find};
-use arrangement::{Arrangement, Machine};
+use containers::{Arrangement, Machine};
 pub use inside::become_container;
 
 /// A MiniCluster on this machine, without Kubernetes: each pod a process tree of its own, with this machine's Flux.
@@ -60,7 +60,7 @@ pub struct Args {
 /// The lead's exit code, or the shell's.
 pub fn local(args: &Args) -> Result<u8, Failure> {
     let source = source(&args.file).map_err(refused)?;
-    let place = ground::Place::of(&source.spec.name)?;
+    let place = run_folder::Place::of(&source.spec.name)?;
     if let Some(index) = args.shell {
         return shell::shell(&place, &source.spec.name, index, &args.command);
     }
@@ -80,7 +80,7 @@ pub fn local(args: &Args) -> Result<u8, Failure> {
 }
 
 fn on(
-    ground: &ground::Ground,
+    ground: &run_folder::Ground,
     arrangement: &mut Arrangement,
     source: &Source,
     machine: &Machine,
@@ -91,9 +91,9 @@ fn on(
     let pods = if size == 1 { "1 pod".to_owned() } else { format!("{size} pods") };
     log.info("local", &format!("{}: {pods} on this machine, with the Flux in {}", source.spec.name, machine.prefix));
     arrangement.told.iter().for_each(|told| log.info("local", told));
-    space::enter(machine)?;
+    namespaces::enter(machine)?;
     network::up(size)?;
-    crate::system::runtime::block_on(Box::pin(course::run(arrangement, ground, machine, log)))
+    crate::system::runtime::block_on(Box::pin(run::run(arrangement, ground, machine, log)))
 }
 
 fn refused(error: DryRunError) -> Failure {
@@ -116,7 +116,7 @@ fn machine(args: &Args) -> Result<Machine, Failure> {
         agent: agent.to_string_lossy().into_owned(),
         here: here.to_string_lossy().into_owned(),
         home: home.map(|home| home.to_string_lossy().into_owned()),
-        path: text("PATH").unwrap_or_else(|| crate::supervise::program::DEFAULT_PATH.to_owned()),
+        path: text("PATH").unwrap_or_else(|| crate::known_paths::DEFAULT_PATH.to_owned()),
         environment,
     })
 }

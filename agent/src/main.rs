@@ -13,8 +13,9 @@ mod execute;
 mod facts;
 mod files;
 mod flux_rpc;
-mod inside;
+mod in_instance;
 mod install;
+mod known_paths;
 #[cfg(feature = "laptop")]
 mod local;
 mod plan;

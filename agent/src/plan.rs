@@ -26,10 +26,10 @@ mod munge;
 mod options;
 mod program;
 mod python;
+mod resolved;
 mod resources;
 mod restful;
 mod runner;
-mod scene;
 mod scheduler;
 mod sidecar;
 mod snippets;
@@ -44,16 +44,12 @@ use serde::Serialize;
 
 use crate::facts::Facts;
 
-pub use accounts::command_of as accounting_of;
-pub use archive::ANY;
+pub use crate::files::ANY;
+pub use crate::system::owner::{Mode, Owner};
 pub use binding::Binding;
-pub use broker::SYSTEM_CONFIG;
 pub use error::PlanError;
 pub use instance::Instance;
-pub use munge::{KEY as MUNGE_KEY, PROGRAM as MUNGE};
-use scene::Scene;
-pub use scene::flux_below;
-pub use user::home_of;
+use resolved::Resolved;
 
 /// The name of a sidecar's program, as a snippet or a launch.
 pub const COMMAND: &str = "command";
@@ -102,28 +98,28 @@ pub enum ContainerRole {
 
 /// What the container will do on the host that `facts` tell of.
 pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Result<Plan, PlanError> {
-    let mut scene = Scene::new(spec, facts)?;
+    let mut resolved = Resolved::new(spec, facts)?;
     let (role, steps) = match container {
         ContainerRole::Sidecar(name) => {
             let sidecar = spec.sidecars.get(name).ok_or_else(|| PlanError::UnknownSidecar(name.clone()))?;
-            scene.in_sidecar();
-            (Role::Sidecar(name.clone()), sidecar::steps(&scene, name, sidecar)?)
+            resolved.in_sidecar();
+            (Role::Sidecar(name.clone()), sidecar::steps(&resolved, name, sidecar)?)
         }
-        ContainerRole::Runner if scene.is_lead() => (Role::Lead, lead::steps(&scene)?),
-        ContainerRole::Runner => (Role::Follower, follower::steps(&scene)?),
+        ContainerRole::Runner if resolved.is_lead() => (Role::Lead, lead::steps(&resolved)?),
+        ContainerRole::Runner => (Role::Follower, follower::steps(&resolved)?),
     };
     let logging = &spec.logging;
     Ok(Plan {
         version: VERSION,
         cluster: spec.name.clone(),
-        index: scene.index(),
-        rank: (!matches!(role, Role::Sidecar(_))).then_some(scene.rank),
+        index: resolved.index(),
+        rank: (!matches!(role, Role::Sidecar(_))).then_some(resolved.rank),
         waits: if role == Role::Follower { Waits::of(&spec.flux) } else { Waits::default() },
-        binding: matches!(container, ContainerRole::Runner).then(|| scene.binding.clone()),
+        binding: matches!(container, ContainerRole::Runner).then(|| resolved.binding.clone()),
         role,
-        hostname: scene.hostname.clone(),
+        hostname: resolved.hostname.clone(),
         log: Log { quiet: logging.quiet, timed: logging.timed && !logging.quiet, format: logging.format },
-        notices: scene.notices(),
+        notices: resolved.notices(),
         steps,
     })
 }
@@ -340,23 +336,6 @@ pub enum Content {
     Curve {
         source: String,
     },
-}
-
-/// Permission bits, shown in octal.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Mode(pub u32);
-
-impl Serialize for Mode {
-    fn serialize<S: serde::Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        serializer.serialize_str(&format!("{:04o}", self.0))
-    }
-}
-
-/// User and group id.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-pub struct Owner {
-    pub uid: u32,
-    pub gid: u32,
 }
 
 /// Another user, for a program that gives up the agent's rights: its ids, and what HOME, USER and LOGNAME are for it, unless a

@@ -13,14 +13,14 @@ use flux_shared::agent_spec::AgentSpec;
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
 use crate::execute::retry::{Attempts, Then};
+use crate::execute::timing::Timeline;
 use crate::execute::{self, execute};
 use crate::facts::Facts;
 use crate::plan::{ContainerRole, Plan, Role, Waits};
+use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
 use crate::report::failure::{Failure, without_number, write_termination};
 use crate::report::log::{Format, Log};
-use crate::report::stage::Awaited;
-use crate::report::timing::Timeline;
 use crate::supervise::Supervisor;
 
 /// How to run, apart from what the spec says.

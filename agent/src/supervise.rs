@@ -12,7 +12,6 @@
 pub mod orphans;
 pub mod output;
 pub mod program;
-pub mod signals;
 pub mod terminal;
 
 use std::collections::VecDeque;
@@ -21,13 +20,13 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::flux_rpc::jobs;
-use crate::flux_rpc::staying::{Staying, lead_stays};
+use crate::flux_rpc::lead_presence::{LeadPresence, lead_stays};
 use crate::report::log::Log;
 use crate::system::raw::{self, Status};
+use crate::system::signals::{Received, Signals};
 use crate::wait::connection::Watch;
 use crate::wait::{Missing, Parent};
 use program::Child;
-use signals::{Received, Signals};
 
 /// A second stop signal within this time is the same wish told twice (to a process and to its group).
 const SAME_WISH: Duration = Duration::from_millis(200);
@@ -94,7 +93,7 @@ pub struct Policy<'a> {
     pub second_kills: bool,
     pub hold: Option<Hold<'a>>,
     /// What the lead says to the others until it is told to stop.
-    pub staying: Option<&'a Staying>,
+    pub staying: Option<&'a LeadPresence>,
     /// A stop is a wish for an end, with time to tidy up.
     pub gently: Option<Gently<'a>>,
 }

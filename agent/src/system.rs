@@ -5,5 +5,7 @@ pub mod glibc;
 pub mod identity;
 pub mod mount_table;
 pub mod netlink;
+pub mod owner;
 pub mod raw;
 pub mod runtime;
+pub mod signals;

@@ -29,6 +29,8 @@ pub const INITIAL_SIZE: &str = "flux-framework.org/initial-size";
 pub const SPEC_HASH: &str = "flux-framework.org/spec-hash";
 /// On the Job: how the view comes into its pods (`render::view`).
 pub const VIEW: &str = "flux-framework.org/view";
+/// Its value where the view's image is mounted.
+pub const VIEW_IS_MOUNTED: &str = "imageVolume";
 /// On a PersistentVolume, which has no namespace of its own: that of its MiniCluster.
 pub const NAMESPACE: &str = "flux-framework.org/namespace";
 /// On a PersistentVolume, which cannot be owned by what has a namespace: the uid of its MiniCluster.

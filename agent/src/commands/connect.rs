@@ -7,7 +7,7 @@ use std::process::Command;
 
 use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND};
 
-use super::{Place, Pod, look};
+use super::{Place, Pod, observe};
 use crate::execute::session::Session;
 use crate::report::failure::{Failure, plain};
 use crate::report::log::write_whole;
@@ -16,8 +16,8 @@ use crate::supervise::program::{Found, find};
 /// A shell, or `command`, with the environment and the user of Flux. Returns only if it does not start.
 pub fn connect(place: &Place, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
-    look::be_owner(&pod)?;
-    if let Err(why) = look::state(&pod) {
+    observe::be_owner(&pod)?;
+    if let Err(why) = observe::state(&pod) {
         write_whole(format!("flux-agent: the broker is not there ({why}); `/mnt/flux/flux-agent status` says more\n"));
     }
     let argv = match (command, &pod.facts.shell) {
@@ -34,8 +34,8 @@ pub fn connect(place: &Place, command: &[OsString]) -> Result<u8, Failure> {
 /// What `$asFlux` is in a snippet: `command` as Flux's user in Flux's environment, whether or not there is a broker yet.
 pub fn as_flux(place: &Place, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
-    look::be_owner(&pod)?;
-    Ok(become_program(if look::has_socket(&pod) { inside(&pod) } else { pod.session() }, command))
+    observe::be_owner(&pod)?;
+    Ok(become_program(if observe::has_socket(&pod) { inside(&pod) } else { pod.session() }, command))
 }
 
 /// Shuts the instance down, from its lead.
@@ -43,7 +43,7 @@ pub fn stop(place: &Place) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     let here = &pod.instance;
     if here.is_lead {
-        look::be_owner(&pod)?;
+        observe::be_owner(&pod)?;
         return Ok(become_program(inside(&pod), &["flux", "shutdown"].map(OsString::from)));
     }
     let (name, namespace) = (&pod.spec.name, &pod.spec.namespace);

@@ -4,7 +4,7 @@ use serde_json::{Value, json};
 
 use crate::flux_rpc::message::Silence;
 use crate::plan::Instance;
-use crate::report::stage::Stage;
+use crate::report::activity::Activity;
 use crate::wait::Missing;
 
 /// Job states, as Flux numbers them (RFC 21): those that wait for the scheduler.
@@ -56,7 +56,7 @@ pub struct Seen<'a> {
     pub instance: &'a Instance,
     pub state: Result<State, Silence>,
     /// What the pod's entrypoint is at.
-    pub stage: Option<Stage>,
+    pub stage: Option<Activity>,
     pub online: Option<Vec<u32>>,
     /// Online, and silent for a while.
     pub torpid: Vec<u32>,
@@ -88,15 +88,15 @@ impl<'a> Seen<'a> {
     }
 
     /// What goes on while there is no broker.
-    fn stage(&self) -> Option<&Stage> {
+    fn stage(&self) -> Option<&Activity> {
         self.stage.as_ref().filter(|_| is_absent(&self.state))
     }
 
     /// The snippet that runs while there is no broker.
     fn snippet(&self) -> Option<&str> {
         match self.stage()? {
-            Stage::Snippet(name) => Some(name),
-            Stage::Waits(_) => None,
+            Activity::Snippet(name) => Some(name),
+            Activity::Waits(_) => None,
         }
     }
 
@@ -129,7 +129,7 @@ pub fn is_absent(state: &Result<State, Silence>) -> bool {
 }
 
 /// Whether the pod's broker is in its running state; if not, why.
-pub fn ready(state: &Result<State, Silence>, stage: Option<&Stage>) -> Result<(), String> {
+pub fn ready(state: &Result<State, Silence>, stage: Option<&Activity>) -> Result<(), String> {
     match state {
         Ok(state) if state.name == "run" => Ok(()),
         // Without the time: Kubernetes counts equal messages as one event.

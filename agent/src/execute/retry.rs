@@ -3,9 +3,9 @@
 
 use std::time::{Duration, Instant};
 
+use crate::report::activity::{self, Activity, Awaited};
 use crate::report::failure::Failure;
 use crate::report::log::Log;
-use crate::report::stage::{self, Awaited, Stage};
 use crate::supervise::Supervisor;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -52,9 +52,9 @@ impl Attempts {
             let left = self.bound.saturating_sub(self.begin.elapsed()).as_secs();
             log.error("wait", &format!("{}; trying again for up to {left} s", failure.cause));
         }
-        stage::be_known_for(Some(&Stage::Waits(awaited)));
+        activity::be_known_for(Some(&Activity::Waits(awaited)));
         let waited = supervisor.unless_stopped(tokio::time::sleep(self.pause)).await;
-        stage::be_known_for(None);
+        activity::be_known_for(None);
         self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         match waited {
             Ok(Ok(())) => Ok(Then::Again),

@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 use super::connection::Talk;
-use super::staying::Staying;
+use super::lead_presence::LeadPresence;
 use crate::flux_rpc::message::{ANY, request, stream_request};
 use crate::report::log::Log;
 use crate::wait::{Backoff, LONGEST_PAUSE, socket};
@@ -30,7 +30,7 @@ pub struct States {
 
 impl States {
     /// Watches the broker whose socket will be at `path`. As long as it is up, `staying` says so to the others.
-    pub fn watch(path: PathBuf, staying: Option<Staying>, log: Log) -> States {
+    pub fn watch(path: PathBuf, staying: Option<LeadPresence>, log: Log) -> States {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&seen);
         let task = tokio::spawn(async move {

@@ -18,8 +18,8 @@ use flux_shared::paths::{AGENT_FILE, TERMINATION_LOG, VIEW_IMAGE_MOUNT};
 use nix::mount::{MntFlags, umount2};
 use nix::sched::{CloneFlags, unshare};
 
-use super::arrangement::{Bind, Container};
-use super::ground::failed;
+use super::containers::{Bind, Container};
+use super::run_folder::failed;
 use crate::plan::Owner;
 use crate::report::failure::{Failure, plain};
 use crate::report::log::{Format, Log};

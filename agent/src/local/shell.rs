@@ -10,9 +10,9 @@ use flux_shared::exit::Category;
 use flux_shared::paths::AGENT_FILE;
 use nix::sched::{CloneFlags, setns};
 
-use super::arrangement::Container;
-use super::ground::{Place, failed, pod_folder};
+use super::containers::Container;
 use super::inside;
+use super::run_folder::{Place, failed, pod_folder};
 use crate::report::failure::Failure;
 use crate::report::log::{Format, Log};
 use crate::supervise::program::{Environment, Output, Program};

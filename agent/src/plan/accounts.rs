@@ -3,8 +3,9 @@
 use flux_shared::paths::USERS_DIR;
 use flux_shared::words::Word;
 
-use super::user::{account_by, group_id, home_of};
-use super::{Mode, Owner, Planned, Scene, Step};
+use super::user::{account_by, group_id};
+use super::{Mode, Owner, Planned, Resolved, Step};
+use crate::known_paths::{accounting_of, home_of};
 
 /// The first id for users that the image does not have: after the one that is usual for Flux.
 const FIRST_ID: u32 = 1001;
@@ -15,14 +16,14 @@ fn password_of(name: &str) -> String {
 }
 
 /// Why there are none, where the spec asks for some; or what else is to be known.
-pub fn notice(scene: &Scene) -> Option<String> {
-    let users = &scene.spec.users;
-    match (users.is_empty(), scene.facts.uid) {
+pub fn notice(resolved: &Resolved) -> Option<String> {
+    let users = &resolved.spec.users;
+    match (users.is_empty(), resolved.facts.uid) {
         (true, _) => None,
-        (false, 0) if scene.is_lead() && scene.spec.runner.interactive => {
+        (false, 0) if resolved.is_lead() && resolved.spec.runner.interactive => {
             Some(format!("the users {} are not added to Flux Accounting: the cluster is interactive", users.join(", ")))
         }
-        (false, 0) if scene.is_lead() && !has_accounting(scene) => {
+        (false, 0) if resolved.is_lead() && !has_accounting(resolved) => {
             Some(format!("the users {} are not added to Flux Accounting: the image does not have it", users.join(", ")))
         }
         (false, 0) => None,
@@ -32,38 +33,33 @@ pub fn notice(scene: &Scene) -> Option<String> {
     }
 }
 
-/// Where Flux Accounting's command is, if it was installed with this `flux`.
-pub fn command_of(flux: &str) -> Option<String> {
-    Some(format!("{}/libexec/flux/cmd/flux-account.py", flux.strip_suffix("/bin/flux")?))
-}
-
-fn has_accounting(scene: &Scene) -> bool {
-    let flux = scene.flux().ok();
-    flux.and_then(|flux| command_of(&flux)).is_some_and(|command| scene.facts.is_present(&command))
+fn has_accounting(resolved: &Resolved) -> bool {
+    let flux = resolved.flux().ok();
+    flux.and_then(|flux| accounting_of(&flux)).is_some_and(|command| resolved.facts.is_present(&command))
 }
 
 /// The initial program of a lead: before it, the users are added to Flux Accounting where the image has it.
-pub fn with_accounting(scene: &Scene, program: Vec<Word>) -> Vec<Word> {
-    let users = &scene.spec.users;
-    if users.is_empty() || scene.facts.uid != 0 || !has_accounting(scene) {
+pub fn with_accounting(resolved: &Resolved, program: Vec<Word>) -> Vec<Word> {
+    let users = &resolved.spec.users;
+    if users.is_empty() || resolved.facts.uid != 0 || !has_accounting(resolved) {
         return program;
     }
-    let database = format!("--database={}/FluxAccounting.db", scene.paths.state_dir());
+    let database = format!("--database={}/FluxAccounting.db", resolved.paths.state_dir());
     let users = users.iter().map(|user| format!("--user={user}"));
-    let own = [scene.paths.agent(), "accounting".into(), database].into_iter().chain(users).chain(["--".into()]);
+    let own = [resolved.paths.agent(), "accounting".into(), database].into_iter().chain(users).chain(["--".into()]);
     own.map(Word::Literal).chain(program).collect()
 }
 
-pub fn steps(scene: &Scene) -> Vec<Planned> {
-    if scene.facts.uid != 0 {
+pub fn steps(resolved: &Resolved) -> Vec<Planned> {
+    if resolved.facts.uid != 0 {
         return Vec::new();
     }
-    let mut taken: Vec<u32> = scene.spec.runner.user.iter().map(|user| user.uid).collect();
-    scene.spec.users.iter().flat_map(|name| of_user(scene, name, &mut taken)).collect()
+    let mut taken: Vec<u32> = resolved.spec.runner.user.iter().map(|user| user.uid).collect();
+    resolved.spec.users.iter().flat_map(|name| of_user(resolved, name, &mut taken)).collect()
 }
 
-fn of_user(scene: &Scene, name: &str, taken: &mut Vec<u32>) -> Vec<Planned> {
-    let facts = scene.facts;
+fn of_user(resolved: &Resolved, name: &str, taken: &mut Vec<u32>) -> Vec<Planned> {
+    let facts = resolved.facts;
     let mut steps = Vec::new();
     if account_by(&facts.passwd, |known, _| known == name).is_none() {
         let is_free = |id: &u32| {
@@ -103,8 +99,8 @@ mod tests {
             group: "root:x:0:\nold:x:1001:\nstaff:x:1003:\n".into(),
             ..Facts::default()
         };
-        let scene = Scene::new(&spec, &facts).unwrap();
-        let made: Vec<(String, u32)> = steps(&scene)
+        let resolved = Resolved::new(&spec, &facts).unwrap();
+        let made: Vec<(String, u32)> = steps(&resolved)
             .into_iter()
             .filter_map(|planned| match planned.step {
                 Step::User { name, uid, .. } => Some((name, uid)),
@@ -112,21 +108,22 @@ mod tests {
             })
             .collect();
         assert_eq!(made, [("ada".to_owned(), 1004), ("bob".to_owned(), 1005)]);
-        let passwords = steps(&scene).iter().filter(|it| matches!(it.step, Step::Password { .. })).count();
+        let passwords = steps(&resolved).iter().filter(|it| matches!(it.step, Step::Password { .. })).count();
         assert_eq!(passwords, 3);
         let program = vec![Word::literal("run")];
-        assert_eq!(with_accounting(&scene, program.clone()), program);
+        assert_eq!(with_accounting(&resolved, program.clone()), program);
         let mut other = Facts { uid: 1000, ..facts.clone() };
-        other.present.extend(command_of("/usr/bin/flux"));
-        let scene = Scene::new(&spec, &other).unwrap();
-        assert!(steps(&scene).is_empty() && notice(&scene).unwrap().contains("cannot be made"));
+        other.present.extend(accounting_of("/usr/bin/flux"));
+        let resolved = Resolved::new(&spec, &other).unwrap();
+        assert!(steps(&resolved).is_empty() && notice(&resolved).unwrap().contains("cannot be made"));
         let mut with = Facts { flux_on_path: Some("/usr/bin/flux".into()), ..facts };
         let spec = AgentSpec { view: flux_shared::agent_spec::View { enabled: false, ..spec.view.clone() }, ..spec };
-        assert!(notice(&Scene::new(&spec, &with).unwrap()).unwrap().contains("does not have it"));
-        with.present.extend(command_of("/usr/bin/flux"));
-        let scene = Scene::new(&spec, &with).unwrap();
-        assert_eq!(notice(&scene), None);
-        let words: Vec<String> = with_accounting(&scene, program).iter().map(|word| word.resolve(|_| None)).collect();
+        assert!(notice(&Resolved::new(&spec, &with).unwrap()).unwrap().contains("does not have it"));
+        with.present.extend(accounting_of("/usr/bin/flux"));
+        let resolved = Resolved::new(&spec, &with).unwrap();
+        assert_eq!(notice(&resolved), None);
+        let words: Vec<String> =
+            with_accounting(&resolved, program).iter().map(|word| word.resolve(|_| None)).collect();
         assert_eq!(words[1..3], ["accounting", "--database=/mnt/flux/config/var/lib/flux/FluxAccounting.db"]);
         assert_eq!(words[3..], ["--user=ada", "--user=old", "--user=bob", "--", "run"]);
     }

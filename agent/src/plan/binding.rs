@@ -7,7 +7,7 @@
 
 use serde::Serialize;
 
-use super::{Content, EnvChange, Mode, Planned, Scene, Step, python};
+use super::{Content, EnvChange, Mode, Planned, Resolved, Step, python};
 use crate::facts::Facts;
 
 /// The variable that names the folders of such files.
@@ -58,10 +58,10 @@ fn is_own(cpus: u32, facts: &Facts) -> bool {
 }
 
 /// The defaults of the job shell on this pod: every pod has its own.
-pub fn steps(scene: &Scene) -> [Planned; 2] {
-    let (paths, owner) = (&scene.paths, scene.own());
+pub fn steps(resolved: &Resolved) -> [Planned; 2] {
+    let (paths, owner) = (&resolved.paths, resolved.own());
     let folder = Step::Directory { path: paths.shell_rc_dir(), mode: Mode(0o755), owner };
-    let content = Content::Text(defaults(&scene.binding) + &python::kept_from_tasks(scene).unwrap_or_default());
+    let content = Content::Text(defaults(&resolved.binding) + &python::kept_from_tasks(resolved).unwrap_or_default());
     let file = Step::File { path: paths.shell_rc(), mode: Mode(0o644), owner, content };
     [Planned::with(&["uid"], folder), Planned::with(&FACTS, file)]
 }
@@ -80,8 +80,8 @@ fn defaults(binding: &Binding) -> String {
 }
 
 /// Behind what the user has set: a file of theirs comes first, and what it decides stays.
-pub fn variable(scene: &Scene) -> EnvChange {
-    EnvChange::Append { name: PATH.into(), separator: ':', value: scene.paths.shell_rc_dir() }
+pub fn variable(resolved: &Resolved) -> EnvChange {
+    EnvChange::Append { name: PATH.into(), separator: ':', value: resolved.paths.shell_rc_dir() }
 }
 
 #[cfg(test)]

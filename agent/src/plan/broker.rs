@@ -6,15 +6,13 @@ use flux_shared::paths::VIEW_LINKS;
 use serde::Serialize;
 
 use super::error::RenderError;
-use super::{Content, Mode, PlanError, Planned, Scene, Step, discovery, hosts, scheduler};
-
-/// Where Design 3.3 has the broker's configuration.
-pub const SYSTEM_CONFIG: &str = "/etc/flux/config";
+use super::{Content, Mode, PlanError, Planned, Resolved, Step, discovery, hosts, scheduler};
+use crate::known_paths::SYSTEM_CONFIG;
 
 /// The directories of Flux. Who runs it owns those that it writes to, and no folder above one.
-pub fn directories(scene: &Scene) -> Vec<Planned> {
-    let paths = &scene.paths;
-    let (own, owner) = (scene.own(), scene.identity.owner);
+pub fn directories(resolved: &Resolved) -> Vec<Planned> {
+    let paths = &resolved.paths;
+    let (own, owner) = (resolved.own(), resolved.identity.owner);
     let mut directories = vec![
         (paths.config_root(), 0o755, own),
         (paths.broker_config_dir(), 0o755, own),
@@ -23,61 +21,61 @@ pub fn directories(scene: &Scene) -> Vec<Planned> {
         (paths.run_dir(), 0o755, owner),
         (paths.state_dir(), 0o700, owner),
     ];
-    if scene.needs_curve() {
+    if resolved.needs_curve() {
         directories.push((paths.curve_dir(), 0o700, owner));
     }
-    let is_there = scene.facts.is_present(&scene.logs);
+    let is_there = resolved.facts.is_present(&resolved.logs);
     if !is_there {
-        directories.push((scene.logs.clone(), 0o755, owner));
+        directories.push((resolved.logs.clone(), 0o755, owner));
     }
     let make = |(path, mode, owner)| Planned::with(&["uid"], Step::Directory { path, mode: Mode(mode), owner });
     // One that is there already may be a volume of the user's, as their working directory may be.
-    let give = || Planned::with(&["uid", "passwd"], Step::Give { path: scene.logs.clone(), owner });
-    let is_batch = matches!(scene.spec.runner.program, Program::Batch { .. } | Program::BatchRaw { .. });
+    let give = || Planned::with(&["uid", "passwd"], Step::Give { path: resolved.logs.clone(), owner });
+    let is_batch = matches!(resolved.spec.runner.program, Program::Batch { .. } | Program::BatchRaw { .. });
     directories.into_iter().map(make).chain((is_there && is_batch).then(give)).collect()
 }
 
 /// The hostlist, one line.
-pub fn hostlist(scene: &Scene) -> Planned {
-    let content = Content::Text(format!("{}\n", scene.hosts.list));
-    let owner = scene.own();
-    Planned::with(&["uid"], Step::File { path: scene.paths.hostlist(), mode: Mode(0o644), owner, content })
+pub fn hostlist(resolved: &Resolved) -> Planned {
+    let content = Content::Text(format!("{}\n", resolved.hosts.list));
+    let owner = resolved.own();
+    Planned::with(&["uid"], Step::File { path: resolved.paths.hostlist(), mode: Mode(0o644), owner, content })
 }
 
 /// broker.toml: the user's own as it is, else ours.
-pub fn config(scene: &Scene) -> Result<Planned, PlanError> {
-    let (text, facts): (String, &[&'static str]) = match &scene.spec.flux.broker_config {
+pub fn config(resolved: &Resolved) -> Result<Planned, PlanError> {
+    let (text, facts): (String, &[&'static str]) = match &resolved.spec.flux.broker_config {
         Some(text) => (text.clone(), &["uid"]),
-        None => (generate(scene)?, &["uid", "address", "cluster_domain", "cores", "view"]),
+        None => (generate(resolved)?, &["uid", "address", "cluster_domain", "cores", "view"]),
     };
-    let owner = scene.own();
+    let owner = resolved.own();
     let content = Content::Text(text);
-    Ok(Planned::with(facts, Step::File { path: scene.paths.broker_toml(), mode: Mode(0o644), owner, content }))
+    Ok(Planned::with(facts, Step::File { path: resolved.paths.broker_toml(), mode: Mode(0o644), owner, content }))
 }
 
 /// Links from where the first documents had the files to where they are. With a view they were made when it was
 /// brought in; without one they may have been made by the agent's installer.
-pub fn documented_links(scene: &Scene) -> Vec<Planned> {
-    let mut links: Vec<Planned> = system_link(scene).into_iter().collect();
-    if scene.spec.view.enabled {
+pub fn documented_links(resolved: &Resolved) -> Vec<Planned> {
+    let mut links: Vec<Planned> = system_link(resolved).into_iter().collect();
+    if resolved.spec.view.enabled {
         return links;
     }
     links.extend(VIEW_LINKS.into_iter().map(|link| {
-        let (path, target) = scene.paths.link(link);
+        let (path, target) = resolved.paths.link(link);
         Planned::with(&[], Step::Link { path, target })
     }));
     links
 }
 
 /// Where Design 3.3 has the broker's configuration, if that can be written: the folder, or the file in one that is there.
-fn system_link(scene: &Scene) -> Option<Planned> {
-    let facts = scene.facts;
-    if !scene.is_system_like() {
+fn system_link(resolved: &Resolved) -> Option<Planned> {
+    let facts = resolved.facts;
+    if !resolved.is_system_like() {
         return None;
     }
-    let config = scene.paths.broker_config_dir();
+    let config = resolved.paths.broker_config_dir();
     let (path, target, place) = match facts.is_present(SYSTEM_CONFIG) {
-        true => (format!("{SYSTEM_CONFIG}/broker.toml"), scene.paths.broker_toml(), SYSTEM_CONFIG),
+        true => (format!("{SYSTEM_CONFIG}/broker.toml"), resolved.paths.broker_toml(), SYSTEM_CONFIG),
         false => (SYSTEM_CONFIG.to_owned(), config, "/etc"),
     };
     facts.is_writable(place).then(|| Planned::with(&["etc"], Step::Link { path, target }))
@@ -154,25 +152,25 @@ struct Qmanager {
     queue_policy: String,
 }
 
-fn generate(scene: &Scene) -> Result<String, PlanError> {
+fn generate(resolved: &Resolved) -> Result<String, PlanError> {
     let config = Config {
         access: Access { allow_guest_user: true, allow_root_owner: true },
-        bootstrap: bootstrap(scene),
-        resource: resource(scene),
+        bootstrap: bootstrap(resolved),
+        resource: resource(resolved),
         // Unset: Flux's own five minutes. A lead on a busy node may be silent for long, and one that is gone is noticed by
         // the agent.
-        heartbeat: scene.spec.flux.heartbeat_timeout.clone().map(|timeout| Heartbeat { timeout }),
-        modules: scheduler::chosen(scene)?
+        heartbeat: resolved.spec.flux.heartbeat_timeout.clone().map(|timeout| Heartbeat { timeout }),
+        modules: scheduler::chosen(resolved)?
             .map(|kind| Modules { alternatives: Alternatives { sched: scheduler::module(kind) } }),
-        qmanager: scene.spec.flux.queue_policy.clone().map(|queue_policy| Qmanager { queue_policy }),
+        qmanager: resolved.spec.flux.queue_policy.clone().map(|queue_policy| Qmanager { queue_policy }),
     };
     let failed = |why: String| PlanError::Render { file: "broker.toml", source: RenderError(why) };
-    let parts = &scene.spec.flux.configs;
+    let parts = &resolved.spec.flux.configs;
     if parts.is_empty() {
         return toml::to_string(&config).map_err(|error| failed(error.to_string()));
     }
     let mut table = toml::Table::try_from(&config).map_err(|error| failed(error.to_string()))?;
-    let hosts = scene.spec.own_hosts();
+    let hosts = resolved.spec.own_hosts();
     let over = broker_config::merged(parts, hosts.as_deref()).map_err(|wrong| match wrong.first() {
         Some(wrong) => failed(wrong.to_string()),
         None => failed("a part of it is wrong".into()),
@@ -184,43 +182,43 @@ fn generate(scene: &Scene) -> Result<String, PlanError> {
 /// Where each broker says what it has, nothing. Else the lead says it for all, and the others only need `[bootstrap]`. Flux drains
 /// a node that has fewer cores than R says, so where nodes may be unlike the lead's, or the user claims more than there are,
 /// it must not check.
-fn resource(scene: &Scene) -> Option<Resource> {
-    if discovery::is_discovered(scene) {
+fn resource(resolved: &Resolved) -> Option<Resource> {
+    if discovery::is_discovered(resolved) {
         return None;
     }
-    let declared = scene.spec.runner.cores;
+    let declared = resolved.spec.runner.cores;
     let noverify = match declared {
-        Some(cores) => cores > scene.facts.cores,
-        None => scene.hosts.size() > 1,
+        Some(cores) => cores > resolved.facts.cores,
+        None => resolved.hosts.size() > 1,
     };
-    let path = scene.is_lead().then(|| scene.paths.resources());
+    let path = resolved.is_lead().then(|| resolved.paths.resources());
     (path.is_some() || noverify).then_some(Resource { path, noverify })
 }
 
-fn bootstrap(scene: &Scene) -> Bootstrap {
-    let spec = scene.spec;
-    let own = scene.facts.address.as_deref();
+fn bootstrap(resolved: &Resolved) -> Bootstrap {
+    let spec = resolved.spec;
+    let own = resolved.facts.address.as_deref();
     let lead = spec.network.lead.as_ref().map(|lead| lead.address.as_str());
     let is_ipv6 = own.into_iter().chain(lead).any(|address| address.contains(':'));
     Bootstrap {
-        curve_cert: scene.needs_curve().then(|| scene.paths.curve_cert()),
+        curve_cert: resolved.needs_curve().then(|| resolved.paths.curve_cert()),
         enable_ipv6: is_ipv6,
         default_port: spec.network.port,
         default_bind: format!("tcp://{}:%p", own.map_or("*".into(), bracketed)),
-        default_connect: format!("tcp://%h{}:%p", hosts::suffix(spec, &scene.domain)),
-        hosts: host_entries(scene),
+        default_connect: format!("tcp://%h{}:%p", hosts::suffix(spec, &resolved.domain)),
+        hosts: host_entries(resolved),
     }
 }
 
 /// A lead in another cluster is reached by its address and port; of a host that is named twice the first entry counts.
-fn host_entries(scene: &Scene) -> Vec<HostEntry> {
-    let all = HostEntry { host: scene.hosts.list.clone(), bind: None, connect: None };
-    match &scene.spec.network.lead {
+fn host_entries(resolved: &Resolved) -> Vec<HostEntry> {
+    let all = HostEntry { host: resolved.hosts.list.clone(), bind: None, connect: None };
+    match &resolved.spec.network.lead {
         None => vec![all],
         Some(lead) => {
             let connect = format!("tcp://{}:{}", bracketed(&lead.address), lead.port);
             let bind = format!("tcp://*:{}", lead.port);
-            vec![HostEntry { host: scene.hosts.name(0).to_owned(), bind: Some(bind), connect: Some(connect) }, all]
+            vec![HostEntry { host: resolved.hosts.name(0).to_owned(), bind: Some(bind), connect: Some(connect) }, all]
         }
     }
 }
@@ -239,8 +237,8 @@ mod tests {
 
     fn toml_of(spec: &str, facts: Facts) -> toml::Table {
         let spec = AgentSpec::from_toml(spec).unwrap();
-        let scene = Scene::new(&spec, &facts).unwrap();
-        toml::from_str(&generate(&scene).unwrap()).unwrap()
+        let resolved = Resolved::new(&spec, &facts).unwrap();
+        toml::from_str(&generate(&resolved).unwrap()).unwrap()
     }
 
     fn at<'a>(table: &'a toml::Table, path: &str) -> Option<&'a toml::Value> {

@@ -2,11 +2,11 @@
 
 use flux_shared::paths::CURVE_FILE;
 
-use super::{Content, Mode, Planned, Scene, Step};
+use super::{Content, Mode, Planned, Resolved, Step};
 
-pub fn step(scene: &Scene) -> Option<Planned> {
+pub fn step(resolved: &Resolved) -> Option<Planned> {
     let content = Content::Curve { source: CURVE_FILE.into() };
-    let owner = scene.identity.owner;
-    let step = Step::File { path: scene.paths.curve_cert(), mode: Mode(0o400), owner, content };
-    scene.needs_curve().then(|| Planned::with(&["uid", "curve"], step))
+    let owner = resolved.identity.owner;
+    let step = Step::File { path: resolved.paths.curve_cert(), mode: Mode(0o400), owner, content };
+    resolved.needs_curve().then(|| Planned::with(&["uid", "curve"], step))
 }

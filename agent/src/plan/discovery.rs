@@ -9,7 +9,7 @@ use std::fmt::Write;
 
 use flux_shared::agent_spec::RestartPolicy;
 
-use super::{Content, EnvChange, Mode, Planned, Scene, Step, set};
+use super::{Content, EnvChange, Mode, Planned, Resolved, Step, set};
 
 /// The variable that names the file.
 const VARIABLE: &str = "FLUX_HWLOC_XMLFILE";
@@ -17,10 +17,10 @@ const VARIABLE: &str = "FLUX_HWLOC_XMLFILE";
 /// Whether each broker says what it has. Else R says it for all: it must be known before they are all there (elastic sizes,
 /// clusters that join later), the number of cores is the user's word, or an earlier instance's R stands in the state that is
 /// read back.
-pub fn is_discovered(scene: &Scene) -> bool {
-    let spec = scene.spec;
-    let all_are_awaited = scene.hosts.size() == spec.size && spec.quorum.is_none_or(|quorum| quorum == spec.size);
-    scene.hosts.size() > 1
+pub fn is_discovered(resolved: &Resolved) -> bool {
+    let spec = resolved.spec;
+    let all_are_awaited = resolved.hosts.size() == spec.size && spec.quorum.is_none_or(|quorum| quorum == spec.size);
+    resolved.hosts.size() > 1
         && all_are_awaited
         && spec.network.lead.is_none()
         && spec.runner.cores.is_none()
@@ -30,25 +30,25 @@ pub fn is_discovered(scene: &Scene) -> bool {
 }
 
 /// The file, and the variable that leads to it. In the environment of all that follows: an instance within this one looks too.
-pub fn variable(scene: &Scene) -> Option<EnvChange> {
-    is_discovered(scene).then(|| set(VARIABLE, &scene.paths.topology()))
+pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
+    is_discovered(resolved).then(|| set(VARIABLE, &resolved.paths.topology()))
 }
 
-pub fn step(scene: &Scene) -> Option<Planned> {
+pub fn step(resolved: &Resolved) -> Option<Planned> {
     let step = Step::File {
-        path: scene.paths.topology(),
+        path: resolved.paths.topology(),
         mode: Mode(0o644),
-        owner: scene.own(),
-        content: Content::Text(xml(scene)),
+        owner: resolved.own(),
+        content: Content::Text(xml(resolved)),
     };
-    is_discovered(scene).then(|| Planned::with(&["uid", "cores", "cpus", "cpu_quota", "gpus"], step))
+    is_discovered(resolved).then(|| Planned::with(&["uid", "cores", "cpus", "cpu_quota", "gpus"], step))
 }
 
-fn xml(scene: &Scene) -> String {
-    let count = scene.facts.usable_cores() as usize;
+fn xml(resolved: &Resolved) -> String {
+    let count = resolved.facts.usable_cores() as usize;
     // Facts that were given for a dry run may name no CPUs.
-    let known = scene.facts.cpus.iter().cloned();
-    let cores: Vec<Vec<u32>> = match scene.facts.cpus.len() >= count {
+    let known = resolved.facts.cpus.iter().cloned();
+    let cores: Vec<Vec<u32>> = match resolved.facts.cpus.len() >= count {
         true => known.take(count).collect(),
         false => (0..MOST_CORES).take(count).map(|cpu| vec![cpu]).collect(),
     };
@@ -56,7 +56,7 @@ fn xml(scene: &Scene) -> String {
     let mut writer = Writer { text: HEAD.to_owned(), ids: 0, indent: 0 };
     let places = format!("{} complete_nodeset=\"0x1\" nodeset=\"0x1\" allowed_nodeset=\"0x1\"", of(&all, true));
     writer.open("Machine", &format!("os_index=\"0\" {places}"));
-    writer.line(&format!("<info name=\"HostName\" value=\"{}\"/>", scene.hostname));
+    writer.line(&format!("<info name=\"HostName\" value=\"{}\"/>", resolved.hostname));
     let memory = writer.tag("NUMANode", &format!("os_index=\"0\" {} local_memory=\"1\"", in_node(&all)));
     writer.line(&(memory + "</object>"));
     writer.open("Package", &format!("os_index=\"0\" {}", in_node(&all)));
@@ -68,8 +68,8 @@ fn xml(scene: &Scene) -> String {
         writer.line(&format!("{core}{threads}</object>"));
     }
     writer.close();
-    if scene.facts.gpus > 0 {
-        writer.gpus(scene.facts.gpus);
+    if resolved.facts.gpus > 0 {
+        writer.gpus(resolved.facts.gpus);
     }
     writer.close();
     writer.text + "</topology>\n"
@@ -153,7 +153,7 @@ mod tests {
 
     fn discovered(spec: &str) -> bool {
         let spec = AgentSpec::from_toml(&format!("name = 'mc'\n{spec}")).unwrap();
-        is_discovered(&Scene::new(&spec, &Facts::default()).unwrap())
+        is_discovered(&Resolved::new(&spec, &Facts::default()).unwrap())
     }
 
     #[test]
@@ -184,7 +184,7 @@ mod tests {
         let spec = AgentSpec::from_toml("name = 'mc'\nsize = 2").unwrap();
         let cpus = vec![vec![2, 10], vec![3, 11], vec![4, 12]];
         let facts = Facts { cores: 3, cpus, cpu_quota: Some(2.0), gpus: 2, index: Some(1), ..Facts::default() };
-        let text = xml(&Scene::new(&spec, &facts).unwrap());
+        let text = xml(&Resolved::new(&spec, &facts).unwrap());
         let count = |what: &str| text.matches(what).count();
         assert_eq!((count("type=\"Core\""), count("type=\"PU\""), count("type=\"OSDev\"")), (2, 4, 2), "{text}");
         assert!(text.contains("value=\"mc-1\"") && !text.contains("os_index=\"4\""), "{text}");

@@ -4,64 +4,64 @@ use flux_shared::agent_spec::RestartPolicy;
 use flux_shared::words::Word;
 
 use super::{
-    AtEnd, Launch, PlanError, Planned, Scene, Stdout, Step, hosts, options, python, runner, snippets, topology, user,
+    AtEnd, Launch, PlanError, Planned, Resolved, Stdout, Step, hosts, options, python, runner, snippets, topology, user,
 };
 
 /// How often a follower's broker is started again before the pod gives up.
 pub const RESTART_LIMIT: u32 = 10;
 
-pub fn steps(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
-    let mut steps = runner::prepare(scene)?;
-    steps.extend(snippets::step(scene, "workerPre", scene.spec.runner.snippets.worker_pre.as_ref())?);
-    steps.extend(wait(scene)?);
-    steps.push(launch(scene)?);
-    steps.extend(snippets::step(scene, "post", scene.spec.runner.snippets.post.as_ref())?);
+pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
+    let mut steps = runner::prepare(resolved)?;
+    steps.extend(snippets::step(resolved, "workerPre", resolved.spec.runner.snippets.worker_pre.as_ref())?);
+    steps.extend(wait(resolved)?);
+    steps.push(launch(resolved)?);
+    steps.extend(snippets::step(resolved, "post", resolved.spec.runner.snippets.post.as_ref())?);
     Ok(steps)
 }
 
 /// The parent must answer before the broker starts.
-fn wait(scene: &Scene) -> Result<Option<Planned>, PlanError> {
-    let parent = parent(scene)?;
+fn wait(resolved: &Resolved) -> Result<Option<Planned>, PlanError> {
+    let parent = parent(resolved)?;
     Ok(parent.map(|(host, port)| {
-        Planned::with(&["cluster_domain"], Step::WaitParent { host, port, by_name: scene.spec.logging.zeromq })
+        Planned::with(&["cluster_domain"], Step::WaitParent { host, port, by_name: resolved.spec.logging.zeromq })
     }))
 }
 
 /// The parent's full name, so that the resolver needs no search list; or a remote lead as it was given.
 /// A broker.toml of the user's own may name other hosts and ports: Flux then waits by itself.
-pub(super) fn parent(scene: &Scene) -> Result<Option<(String, u16)>, PlanError> {
-    let spec = scene.spec;
+pub(super) fn parent(resolved: &Resolved) -> Result<Option<(String, u16)>, PlanError> {
+    let spec = resolved.spec;
     if spec.flux.broker_config.is_some() {
         return Ok(None);
     }
-    let parent = topology::parent(spec.flux.topology.as_deref(), scene.rank, scene.hosts.size())?;
+    let parent = topology::parent(spec.flux.topology.as_deref(), resolved.rank, resolved.hosts.size())?;
     Ok(Some(match &spec.network.lead {
         Some(lead) if parent == 0 => (lead.address.clone(), lead.port),
         _ => {
-            let suffix = hosts::suffix(spec, &scene.domain);
-            (format!("{}{suffix}.", scene.hosts.name(parent)), spec.network.port)
+            let suffix = hosts::suffix(spec, &resolved.domain);
+            (format!("{}{suffix}.", resolved.hosts.name(parent)), spec.network.port)
         }
     }))
 }
 
-fn launch(scene: &Scene) -> Result<Planned, PlanError> {
-    let runner = &scene.spec.runner;
+fn launch(resolved: &Resolved) -> Result<Planned, PlanError> {
+    let runner = &resolved.spec.runner;
     let argv = runner.prefix.iter().cloned();
-    let argv = argv.chain(runner::flux_start(scene)?.into_iter().map(Word::Literal));
-    let options = options::broker(scene, runner.interactive).into_iter().map(Word::Literal);
-    let again = scene.spec.restart_policy == RestartPolicy::OnFailure;
-    let at_end = match scene.spec.flux.complete_workers {
+    let argv = argv.chain(runner::flux_start(resolved)?.into_iter().map(Word::Literal));
+    let options = options::broker(resolved, runner.interactive).into_iter().map(Word::Literal);
+    let again = resolved.spec.restart_policy == RestartPolicy::OnFailure;
+    let at_end = match resolved.spec.flux.complete_workers {
         true => AtEnd::Complete { again },
         false => AtEnd::RestartFollower { limit: RESTART_LIMIT, again },
     };
-    let run_as = user::run_as(scene);
-    let mut facts = vec![scene.flux_fact()];
+    let run_as = user::run_as(resolved);
+    let mut facts = vec![resolved.flux_fact()];
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
     let launch = Launch {
         label: "fluxstart",
         argv: argv.chain(options).collect(),
         run_as,
-        environment: Vec::from_iter(python::variable(scene)),
+        environment: Vec::from_iter(python::variable(resolved)),
         stdout: Stdout::Inherit,
         result: None,
         at_end,

@@ -6,56 +6,56 @@ use flux_shared::paths::HELPER_LINKS;
 use flux_shared::words::{Part, Word};
 
 use super::display::quote;
-use super::{Content, Mode, Planned, Scene, Step, binding};
+use super::{Content, Mode, Planned, Resolved, Step, binding};
 
 /// flux-view.sh, flux-connect.sh, load-fluxion.sh. Executable, so that they can be run as well as sourced; and the agent's
 /// own, not of the user that Flux runs as, whose jobs would change what root sources. The documented paths are links, which
 /// an init container may have made.
-pub fn steps(scene: &Scene) -> Vec<Planned> {
-    let paths = &scene.paths;
+pub fn steps(resolved: &Resolved) -> Vec<Planned> {
+    let paths = &resolved.paths;
     let file = |path: String, content: Content, facts: &[&'static str]| {
-        Planned::with(facts, Step::File { path, mode: Mode(0o755), owner: scene.own(), content })
+        Planned::with(facts, Step::File { path, mode: Mode(0o755), owner: resolved.own(), content })
     };
     let links = HELPER_LINKS.into_iter().map(|link| {
         let (path, target) = paths.link(link);
         Planned::with(&[], Step::Link { path, target })
     });
     let files = [
-        file(paths.flux_view_sh(), Content::Exports(exports(scene)), &["uid", "view"]),
-        file(paths.flux_connect_sh(), Content::Text(connect(scene)), &["uid", "shell"]),
-        file(paths.load_fluxion_sh(), Content::Text(fluxion(scene)), &["uid"]),
+        file(paths.flux_view_sh(), Content::Exports(exports(resolved)), &["uid", "view"]),
+        file(paths.flux_connect_sh(), Content::Text(connect(resolved)), &["uid", "shell"]),
+        file(paths.load_fluxion_sh(), Content::Text(fluxion(resolved)), &["uid"]),
     ];
     files.into_iter().chain(links).collect()
 }
 
 /// What flux-view.sh exports: the values that the entrypoint had when it wrote the file.
-fn exports(scene: &Scene) -> BTreeMap<String, Word> {
+fn exports(resolved: &Resolved) -> BTreeMap<String, Word> {
     let own = |name: &str| (name.to_owned(), Word::Template(vec![Part::Env(name.to_owned())]));
     let mut exports = BTreeMap::from([
         own("PATH"),
         own("LD_LIBRARY_PATH"),
-        ("fluxsocket".to_owned(), Word::literal(format!("local://{}", scene.socket()))),
+        ("fluxsocket".to_owned(), Word::literal(format!("local://{}", resolved.socket()))),
     ]);
     // Where Flux runs as another user, whoever enters the pod may be root, and has a home.
-    exports.extend(scene.identity.run_as.is_none().then(|| own("HOME")));
-    exports.extend(scene.python_path().map(|_| own("PYTHONPATH")));
-    let user = scene.spec.flux.environment.iter();
+    exports.extend(resolved.identity.run_as.is_none().then(|| own("HOME")));
+    exports.extend(resolved.python_path().map(|_| own("PYTHONPATH")));
+    let user = resolved.spec.flux.environment.iter();
     exports.extend(user.map(|(name, value)| (name.clone(), Word::literal(value))));
     exports.extend([own(binding::PATH)]);
     exports
 }
 
 /// A shell, or the command given, inside the instance.
-fn connect(scene: &Scene) -> String {
-    let view = quote(&scene.paths.flux_view_sh());
-    let shell = scene.facts.shell.as_deref().unwrap_or("/bin/sh");
+fn connect(resolved: &Resolved) -> String {
+    let view = quote(&resolved.paths.flux_view_sh());
+    let shell = resolved.facts.shell.as_deref().unwrap_or("/bin/sh");
     format!("#!/bin/sh\n. {view}\n[ $# -gt 0 ] || set -- {shell}\nexec flux proxy \"$fluxsocket\" \"$@\"\n")
 }
 
 /// Fluxion in place of the scheduler that runs, whichever it is. To be run inside the instance, on the lead.
-fn fluxion(scene: &Scene) -> String {
-    let modules = format!("{}/lib/flux/modules", scene.paths.view());
-    let load = |name: &str| match scene.spec.view.enabled {
+fn fluxion(resolved: &Resolved) -> String {
+    let modules = format!("{}/lib/flux/modules", resolved.paths.view());
+    let load = |name: &str| match resolved.spec.view.enabled {
         true => quote(&format!("{modules}/{name}.so")),
         false => name.to_owned(),
     };

@@ -6,7 +6,7 @@ use flux_shared::agent_spec::AgentSpec;
 use flux_shared::names;
 
 use super::{
-    Binding, EnvChange, Owner, PlanError, Planned, RunAs, Scene, Step, environment, follower, hosts, restful, user,
+    Binding, EnvChange, Owner, PlanError, Planned, Resolved, RunAs, Step, environment, follower, hosts, restful, user,
 };
 use crate::facts::Facts;
 
@@ -45,29 +45,29 @@ pub struct Instance {
 
 impl Instance {
     pub fn of(spec: &AgentSpec, facts: &Facts) -> Result<Instance, PlanError> {
-        let scene = Scene::new(spec, facts)?;
-        let parent = if scene.is_lead() { None } else { follower::parent(&scene)? };
-        let steps = user::steps(&scene).into_iter().chain(environment::steps(&scene)?);
+        let resolved = Resolved::new(spec, facts)?;
+        let parent = if resolved.is_lead() { None } else { follower::parent(&resolved)? };
+        let steps = user::steps(&resolved).into_iter().chain(environment::steps(&resolved)?);
         let changes = steps.filter_map(|planned: Planned| match planned.step {
             Step::Environment { changes } => Some(changes),
             _ => None,
         });
         Ok(Instance {
-            rank: scene.rank,
-            is_lead: scene.is_lead(),
-            suffix: format!("{}.", hosts::suffix(spec, &scene.domain)),
-            socket: scene.socket(),
+            rank: resolved.rank,
+            is_lead: resolved.is_lead(),
+            suffix: format!("{}.", hosts::suffix(spec, &resolved.domain)),
+            socket: resolved.socket(),
             parent,
-            owner: scene.identity.owner,
-            run_as: user::run_as(&scene),
-            flux: scene.flux(),
+            owner: resolved.identity.owner,
+            run_as: user::run_as(&resolved),
+            flux: resolved.flux(),
             environment: changes.flatten().collect(),
-            notice: scene.identity.notice.clone(),
-            serves: restful::wanted(&scene).map(|served| served.port),
-            spare: spare(spec, &scene.hosts.names),
-            binding: scene.binding,
-            hostname: scene.hostname,
-            hosts: scene.hosts.names,
+            notice: resolved.identity.notice.clone(),
+            serves: restful::wanted(&resolved).map(|served| served.port),
+            spare: spare(spec, &resolved.hosts.names),
+            binding: resolved.binding,
+            hostname: resolved.hostname,
+            hosts: resolved.hosts.names,
         })
     }
 

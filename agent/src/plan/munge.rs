@@ -1,24 +1,21 @@
 //! Munge, which signs jobs of several users: started where the image has it, as Design 3.3 expects of images with Flux.
 
-use super::{Mode, Owner, Planned, Scene, Step};
+use super::{Mode, Owner, Planned, Resolved, Step};
+use crate::known_paths::{MUNGE, MUNGE_KEY};
 
-/// Its daemon.
-pub const PROGRAM: &str = "/usr/sbin/munged";
-/// Its key, of the image or of `flux.mungeSecret`: the same in every pod.
-pub const KEY: &str = "/etc/munge/munge.key";
 /// Where its socket is.
 const RUN_DIR: &str = "/run/munge";
 
-pub fn steps(scene: &Scene) -> Vec<Planned> {
-    let facts = scene.facts;
-    let is_wanted = scene.is_system_like() && facts.uid == 0;
-    if !is_wanted || !facts.is_present(PROGRAM) || !facts.is_present(KEY) {
+pub fn steps(resolved: &Resolved) -> Vec<Planned> {
+    let facts = resolved.facts;
+    let is_wanted = resolved.is_system_like() && facts.uid == 0;
+    if !is_wanted || !facts.is_present(MUNGE) || !facts.is_present(MUNGE_KEY) {
         return Vec::new();
     }
     let root = Owner { uid: 0, gid: 0 };
     let folder = Step::Directory { path: RUN_DIR.into(), mode: Mode(0o755), owner: root };
     // The key, the log and their folders may be those of a user `munge`, which root need not mind.
-    let daemon = Step::Daemon { argv: [PROGRAM, "--force"].map(str::to_owned).into() };
+    let daemon = Step::Daemon { argv: [MUNGE, "--force"].map(str::to_owned).into() };
     [folder, daemon].into_iter().map(|step| Planned::with(&["uid", "munge"], step)).collect()
 }
 
@@ -36,9 +33,9 @@ mod tests {
         let planned = |paths: &[&str], uid: u32| {
             let mut facts = Facts { uid, ..Facts::default() };
             facts.present.extend(paths.iter().map(|path| (*path).to_owned()));
-            steps(&Scene::new(&spec, &facts).unwrap()).len()
+            steps(&Resolved::new(&spec, &facts).unwrap()).len()
         };
-        assert_eq!(planned(&[PROGRAM, KEY], 0), 2);
-        assert_eq!((planned(&[PROGRAM], 0), planned(&[KEY], 0), planned(&[PROGRAM, KEY], 1000)), (0, 0, 0));
+        assert_eq!(planned(&[MUNGE, MUNGE_KEY], 0), 2);
+        assert_eq!((planned(&[MUNGE], 0), planned(&[MUNGE_KEY], 0), planned(&[MUNGE, MUNGE_KEY], 1000)), (0, 0, 0));
     }
 }

@@ -1,14 +1,14 @@
 //! The options of every broker, in the order of the documents.
 
-use super::Scene;
+use super::Resolved;
 use super::topology::DEFAULT_FANOUT;
 
 /// The level that shows everything.
 const DEBUG: u8 = 7;
 
 /// `-S` attributes for any rank. `interactive`: no initial program at all.
-pub fn broker(scene: &Scene, interactive: bool) -> Vec<String> {
-    let (spec, paths) = (scene.spec, &scene.paths);
+pub fn broker(resolved: &Resolved, interactive: bool) -> Vec<String> {
+    let (spec, paths) = (resolved.spec, &resolved.paths);
     let flux = &spec.flux;
     let mut options = vec![attribute("cron.directory", paths.cron_dir())];
     if flux.topology.is_none() {
@@ -28,7 +28,7 @@ pub fn broker(scene: &Scene, interactive: bool) -> Vec<String> {
     if let Some(topology) = &flux.topology {
         options.push(attribute("tbon.topo", topology));
     }
-    if let Some(quorum) = quorum(scene) {
+    if let Some(quorum) = quorum(resolved) {
         options.push(attribute("broker.quorum", quorum));
     }
     if spec.logging.zeromq {
@@ -50,9 +50,9 @@ fn attribute(name: &str, value: impl std::fmt::Display) -> String {
 }
 
 /// Brokers to wait for, where that is not simply all of them.
-fn quorum(scene: &Scene) -> Option<u32> {
-    let spec = scene.spec;
-    spec.quorum.or_else(|| (scene.hosts.size() != spec.size && spec.network.lead.is_none()).then_some(spec.size))
+fn quorum(resolved: &Resolved) -> Option<u32> {
+    let spec = resolved.spec;
+    spec.quorum.or_else(|| (resolved.hosts.size() != spec.size && spec.network.lead.is_none()).then_some(spec.size))
 }
 
 #[cfg(test)]
@@ -65,7 +65,7 @@ mod tests {
     fn zeromq_alone_shows_its_lines_unless_quiet() {
         let level = |logging: &str| {
             let spec = AgentSpec::from_toml(&format!("name='mc'\n[flux]\nlog_level=3\n[logging]\n{logging}")).unwrap();
-            let options = broker(&Scene::new(&spec, &Facts::default()).unwrap(), false);
+            let options = broker(&Resolved::new(&spec, &Facts::default()).unwrap(), false);
             options.iter().find_map(|option| option.strip_prefix("-Slog-stderr-level=")).unwrap().to_owned()
         };
         assert_eq!((level("").as_str(), level("zeromq=true").as_str()), ("3", "7"));

@@ -3,7 +3,7 @@
 use flux_shared::agent_spec::Program;
 use flux_shared::words::{self, Word};
 
-use super::{Content, Mode, PlanError, Planned, Scene, Stdout, Step, accounts, batch, restful};
+use super::{Content, Mode, PlanError, Planned, Resolved, Stdout, Step, accounts, batch, restful};
 
 /// What runs inside the instance.
 #[derive(Debug, Clone, PartialEq)]
@@ -14,111 +14,105 @@ pub struct Initial {
 }
 
 /// The initial program of the lead.
-pub fn initial(scene: &Scene) -> Initial {
-    let runner = &scene.spec.runner;
+pub fn initial(resolved: &Resolved) -> Initial {
+    let runner = &resolved.spec.runner;
     let interactive = runner.interactive && runner.program != Program::Diagnostics;
-    let quiet = scene.spec.logging.quiet;
+    let quiet = resolved.spec.logging.quiet;
     let (words, stdout) = match &runner.program {
         _ if interactive => (None, Stdout::Inherit),
-        Program::Persistent => (restful::wanted(scene).map(|it| restful::words(scene, it)), Stdout::Inherit),
+        Program::Persistent => (restful::wanted(resolved).map(|it| restful::words(resolved, it)), Stdout::Inherit),
         Program::Submit { words } if words.is_empty() => (None, Stdout::Inherit),
         Program::Launcher { words } if words.is_empty() => (None, Stdout::Inherit),
-        Program::Submit { words } => (Some(submit(scene, words)), live(scene)),
-        Program::Launcher { words } => (Some(launcher(scene, words.clone())), Stdout::Inherit),
-        Program::Script { launch: true, .. } => (Some(launcher(scene, vec![script_word(scene)])), Stdout::Inherit),
-        Program::Script { launch: false, .. } => (Some(submit(scene, &[script_word(scene)])), live(scene)),
-        Program::Batch { .. } | Program::BatchRaw { .. } if quiet => (Some(run_batch(scene)), Stdout::Discard),
-        Program::Batch { .. } | Program::BatchRaw { .. } => (Some(run_batch(scene)), Stdout::Inherit),
-        Program::Diagnostics => (Some(literals([&scene.paths.agent(), "diagnostics"])), Stdout::Inherit),
+        Program::Submit { words } => (Some(submit(resolved, words)), live(resolved)),
+        Program::Launcher { words } => (Some(launcher(resolved, words.clone())), Stdout::Inherit),
+        Program::Script { launch: true, .. } => {
+            (Some(launcher(resolved, vec![script_word(resolved)])), Stdout::Inherit)
+        }
+        Program::Script { launch: false, .. } => (Some(submit(resolved, &[script_word(resolved)])), live(resolved)),
+        Program::Batch { .. } | Program::BatchRaw { .. } if quiet => (Some(run_batch(resolved)), Stdout::Discard),
+        Program::Batch { .. } | Program::BatchRaw { .. } => (Some(run_batch(resolved)), Stdout::Inherit),
+        Program::Diagnostics => (Some(literals([&resolved.paths.agent(), "diagnostics"])), Stdout::Inherit),
     };
-    Initial { words: words.map(|words| accounts::with_accounting(scene, words)), stdout }
+    Initial { words: words.map(|words| accounts::with_accounting(resolved, words)), stdout }
 }
 
 /// The program's files: a script on every pod (any of them may run it), a batch on the lead.
-pub fn files(scene: &Scene) -> Result<Vec<Planned>, PlanError> {
-    Ok(match &scene.spec.runner.program {
+pub fn files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
+    Ok(match &resolved.spec.runner.program {
         Program::Script { text, .. } => {
-            let content = Content::Text(with_shebang(scene, text, "the script")?);
-            let owner = scene.identity.owner;
-            let step = Step::File { path: script_path(scene), mode: Mode(0o755), owner, content };
+            let content = Content::Text(super::snippets::with_shebang(resolved, text, "the script")?);
+            let owner = resolved.identity.owner;
+            let step = Step::File { path: script_path(resolved), mode: Mode(0o755), owner, content };
             vec![Planned::with(&["uid", "shell"], step)]
         }
-        Program::Batch { lines } => of_a_batch(scene, || batch::script(scene, lines))?,
-        Program::BatchRaw { text } => of_a_batch(scene, || batch::raw(scene, text))?,
+        Program::Batch { lines } => of_a_batch(resolved, || batch::script(resolved, lines))?,
+        Program::BatchRaw { text } => of_a_batch(resolved, || batch::raw(resolved, text))?,
         _ => Vec::new(),
     })
 }
 
 /// The script on the lead; the configuration wherever a broker of the batch's instance may run.
-fn of_a_batch(scene: &Scene, script: impl Fn() -> Result<String, PlanError>) -> Result<Vec<Planned>, PlanError> {
-    let script = scene.is_lead().then(|| Ok(batch::file(scene, script()?))).transpose()?;
-    Ok(script.into_iter().chain(batch::configuration(scene).map(|(_, file)| file)).collect())
-}
-
-/// A script's text, with a first line for the image's shell if it has none.
-pub fn with_shebang(scene: &Scene, text: &str, what: &str) -> Result<String, PlanError> {
-    match text.starts_with("#!") {
-        true => Ok(text.to_owned()),
-        false => Ok(scene.shebang(what)? + text),
-    }
+fn of_a_batch(resolved: &Resolved, script: impl Fn() -> Result<String, PlanError>) -> Result<Vec<Planned>, PlanError> {
+    let script = resolved.is_lead().then(|| Ok(batch::file(resolved, script()?))).transpose()?;
+    Ok(script.into_iter().chain(batch::configuration(resolved).map(|(_, file)| file)).collect())
 }
 
 /// `flux submit` keeps its output and errors back on a pipe; a terminal makes it flush every line.
-fn live(scene: &Scene) -> Stdout {
-    if scene.facts.terminal { Stdout::Inherit } else { Stdout::LineBuffered }
+fn live(resolved: &Resolved) -> Stdout {
+    if resolved.facts.terminal { Stdout::Inherit } else { Stdout::LineBuffered }
 }
 
-fn submit(scene: &Scene, command: &[Word]) -> Vec<Word> {
-    let mut words = timed(scene);
-    words.extend(scene.spec.runner.prefix.iter().cloned());
-    words.extend(literals(&scene.spec.flux.submit_command));
-    words.extend(literals(flags(scene)));
-    words.extend(is_debug(scene).then(|| Word::literal("-vvv")));
+fn submit(resolved: &Resolved, command: &[Word]) -> Vec<Word> {
+    let mut words = timed(resolved);
+    words.extend(resolved.spec.runner.prefix.iter().cloned());
+    words.extend(literals(&resolved.spec.flux.submit_command));
+    words.extend(literals(flags(resolved)));
+    words.extend(is_debug(resolved).then(|| Word::literal("-vvv")));
     words.extend(literals(["--quiet", "--watch"]));
     words.extend_from_slice(command);
     words
 }
 
-fn launcher(scene: &Scene, command: Vec<Word>) -> Vec<Word> {
-    let mut words = timed(scene);
-    words.extend(scene.spec.runner.prefix.iter().cloned());
+fn launcher(resolved: &Resolved, command: Vec<Word>) -> Vec<Word> {
+    let mut words = timed(resolved);
+    words.extend(resolved.spec.runner.prefix.iter().cloned());
     words.extend(command);
     words
 }
 
 /// The batch is submitted and awaited by the agent, whose exit code is the batch's. `flux batch`
 /// knows no `-v` (and the shell of Flux 0.88 dies of `-o verbose` on two nodes): the agent prints the batch's events.
-fn run_batch(scene: &Scene) -> Vec<Word> {
-    let mut words = timed(scene);
-    words.extend(scene.spec.runner.prefix.iter().cloned());
-    words.extend(literals([&scene.paths.agent(), "batch"]));
-    words.extend(is_debug(scene).then(|| Word::literal("--events")));
+fn run_batch(resolved: &Resolved) -> Vec<Word> {
+    let mut words = timed(resolved);
+    words.extend(resolved.spec.runner.prefix.iter().cloned());
+    words.extend(literals([&resolved.paths.agent(), "batch"]));
+    words.extend(is_debug(resolved).then(|| Word::literal("--events")));
     words.extend(literals(["--", "flux", "batch"]));
     // First, so that the user's own wins.
-    words.extend(batch::configuration(scene).map(|(option, _)| Word::Literal(option)));
-    words.extend(literals(flags(scene)));
+    words.extend(batch::configuration(resolved).map(|(option, _)| Word::Literal(option)));
+    words.extend(literals(flags(resolved)));
     words.extend(literals(["--flags", "waitable"]));
     // Flux would write the batch's own output to the working directory, which is the image's, and so perhaps root's alone.
-    let is_roots = scene.identity.run_as.is_some() && scene.spec.runner.working_dir.is_none();
-    if is_roots || !scene.facts.is_writable(&scene.facts.working_directory) {
-        words.push(Word::Literal(format!("--output={}/flux-{{{{id}}}}.out", scene.logs)));
+    let is_roots = resolved.identity.run_as.is_some() && resolved.spec.runner.working_dir.is_none();
+    if is_roots || !resolved.facts.is_writable(&resolved.facts.working_directory) {
+        words.push(Word::Literal(format!("--output={}/flux-{{{{id}}}}.out", resolved.logs)));
     }
-    words.push(Word::literal(batch::path(scene)));
+    words.push(Word::literal(batch::path(resolved)));
     words
 }
 
 /// The agent measures what follows, where that is asked for and shown.
-fn timed(scene: &Scene) -> Vec<Word> {
-    let logging = &scene.spec.logging;
+fn timed(resolved: &Resolved) -> Vec<Word> {
+    let logging = &resolved.spec.logging;
     match logging.timed && !logging.quiet {
-        true => literals([&scene.paths.agent(), "time", "--label", "fluxsubmit", "--"]),
+        true => literals([&resolved.paths.agent(), "time", "--label", "fluxsubmit", "--"]),
         false => Vec::new(),
     }
 }
 
 /// Whether to say more about the submission.
-fn is_debug(scene: &Scene) -> bool {
-    let logging = &scene.spec.logging;
+fn is_debug(resolved: &Resolved) -> bool {
+    let logging = &resolved.spec.logging;
     logging.debug && !logging.quiet
 }
 
@@ -126,8 +120,8 @@ fn is_debug(scene: &Scene) -> bool {
 const OPTION_FLAGS: &str = "FLUX_OPTION_FLAGS";
 
 /// Size and tasks, and the user's flags.
-fn flags(scene: &Scene) -> Vec<String> {
-    let spec = scene.spec;
+fn flags(resolved: &Resolved) -> Vec<String> {
+    let spec = resolved.spec;
     let nodes = |count: u32| ["-N".to_owned(), count.to_string()];
     let tasks = ["-n".to_owned(), spec.tasks.to_string()];
     let mut flags = Vec::new();
@@ -138,19 +132,19 @@ fn flags(scene: &Scene) -> Vec<String> {
         _ => flags.extend(tasks),
     }
     // The image's own come first, so that the spec's count.
-    let own = scene.facts.environment.get(OPTION_FLAGS).map(String::as_str).unwrap_or_default();
+    let own = resolved.facts.environment.get(OPTION_FLAGS).map(String::as_str).unwrap_or_default();
     let by_blanks = || own.split_whitespace().map(str::to_owned).collect();
     flags.extend(words::split_literal(own).unwrap_or_else(|_| by_blanks()));
     flags.extend(spec.flux.option_flags.iter().cloned());
     flags
 }
 
-fn script_path(scene: &Scene) -> String {
-    scene.paths.script("job")
+fn script_path(resolved: &Resolved) -> String {
+    resolved.paths.script("job")
 }
 
-fn script_word(scene: &Scene) -> Word {
-    Word::literal(script_path(scene))
+fn script_word(resolved: &Resolved) -> Word {
+    Word::literal(script_path(resolved))
 }
 
 fn literals<T: AsRef<str>>(texts: impl IntoIterator<Item = T>) -> Vec<Word> {
@@ -166,7 +160,7 @@ mod tests {
     fn flags_of(spec: &str) -> String {
         let spec = AgentSpec::from_toml(&format!("name='mc'\n{spec}")).unwrap();
         let facts = Facts::default();
-        flags(&Scene::new(&spec, &facts).unwrap()).join(" ")
+        flags(&Resolved::new(&spec, &facts).unwrap()).join(" ")
     }
 
     #[test]
@@ -185,7 +179,7 @@ mod tests {
         let flags_with = |own: &str| {
             let mut facts = Facts::default();
             facts.environment.insert(OPTION_FLAGS.into(), own.into());
-            flags(&Scene::new(&spec, &facts).unwrap()).join("|")
+            flags(&Resolved::new(&spec, &facts).unwrap()).join("|")
         };
         assert_eq!(flags_with("-ompi=openmpi@5 --env='A=1 2'"), "-N|1|-n|1|-ompi=openmpi@5|--env=A=1 2|-o|b=2");
         assert_eq!(flags_with("-o it's"), "-N|1|-n|1|-o|it's|-o|b=2", "no quoting at all");
@@ -201,7 +195,7 @@ mod tests {
     fn program_of(spec: &str) -> String {
         let spec = AgentSpec::from_toml(&format!("name='mc'\nsize=2\ntasks=2\n{spec}")).unwrap();
         let facts = Facts::default();
-        let words = initial(&Scene::new(&spec, &facts).unwrap()).words.unwrap();
+        let words = initial(&Resolved::new(&spec, &facts).unwrap()).words.unwrap();
         words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" ")
     }
 

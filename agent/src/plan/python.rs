@@ -7,49 +7,49 @@
 
 use flux_shared::agent_spec::Program;
 
-use super::{EnvChange, Mode, Planned, Scene, Step, restful, set};
+use super::{EnvChange, Mode, Planned, Resolved, Step, restful, set};
 
 const VARIABLE: &str = "PYTHONPYCACHEPREFIX";
 /// With it Python writes none.
 const WRITES_NONE: &str = "PYTHONDONTWRITEBYTECODE";
 
 /// The folder of who runs Flux, if it is of use.
-pub fn folder(scene: &Scene) -> Option<String> {
-    let environment = &scene.facts.environment;
+pub fn folder(resolved: &Resolved) -> Option<String> {
+    let environment = &resolved.facts.environment;
     let is_users = [VARIABLE, WRITES_NONE]
         .iter()
-        .any(|name| environment.contains_key(*name) || scene.spec.flux.environment.contains_key(*name));
-    let of_use = !scene.facts.python_compiled && !is_users;
-    of_use.then(|| scene.paths.python_cache(scene.identity.owner.uid))
+        .any(|name| environment.contains_key(*name) || resolved.spec.flux.environment.contains_key(*name));
+    let of_use = !resolved.facts.python_compiled && !is_users;
+    of_use.then(|| resolved.paths.python_cache(resolved.identity.owner.uid))
 }
 
 /// The folder, in one that is the agent's own.
-pub fn steps(scene: &Scene) -> Vec<Planned> {
-    let Some(path) = folder(scene) else { return Vec::new() };
-    let above = Step::Directory { path: scene.paths.python_caches(), mode: Mode(0o755), owner: scene.own() };
-    let own = Step::Directory { path, mode: Mode(0o700), owner: scene.identity.owner };
+pub fn steps(resolved: &Resolved) -> Vec<Planned> {
+    let Some(path) = folder(resolved) else { return Vec::new() };
+    let above = Step::Directory { path: resolved.paths.python_caches(), mode: Mode(0o755), owner: resolved.own() };
+    let own = Step::Directory { path, mode: Mode(0o700), owner: resolved.identity.owner };
     [above, own].map(|step| Planned::with(&["python_compiled", "uid"], step)).into()
 }
 
 /// What the brokers, and Flux's commands in them, are told.
-pub fn variable(scene: &Scene) -> Option<EnvChange> {
-    folder(scene).map(|folder| set(VARIABLE, &folder))
+pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
+    folder(resolved).map(|folder| set(VARIABLE, &folder))
 }
 
 /// What the lead's program is not told: that of a user's own has its own compiled files.
-pub fn kept_from_program(scene: &Scene) -> Option<String> {
-    let is_own = match scene.spec.runner.program {
+pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
+    let is_own = match resolved.spec.runner.program {
         Program::Launcher { .. } => true,
         Program::Script { launch, .. } => launch,
-        Program::Persistent => restful::wanted(scene).is_some(),
+        Program::Persistent => restful::wanted(resolved).is_some(),
         Program::Submit { .. } | Program::Batch { .. } | Program::BatchRaw { .. } | Program::Diagnostics => false,
     };
-    folder(scene).filter(|_| is_own).map(|_| format!("--without={VARIABLE}"))
+    folder(resolved).filter(|_| is_own).map(|_| format!("--without={VARIABLE}"))
 }
 
 /// Lua for the job shell: tasks are not told, unless they are brokers.
-pub fn kept_from_tasks(scene: &Scene) -> Option<String> {
-    let folder = folder(scene)?;
+pub fn kept_from_tasks(resolved: &Resolved) -> Option<String> {
+    let folder = folder(resolved)?;
     Some(format!(
         "-- Where Flux's own Python keeps what it has compiled is no business of tasks.\n\
          if shell.getenv (\"{VARIABLE}\") == \"{folder}\" then\n    \

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::error::RenderError;
 use super::hosts::encode;
-use super::{Content, Mode, PlanError, Planned, Scene, Step};
+use super::{Content, Mode, PlanError, Planned, Resolved, Step};
 
 #[derive(Serialize)]
 struct Resources {
@@ -38,27 +38,27 @@ struct Children {
 }
 
 /// The step that writes R.
-pub fn step(scene: &Scene) -> Result<Planned, PlanError> {
-    let cores = scene.spec.runner.cores.filter(|cores| *cores > 0).unwrap_or_else(|| scene.facts.usable_cores());
-    let gpus = scene.facts.gpus;
+pub fn step(resolved: &Resolved) -> Result<Planned, PlanError> {
+    let cores = resolved.spec.runner.cores.filter(|cores| *cores > 0).unwrap_or_else(|| resolved.facts.usable_cores());
+    let gpus = resolved.facts.gpus;
     let resources = Resources {
         version: 1,
         execution: Execution {
             r_lite: [Ranks {
-                rank: ids(scene.hosts.size()),
+                rank: ids(resolved.hosts.size()),
                 children: Children { core: ids(cores), gpu: (gpus > 0).then(|| ids(gpus)) },
             }],
             starttime: 0.0,
             expiration: 0.0,
-            nodelist: [encode(&scene.hosts.names)],
+            nodelist: [encode(&resolved.hosts.names)],
         },
     };
     let text = serde_json::to_string(&resources)
         .map_err(|error| PlanError::Render { file: "R", source: RenderError(error.to_string()) })?;
     let step = Step::File {
-        path: scene.paths.resources(),
+        path: resolved.paths.resources(),
         mode: Mode(0o644),
-        owner: scene.own(),
+        owner: resolved.own(),
         content: Content::Text(text + "\n"),
     };
     Ok(Planned::with(&["uid", "cores", "gpus"], step))
@@ -80,7 +80,7 @@ mod tests {
 
     fn r_of(spec: &str, facts: &Facts) -> serde_json::Value {
         let spec = AgentSpec::from_toml(spec).unwrap();
-        let planned = step(&Scene::new(&spec, facts).unwrap()).unwrap();
+        let planned = step(&Resolved::new(&spec, facts).unwrap()).unwrap();
         let Step::File { content: Content::Text(text), .. } = planned.step else { unreachable!() };
         serde_json::from_str(&text).unwrap()
     }

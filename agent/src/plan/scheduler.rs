@@ -7,16 +7,18 @@
 
 use flux_shared::agent_spec::SchedulerKind;
 
-use super::{PlanError, Scene};
+use super::{PlanError, Resolved};
 
-pub fn chosen(scene: &Scene) -> Result<Option<SchedulerKind>, PlanError> {
-    let flux = &scene.spec.flux;
-    let in_view = scene.spec.view.enabled && scene.facts.view.fluxion;
+pub fn chosen(resolved: &Resolved) -> Result<Option<SchedulerKind>, PlanError> {
+    let flux = &resolved.spec.flux;
+    let in_view = resolved.spec.view.enabled && resolved.facts.view.fluxion;
     match flux.scheduler {
-        Some(SchedulerKind::Fluxion) if scene.spec.view.enabled && !in_view => {
-            Err(PlanError::FluxionMissing(scene.paths.view()))
+        Some(SchedulerKind::Fluxion) if resolved.spec.view.enabled && !in_view => {
+            Err(PlanError::FluxionMissing(resolved.paths.view()))
         }
-        None if in_view && (flux.queue_policy.is_some() || scene.spec.runner.gpus) => Ok(Some(SchedulerKind::Fluxion)),
+        None if in_view && (flux.queue_policy.is_some() || resolved.spec.runner.gpus) => {
+            Ok(Some(SchedulerKind::Fluxion))
+        }
         // Without Fluxion it is what Flux loads anyway.
         None => Ok(in_view.then_some(SchedulerKind::Simple)),
         said => Ok(said),
@@ -24,17 +26,17 @@ pub fn chosen(scene: &Scene) -> Result<Option<SchedulerKind>, PlanError> {
 }
 
 /// What a person should know about the choice.
-pub fn notices(scene: &Scene) -> Vec<String> {
-    let flux = &scene.spec.flux;
-    if !scene.spec.view.enabled || !scene.is_lead() || flux.broker_config.is_some() {
+pub fn notices(resolved: &Resolved) -> Vec<String> {
+    let flux = &resolved.spec.flux;
+    if !resolved.spec.view.enabled || !resolved.is_lead() || flux.broker_config.is_some() {
         return Vec::new();
     }
     let mut notices = Vec::new();
-    let has_fluxion = scene.facts.view.fluxion;
+    let has_fluxion = resolved.facts.view.fluxion;
     if flux.queue_policy.is_some() && !has_fluxion {
         notices.push("the view has no Fluxion: the queue policy has no effect".into());
     }
-    if scene.spec.runner.gpus && flux.scheduler.is_none() && flux.queue_policy.is_none() {
+    if resolved.spec.runner.gpus && flux.scheduler.is_none() && flux.queue_policy.is_none() {
         notices.push(match has_fluxion {
             true => "Fluxion schedules, since GPUs are asked for (flux.scheduler.simple says otherwise)".into(),
             false => "GPUs are asked for and the view has no Fluxion: the simple scheduler schedules".to_owned(),
@@ -63,8 +65,8 @@ mod tests {
         let of = |spec: &str, fluxion: bool| {
             let spec = AgentSpec::from_toml(&format!("name = 'mc'\n{spec}")).unwrap();
             let facts = Facts { view: ViewFacts { fluxion, ..ViewFacts::default() }, ..Facts::default() };
-            let scene = Scene::new(&spec, &facts).unwrap();
-            (chosen(&scene).ok(), notices(&scene).len())
+            let resolved = Resolved::new(&spec, &facts).unwrap();
+            (chosen(&resolved).ok(), notices(&resolved).len())
         };
         let (simple, fluxion) = (Some(Some(SchedulerKind::Simple)), Some(Some(SchedulerKind::Fluxion)));
         let gpus = "[runner]\ngpus = true\n";

@@ -3,8 +3,9 @@
 use flux_shared::agent_spec::User;
 use flux_shared::paths::FALLBACK_HOME;
 
-use super::{EnvChange, Mode, Owner, Planned, RunAs, Scene, Step, set};
+use super::{EnvChange, Mode, Owner, Planned, Resolved, RunAs, Step, set};
 use crate::facts::Facts;
+use crate::known_paths::home_of;
 
 /// The name given where the password file has none for the uid.
 const FALLBACK_NAME: &str = "flux-operator";
@@ -29,11 +30,6 @@ pub(super) struct Account {
     name: String,
     home: String,
     owner: Owner,
-}
-
-/// The home of a user that the agent makes.
-pub fn home_of(name: &str) -> String {
-    format!("/home/{name}")
 }
 
 impl Identity {
@@ -76,19 +72,19 @@ impl Identity {
 }
 
 /// Whom the programs of Flux run as, where that is another user than the agent's.
-pub fn run_as(scene: &Scene) -> Option<RunAs> {
-    let Account { name, home, owner } = scene.identity.account.clone()?;
-    let home = if is_usable(&home) { home } else { fallback_home(scene) };
+pub fn run_as(resolved: &Resolved) -> Option<RunAs> {
+    let Account { name, home, owner } = resolved.identity.account.clone()?;
+    let home = if is_usable(&home) { home } else { fallback_home(resolved) };
     Some(RunAs { owner, name, home })
 }
 
 /// The steps that make user and home, and variables for all that follows: SHELL; HOME and USER where they say nothing of use.
-pub fn steps(scene: &Scene) -> Vec<Planned> {
+pub fn steps(resolved: &Resolved) -> Vec<Planned> {
     let mut steps = Vec::new();
-    if let Some(account) = &scene.identity.create {
+    if let Some(account) = &resolved.identity.create {
         let Account { name, home, owner } = account.clone();
         // The home first: once the user is in the password file, the next run takes all of this for done.
-        if !scene.facts.is_present(&home) {
+        if !resolved.facts.is_present(&home) {
             let step = Step::Directory { path: home.clone(), mode: Mode(0o755), owner };
             steps.push(Planned::with(&["passwd"], step));
         }
@@ -96,8 +92,8 @@ pub fn steps(scene: &Scene) -> Vec<Planned> {
         steps.push(Planned::with(&["uid", "passwd"], step));
     }
     let mut changes = Vec::new();
-    let home = home(scene, &mut changes, &mut steps);
-    changes.extend(shell(scene));
+    let home = home(resolved, &mut changes, &mut steps);
+    changes.extend(shell(resolved));
     if !changes.is_empty() {
         steps.push(Planned::with(home, Step::Environment { changes }));
     }
@@ -109,37 +105,37 @@ fn is_usable(home: &str) -> bool {
 }
 
 /// Where HOME leads nowhere, it leads to a directory of Flux's own; what it was decided by.
-fn home(scene: &Scene, changes: &mut Vec<EnvChange>, steps: &mut Vec<Planned>) -> &'static [&'static str] {
-    let facts = scene.facts;
-    if let Some(account) = &scene.identity.account {
+fn home(resolved: &Resolved, changes: &mut Vec<EnvChange>, steps: &mut Vec<Planned>) -> &'static [&'static str] {
+    let facts = resolved.facts;
+    if let Some(account) = &resolved.identity.account {
         if !is_usable(&account.home) {
-            steps.extend(make_fallback_home(scene));
+            steps.extend(make_fallback_home(resolved));
         }
         return &["shell"];
     }
-    let own = account_by(&facts.passwd, |_, uid| uid == scene.identity.owner.uid);
+    let own = account_by(&facts.passwd, |_, uid| uid == resolved.identity.owner.uid);
     let name = own.map(|account| account.name).unwrap_or_else(|| FALLBACK_NAME.to_owned());
     if facts.environment.get("HOME").is_some_and(|home| is_usable(home)) {
         changes.push(EnvChange::Default { name: "USER".into(), value: name });
         return &["uid", "passwd", "env.HOME"];
     }
-    steps.extend(make_fallback_home(scene));
-    changes.extend([set("HOME", &fallback_home(scene)), set("USER", &name)]);
+    steps.extend(make_fallback_home(resolved));
+    changes.extend([set("HOME", &fallback_home(resolved)), set("USER", &name)]);
     &["uid", "passwd", "env.HOME"]
 }
 
 /// The volume that the operator mounts for it, else a folder of the configuration's.
-fn fallback_home(scene: &Scene) -> String {
-    match has_home_volume(scene.facts) {
+fn fallback_home(resolved: &Resolved) -> String {
+    match has_home_volume(resolved.facts) {
         true => FALLBACK_HOME.to_owned(),
-        false => format!("{}/home-{}", scene.paths.config_root(), scene.identity.owner.uid),
+        false => format!("{}/home-{}", resolved.paths.config_root(), resolved.identity.owner.uid),
     }
 }
 
-fn make_fallback_home(scene: &Scene) -> Option<Planned> {
-    let (path, owner) = (fallback_home(scene), scene.identity.owner);
+fn make_fallback_home(resolved: &Resolved) -> Option<Planned> {
+    let (path, owner) = (fallback_home(resolved), resolved.identity.owner);
     let step = Step::Directory { path, mode: Mode(0o755), owner };
-    (!has_home_volume(scene.facts)).then(|| Planned::with(&["env.HOME"], step))
+    (!has_home_volume(resolved.facts)).then(|| Planned::with(&["env.HOME"], step))
 }
 
 fn has_home_volume(facts: &Facts) -> bool {
@@ -147,8 +143,8 @@ fn has_home_volume(facts: &Facts) -> bool {
 }
 
 /// Flux runs its own scripts by `$SHELL`, else by /bin/bash: where that leads nowhere, it gets the shell that is there.
-fn shell(scene: &Scene) -> Option<EnvChange> {
-    let facts = scene.facts;
+fn shell(resolved: &Resolved) -> Option<EnvChange> {
+    let facts = resolved.facts;
     let leads_somewhere = match facts.environment.get("SHELL") {
         Some(shell) => facts.is_present(shell) || facts.shell.as_deref() == Some(shell),
         None => facts.shell.as_deref() == Some("/bin/bash"),

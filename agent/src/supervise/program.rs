@@ -11,6 +11,7 @@ use std::process::{Command, Stdio};
 use flux_shared::exit::{NOT_EXECUTABLE, NOT_FOUND};
 
 use super::output::{self, Copier};
+use crate::known_paths::DEFAULT_PATH;
 use crate::system::glibc::Libc;
 use crate::system::raw::{self, ChildSetup};
 
@@ -124,9 +125,6 @@ pub enum Found {
     NotExecutable(PathBuf),
     Nowhere,
 }
-
-/// The PATH where none is set, as shells have it.
-pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
 
 /// Looks `name` up as a shell does: with a slash as it is, else along the PATH.
 pub fn find(name: &OsStr, environment: &Environment, directory: &Path) -> Found {

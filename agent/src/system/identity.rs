@@ -10,8 +10,8 @@ use std::path::Path;
 use flux_shared::exit::Category;
 use nix::unistd::{Gid, Uid};
 
-use crate::plan::Owner;
 use crate::report::failure::Failure;
+use crate::system::owner::Owner;
 
 /// Ids to take on.
 #[derive(Debug, Clone, PartialEq, Eq)]

@@ -7,7 +7,7 @@ use flux_shared::exit::of_signal;
 use nix::sys::signal::{SigSet, Signal};
 
 use crate::report::failure::Failure;
-use crate::supervise::signals;
+use crate::system::signals;
 
 /// What a subcommand does. In a box, so that the event loop is in the binary once.
 type Work<'a> = Pin<Box<dyn Future<Output = Result<u8, Failure>> + 'a>>;

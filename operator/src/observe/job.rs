@@ -7,7 +7,6 @@ use serde::{Deserialize, Serialize};
 
 use super::controller_uid;
 use crate::labels;
-use crate::reconcile::render::view::ViewFrom;
 
 /// A Job without its template, which nobody reads here: most of a Job's bytes.
 pub type JobObject = kube::core::Object<JobSize, JobStatus>;
@@ -73,7 +72,7 @@ impl JobSeen {
             rendered_hash: annotation(labels::RENDERED_HASH).cloned(),
             spec_hash: annotation(labels::SPEC_HASH).cloned(),
             has_ended_pods: status.is_some_and(|status| status.succeeded.max(status.failed).unwrap_or(0) > 0),
-            mounts_view: annotation(labels::VIEW).is_some_and(|from| from == ViewFrom::ImageVolume.name()),
+            mounts_view: annotation(labels::VIEW).is_some_and(|from| from == labels::VIEW_IS_MOUNTED),
             maximum_size: number(labels::MAXIMUM_SIZE),
             initial_size: number(labels::INITIAL_SIZE),
             completions: size.completions.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),

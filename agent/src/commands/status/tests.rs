@@ -22,7 +22,9 @@ fn ready_is_running_and_nothing_else() {
     for name in ["join", "init", "quorum", "cleanup", "shutdown", "finalize", "exit", "unheard-of"] {
         assert!(ready(&state(name, 3), None).unwrap_err().contains(name));
     }
-    assert!(ready(&Err(Silence::Slow), Some(&Stage::Snippet("post".into()))).unwrap_err().contains("does not answer"));
+    assert!(
+        ready(&Err(Silence::Slow), Some(&Activity::Snippet("post".into()))).unwrap_err().contains("does not answer")
+    );
     let messages = [1, 2].map(|seconds| ready(&state("join", seconds), None).unwrap_err());
     assert_eq!(messages[0], messages[1], "Kubernetes counts equal messages as one event");
 }
@@ -68,7 +70,7 @@ fn a_snippet_that_runs_is_why_there_is_no_broker() {
     let follower = instance(1);
     let silence = Silence::NoSocket("/x".into());
     let mut seen = Seen::new(&follower, Err(silence.clone()));
-    seen.stage = Some(Stage::Snippet("workerPre".into()));
+    seen.stage = Some(Activity::Snippet("workerPre".into()));
     seen.parent = Some(("mc-0.flux.".into(), Ok(Link::Broken)));
     let text = text_of(&seen);
     let want = "mc-1 (rank 1) is not up: the snippet workerPre runs. The pod's log says what it does\n";

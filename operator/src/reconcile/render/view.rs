@@ -3,6 +3,7 @@
 use flux_shared::validate::{ValidMiniCluster, ViewSource};
 
 use super::{Facts, Options};
+use crate::labels;
 
 /// Where the containers have the view from.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,7 +40,7 @@ impl ViewFrom {
         match self {
             ViewFrom::Nowhere => "none",
             ViewFrom::OwnImage => "ownImage",
-            ViewFrom::ImageVolume => "imageVolume",
+            ViewFrom::ImageVolume => labels::VIEW_IS_MOUNTED,
             ViewFrom::Copy => "copy",
         }
     }

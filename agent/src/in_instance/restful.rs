@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 use flux_shared::exit::{NOT_FOUND, of_signal};
 use flux_shared::paths::{RESTFUL_SECRET_KEY, RESTFUL_TOKEN, RESTFUL_USERNAME};
 
-use crate::inside::Inside;
+use crate::in_instance::Inside;
 use crate::report::failure::{Failure, plain};
 use crate::report::log::{Format, Log};
 use crate::supervise::program::Output;

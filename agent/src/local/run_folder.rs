@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use flux_shared::exit::Category;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::arrangement::{Arrangement, Bind, Container, from_the_ground};
+use super::containers::{Arrangement, Bind, Container, from_the_ground};
 use crate::report::failure::{Failure, plain};
 use crate::system::mount_table;
 

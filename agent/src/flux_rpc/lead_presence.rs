@@ -25,7 +25,7 @@ const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The lead's membership.
 #[derive(Debug, Clone, Default)]
-pub struct Staying(Arc<Mutex<Membership>>);
+pub struct LeadPresence(Arc<Mutex<Membership>>);
 
 #[derive(Debug, Default)]
 struct Membership {
@@ -33,7 +33,7 @@ struct Membership {
     connection: Option<Talk>,
 }
 
-impl Staying {
+impl LeadPresence {
     /// Becomes a member, unless the broker at `path` refuses this user. One that has just begun knows no groups yet.
     pub async fn begin(&self, path: &Path) {
         let mut pause = Backoff::default();
@@ -130,7 +130,7 @@ mod tests {
             left.send(()).unwrap();
         };
         with(broker, async |path| {
-            let staying = Staying::default();
+            let staying = LeadPresence::default();
             staying.begin(&path).await;
             assert!(staying.lock().connection.is_some() && is_left.try_recv().is_err());
             staying.end();
@@ -144,7 +144,7 @@ mod tests {
             });
             assert_eq!(peer.read(&mut [0]).unwrap(), 0, "it does not ask for ever");
         };
-        with(refusing, async |path| Staying::default().begin(&path).await);
+        with(refusing, async |path| LeadPresence::default().begin(&path).await);
         let again = |mut peer: Peer| {
             peer.write_all(&[0]).unwrap();
             asked(&mut peer);
@@ -152,7 +152,7 @@ mod tests {
             assert_eq!(peer.read(&mut [0]).unwrap(), 0);
         };
         with(again, async |path| {
-            let staying = Staying::default();
+            let staying = LeadPresence::default();
             staying.end();
             staying.begin(&path).await;
             assert!(staying.lock().connection.is_none());

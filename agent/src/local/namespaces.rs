@@ -6,7 +6,7 @@ use std::io;
 use flux_shared::exit::Category;
 use nix::sched::{CloneFlags, unshare};
 
-use super::arrangement::Machine;
+use super::containers::Machine;
 use crate::report::failure::{Failure, plain};
 
 /// This process, and so all that it starts, in namespaces of its own. Before there is a second thread.

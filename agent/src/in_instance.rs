@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 use flux_shared::exit::of_signal;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
+use crate::execute::program_note::{note_end, note_start};
 use crate::execute::session::Session;
+use crate::execute::timing::flux_time;
 use crate::flux_rpc::jobs;
 use crate::report::failure::Failure;
 use crate::report::log::{Format, Log};
-use crate::report::timing::flux_time;
 use crate::supervise::program::{Output, Program};
 use crate::supervise::{Gently, Policy, Supervisor, Target};
 use crate::system::raw::ChildSetup;
@@ -64,43 +65,14 @@ pub fn program(args: &ProgramArgs) -> Result<u8, Failure> {
         if let Some(name) = &args.without {
             inside.session.environment.remove(name);
         }
-        note(&args.result, STARTED);
+        note_start(&args.result);
         let jobs = socket.filter(|_| args.jobs);
         let within = Duration::try_from_secs_f64(args.within).unwrap_or(Duration::ZERO);
         let code = inside.run_gently(&args.command, Output::Inherit, Some(Gently { jobs, within })).await?;
         let node_failure = code != 0 && socket.is_some_and(jobs::node_was_lost);
-        note(&args.result, &format!("{ENDED}{code}\n{}", if node_failure { NODE_FAILURE } else { "" }));
+        note_end(&args.result, code, node_failure);
         Ok(code)
     }))
-}
-
-const STARTED: &str = "started\n";
-const ENDED: &str = "ended ";
-const NODE_FAILURE: &str = "node-failure\n";
-
-/// A note that cannot be made is one that says nothing: the broker's own end then counts.
-fn note(path: &Path, text: &str) {
-    let file = std::fs::OpenOptions::new().append(true).open(path);
-    let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
-}
-
-/// How a program has ended, as its note says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Noted {
-    /// None: it has not.
-    pub code: Option<u8>,
-    pub node_failure: bool,
-}
-
-/// None if it never started.
-pub fn noted(path: &Path) -> Option<Noted> {
-    // The job's user may write to it: no more is read than it should hold.
-    let mut text = String::new();
-    File::open(path).and_then(|file| file.take(256).read_to_string(&mut text)).ok()?;
-    let rest = text.strip_prefix(STARTED)?;
-    let ended = rest.strip_prefix(ENDED).and_then(|rest| rest.split_once('\n'));
-    let code = ended.and_then(|(code, _)| code.parse().ok());
-    Some(Noted { code, node_failure: ended.is_some_and(|(_, after)| after == NODE_FAILURE) })
 }
 
 /// So much of what a failed batch has printed is shown: lines, of so many bytes.

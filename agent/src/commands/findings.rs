@@ -11,19 +11,19 @@ use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 
 use super::preflight::{Findings, Resources};
-use super::{Pod, look};
+use super::{Pod, observe};
 use crate::report::failure::{Failure, plain};
 use crate::system::glibc::Libc;
 use crate::wait::Parent;
 use crate::wait::resolve::Resolver;
 
-pub fn findings(pod: &Pod) -> Result<Findings<'_>, Failure> {
+pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let session = pod.session();
     let at = |path: &str| pod.root.join(path.trim_start_matches('/'));
     let home = session.lookup("HOME").unwrap_or_default();
     let own = pod.spec.paths();
     // As who Flux runs, where the agent may become that user.
-    look::be_owner(pod)?;
+    observe::be_owner(pod)?;
     // The folder itself belongs to the agent's user, who has perhaps not made Flux's yet.
     let written = [own.run_dir(), own.config_root()].into_iter().find(|path| at(path).is_dir()).unwrap_or_default();
     let places =

@@ -1,5 +1,7 @@
 //! Signals as events: all are blocked from the start and read from one descriptor, so none is lost and none kills us.
 
+#![expect(clippy::disallowed_methods, reason = "act: reads signals")]
+
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 

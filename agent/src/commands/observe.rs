@@ -14,8 +14,8 @@ use super::Pod;
 use super::status::{self, Absent, Link, Seen, State};
 use crate::flux_rpc::message::{ANY, Silence, ask};
 use crate::plan::Owner;
+use crate::report::activity::Activity;
 use crate::report::failure::{Failure, plain};
-use crate::report::stage::Stage;
 use crate::system::identity::Identity;
 use crate::wait::{Missing, Parent};
 
@@ -35,9 +35,9 @@ pub fn state(pod: &Pod) -> Result<State, Silence> {
 }
 
 /// … and which snippet runs, where there is no broker: one that is there needs no look at the processes.
-pub fn state_and_stage(pod: &Pod) -> (Result<State, Silence>, Option<Stage>) {
+pub fn state_and_stage(pod: &Pod) -> (Result<State, Silence>, Option<Activity>) {
     let state = state(pod);
-    let stage = if status::is_absent(&state) { crate::report::stage::now(Path::new("/proc")) } else { None };
+    let stage = if status::is_absent(&state) { crate::report::activity::now(Path::new("/proc")) } else { None };
     (state, stage)
 }
 
@@ -70,7 +70,7 @@ pub fn served(pod: &Pod) -> Result<(), String> {
 }
 
 /// … and all else that can be learned from here.
-pub fn all(pod: &Pod, state: Result<State, Silence>, stage: Option<Stage>) -> Result<Seen<'_>, Failure> {
+pub fn all(pod: &Pod, state: Result<State, Silence>, stage: Option<Activity>) -> Result<Seen<'_>, Failure> {
     let mut seen = Seen { stage, ..Seen::new(&pod.instance, state) };
     // A broker that has not joined yet would wait for its parent with every question to the lead.
     let joined = pod.instance.is_lead || seen.state.as_ref().is_ok_and(|state| state.has_joined());

@@ -1,4 +1,4 @@
-//! The scene: what the user said and what the host resolves, put together once. Every step is planned from it.
+//! The resolved: what the user said and what the host resolves, put together once. Every step is planned from it.
 
 use std::path::Path;
 
@@ -9,9 +9,13 @@ use super::hosts::{self, Hosts};
 use super::user::Identity;
 use super::{Binding, Owner, PlanError, accounts, scheduler, topology};
 use crate::facts::Facts;
+use crate::known_paths::flux_below;
+
+/// The grace period that Kubernetes gives where none is asked for.
+const USUAL_GRACE: u64 = 30;
 
 /// All that steps are planned from.
-pub struct Scene<'a> {
+pub struct Resolved<'a> {
     pub spec: &'a AgentSpec,
     pub facts: &'a Facts,
     pub paths: PodPaths,
@@ -29,8 +33,8 @@ pub struct Scene<'a> {
     pub binding: Binding,
 }
 
-impl<'a> Scene<'a> {
-    pub fn new(spec: &'a AgentSpec, facts: &'a Facts) -> Result<Scene<'a>, PlanError> {
+impl<'a> Resolved<'a> {
+    pub fn new(spec: &'a AgentSpec, facts: &'a Facts) -> Result<Resolved<'a>, PlanError> {
         let hosts = Hosts::of(spec)?;
         let hostname = hostname(spec, facts);
         let rank = hosts.rank_of(&hostname)?;
@@ -40,7 +44,7 @@ impl<'a> Scene<'a> {
             return Err(PlanError::Quorum { quorum, hosts: hosts.names.len() });
         }
         topology::parent(spec.flux.topology.as_deref(), rank.max(1), hosts.size())?;
-        Ok(Scene {
+        Ok(Resolved {
             spec,
             facts,
             paths: spec.paths(),
@@ -54,7 +58,7 @@ impl<'a> Scene<'a> {
         })
     }
 
-    /// The scene of a container beside the runner: it runs as its own user.
+    /// The resolved of a container beside the runner: it runs as its own user.
     pub fn in_sidecar(&mut self) {
         self.identity = Identity::of(None, self.facts);
     }
@@ -164,9 +168,12 @@ fn logs(spec: &AgentSpec, facts: &Facts) -> String {
     }
 }
 
-/// The program of an installation.
-pub fn flux_below(install_root: &str) -> String {
-    format!("{}/bin/flux", install_root.trim_end_matches('/'))
+/// How long the program, or its jobs, may take to end at a stop, in seconds.
+pub fn time_to_end(resolved: &Resolved) -> f64 {
+    let grace = resolved.facts.grace_period.unwrap_or(USUAL_GRACE) as f64;
+    // The instance goes down in two seconds, on a busy node in four; a dump of its state takes as long as it takes.
+    let reserve = if resolved.spec.archive.is_some() { grace / 2.0 } else { (grace / 4.0).clamp(4.0, 10.0) };
+    grace - reserve.min(grace / 2.0)
 }
 
 /// The host's name, or the one that a pod of this index would have.

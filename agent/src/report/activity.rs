@@ -14,7 +14,7 @@ const USUAL: &str = "flux-agent";
 
 /// What the entrypoint is at.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Stage {
+pub enum Activity {
     /// The snippet of this name runs.
     Snippet(String),
     /// It tries again what has failed and may not always fail.
@@ -41,38 +41,38 @@ impl Awaited {
     }
 }
 
-impl fmt::Display for Stage {
+impl fmt::Display for Activity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Stage::Snippet(name) => write!(f, "the snippet {name} runs"),
-            Stage::Waits(Awaited::Spec) => f.write_str("its spec cannot be read yet"),
-            Stage::Waits(Awaited::View) => f.write_str("its view is not there yet"),
-            Stage::Waits(Awaited::Volume) => f.write_str("a file cannot be written, and is tried again"),
+            Activity::Snippet(name) => write!(f, "the snippet {name} runs"),
+            Activity::Waits(Awaited::Spec) => f.write_str("its spec cannot be read yet"),
+            Activity::Waits(Awaited::View) => f.write_str("its view is not there yet"),
+            Activity::Waits(Awaited::Volume) => f.write_str("a file cannot be written, and is tried again"),
         }
     }
 }
 
 /// This process is at `stage` from now on; or at nothing that takes its time.
-pub fn be_known_for(stage: Option<&Stage>) {
+pub fn be_known_for(stage: Option<&Activity>) {
     let name = match stage {
         None => USUAL.into(),
-        Some(Stage::Snippet(name)) => format!("{SNIPPET}{name}"),
-        Some(Stage::Waits(awaited)) => format!("{WAIT}{}", awaited.name()),
+        Some(Activity::Snippet(name)) => format!("{SNIPPET}{name}"),
+        Some(Activity::Waits(awaited)) => format!("{WAIT}{}", awaited.name()),
     };
     if let Ok(name) = CString::new(name) {
         let _ = nix::sys::prctl::set_name(&name);
     }
 }
 
-fn stage_of(name: &str) -> Option<Stage> {
+fn stage_of(name: &str) -> Option<Activity> {
     if let Some(awaited) = name.strip_prefix(WAIT) {
-        return Awaited::ALL.into_iter().find(|known| known.name() == awaited).map(Stage::Waits);
+        return Awaited::ALL.into_iter().find(|known| known.name() == awaited).map(Activity::Waits);
     }
-    name.strip_prefix(SNIPPET).map(|name| Stage::Snippet(name.to_owned()))
+    name.strip_prefix(SNIPPET).map(|name| Activity::Snippet(name.to_owned()))
 }
 
 /// What this pod's `flux-agent run` is at, as the folder of processes tells it.
-pub fn now(processes: &Path) -> Option<Stage> {
+pub fn now(processes: &Path) -> Option<Activity> {
     fs::read_dir(processes).ok()?.flatten().find_map(|entry| {
         let name = fs::read_to_string(entry.path().join("comm")).ok()?;
         let stage = stage_of(name.trim_end())?;
@@ -101,10 +101,10 @@ mod tests {
         }
         assert_eq!(now(processes.path()), None);
         fs::write(processes.path().join("8/comm"), "run:brokerPre\n").unwrap();
-        assert_eq!(now(processes.path()), Some(Stage::Snippet("brokerPre".into())));
+        assert_eq!(now(processes.path()), Some(Activity::Snippet("brokerPre".into())));
         for awaited in Awaited::ALL {
             fs::write(processes.path().join("8/comm"), format!("wait:{}\n", awaited.name())).unwrap();
-            assert_eq!(now(processes.path()), Some(Stage::Waits(awaited)));
+            assert_eq!(now(processes.path()), Some(Activity::Waits(awaited)));
         }
     }
 }

@@ -7,8 +7,8 @@ use std::time::{Duration, Instant};
 use flux_shared::paths::{AGENT_DIR, PodPaths, stage_in};
 
 use crate::files::Files;
-use crate::plan::{Mode, Owner};
 use crate::report::log::{Format, Log, since_epoch, timestamp};
+use crate::system::owner::{Mode, Owner};
 
 /// The stages of one container, in order.
 #[derive(Debug)]

@@ -16,10 +16,10 @@ use flux_shared::paths::TERMINATION_LOG;
 use flux_shared::termination::Termination;
 use nix::sched::{CloneFlags, unshare};
 
-use super::arrangement::{Arrangement, Container, Machine};
-use super::ground::{Ground, pod_folder};
+use super::containers::{Arrangement, Container, Machine};
 use super::inside::not_started;
-use super::lines::{self, To};
+use super::output::{self, To};
+use super::run_folder::{Ground, pod_folder};
 use crate::report::failure::Failure;
 use crate::report::log::Log;
 use crate::supervise::program::{Environment, Output, Program};
@@ -130,10 +130,10 @@ fn start(
     let mut child = started.recv().map_err(|error| failed(std::io::Error::other(error)))?.map_err(failed)?;
     let name = (!container.is_lead()).then(|| container.name());
     if let Some(output) = child.stdout.take() {
-        copiers.push(lines::copy(output, To::Output, name.clone()).map_err(failed)?);
+        copiers.push(output::copy(output, To::Output, name.clone()).map_err(failed)?);
     }
     if let Some(errors) = child.stderr.take() {
-        copiers.push(lines::copy(errors, To::Errors, name).map_err(failed)?);
+        copiers.push(output::copy(errors, To::Errors, name).map_err(failed)?);
     }
     if container.sidecar.is_none() {
         let path = pod.join("pid");

@@ -1,0 +1,44 @@
+//! The note on how the lead's program began and ended: `flux-agent program` writes it, the entrypoint reads it.
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::path::Path;
+
+const STARTED: &str = "started\n";
+const ENDED: &str = "ended ";
+const NODE_FAILURE: &str = "node-failure\n";
+
+/// The program starts.
+pub fn note_start(path: &Path) {
+    note(path, STARTED);
+}
+
+/// The program has ended.
+pub fn note_end(path: &Path, code: u8, node_failure: bool) {
+    note(path, &format!("{ENDED}{code}\n{}", if node_failure { NODE_FAILURE } else { "" }));
+}
+
+/// A note that cannot be made is one that says nothing: the broker's own end then counts.
+fn note(path: &Path, text: &str) {
+    let file = std::fs::OpenOptions::new().append(true).open(path);
+    let _ = file.and_then(|mut file| file.write_all(text.as_bytes()));
+}
+
+/// How a program has ended, as its note says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Noted {
+    /// None: it has not.
+    pub code: Option<u8>,
+    pub node_failure: bool,
+}
+
+/// None if it never started.
+pub fn noted(path: &Path) -> Option<Noted> {
+    // The job's user may write to it: no more is read than it should hold.
+    let mut text = String::new();
+    File::open(path).and_then(|file| file.take(256).read_to_string(&mut text)).ok()?;
+    let rest = text.strip_prefix(STARTED)?;
+    let ended = rest.strip_prefix(ENDED).and_then(|rest| rest.split_once('\n'));
+    let code = ended.and_then(|(code, _)| code.parse().ok());
+    Some(Noted { code, node_failure: ended.is_some_and(|(_, after)| after == NODE_FAILURE) })
+}

@@ -1,0 +1,27 @@
+//! Paths in any image that the facts look at and the plan names.
+
+/// The PATH where none is set, as shells have it.
+pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+/// Where programs keep what is temporary.
+pub const TEMPORARY: [&str; 2] = ["/tmp", "/var/tmp"];
+/// Where Design 3.3 has the broker's configuration.
+pub const SYSTEM_CONFIG: &str = "/etc/flux/config";
+/// Munge's daemon.
+pub const MUNGE: &str = "/usr/sbin/munged";
+/// Its key, of the image or of `flux.mungeSecret`: the same in every pod.
+pub const MUNGE_KEY: &str = "/etc/munge/munge.key";
+
+/// The program of an installation.
+pub fn flux_below(install_root: &str) -> String {
+    format!("{}/bin/flux", install_root.trim_end_matches('/'))
+}
+
+/// The home of a user that the agent makes.
+pub fn home_of(name: &str) -> String {
+    format!("/home/{name}")
+}
+
+/// Where Flux Accounting's command is, if it was installed with this `flux`.
+pub fn accounting_of(flux: &str) -> Option<String> {
+    Some(format!("{}/libexec/flux/cmd/flux-account.py", flux.strip_suffix("/bin/flux")?))
+}
