@@ -38,9 +38,14 @@ fn name(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).unwrap()
 }
 
+/// Manifests that only spell an example otherwise: fields at the places and under the names of earlier documents.
+fn spellings() -> PathBuf {
+    root().join("../shared/tests/spellings")
+}
+
 /// Every YAML file with its documents.
 fn manifests() -> Vec<(PathBuf, String, Vec<Value>)> {
-    let files = folders().into_iter().flat_map(|folder| entries(&folder));
+    let files = folders().into_iter().chain([spellings()]).flat_map(|folder| entries(&folder));
     files
         .filter(|file| file.extension().is_some_and(|ending| ending == "yaml"))
         .map(|file| {

@@ -153,9 +153,11 @@ fn the_summary_has_five_lines_and_colours_only_where_they_are_asked_for() {
     assert_eq!(plain, text);
 }
 
-/// Every file below `examples/` that holds a MiniCluster.
+/// Every file that holds a MiniCluster, below `examples/` and of those that only spell one otherwise.
 fn examples() -> Vec<PathBuf> {
-    let mut folders = vec![Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples")];
+    let mut folders: Vec<PathBuf> = ["../examples", "../shared/tests/spellings"]
+        .map(|name| Path::new(env!("CARGO_MANIFEST_DIR")).join(name))
+        .into();
     let mut found = Vec::new();
     while let Some(folder) = folders.pop() {
         for entry in std::fs::read_dir(folder).unwrap() {

@@ -15,16 +15,17 @@ fn files(folder: &Path) -> Vec<PathBuf> {
     nested.filter(|path| path.extension().is_some_and(|ending| ending == "yaml")).collect()
 }
 
-/// The MiniClusters below `examples/`: where each stands, its text, its document.
+/// The MiniClusters below `examples/`, and those that only spell one otherwise: where each stands, its text, its document.
 fn examples() -> Vec<(PathBuf, String, Value)> {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples");
+    let roots =
+        ["../examples", "../shared/tests/spellings"].map(|root| Path::new(env!("CARGO_MANIFEST_DIR")).join(root));
     let read = |path: PathBuf| {
         let text = std::fs::read_to_string(&path).unwrap();
         let documents: Vec<Value> = serde_saphyr::from_multiple(&text).unwrap();
         let found = documents.into_iter().find(|document| document["kind"] == "MiniCluster")?;
         Some((path, text, found))
     };
-    files(&root).into_iter().filter_map(read).collect()
+    roots.iter().flat_map(|root| files(root)).filter_map(read).collect()
 }
 
 #[test]

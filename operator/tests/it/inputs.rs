@@ -55,7 +55,8 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
     test("examples", async |bed| {
         let minor: u32 = bed.client.apiserver_version().await.unwrap().minor.parse().unwrap();
         let mut wrong = Vec::new();
-        for file in files(&below_the_crate("../examples")) {
+        let folders = ["../examples", "../shared/tests/spellings"].map(below_the_crate);
+        for file in folders.iter().flat_map(|folder| files(folder)) {
             let text = std::fs::read_to_string(&file).unwrap();
             let Some(mut document) = minicluster(&text) else { continue };
             document["metadata"]["namespace"] = json!(bed.namespace);
