@@ -55,14 +55,18 @@ fn a_manifest_of_2023_runs_to_its_end_and_is_read_back_as_it_was_applied() {
                 "image": "", "workingDir": "/work/here",
                 "command": "sh -c 'echo job of $(id -un) in $PWD sees $FI_EFA_USE_DEVICE_RDMA'",
                 "preCommand": "asFlux=\"sudo -u flux -E PYTHONPATH=$PYTHONPATH -E FI_EFA_USE_DEVICE_RDMA=1\"\n",
-                "commands": { "pre": "cut -d: -f1 /etc/passwd; cut -d: -f2 /etc/shadow; ls /etc/flux/config/" },
+                // As then, it comes before any user is made.
+                "commands": {
+                    "pre": "grep -q peenut /etc/passwd || echo nobody yet",
+                    "post": "cut -d: -f1 /etc/passwd; cut -d: -f2 /etc/shadow; ls /etc/flux/config/",
+                },
             }],
         });
         create(&bed, "of-2023", &spec).await;
         let status = bed.when_condition("of-2023", "Complete").await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
         let log = log(&bed, "of-2023").await;
-        for line in ["job of flux in /work/here sees 1", "peenut", "squidward", "broker.toml", "$6$"] {
+        for line in ["nobody yet", "job of flux in /work/here sees 1", "peenut", "squidward", "broker.toml", "$6$"] {
             assert!(log.contains(line), "{line}: {log}");
         }
         let secret: Secret = bed.api().get(status["usersSecret"].as_str().unwrap()).await.unwrap();
