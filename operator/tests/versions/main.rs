@@ -288,8 +288,8 @@ fn fields_of_one_version_survive_edits_in_the_other() {
                 ),
                 (json!({ "containers": [{ "volumes": { "data": { "path": "/d" } } }] }), "spec.containers"),
                 (
-                    json!({ "volumes": { "d": { "storageClass": "x", "driver": "d" } }, "containers": [{}] }),
-                    "spec.volumes[d].secret",
+                    json!({ "volumes": { "d": { "storageClass": "x", "path": "/x" } }, "containers": [{}] }),
+                    "spec.volumes[d].driver",
                 ),
             ] {
                 let error = bed.apply(version, "bad", spec.clone()).await.unwrap_err().to_string();
