@@ -173,28 +173,22 @@ impl Executor<'_> {
         let is_look = |planned: &Planned| planned.step == Step::LookAgain;
         let before = plan.steps.iter().position(is_look).map_or(plan.steps.len(), |at| at + 1);
         let (first, rest) = plan.steps.split_at(before);
-        match self.steps(plan, first, rest, None).await? {
-            Done::Exit(code) => Ok(code),
-            Done::Went(code) if rest.is_empty() => Ok(code.unwrap_or(0)),
-            Done::Went(code) => {
-                let plan = again()?;
-                let after = plan.steps.iter().position(is_look).map_or(0, |at| at + 1);
-                match self.steps(&plan, &plan.steps[after..], &[], code).await? {
-                    Done::Exit(code) => Ok(code),
-                    Done::Went(code) => Ok(code.unwrap_or(0)),
-                }
-            }
+        let mut done = self.steps(plan, first, rest).await?;
+        // What comes before it is no program: if nothing has ended the container, all of the rest is still to be done.
+        if matches!(done, Done::Went(_)) && !rest.is_empty() {
+            let plan = again()?;
+            let after = plan.steps.iter().position(is_look).map_or(0, |at| at + 1);
+            done = self.steps(&plan, &plan.steps[after..], &[]).await?;
         }
+        Ok(match done {
+            Done::Exit(code) => code,
+            Done::Went(code) => code.unwrap_or(0),
+        })
     }
 
     /// Some steps of a plan, and those that come after them.
-    async fn steps(
-        &mut self,
-        plan: &Plan,
-        steps: &[Planned],
-        rest: &[Planned],
-        mut code: Option<u8>,
-    ) -> Result<Done, Failure> {
+    async fn steps(&mut self, plan: &Plan, steps: &[Planned], rest: &[Planned]) -> Result<Done, Failure> {
+        let mut code = None;
         for (number, planned) in steps.iter().enumerate() {
             if code.is_none()
                 && let Some(signal) = self.supervisor.stop_wanted()

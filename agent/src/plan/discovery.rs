@@ -35,13 +35,15 @@ pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
 }
 
 pub fn step(resolved: &Resolved) -> Option<Planned> {
-    let step = Step::File {
-        path: resolved.paths.topology(),
-        mode: Mode(0o644),
-        owner: resolved.own(),
-        content: Content::Text(xml(resolved)),
-    };
-    is_discovered(resolved).then(|| Planned::with(&["uid", "cores", "cpus", "cpu_quota", "gpus"], step))
+    is_discovered(resolved).then(|| {
+        let step = Step::File {
+            path: resolved.paths.topology(),
+            mode: Mode(0o644),
+            owner: resolved.own(),
+            content: Content::Text(xml(resolved)),
+        };
+        Planned::with(&["uid", "cores", "cpus", "cpu_quota", "gpus"], step)
+    })
 }
 
 fn xml(resolved: &Resolved) -> String {

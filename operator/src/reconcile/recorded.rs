@@ -12,28 +12,33 @@ const MESSAGE_MAX: usize = 1024;
 
 /// Whether a status says that all is over.
 pub fn is_finished(status: &MiniClusterStatus) -> bool {
-    condition(status, "JobFinished").is_some_and(|condition| condition.status == "True")
+    has(status, "JobFinished", "True").is_some()
 }
 
 /// Whether pods and volumes have been deleted after the end.
 pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
-    condition(status, CLEANED_UP).is_some_and(|condition| condition.status == "True")
+    has(status, CLEANED_UP, "True").is_some()
 }
 
 /// Whether a pod could not mount the view's image: the Job is made anew, with a copy, and stays so.
 pub fn image_volume_failed(status: &MiniClusterStatus) -> bool {
-    condition(status, VIEW_MOUNTED).is_some_and(|condition| condition.status == "False")
+    has(status, VIEW_MOUNTED, "False").is_some()
 }
 
 /// When all was over.
 pub fn end(status: &MiniClusterStatus) -> Option<Timestamp> {
-    let finished = condition(status, "JobFinished").filter(|condition| condition.status == "True")?;
+    let finished = has(status, "JobFinished", "True")?;
     status.completion_time.as_ref().unwrap_or(&finished.last_transition_time).parse().ok()
 }
 
 /// The condition of a type.
 pub fn condition<'a>(status: &'a MiniClusterStatus, type_: &str) -> Option<&'a Condition> {
     status.conditions.iter().find(|condition| condition.type_ == type_)
+}
+
+/// The condition of a type, where it says this.
+fn has<'a>(status: &'a MiniClusterStatus, type_: &str, value: &str) -> Option<&'a Condition> {
+    condition(status, type_).filter(|condition| condition.status == value)
 }
 
 pub fn short(message: &str) -> String {

@@ -9,12 +9,15 @@ use rcgen::{CertificateParams, KeyPair};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpSocket, TcpStream};
+use tokio::task::JoinSet;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::pki_types::ServerName;
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
+/// How long the API server waits for an answer.
+const PATIENCE: Duration = Duration::from_secs(30);
 /// The limit of its pod is 320 MiB.
 const MEMORY_MAX: u64 = 288 << 20;
 
@@ -94,7 +97,7 @@ impl Webhook {
         let begin = Instant::now();
         let (status, text) = self.post(peer, &review(&[cluster(10)])).await.unwrap();
         assert!(status == 200 && text.contains("Success"), "{status} {text}");
-        assert!(begin.elapsed() < Duration::from_secs(8), "{:?}", begin.elapsed());
+        assert!(begin.elapsed() < PATIENCE, "{:?}", begin.elapsed());
     }
 
     /// The most memory that it ever had, in bytes.
@@ -107,9 +110,8 @@ impl Webhook {
 
 async fn ask(stream: &mut TlsStream<TcpStream>, body: &[u8]) -> std::io::Result<(u16, String)> {
     let head = format!("POST /convert HTTP/1.1\r\nHost: webhook\r\nContent-Length: {}\r\n\r\n", body.len());
-    stream.write_all(head.as_bytes()).await?;
     // It may answer before it has read all.
-    let _ = stream.write_all(body).await;
+    let _ = stream.write_all(&[head.as_bytes(), body].concat()).await;
     let mut answer = Vec::new();
     let mut buffer = vec![0; 64 << 10];
     loop {
@@ -170,16 +172,19 @@ fn no_body_takes_more_memory_than_its_pod_has() {
             let _ = webhook.post(2, body).await;
         }
         println!("one after the other: {} MiB", webhook.memory() >> 20);
-        let (webhook_of_all, bodies) = (&webhook, &bodies);
-        let all = (0..24).map(async |number| {
-            let _ = webhook_of_all.post(3 + number % 8, &bodies[usize::from(number) % bodies.len()]).await;
-        });
-        let good = async {
-            for _ in 0..5 {
-                webhook.converts(1).await;
-            }
-        };
-        futures::future::join(futures::future::join_all(all), good).await;
+        // Each caller is a task: in one task, those with much to send would keep the others from sending.
+        let (webhook, bodies) = (Arc::new(webhook), Arc::new(bodies));
+        let mut all = JoinSet::new();
+        for number in 0..24 {
+            let (webhook, bodies) = (webhook.clone(), bodies.clone());
+            all.spawn(async move {
+                let _ = webhook.post(3 + number % 8, &bodies[usize::from(number) % bodies.len()]).await;
+            });
+        }
+        for _ in 0..5 {
+            webhook.converts(1).await;
+        }
+        all.join_all().await;
         println!("at once: {} MiB", webhook.memory() >> 20);
         assert!(webhook.memory() < MEMORY_MAX, "{} MiB", webhook.memory() >> 20);
         let (status, text) = webhook.post(1, &review(&vec![cluster(10); 5000])).await.unwrap();

@@ -1,6 +1,8 @@
 //! What is valid, works, and surprises all the same. Told to who asks before a run (`validate`, `dry-run`), and by no condition:
 //! nothing is wrong.
 
+use std::path::Path;
+
 use super::{Notice, Problem, ValidMiniCluster, VolumeSource};
 use crate::agent_spec::Program;
 
@@ -35,11 +37,8 @@ impl ValidMiniCluster {
     fn scattered_files(&self) -> Option<Notice> {
         let Program::Batch { .. } = self.runner.program else { return None };
         let folder = self.runner.logs.as_deref().unwrap_or(crate::paths::DEFAULT_LOGS);
-        let is_shared = self.runner.container.mounts.iter().any(|mount| {
-            let is_below =
-                folder == mount.path || folder.starts_with(&format!("{}/", mount.path.trim_end_matches('/')));
-            is_below && lasts(&mount.source)
-        });
+        let mounts = &self.runner.container.mounts;
+        let is_shared = mounts.iter().any(|mount| Path::new(folder).starts_with(&mount.path) && lasts(&mount.source));
         let scattered = self.runs() && self.size > 1 && !is_shared;
         scattered.then(|| {
             let message = format!(

@@ -2,6 +2,8 @@
 #![allow(clippy::disallowed_methods, reason = "tests look")]
 #![allow(dead_code, reason = "each member uses a part")]
 
+mod pattern;
+
 use std::path::{Path, PathBuf};
 
 /// A fenced block of a page.
@@ -124,7 +126,7 @@ pub fn differences(name: &str, program: &Path) -> (usize, Vec<String>) {
             }
             let mut lines = printed.lines();
             for line in shown.iter().filter(|line| !matches!(line.trim(), "" | "...")) {
-                if !lines.any(|printed| alike(line.trim_end(), printed.trim_end())) {
+                if !lines.any(|printed| pattern::matches(line.trim_end(), printed.trim_end())) {
                     wrong.push(format!("{}: `{command}` does not print\n{line}\nbut\n{printed}", block.place()));
                     break;
                 }
@@ -132,19 +134,6 @@ pub fn differences(name: &str, program: &Path) -> (usize, Vec<String>) {
         }
     }
     (run, wrong)
-}
-
-/// Whether a line is the one that is shown, where `...` is any text.
-fn alike(shown: &str, line: &str) -> bool {
-    let Some((start, rest)) = shown.split_once("...") else { return shown == line };
-    let Some(mut left) = line.strip_prefix(start) else { return false };
-    let mut parts: Vec<&str> = rest.split("...").collect();
-    let end = parts.pop().unwrap_or_default();
-    for part in parts {
-        let Some(at) = left.find(part) else { return false };
-        left = &left[at + part.len()..];
-    }
-    left.ends_with(end)
 }
 
 /// Holds a generated page equal to its file; `UPDATE=1` renews it.

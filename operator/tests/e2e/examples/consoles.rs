@@ -2,6 +2,11 @@
 
 use std::process::Command;
 
+#[path = "../../../../shared/tests/support/pattern.rs"]
+mod pattern;
+
+pub use pattern::matches;
+
 /// A command, and the lines below it. In these, `...` stands for any text.
 #[derive(Debug, PartialEq)]
 pub struct Shown {
@@ -43,18 +48,6 @@ fn squeezed(line: &str) -> String {
             && word.trim_end_matches(['s', 'm', 'h']).parse::<u32>().is_ok()
     };
     line.split_whitespace().map(|word| if is_age(&word) { "AGE" } else { word }).collect::<Vec<_>>().join(" ")
-}
-
-pub fn matches(pattern: &str, line: &str) -> bool {
-    let Some((start, rest)) = pattern.split_once("...") else { return pattern == line };
-    let Some(mut left) = line.strip_prefix(start) else { return false };
-    let mut parts: Vec<&str> = rest.split("...").collect();
-    let end = parts.pop().unwrap_or_default();
-    for part in parts {
-        let Some(at) = left.find(part) else { return false };
-        left = &left[at + part.len()..];
-    }
-    left.ends_with(end)
 }
 
 /// What differs from the console of `command`: a log has other lines beside those that are shown, in an order that may

@@ -1,0 +1,14 @@
+//! A line as documentation shows it, against the one that was printed.
+
+/// Whether a line is the one that is shown, where `...` is any text.
+pub fn matches(shown: &str, line: &str) -> bool {
+    let Some((start, rest)) = shown.split_once("...") else { return shown == line };
+    let Some(mut left) = line.strip_prefix(start) else { return false };
+    let mut parts: Vec<&str> = rest.split("...").collect();
+    let end = parts.pop().unwrap_or_default();
+    for part in parts {
+        let Some(at) = left.find(part) else { return false };
+        left = &left[at + part.len()..];
+    }
+    left.ends_with(end)
+}
