@@ -4,8 +4,9 @@ use flux_shared::agent_spec::AgentSpec;
 use flux_shared::curve::Certificate;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
+use k8s_openapi::api::discovery::v1::EndpointSlice;
 use kube::ResourceExt;
-use kube::api::EvictParams;
+use kube::api::{EvictParams, ListParams};
 use serde_json::json;
 
 use crate::bed::{condition, index, test, until};
@@ -73,6 +74,45 @@ fn everything_is_made_and_the_status_says_so() {
             };
             let known: Vec<u32> = pods.iter().filter(|pod| is_known(pod)).map(index).collect();
             (known == [0]).then_some(())
+        })
+        .await;
+        operator.stop().await;
+    });
+}
+
+/// The control plane of the tests has both families; the test node has IPv4 alone.
+#[test]
+fn on_a_cluster_of_both_families_a_pods_name_leads_to_both_addresses() {
+    test("families", async |bed| {
+        let operator = bed.operator().await;
+        bed.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = bed.pods("mc", 2).await;
+        let service: Service = bed.api().get("flux-service").await.unwrap();
+        assert_eq!(service.spec.unwrap().ip_families, Some(vec!["IPv4".to_owned(), "IPv6".to_owned()]));
+        for (number, pod) in &pods {
+            let (four, six) = (format!("198.18.9.{}", number + 1), format!("2001:2:0:9::{}", number + 1));
+            let addresses = json!({ "podIP": four, "podIPs": [{ "ip": four }, { "ip": six }] });
+            bed.patch_pod_status(pod, json!({ "status": addresses })).await;
+        }
+        until("both pods have both addresses by name", async || {
+            let slices = bed.api::<EndpointSlice>().list(&ListParams::default()).await.unwrap();
+            let mut seen: Vec<(String, String, String)> = Vec::new();
+            for slice in slices {
+                for endpoint in slice.endpoints {
+                    let host = endpoint.hostname.unwrap_or_default();
+                    seen.extend(
+                        endpoint.addresses.into_iter().map(|it| (slice.address_type.clone(), host.clone(), it)),
+                    );
+                }
+            }
+            seen.sort();
+            let wanted = [
+                ("IPv4", "mc-0", "198.18.9.1"),
+                ("IPv4", "mc-1", "198.18.9.2"),
+                ("IPv6", "mc-0", "2001:2:0:9::1"),
+                ("IPv6", "mc-1", "2001:2:0:9::2"),
+            ];
+            (seen == wanted.map(|(family, host, address)| (family.into(), host.into(), address.into()))).then_some(())
         })
         .await;
         operator.stop().await;
