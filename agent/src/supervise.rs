@@ -434,9 +434,7 @@ async fn reason_to_go(watch: &mut Watch, hold: Option<&mut Hold<'_>>, stopping: 
     let Some((_, told)) = stopping.since else { return Reason::Lost(watch.lost(hold.parent).await) };
     loop {
         // The name goes with the first objects that a delete takes: while the brokers are connected it says nothing.
-        if !watch.is_connected(hold.parent)
-            && let Err(missing) = hold.parent.probe_port().await
-        {
+        if let Some(missing) = watch.is_gone(hold.parent, HOLD_LOOK).await {
             return Reason::Lost(missing);
         }
         if told.elapsed() >= ALONE_AFTER

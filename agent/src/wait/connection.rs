@@ -32,13 +32,15 @@ pub struct Watch {
     known: Option<Connection>,
     seen: bool,
     misses: u32,
+    /// Since when neither the connection nor the parent's port was there, as far as looks in quick succession say.
+    missing_since: Option<Instant>,
 }
 
 impl Watch {
     pub fn new() -> Watch {
         let proc_net = PathBuf::from("/proc/net");
         let next_look = Instant::now() + FIRST_LOOKS_EVERY;
-        Watch { proc_net, pause: LOOK_EVERY, next_look, known: None, seen: false, misses: 0 }
+        Watch { proc_net, pause: LOOK_EVERY, next_look, known: None, seen: false, misses: 0, missing_since: None }
     }
 
     /// Whether some connection of this network namespace to the parent's port is established.
@@ -58,6 +60,20 @@ impl Watch {
     /// Whether a connection to the parent was seen.
     pub fn was_connected(&self) -> bool {
         self.seen
+    }
+
+    /// What is missing, where a look says so that comes `sure_after` the first one that did. One alone says nothing: a broker
+    /// that its parent dismissed disconnects a moment before it ends.
+    pub async fn is_gone(&mut self, parent: &mut Parent, sure_after: Duration) -> Option<Missing> {
+        let missing = match self.is_connected(parent) {
+            true => None,
+            false => parent.probe_port().await.err(),
+        };
+        match missing {
+            None => self.missing_since = None,
+            Some(_) => _ = self.missing_since.get_or_insert_with(Instant::now),
+        }
+        missing.filter(|_| self.missing_since.is_some_and(|since| since.elapsed() >= sure_after))
     }
 
     /// Until the parent is lost; says what is missing. Safe to drop and call again.
@@ -151,6 +167,27 @@ mod tests {
             let late = Duration::from_secs(10);
             assert!(matches!(tokio::time::timeout(late, watch.lost(&mut parent)).await, Ok(Missing::Port(_))));
             closing.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn one_look_without_a_parent_is_none() {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(async {
+            // An address that nobody else takes ports of.
+            let listener = std::net::TcpListener::bind("127.0.77.1:0").unwrap();
+            let port = listener.local_addr().unwrap().port();
+            drop(listener);
+            let mut parent = Parent::new("127.0.77.1", port, Path::new("/nonexistent"));
+            let mut watch = Watch::new();
+            let sure_after = Duration::from_millis(50);
+            assert!(watch.is_gone(&mut parent, Duration::from_secs(600)).await.is_none());
+            std::thread::sleep(sure_after);
+            assert!(watch.is_gone(&mut parent, sure_after).await.is_some());
+            let listener = std::net::TcpListener::bind(("127.0.77.1", port)).unwrap();
+            assert!(watch.is_gone(&mut parent, sure_after).await.is_none());
+            drop(listener);
+            assert!(watch.is_gone(&mut parent, Duration::from_secs(600)).await.is_none(), "it was there meanwhile");
         });
     }
 }
