@@ -11,19 +11,21 @@
 mod archive;
 mod crypt;
 pub mod curve;
+mod follower;
 mod launch;
 mod password;
 pub mod program_note;
 pub mod retry;
 pub mod session;
 pub mod shell;
+mod snippet;
 mod starts;
 pub mod state;
 pub mod timing;
 mod user;
 
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE, of_signal};
@@ -32,24 +34,19 @@ use flux_shared::paths::AGENT_FILE;
 use crate::execute::retry::{Attempts, Then};
 use crate::execute::timing::Timeline;
 use crate::files::Files;
-use crate::plan::{COMMAND, Content, Plan, Planned, Role, Step};
-use crate::report::activity::{self, Activity, Awaited};
+use crate::plan::{Content, Parent, Plan, Planned, Role, Step};
+use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
 use crate::report::log::Log;
 use crate::supervise::Supervisor;
-use crate::wait::Parent;
+use crate::wait;
 use curve::Certificate;
 use session::Session;
-use shell::{Outcome, Shell};
+use shell::Shell;
 
-/// The name of the snippet that shows its output even when quiet.
-const LAST_SNIPPET: &str = "post";
 /// How long a follower holds a stop back if the grace period of the pod is not known.
 const USUAL_HOLD: Duration = Duration::from_secs(27);
-/// A snippet that takes longer is named: whoever looks why nothing happens sees it in the log.
-const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
-
 /// How to execute, apart from what the plan says.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -57,6 +54,8 @@ pub struct Options {
     pub root: PathBuf,
     /// The AgentSpec, for programs that snippets start.
     pub spec: PathBuf,
+    /// The agent's own program, which a snippet's shell starts to tell its state.
+    pub agent: PathBuf,
     /// `terminationGracePeriodSeconds` of the pod, if it is known.
     pub grace_period: Option<Duration>,
     /// How long to try again what may pass.
@@ -89,7 +88,6 @@ pub struct Executor<'a> {
     session: Session,
     supervisor: &'a mut Supervisor,
     shell: Option<Shell>,
-    parent: Option<Parent>,
     /// Where this container's starts are recorded, where its program may run once only.
     record: Option<starts::Record>,
     log: Log,
@@ -150,7 +148,6 @@ pub async fn execute(
         session: Session::of_process(),
         supervisor,
         shell: None,
-        parent: None,
         record: None,
         log,
         timed: plan.log.timed,
@@ -216,7 +213,7 @@ impl Executor<'_> {
                 },
             }
             let more_snippets =
-                steps[number + 1..].iter().chain(rest).any(|planned| matches!(planned.step, Step::Snippet { .. }));
+                steps[number + 1..].iter().chain(rest).any(|planned| matches!(planned.step, Step::Snippet(_)));
             if !more_snippets && let Some(shell) = self.shell.take() {
                 shell
                     .end(self.supervisor)
@@ -289,14 +286,19 @@ impl Executor<'_> {
             }
             Step::LookAgain => {}
             Step::Environment { changes } => changes.iter().for_each(|change| self.session.apply(change)),
-            Step::Snippet { name, shell, source, strict } => {
+            Step::Snippet(snippet) => {
                 if self.shell.is_none() {
-                    self.shell =
-                        Some(Shell::start(self.supervisor, &self.session, Path::new(shell), *strict, &self.as_flux)?);
+                    self.shell = Some(Shell::start(
+                        self.supervisor,
+                        &self.session,
+                        snippet,
+                        &self.options.agent,
+                        &self.as_flux,
+                    )?);
                 }
-                return self.snippet(name, source, *strict, begin).await;
+                return self.snippet(snippet, begin).await;
             }
-            Step::WaitParent { host, port, by_name } => return self.wait_parent(host, *port, *by_name).await,
+            Step::WaitParent(parent) => return self.wait_parent(parent).await,
             Step::WaitSocket { path } => return self.wait_socket(path, begin).await,
             Step::Launch(launch) => return self.launch(launch).await.map(Flow::Ended),
             Step::PrepareArchive { dump, leftovers, owner } => {
@@ -338,96 +340,24 @@ impl Executor<'_> {
         session::exports(resolved.iter().map(|(name, value)| (name.as_str().as_ref(), value.as_os_str())))
     }
 
-    async fn snippet(
-        &mut self,
-        name: &'static str,
-        source: &str,
-        strict: bool,
-        begin: Instant,
-    ) -> Result<Flow, Failure> {
-        let Some(mut shell) = self.shell.take() else { return Ok(Flow::Next) };
-        let silent = self.log.quiet && name != LAST_SNIPPET && name != COMMAND;
-        let work = shell.run(self.supervisor, &mut self.session, source, silent);
-        activity::be_known_for(Some(&Activity::Snippet(name.to_owned())));
-        let outcome = if name == COMMAND { work.await } else { impatiently(self.log, name, work).await };
-        activity::be_known_for(None);
-        let outcome = outcome?;
-        self.timeline.record(name, begin);
-        let said = || match shell.last_errors() {
-            text if silent && !text.is_empty() => format!(": {}", text.lines().last().unwrap_or_default()),
-            _ => String::new(),
-        };
-        if let Outcome::Lost(code) = outcome {
-            let line = format!(
-                "after the snippet {name} its shell could not start a program (code {code}): a variable that it exports \
-                 is too large, or a limit that it sets (ulimit) too low"
-            );
-            self.log.error(name, &line);
-            self.ending.snippet = Some(name.to_owned());
-            self.ending.note(line);
-            return Ok(Flow::Exit(code.max(1)));
-        }
-        if name == COMMAND {
-            return Ok(match outcome {
-                Outcome::Went(code) => {
-                    self.shell = Some(shell);
-                    Flow::Ended(code)
-                }
-                Outcome::Ended(code) | Outcome::Lost(code) => Flow::Ended(code),
-            });
-        }
-        match outcome {
-            Outcome::Went(0) => {}
-            Outcome::Went(status) if !strict => {
-                self.log
-                    .error(name, &format!("the snippet {name} failed with code {status} and is passed over{}", said()));
-            }
-            Outcome::Went(status) => {
-                // A snippet that has switched -e off: its own decision.
-                self.log.info(name, &format!("the snippet {name} ended with code {status}"));
-            }
-            Outcome::Ended(0) => {
-                let line = format!("the snippet {name} ended the entrypoint with code 0");
-                self.log.info(name, &line);
-                self.ending.snippet = Some(name.to_owned());
-                self.ending.note(line);
-                return Ok(Flow::Exit(0));
-            }
-            // The job has ended before, and a stop that comes then changes nothing of its result.
-            Outcome::Ended(_)
-                if name == LAST_SNIPPET && self.supervisor.first_stop().is_some_and(|stop| stop >= begin) =>
-            {
-                let line = format!("the pod was told to stop while the snippet {name} ran, which did not end");
-                self.log.error(name, &line);
-                self.ending.snippet = Some(name.to_owned());
-                self.ending.note(line);
-                return Ok(Flow::Next);
-            }
-            Outcome::Ended(code) | Outcome::Lost(code) => {
-                let line = format!("the snippet {name} ended the entrypoint with code {code}{}", said());
-                self.log.error(name, &line);
-                self.ending.snippet = Some(name.to_owned());
-                self.ending.note(line);
-                return Ok(Flow::Exit(code));
-            }
-        }
-        self.shell = Some(shell);
-        Ok(Flow::Next)
+    /// The broker above, as the plan names it.
+    fn parent(&self, parent: &Parent) -> wait::Parent {
+        wait::Parent::new(&parent.host, parent.port, &self.options.root).probed_by_name(parent.by_name)
     }
 
-    async fn wait_parent(&mut self, host: &str, port: u16, by_name: bool) -> Result<Flow, Failure> {
+    async fn wait_parent(&mut self, parent: &Parent) -> Result<Flow, Failure> {
         let begin = Instant::now();
-        let mut parent = Parent::new(host, port, &self.options.root).probed_by_name(by_name);
+        let host = parent.host.as_str();
+        let mut parent = self.parent(parent);
         let waited = self.supervisor.unless_stopped(parent.wait(self.log, self.options.parent_deadline)).await;
         let reached = match waited.map_err(wait_failed)? {
             // Whether the lead stays is not known; if it does, another pod may come in place of this one.
             Err(_) => return Ok(Flow::Exit(REPLACE)),
-            Ok(Err(missing)) => return Err(launch::unreachable_parent(host, &missing)),
+            Ok(Err(missing)) => return Err(follower::unreachable_parent(host, &missing)),
             Ok(Ok(reached)) => reached,
         };
         self.timeline.record_until("dns", begin, reached.resolved);
         self.timeline.record_until("connect", reached.resolved, reached.connected);
-        self.parent = Some(parent);
         Ok(Flow::Next)
     }
 
@@ -447,19 +377,9 @@ fn stop_code(role: &Role, signal: i32) -> u8 {
     if *role == Role::Follower { REPLACE } else { of_signal(signal) }
 }
 
-/// Lets `work` go on, and says ever more rarely that it does.
-async fn impatiently<T>(log: Log, name: &'static str, work: impl Future<Output = T>) -> T {
-    let (begin, mut pause) = (Instant::now(), SNIPPET_IS_SLOW);
-    tokio::pin!(work);
-    loop {
-        if let Ok(done) = tokio::time::timeout(pause, &mut work).await {
-            return done;
-        }
-        log.info(name, &format!("the snippet {name} is still running after {} s", begin.elapsed().as_secs()));
-        pause *= 2;
-    }
-}
-
 fn wait_failed(error: io::Error) -> Failure {
     Failure::new(Category::Internal, format!("failed to wait for events: {error}"), "")
 }
+
+#[cfg(test)]
+mod tests;

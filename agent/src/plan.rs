@@ -21,6 +21,7 @@ mod follower;
 mod helpers;
 mod hosts;
 mod instance;
+mod launch;
 mod lead;
 mod munge;
 mod options;
@@ -49,7 +50,9 @@ pub use crate::system::owner::{Mode, Owner};
 pub use binding::Binding;
 pub use error::PlanError;
 pub use instance::Instance;
+pub use launch::{AtEnd, Launch, Parent, Part, Reach, RunAs, Stdout};
 use resolved::Resolved;
+pub use snippets::{Snippet, Stage};
 
 /// The name of a sidecar's program, as a snippet or a launch.
 pub const COMMAND: &str = "command";
@@ -206,20 +209,13 @@ pub enum Step {
     Link { path: String, target: String },
     /// Variables for every later step.
     Environment { changes: Vec<EnvChange> },
-    /// The user's shell source; state carries over to later snippets and to every later step's environment. The one
-    /// named `command` is a sidecar's program: its code is the container's.
-    Snippet { name: &'static str, shell: String, source: String, strict: bool },
+    /// The user's shell source; state carries over to later snippets and to every later step's environment.
+    Snippet(Snippet),
     /// A snippet before may have made the user that Flux is to run as: what follows is planned with what this container says
     /// now, if that differs.
     LookAgain,
-    /// Until the parent broker's port answers; or only until its name has an address, where Flux is to show what ZeroMQ does
-    /// (it would take the agent's attempt for a handshake that failed).
-    WaitParent {
-        host: String,
-        port: u16,
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        by_name: bool,
-    },
+    /// Until the parent broker's port answers, or its name has an address.
+    WaitParent(Parent),
     /// Until a Unix socket exists and answers.
     WaitSocket { path: String },
     /// Before anything of the user's: what the record says of an earlier start of this container, in which the program may
@@ -237,60 +233,6 @@ pub enum Step {
     PublishArchive { from: String, to: String },
     /// The work is done; the container stays until it is told to stop, for Kubernetes would start a sidecar again.
     Stay,
-}
-
-/// A program to start and supervise.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Launch {
-    /// `fluxstart` for the broker; the name in FLUXTIME lines.
-    pub label: &'static str,
-    pub argv: Vec<Word>,
-    /// Whom it runs as; none: the agent's own user.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub run_as: Option<RunAs>,
-    /// What this program alone is told.
-    #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub environment: Vec<EnvChange>,
-    pub stdout: Stdout,
-    /// The file that the program inside notes its own end in.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub result: Option<String>,
-    /// What to do when it ends.
-    pub at_end: AtEnd,
-}
-
-/// How standard output reaches the container's log.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Stdout {
-    /// The child has the agent's own.
-    Inherit,
-    /// Through raw pseudo-terminals that the agent copies, one more for standard error: programs flush every line.
-    LineBuffered,
-    /// To nowhere.
-    Discard,
-}
-
-/// What the end of a launched program means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case", tag = "then")]
-pub enum AtEnd {
-    /// Its exit code is the container's.
-    Exit,
-    /// The same, but 0 after a stop is 128 and the signal: people worked in it, and nothing was completed.
-    ExitUnlessStopped,
-    /// 0 ends the container; otherwise again with backoff, unless the lead has ended (then 0 as well). With `again` the
-    /// lead may start again in its pod: the container then waits for it, and ends when it is told to stop.
-    RestartFollower {
-        limit: u32,
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        again: bool,
-    },
-    /// The same, but one that has joined is not started again: the container ends with 0.
-    Complete {
-        #[serde(skip_serializing_if = "std::ops::Not::not")]
-        again: bool,
-    },
 }
 
 /// How a variable changes.
@@ -336,16 +278,6 @@ pub enum Content {
     Curve {
         source: String,
     },
-}
-
-/// Another user, for a program that gives up the agent's rights: its ids, and what HOME, USER and LOGNAME are for it, unless a
-/// snippet has set them. They are nobody else's: what root runs (a shell, Python) would read files of that home.
-#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
-pub struct RunAs {
-    #[serde(flatten)]
-    pub owner: Owner,
-    pub name: String,
-    pub home: String,
 }
 
 #[cfg(test)]

@@ -222,6 +222,7 @@ impl Options {
         execute::Options {
             root: self.root.clone(),
             spec: self.spec.clone(),
+            agent: "/proc/self/exe".into(),
             grace_period: self.grace_period,
             patience: self.patience,
             parent_deadline: self.parent_deadline.or(of_the_spec(waits.parent_deadline)),

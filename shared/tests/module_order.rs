@@ -115,6 +115,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "discovery",
             "scheduler",
             "resolved",
+            "launch",
             "snippets",
             "binding",
             "broker",

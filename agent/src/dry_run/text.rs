@@ -6,7 +6,9 @@ use super::pods::Pod;
 use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::display::{quote, word};
-use crate::plan::{AtEnd, COMMAND, Content, EnvChange, Launch, Owner, Planned, Role, Stdout, Step, Waits};
+use crate::plan::{
+    AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, Stage, Stdout, Step, Waits,
+};
 
 /// Where lines of words are broken.
 const WIDTH: usize = 100;
@@ -203,21 +205,17 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             first("environment");
             changes.iter().for_each(|change| line_of(out, 2, &variable(change)));
         }
-        Step::Snippet { name, shell, source, strict } => {
-            let end = match strict {
-                _ if *name == COMMAND => "its exit code is the container's",
-                true => "a failure ends the container with its code",
-                false => "a failure is reported and passed over",
-            };
-            first(&format!("snippet {name}, in {}; {end}", quote(shell)));
-            block(out, source);
+        Step::Snippet(snippet) => {
+            first(&format!("snippet {}", snippet_notes(snippet)));
+            block(out, &snippet.source);
         }
         Step::LookAgain => first("look again: what follows is for the user that a snippet may have made"),
-        Step::WaitParent { host, by_name: true, .. } => first(&format!("wait until {host} has an address")),
-        Step::WaitParent { host, port, .. } => first(&format!("wait until {host} answers on port {port}")),
+        Step::WaitParent(Parent { host, by_name: true, .. }) => first(&format!("wait until {host} has an address")),
+        Step::WaitParent(Parent { host, port, .. }) => first(&format!("wait until {host} answers on port {port}")),
         Step::WaitSocket { path } => first(&format!("wait until the broker answers on {}", quote(path))),
         Step::Launch(launch) => {
             first(&format!("start {}", launch_notes(launch)));
+            line_of(out, 2, &format!("({})", supervision(launch)));
             launch.environment.iter().for_each(|change| line_of(out, 2, &format!("with {}", variable(change))));
             words(out, launch);
         }
@@ -273,6 +271,36 @@ fn variable(change: &EnvChange) -> String {
         EnvChange::Default { name, value } => format!("{name}={}  (if it is not set)", quote(value)),
         EnvChange::Remove { name } => format!("{name} is removed"),
     }
+}
+
+/// The shell with its options, what its end means, whether it is heard.
+fn snippet_notes(snippet: &Snippet) -> String {
+    let Snippet { name, shell, options, stage, strict, silent, .. } = snippet;
+    let shell: Vec<String> = std::iter::once(quote(shell)).chain(options.iter().map(|option| quote(option))).collect();
+    let end = match (stage, strict) {
+        (Stage::Program, _) => "its exit code is the container's",
+        (_, true) => "a failure ends the container with its code",
+        (_, false) => "a failure is reported and passed over",
+    };
+    let silent = if *silent { "; its output is not shown" } else { "" };
+    format!("{name}, in {}; {end}{silent}", shell.join(" "))
+}
+
+/// Whom a stop reaches and when, and where the broker is asked for its state.
+fn supervision(launch: &Launch) -> String {
+    let who = match launch.signals {
+        Reach::Process => "this process alone",
+        Reach::Group => "all of its process group",
+    };
+    let mut notes = vec![match &launch.parent {
+        Some(Parent { host, port, .. }) => {
+            let host = host.trim_end_matches('.');
+            format!("a stop waits as long as {host}:{port} may end the instance, then it reaches {who}")
+        }
+        None => format!("a stop reaches {who}"),
+    }];
+    notes.extend(launch.socket.as_ref().map(|socket| format!("the broker's socket is {}", quote(socket))));
+    notes.join("; ")
 }
 
 /// Who it runs as, where its output goes, what its end means.

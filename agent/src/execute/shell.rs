@@ -24,6 +24,7 @@ use tokio::io::unix::AsyncFd;
 
 use super::session::{Session, current_limits, shell_changes};
 use super::state::{self, State};
+use crate::plan::Snippet;
 use crate::report::failure::Failure;
 use crate::supervise::program::{Child, Environment, Output, Program};
 use crate::supervise::{Event, Supervisor, is_stop, terminal};
@@ -90,15 +91,14 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// Starts the shell at `path`.
+    /// Starts the shell of the `first` snippet, and of those that follow it.
     pub fn start(
         supervisor: &Supervisor,
         session: &Session,
-        path: &Path,
-        strict: bool,
+        first: &Snippet,
+        agent: &Path,
         as_flux: &str,
     ) -> Result<Shell, Failure> {
-        let is_bash = path.file_name().is_some_and(|name| name == "bash");
         let plumbing = || -> io::Result<_> {
             let (ask_there, ask) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
             let (reply, reply_there) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
@@ -107,7 +107,7 @@ impl Shell {
             let memory = |name: &str| memfd_create(name, MFdFlags::MFD_CLOEXEC).map(File::from);
             let (changes, snippet) = (memory("changes")?, memory("snippet")?);
             // By its path, the shell might run what stands there by then.
-            let program = File::open("/proc/self/exe")?;
+            let program = File::open(agent)?;
             Ok((
                 [ask_there, reply_there, errors_there, program.into()],
                 File::from(ask),
@@ -128,7 +128,7 @@ impl Shell {
             theirs[1].as_raw_fd(),
             theirs[2].as_raw_fd(),
         ];
-        let mut argv = command_line(path, is_bash, strict, &numbers);
+        let mut argv = command_line(first, &numbers);
         argv.push(as_flux.into());
         let program = Program {
             argv: &argv,
@@ -255,13 +255,9 @@ fn lost(bytes: &[u8]) -> Option<u8> {
     std::str::from_utf8(&line[at + LOST.len()..]).ok()?.parse().ok()
 }
 
-fn command_line(path: &Path, is_bash: bool, strict: bool, numbers: &[RawFd]) -> Vec<OsString> {
-    let mut argv: Vec<OsString> = vec![path.into()];
-    match (strict, is_bash) {
-        (true, true) => argv.extend(["-e", "-E", "-u", "-o", "pipefail"].map(OsString::from)),
-        (true, false) => argv.extend(["-e", "-u"].map(OsString::from)),
-        (false, _) => {}
-    }
+fn command_line(snippet: &Snippet, numbers: &[RawFd]) -> Vec<OsString> {
+    let mut argv: Vec<OsString> = vec![snippet.shell.clone().into()];
+    argv.extend(snippet.options.iter().map(OsString::from));
     argv.extend(["-c", DRIVER, "flux-agent"].map(OsString::from));
     argv.extend(numbers.iter().map(|number| OsString::from(format!("/proc/self/fd/{number}"))));
     argv

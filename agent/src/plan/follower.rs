@@ -4,7 +4,8 @@ use flux_shared::agent_spec::RestartPolicy;
 use flux_shared::words::Word;
 
 use super::{
-    AtEnd, Launch, PlanError, Planned, Resolved, Stdout, Step, hosts, options, python, runner, snippets, topology, user,
+    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, launch, options, python, runner,
+    snippets, topology, user,
 };
 
 /// How often a follower's broker is started again before the pod gives up.
@@ -13,38 +14,34 @@ pub const RESTART_LIMIT: u32 = 10;
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let mut steps = runner::prepare(resolved)?;
     steps.extend(snippets::step(resolved, "workerPre", resolved.spec.runner.snippets.worker_pre.as_ref())?);
-    steps.extend(wait(resolved)?);
-    steps.push(launch(resolved)?);
-    steps.extend(snippets::step(resolved, "post", resolved.spec.runner.snippets.post.as_ref())?);
-    Ok(steps)
-}
-
-/// The parent must answer before the broker starts.
-fn wait(resolved: &Resolved) -> Result<Option<Planned>, PlanError> {
     let parent = parent(resolved)?;
-    Ok(parent.map(|(host, port)| {
-        Planned::with(&["cluster_domain"], Step::WaitParent { host, port, by_name: resolved.spec.logging.zeromq })
-    }))
+    // It must answer before the broker starts.
+    let wait = parent.clone().map(|parent| Planned::with(&["cluster_domain"], Step::WaitParent(parent)));
+    steps.extend(wait);
+    steps.push(launch(resolved, parent)?);
+    steps.extend(snippets::post(resolved, resolved.spec.runner.snippets.post.as_ref())?);
+    Ok(steps)
 }
 
 /// The parent's full name, so that the resolver needs no search list; or a remote lead as it was given.
 /// A broker.toml of the user's own may name other hosts and ports: Flux then waits by itself.
-pub(super) fn parent(resolved: &Resolved) -> Result<Option<(String, u16)>, PlanError> {
+pub(super) fn parent(resolved: &Resolved) -> Result<Option<Parent>, PlanError> {
     let spec = resolved.spec;
     if spec.flux.broker_config.is_some() {
         return Ok(None);
     }
     let parent = topology::parent(spec.flux.topology.as_deref(), resolved.rank, resolved.hosts.size())?;
-    Ok(Some(match &spec.network.lead {
+    let (host, port) = match &spec.network.lead {
         Some(lead) if parent == 0 => (lead.address.clone(), lead.port),
         _ => {
             let suffix = hosts::suffix(spec, &resolved.domain);
             (format!("{}{suffix}.", resolved.hosts.name(parent)), spec.network.port)
         }
-    }))
+    };
+    Ok(Some(Parent { host, port, by_name: spec.logging.zeromq }))
 }
 
-fn launch(resolved: &Resolved) -> Result<Planned, PlanError> {
+fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanError> {
     let runner = &resolved.spec.runner;
     let argv = runner.prefix.iter().cloned();
     let argv = argv.chain(runner::flux_start(resolved)?.into_iter().map(Word::Literal));
@@ -56,13 +53,18 @@ fn launch(resolved: &Resolved) -> Result<Planned, PlanError> {
     };
     let run_as = user::run_as(resolved);
     let mut facts = vec![resolved.flux_fact()];
+    facts.extend(parent.iter().map(|_| "cluster_domain"));
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
     let launch = Launch {
         label: "fluxstart",
+        part: Part::Follower,
         argv: argv.chain(options).collect(),
         run_as,
         environment: Vec::from_iter(python::variable(resolved)),
         stdout: Stdout::Inherit,
+        signals: launch::signals(&runner.prefix),
+        socket: launch::socket(resolved),
+        parent,
         result: None,
         at_end,
     };

@@ -46,7 +46,11 @@ pub struct Instance {
 impl Instance {
     pub fn of(spec: &AgentSpec, facts: &Facts) -> Result<Instance, PlanError> {
         let resolved = Resolved::new(spec, facts)?;
-        let parent = if resolved.is_lead() { None } else { follower::parent(&resolved)? };
+        let parent = if resolved.is_lead() {
+            None
+        } else {
+            follower::parent(&resolved)?.map(|parent| (parent.host, parent.port))
+        };
         let steps = user::steps(&resolved).into_iter().chain(environment::steps(&resolved)?);
         let changes = steps.filter_map(|planned: Planned| match planned.step {
             Step::Environment { changes } => Some(changes),

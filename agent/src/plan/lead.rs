@@ -5,7 +5,8 @@ use flux_shared::words::Word;
 
 use super::program::{self, Initial};
 use super::{
-    AtEnd, Content, Launch, Mode, PlanError, Planned, Resolved, Step, archive, options, python, runner, snippets, user,
+    AtEnd, Content, Launch, Mode, Part, PlanError, Planned, Resolved, Step, archive, launch, options, python, runner,
+    snippets, user,
 };
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
@@ -21,7 +22,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     steps.extend(initial.words.as_ref().map(|_| result_file(resolved)));
     steps.push(launch(resolved, initial)?);
     steps.extend(archive::publish(resolved));
-    steps.extend(snippets::step(resolved, "post", resolved.spec.runner.snippets.post.as_ref())?);
+    steps.extend(snippets::post(resolved, resolved.spec.runner.snippets.post.as_ref())?);
     Ok(steps)
 }
 
@@ -44,6 +45,9 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
     let mut facts = vec![resolved.flux_fact()];
     let mut argv: Vec<Word> = Vec::new();
     let result = words.as_ref().map(|_| resolved.paths.program_result());
+    // A prefix of the program stands inside the instance, that of the broker before it.
+    let prefix = if words.is_some() { &[] } else { resolved.spec.runner.prefix.as_slice() };
+    let signals = launch::signals(prefix);
     let at_end = if words.is_some() { AtEnd::Exit } else { AtEnd::ExitUnlessStopped };
     match words {
         Some(program) => {
@@ -62,7 +66,7 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
             facts.push("terminal");
             let headless = resolved.spec.runner.interactive || !resolved.facts.terminal;
             let config = resolved.paths.broker_config_dir();
-            argv.extend(resolved.spec.runner.prefix.iter().cloned());
+            argv.extend_from_slice(prefix);
             argv.extend([resolved.flux()?, "broker".into(), "--config-path".into(), config].map(Word::Literal));
             argv.extend(options(resolved, headless, &mut facts));
         }
@@ -70,7 +74,19 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
     let run_as = user::run_as(resolved);
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
     let environment = Vec::from_iter(python::variable(resolved));
-    let launch = Launch { label: "fluxstart", argv, run_as, environment, stdout, result, at_end };
+    let launch = Launch {
+        label: "fluxstart",
+        part: Part::Lead,
+        argv,
+        run_as,
+        environment,
+        stdout,
+        signals,
+        socket: launch::socket(resolved),
+        parent: None,
+        result,
+        at_end,
+    };
     Ok(Planned::with(&facts, Step::Launch(launch)))
 }
 

@@ -5,7 +5,8 @@ use flux_shared::paths::FALLBACK_HOME;
 use flux_shared::words::Word;
 
 use super::{
-    AtEnd, Content, Launch, Mode, Owner, PlanError, Planned, Resolved, Stdout, Step, environment, snippets, user,
+    AtEnd, Content, Launch, Mode, Owner, Part, PlanError, Planned, Reach, Resolved, Stdout, Step, environment,
+    snippets, user,
 };
 
 pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<Planned>, PlanError> {
@@ -21,7 +22,7 @@ pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<P
         steps.push(Planned::with(&[], Step::WaitSocket { path: resolved.socket() }));
     }
     steps.extend(command(resolved, name, sidecar, script.is_some())?);
-    steps.extend(snippets::step(resolved, "post", sidecar.post.as_ref())?);
+    steps.extend(snippets::post(resolved, sidecar.post.as_ref())?);
     steps.push(Planned::with(&[], Step::Stay));
     Ok(steps)
 }
@@ -30,14 +31,18 @@ pub fn steps(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Vec<P
 /// is the container's.
 fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool) -> Result<Option<Planned>, PlanError> {
     if !has_script {
-        return snippets::step(resolved, super::COMMAND, sidecar.command.as_ref());
+        return snippets::program(resolved, sidecar.command.as_ref());
     }
     let launch = Launch {
         label: super::COMMAND,
+        part: Part::Command,
         argv: vec![Word::Literal(script_path(resolved, name))],
         run_as: None,
         environment: Vec::new(),
         stdout: Stdout::Inherit,
+        signals: Reach::Group,
+        socket: None,
+        parent: None,
         result: None,
         at_end: AtEnd::Exit,
     };

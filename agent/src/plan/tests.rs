@@ -7,6 +7,7 @@ use super::*;
 mod design;
 mod fields;
 mod fuzz;
+mod supervision;
 
 fn spec(text: &str) -> AgentSpec {
     AgentSpec::from_toml(&format!("name = 'mc'\n{text}")).unwrap()
@@ -47,9 +48,9 @@ fn outline(plan: &Plan) -> Vec<String> {
             Step::File { path, .. } => format!("file {path}"),
             Step::Link { path, .. } => format!("link {path}"),
             Step::Environment { .. } => "environment".into(),
-            Step::Snippet { name, .. } => format!("snippet {name}"),
+            Step::Snippet(snippet) => format!("snippet {}", snippet.name),
             Step::LookAgain => "look-again".into(),
-            Step::WaitParent { .. } => "wait-parent".into(),
+            Step::WaitParent(_) => "wait-parent".into(),
             Step::WaitSocket { .. } => "wait-socket".into(),
             Step::Once { restarts, .. } => format!("once {restarts}"),
             Step::LeadLost { restarts_left } => format!("lead-lost {restarts_left}"),
@@ -178,7 +179,7 @@ fn quorum_is_said_only_where_it_is_not_the_whole_instance() {
 fn followers_wait_for_their_own_parent() {
     let wait = |text: &str, index: u32| {
         run(&spec(text), &facts(index)).steps.into_iter().find_map(|planned| match planned.step {
-            Step::WaitParent { host, port, .. } => Some(format!("{host}:{port}")),
+            Step::WaitParent(Parent { host, port, .. }) => Some(format!("{host}:{port}")),
             _ => None,
         })
     };

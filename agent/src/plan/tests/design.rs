@@ -25,7 +25,7 @@ fn writes(plan: &Plan, name: &str) -> bool {
 }
 
 fn waits(plan: &Plan) -> bool {
-    plan.steps.iter().any(|it| matches!(it.step, Step::WaitParent { .. }))
+    plan.steps.iter().any(|it| matches!(it.step, Step::WaitParent(_)))
 }
 
 /// "Index 0 is special in that it creates the main shared assets, and launches the main command or server (the others

@@ -1,0 +1,363 @@
+//! The executor obeys the plan. Each plan here says otherwise than one could guess from words, names and neighbouring steps, and
+//! what happens is what the plan says.
+
+use std::fs;
+use std::io::Read;
+use std::net::TcpListener;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::UnixListener;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc::{self, Receiver};
+use std::time::{Duration, Instant};
+
+use flux_shared::agent_spec::LogFormat;
+use flux_shared::words::Word;
+use nix::sys::signal::SigSet;
+
+use super::*;
+use crate::plan::{AtEnd, Launch, Part, Reach, Snippet, Stage, Stdout, VERSION, Waits};
+
+/// Ends a hang; no result depends on it.
+const DEADLINE: Duration = Duration::from_secs(120);
+const OF_ITS_OWN: &str = "FLUX_AGENT_TEST_OF_ITS_OWN";
+
+/// Runs `work` in a process of its own, since an executor takes all signals and waits for all children: what it printed.
+fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
+    if let Some(folder) = std::env::var_os(OF_ITS_OWN) {
+        program(folder.as_ref(), "agent", AGENT);
+        work(Path::new(&folder));
+        return String::new();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let before = SigSet::thread_get_mask().unwrap();
+    // As `block_on` does: but here the harness has its threads before the executor is there.
+    SigSet::all().thread_block().unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", &format!("execute::tests::{test}"), "--nocapture"]).env(OF_ITS_OWN, folder.path());
+    let done = command.output();
+    before.thread_set_mask().unwrap();
+    let done = done.unwrap();
+    let told = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && told.contains("1 passed"), "{told}");
+    told
+}
+
+fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(value) = found() {
+            return value;
+        }
+        assert!(begin.elapsed() < DEADLINE, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+fn options() -> Options {
+    let agent = Path::new(&std::env::var_os(OF_ITS_OWN).unwrap()).join("agent");
+    Options {
+        root: "/".into(),
+        spec: "/nowhere".into(),
+        agent,
+        grace_period: Some(DEADLINE),
+        patience: Duration::ZERO,
+        parent_deadline: None,
+        lead_gone: DEADLINE,
+        lead_silent: None,
+    }
+}
+
+/// What `flux-agent snippet-state` tells, as far as it matters here: this program is not flux-agent.
+const AGENT: &str = "#!/bin/sh\nprintf 'status=%s\\0umask=0022\\0directory=/\\0as-flux=\\0environment\\0PATH=%s\\0end\\0' \"$3\" \"$PATH\" >\"$2\"\n";
+
+/// The container's code after these steps.
+fn execute_all(role: Role, quiet: bool, steps: Vec<Step>) -> Result<u8, Failure> {
+    let plan = Plan {
+        version: VERSION,
+        cluster: "mc".into(),
+        role,
+        index: 0,
+        hostname: "mc-0".into(),
+        rank: Some(0),
+        log: crate::plan::Log { quiet, timed: false, format: LogFormat::Text },
+        waits: Waits::default(),
+        binding: None,
+        notices: Vec::new(),
+        steps: steps.into_iter().map(|step| Planned { step, depends_on: Vec::new() }).collect(),
+    };
+    let log = Log::new(crate::report::log::Format::Text, quiet);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut supervisor = Supervisor::new(log).unwrap();
+        let again = || panic!("nothing says look again");
+        let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
+        execute(&plan, &again, options(), &mut supervisor, log, &mut timeline, &mut ending).await
+    })
+}
+
+fn words(texts: &[&str]) -> Vec<Word> {
+    texts.iter().map(|text| Word::literal(*text)).collect()
+}
+
+/// Of a lead with a program, but for `argv`.
+fn launch(argv: &[&str]) -> Launch {
+    Launch {
+        label: "fluxstart",
+        part: Part::Lead,
+        argv: words(argv),
+        run_as: None,
+        environment: Vec::new(),
+        stdout: Stdout::Inherit,
+        signals: Reach::Process,
+        socket: None,
+        parent: None,
+        result: None,
+        at_end: AtEnd::Exit,
+    }
+}
+
+fn snippet(name: &'static str, source: &str) -> Snippet {
+    let (shell, source) = ("/bin/sh".to_owned(), source.to_owned());
+    Snippet { name, shell, options: &[], source, strict: false, stage: Stage::Before, silent: false }
+}
+
+fn program(folder: &Path, name: &str, text: &str) -> String {
+    let path = folder.join(name);
+    fs::write(&path, text).unwrap();
+    fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
+    path.display().to_string()
+}
+
+/// SIGTERM to this process once `path` is there.
+fn stop_after(path: PathBuf) {
+    std::thread::spawn(move || {
+        eventually("the program runs", || path.exists().then_some(()));
+        nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::SIGTERM).unwrap();
+    });
+}
+
+/// A program that has a child: each notes the SIGTERM that it gets, the child until it is told by `end`.
+fn parent_and_child(folder: &Path, name: &str) -> String {
+    let at = folder.display();
+    let child =
+        format!("trap 'touch {at}/child-told' TERM; touch {at}/ready; while [ ! -e {at}/end ]; do sleep 0.02; done");
+    let text = format!("#!/bin/sh\ntrap 'sleep 0.5; touch {at}/end' TERM\n(sh -c \"{child}\") & wait; wait; exit 7\n");
+    program(folder, name, &text)
+}
+
+#[test]
+fn a_stop_reaches_whom_the_plan_says_whatever_the_program_is_called() {
+    alone("a_stop_reaches_whom_the_plan_says_whatever_the_program_is_called", |folder| {
+        for (name, signals) in [("flux", Reach::Group), ("other", Reach::Process)] {
+            let folder = &folder.join(format!("of-{name}"));
+            fs::create_dir(folder).unwrap();
+            let argv = parent_and_child(folder, name);
+            stop_after(folder.join("ready"));
+            let step = Step::Launch(Launch { signals, ..launch(&[&argv]) });
+            assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 7);
+            assert_eq!(folder.join("child-told").exists(), signals == Reach::Group, "{name}");
+        }
+    });
+}
+
+/// What the first who connects to this socket says, once it has been taken for a client.
+fn listen(path: &Path) -> Receiver<String> {
+    let (listener, (tell, told)) = (UnixListener::bind(path).unwrap(), mpsc::channel());
+    std::thread::spawn(move || {
+        for peer in listener.incoming() {
+            use std::io::Write;
+            let mut peer = peer.unwrap();
+            let tell = tell.clone();
+            std::thread::spawn(move || {
+                let _ = peer.write_all(&[0]);
+                let mut bytes = [0; 1024];
+                while let Ok(count @ 1..) = peer.read(&mut bytes) {
+                    let _ = tell.send(String::from_utf8_lossy(&bytes[..count]).into_owned());
+                }
+            });
+        }
+    });
+    told
+}
+
+#[test]
+fn the_broker_is_asked_on_the_socket_of_the_plan_whatever_its_words_say() {
+    alone("the_broker_is_asked_on_the_socket_of_the_plan_whatever_its_words_say", |folder| {
+        let at = |name: &str| folder.join(name);
+        let (ours, others) = (listen(&at("ours")), listen(&at("others")));
+        let option = format!("-Slocal-uri=local://{}", at("others").display());
+        let wait = format!("while [ ! -e {} ]; do sleep 0.02; done", at("end").display());
+        let socket = Some(at("ours").display().to_string());
+        let seen = std::thread::spawn(move || ours.recv_timeout(DEADLINE).unwrap());
+        let end = at("end");
+        let told = std::thread::spawn(move || {
+            let said = seen.join().unwrap();
+            fs::write(end, "").unwrap();
+            said
+        });
+        let step = Step::Launch(Launch { socket, ..launch(&["/bin/sh", "-c", &wait, &option]) });
+        assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 0);
+        assert!(told.join().unwrap().contains("groups.join"));
+        assert!(others.try_recv().is_err(), "the words name a socket, the plan does not");
+        // None in the plan: nobody is asked, and an end with an error is the program's own.
+        let step = Step::Launch(launch(&["/bin/sh", "-c", "sleep 1; exit 3", &option]));
+        assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 3);
+        assert!(others.try_recv().is_err());
+    });
+}
+
+#[test]
+fn who_leads_and_who_follows_is_the_plans_word_not_that_of_the_end() {
+    alone("who_leads_and_who_follows_is_the_plans_word_not_that_of_the_end", |folder| {
+        let at = |name: &str| folder.join(name);
+        for (part, at_end, joins) in [
+            (Part::Lead, AtEnd::RestartFollower { limit: 0, again: false }, true),
+            (Part::Follower, AtEnd::ExitUnlessStopped, false),
+        ] {
+            let path = at(&format!("{part:?}"));
+            let said = listen(&path);
+            let socket = Some(path.display().to_string());
+            let step = Step::Launch(Launch { part, at_end, socket, ..launch(&["/bin/sleep", "2"]) });
+            execute_all(Role::Sidecar("any".into()), false, vec![step]).unwrap();
+            let all: String = said.try_iter().collect();
+            assert!(!all.is_empty(), "{part:?}");
+            assert_eq!(all.contains("groups.join"), joins, "{part:?}: {all:?}");
+        }
+        // Told to stop before it has started: the code is that of its part.
+        for (part, at_end, code) in [
+            (Part::Follower, AtEnd::Exit, flux_shared::exit::REPLACE),
+            (Part::Lead, AtEnd::RestartFollower { limit: 3, again: false }, 143),
+        ] {
+            // The stop comes while a snippet runs: no step after it looks before the launch does.
+            let parent = TcpListener::bind("127.0.0.1:0").unwrap();
+            let port = parent.local_addr().unwrap().port();
+            drop(parent);
+            let marker = at(&format!("{part:?}-began"));
+            let mut told = launch(&["/bin/sh", "-c", &format!("touch {}", marker.display())]);
+            (told.part, told.at_end) = (part, at_end);
+            told.parent = Some(Parent { host: "127.0.0.1".into(), port, by_name: false });
+            let code_of = stopped_before(&told);
+            assert_eq!((code_of, marker.exists()), (code, false), "{part:?}");
+        }
+    });
+}
+
+/// The code of a launch that finds a stop signal waiting.
+fn stopped_before(launch: &Launch) -> u8 {
+    let log = Log::new(crate::report::log::Format::Text, false);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut supervisor = Supervisor::new(log).unwrap();
+        nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::SIGTERM).unwrap();
+        let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
+        let mut executor = Executor {
+            files: Files::new("/".as_ref(), "test"),
+            options: options(),
+            session: Session::of_process(),
+            supervisor: &mut supervisor,
+            shell: None,
+            record: None,
+            log,
+            timed: false,
+            timeline: &mut timeline,
+            ending: &mut ending,
+            came_up: false,
+            broker_end: None,
+            as_flux: String::new(),
+        };
+        executor.launch(launch).await.unwrap()
+    })
+}
+
+#[test]
+fn a_stop_is_held_back_for_the_parent_of_the_launch_and_for_no_other() {
+    alone("a_stop_is_held_back_for_the_parent_of_the_launch_and_for_no_other", |folder| {
+        let at = |name: &str| folder.join(name);
+        let told = |name: &str| {
+            let path = at(name).display().to_string();
+            format!("trap 'touch {path}-told; exit 7' TERM; touch {path}; while :; do sleep 0.02; done")
+        };
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let parent = Parent { host: "127.0.0.1".into(), port, by_name: false };
+        // A step has waited for a parent, and the launch names none: it is told at once.
+        stop_after(at("lone"));
+        let step = Step::Launch(launch(&["/bin/sh", "-c", &told("lone")]));
+        let steps = vec![Step::WaitParent(parent.clone()), step];
+        assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 7);
+        // No step has waited for one, and the launch names it: it is told once the parent has gone.
+        stop_after(at("held"));
+        let (began, was_told) = (at("held"), at("held-told"));
+        let parent_goes = std::thread::spawn(move || {
+            eventually("the program runs", || began.exists().then_some(()));
+            std::thread::sleep(Duration::from_secs(2));
+            let early = was_told.exists();
+            drop(listener);
+            early
+        });
+        let step = Step::Launch(Launch { parent: Some(parent), ..launch(&["/bin/sh", "-c", &told("held")]) });
+        assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 7);
+        assert!(!parent_goes.join().unwrap(), "it was told while the parent was there");
+        assert!(at("held-told").exists());
+    });
+}
+
+#[test]
+fn what_a_snippet_may_print_is_the_plans_word_not_its_names() {
+    let told = alone("what_a_snippet_may_print_is_the_plans_word_not_its_names", |_| {
+        let steps = vec![
+            Step::Snippet(snippet("pre", "echo pre is heard")),
+            Step::Snippet(Snippet { silent: true, ..snippet("post", "echo post is not") }),
+        ];
+        assert_eq!(execute_all(Role::Lead, true, steps).unwrap(), 0);
+        let loud = vec![Step::Snippet(Snippet { silent: true, ..snippet("pre", "echo nor is this") })];
+        assert_eq!(execute_all(Role::Lead, false, loud).unwrap(), 0);
+    });
+    if !told.is_empty() {
+        assert!(told.contains("pre is heard"), "{told}");
+        assert!(!told.contains("post is not") && !told.contains("nor is this"), "{told}");
+    }
+}
+
+#[test]
+fn what_a_snippets_end_means_is_the_plans_word_not_its_names() {
+    alone("what_a_snippets_end_means_is_the_plans_word_not_its_names", |folder| {
+        let at = |name: &str| folder.join(name);
+        // The one called post is the program, the one called command is not.
+        let steps = vec![
+            Step::Snippet(snippet("command", "exit_with() { return 4; }; exit_with")),
+            Step::Snippet(Snippet { stage: Stage::Program, ..snippet("post", "exit 5") }),
+        ];
+        assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 5, "one that fails before is passed over");
+        // Told to stop in what tidies up, whatever its name: the program's result stays.
+        for (stage, code) in [(Stage::After, 0), (Stage::Before, 143)] {
+            let path = at(&format!("{stage:?}"));
+            stop_after(path.clone());
+            let source = format!("touch {}; while :; do sleep 0.02; done", path.display());
+            let steps = vec![
+                Step::Snippet(Snippet { stage: Stage::Program, ..snippet("post", "true") }),
+                Step::Snippet(Snippet { stage, ..snippet("pre", &source) }),
+            ];
+            assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), code, "{stage:?}");
+        }
+    });
+}
+
+#[test]
+fn the_shell_and_its_options_are_the_plans() {
+    alone("the_shell_and_its_options_are_the_plans", |folder| {
+        let at = |name: &str| folder.join(name).display().to_string();
+        // By its name it would be bash, and strict for its snippet: the plan gives no options.
+        let shell = program(
+            folder,
+            "bash",
+            &format!("#!/bin/sh\nprintf '%s\\n' \"$1\" >{}\nexec /bin/sh \"$@\"\n", at("first")),
+        );
+        let source = format!("false; touch {}", at("went-on"));
+        let step = Step::Snippet(Snippet { shell, strict: true, ..snippet("pre", &source) });
+        assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 0);
+        assert_eq!(fs::read_to_string(at("first")).unwrap(), "-c\n");
+        assert!(Path::new(&at("went-on")).exists());
+    });
+}

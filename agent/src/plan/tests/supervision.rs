@@ -1,0 +1,92 @@
+//! What the executor obeys without a thought: it stands in the plan.
+
+use super::*;
+
+fn follower(text: &str) -> Launch {
+    launch(&run(&spec(&format!("size = 2\n{text}")), &facts(1))).clone()
+}
+
+fn lead(text: &str) -> Launch {
+    launch(&run(&spec(&format!("size = 2\n{text}")), &facts(0))).clone()
+}
+
+const PROGRAM: &str = "[runner.program]\nmode = 'submit'\nwords = ['true']\n";
+
+#[test]
+fn flux_ends_its_own_and_a_prefix_may_be_anything() {
+    let prefix = "[runner]\nprefix = ['flux', 'run']\n";
+    assert_eq!((lead("").signals, follower("").signals), (Reach::Process, Reach::Process));
+    assert_eq!((lead(prefix).signals, follower(prefix).signals), (Reach::Group, Reach::Group));
+    let program = lead(&format!("{prefix}{PROGRAM}"));
+    assert_eq!(program.signals, Reach::Process, "the program's prefix stands inside the instance");
+}
+
+#[test]
+fn the_socket_is_the_one_that_the_broker_is_given() {
+    for launch in [lead(""), lead(PROGRAM), follower("")] {
+        let socket = launch.socket.unwrap();
+        assert!(launch.argv.contains(&Word::Literal(format!("-Slocal-uri=local://{socket}"))), "{socket}");
+    }
+    let inner = "[flux]\ndisable_socket = true\n[runner.program]\nmode = 'launcher'\n\
+                 words = ['flux', 'start', '-Slocal-uri=local:///tmp/inner', 'true']\n";
+    assert_eq!(lead(inner).socket, None, "that of an instance in the instance is not ours");
+}
+
+#[test]
+fn a_follower_names_the_parent_that_it_has_waited_for_and_a_lead_has_none() {
+    assert_eq!((lead("").part, lead("").parent), (Part::Lead, None));
+    for text in ["", "[logging]\nzeromq = true\n"] {
+        let plan = run(&spec(&format!("size = 2\n{text}")), &facts(1));
+        let awaited = plan.steps.iter().find_map(|planned| match &planned.step {
+            Step::WaitParent(parent) => Some(parent),
+            _ => None,
+        });
+        let launch = launch(&plan);
+        assert_eq!((launch.part, launch.parent.as_ref()), (Part::Follower, awaited));
+        assert_eq!(awaited.unwrap().by_name, !text.is_empty());
+    }
+    let own = follower("[flux]\nbroker_config = 'x = 1'\n");
+    assert_eq!((own.part, own.parent), (Part::Follower, None), "the user's own broker.toml may name another");
+}
+
+fn snippets(logging: &str, facts: &Facts) -> Vec<Snippet> {
+    let text = format!(
+        "[logging]\n{logging}\n[runner.snippets]\npre = 'a'\npost = 'b'\n[sidecars.side]\npre = 'c'\ncommand = 'd'\npost = 'e'\n"
+    );
+    let plans = [ContainerRole::Runner, ContainerRole::Sidecar("side".into())];
+    let plans = plans.map(|role| plan(&spec(&text), facts, &role).unwrap());
+    let steps = plans.into_iter().flat_map(|plan| plan.steps);
+    steps.filter_map(|planned| if let Step::Snippet(snippet) = planned.step { Some(snippet) } else { None }).collect()
+}
+
+#[test]
+fn what_tidies_up_and_a_sidecars_program_are_heard_when_it_is_quiet() {
+    let few = |logging: &str| -> Vec<(&str, Stage, bool)> {
+        snippets(logging, &facts(0)).iter().map(|it| (it.name, it.stage, it.silent)).collect()
+    };
+    let all = |silent| {
+        vec![
+            ("pre", Stage::Before, silent),
+            ("post", Stage::After, false),
+            ("pre", Stage::Before, silent),
+            ("command", Stage::Program, false),
+            ("post", Stage::After, false),
+        ]
+    };
+    assert_eq!(few("quiet = true"), all(true));
+    assert_eq!(few("quiet = false"), all(false));
+}
+
+#[test]
+fn the_shells_options_are_those_that_it_knows() {
+    let options = |shell: &str, strict: bool| {
+        let facts = Facts { shell: Some(shell.into()), ..facts(0) };
+        let snippets = snippets(&format!("strict = {strict}"), &facts);
+        assert!(snippets.iter().all(|it| it.shell == shell && it.options == snippets[0].options));
+        snippets[0].options.join(" ")
+    };
+    assert_eq!(options("/bin/bash", true), "-e -E -u -o pipefail");
+    assert_eq!(options("/opt/bin/bash", true), "-e -E -u -o pipefail");
+    assert_eq!(options("/bin/sh", true), "-e -u");
+    assert_eq!(options("/bin/bash", false), "");
+}
