@@ -291,7 +291,7 @@ impl Cli {
                 "dry-run and local are in the flux-agent for laptops and login nodes (make dist: dist/flux-agent)",
             ))),
             #[cfg(feature = "laptop")]
-            Command::DryRun(args) => dry_run(&args),
+            Command::DryRun(args) => show_plans(&args),
             #[cfg(feature = "laptop")]
             Command::Local(args) => tell(local::local(&args)),
             #[cfg(feature = "laptop")]
@@ -375,8 +375,9 @@ fn finish(result: Result<u8, Failure>) -> u8 {
     tell(result.inspect_err(|failure| failure.report(TERMINATION_LOG.as_ref())))
 }
 
+/// Prints the plans, or what is wrong; the exit code.
 #[cfg(feature = "laptop")]
-fn dry_run(args: &dry_run::Args) -> u8 {
+pub fn show_plans(args: &dry_run::Args) -> u8 {
     match dry_run::run(args) {
         Ok(text) if args.format == dry_run::Format::Text && shows_colours() => write_out(&dry_run::paint(&text)),
         Ok(text) => write_out(&text),

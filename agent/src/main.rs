@@ -1,36 +1,7 @@
-//! flux-agent: the entrypoint of a MiniCluster's pods, and what explains it.
-#![cfg_attr(
-    test,
-    allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::disallowed_methods, reason = "tests")
-)]
-#![cfg_attr(not(feature = "laptop"), allow(dead_code, reason = "dry-run and local use more of what pods use"))]
-
-mod cli;
-mod commands;
-#[cfg(feature = "laptop")]
-mod dry_run;
-mod execute;
-mod facts;
-mod files;
-mod flux_rpc;
-mod in_instance;
-mod install;
-mod known_paths;
-#[cfg(feature = "laptop")]
-mod local;
-mod plan;
-mod report;
-mod run;
-mod spec;
-mod supervise;
-mod system;
-mod view;
-mod wait;
+//! The `flux-agent` program.
 
 use std::process::ExitCode;
 
-use clap::Parser;
-
 fn main() -> ExitCode {
-    cli::Cli::parse().run()
+    flux_agent::main()
 }

@@ -12,9 +12,6 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand};
-use flux_shared::agent_spec;
-use flux_shared::curve::Certificate;
-use flux_shared::validate::{Problem, ValidMiniCluster, ViewSource, validate_and_note};
 use tokio::signal::unix::{SignalKind, signal};
 
 use crate::api::client;
@@ -23,10 +20,9 @@ use crate::controller;
 use crate::health::log;
 use crate::health::metrics::Metrics;
 use crate::install;
-use crate::reconcile::render::{self, Facts, Objects, Options};
+use crate::offline::{self, Choices, OfflineError};
 use crate::webhook;
 use crate::webhook::migrate;
-use crate::yaml::{self, YamlError};
 
 #[derive(Debug, Parser)]
 #[command(name = "flux-operator", version, about = "Turns MiniClusters into Flux instances on Kubernetes")]
@@ -94,45 +90,13 @@ struct Webhook {
     settings: webhook::Settings,
 }
 
-#[derive(Debug, Args)]
-struct Choices {
-    /// Give each MiniCluster a NetworkPolicy: its brokers are reached from its own pods alone
-    #[arg(long, env = "FLUX_MINICLUSTER_NETWORK_POLICY")]
-    minicluster_network_policy: bool,
-    /// Image of the agent
-    #[arg(long, env = "FLUX_AGENT_IMAGE", default_value = render::DEFAULT_AGENT_IMAGE)]
-    agent_image: String,
-    /// Image with the Flux view, for MiniClusters that name none
-    #[arg(long, env = "FLUX_VIEW_IMAGE", default_value = render::DEFAULT_VIEW_IMAGE)]
-    view_image: String,
-    /// Address of the Flux RESTful API's repository, as git takes it: a mirror, where pods do not reach the usual one
-    #[arg(long, env = "FLUX_RESTFUL_REPOSITORY", default_value = agent_spec::RESTFUL_REPOSITORY, value_name = "ADDRESS")]
-    restful_repository: String,
-    /// How the view comes into the pods, for MiniClusters that do not say: imageVolume mounts its image and copies nothing;
-    /// copy copies it; auto takes the image volume where every node that takes pods can (Kubernetes 1.35 with containerd
-    /// 2.1 or CRI-O 1.33), which needs the permission to list nodes: without it, a copy
-    #[arg(long, env = "FLUX_VIEW_SOURCE", default_value = "auto", value_parser = str::parse::<ViewSource>)]
-    view_source: ViewSource,
-}
-
-impl From<Choices> for Options {
-    fn from(choices: Choices) -> Options {
-        let Choices { minicluster_network_policy, agent_image, view_image, restful_repository, view_source } = choices;
-        Options { agent_image, view_image, restful_repository, view_source, network_policy: minicluster_network_policy }
-    }
-}
-
 /// Why the program ends with an error.
 #[derive(Debug, thiserror::Error)]
 enum CliError {
     #[error("failed to read {path}")]
     Read { path: String, source: std::io::Error },
-    #[error("{}", lines(.0))]
-    Problems(Vec<Problem>),
     #[error(transparent)]
-    Render(#[from] render::RenderError),
-    #[error(transparent)]
-    Yaml(#[from] YamlError),
+    Offline(#[from] OfflineError),
     #[error(transparent)]
     Install(#[from] install::InstallError),
     #[error("failed to start")]
@@ -149,10 +113,6 @@ enum CliError {
     Migrate(#[from] migrate::MigrateError),
     #[error("failed to write the output")]
     Write(#[from] std::io::Error),
-}
-
-fn lines(problems: &[Problem]) -> String {
-    problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
 /// The whole program.
@@ -181,36 +141,10 @@ fn answer(command: Command) -> Result<(), CliError> {
         Command::Migrate(how) if how.manifests => install::migration(&how)?,
         Command::Migrate(_) => block_on(async { Ok(migrate::migrate(connect(Arc::default()).await?).await?) })?,
         Command::Install(settings) => install::manifests(&settings)?,
-        Command::Render { file, choices } => {
-            let cluster = cluster(&file)?;
-            let objects = render::objects(&cluster, &choices.into(), &Facts::default(), placeholder(&cluster))?;
-            to_yaml(&objects)?
-        }
-        Command::Validate { file } => {
-            let documents = flux_shared::manifest::documents(&read(&file)?).map_err(CliError::Problems)?;
-            let (mut told, mut problems) = (String::new(), Vec::new());
-            for document in &documents {
-                match flux_shared::manifest::from_value(document).and_then(|it| validate_and_note(&it)) {
-                    Ok(cluster) => {
-                        let notes = cluster.notices.iter().cloned().chain(cluster.hints());
-                        told.extend(notes.map(|note| format!("note: {note}\n")));
-                        told.push_str(&format!("MiniCluster {} is valid\n", cluster.name));
-                    }
-                    Err(found) => problems.extend(found),
-                }
-            }
-            if !problems.is_empty() {
-                return Err(CliError::Problems(problems));
-            }
-            told
-        }
+        Command::Render { file, choices } => offline::render(&read(&file)?, &choices.into())?,
+        Command::Validate { file } => offline::validate(&read(&file)?)?,
     };
     Ok(std::io::stdout().write_all(text.as_bytes())?)
-}
-
-/// The certificate is made when the cluster is; a person who looks at the objects gets none.
-fn placeholder(cluster: &ValidMiniCluster) -> Certificate {
-    Certificate::from_keys(&cluster.name, &[0; 32], &[0; 32])
 }
 
 fn read(file: &Path) -> Result<String, CliError> {
@@ -219,35 +153,6 @@ fn read(file: &Path) -> Result<String, CliError> {
         false => std::fs::read_to_string(file),
     };
     text.map_err(|source| CliError::Read { path: file.display().to_string(), source })
-}
-
-fn cluster(file: &Path) -> Result<ValidMiniCluster, CliError> {
-    let manifest = flux_shared::manifest::parse(&read(file)?).map_err(CliError::Problems)?;
-    validate_and_note(&manifest).map_err(CliError::Problems)
-}
-
-/// Every object, in the order in which they are made.
-fn to_yaml(objects: &Objects) -> Result<String, YamlError> {
-    let Objects { config_map, secrets, volumes, network_policy, headless, services, job, services_pod } = objects;
-    let mut documents = vec![yaml::document(config_map)?];
-    for secret in secrets {
-        documents.push(yaml::document(&secret.redacted())?);
-    }
-    documents.push(yaml::document(headless)?);
-    if let Some(policy) = network_policy {
-        documents.push(yaml::document(policy)?);
-    }
-    for made in volumes {
-        documents.extend([yaml::document(&made.volume)?, yaml::document(&made.claim)?]);
-    }
-    for service in services {
-        documents.push(yaml::document(service)?);
-    }
-    documents.push(yaml::document(job)?);
-    if let Some(pod) = services_pod {
-        documents.push(yaml::document(pod)?);
-    }
-    Ok(yaml::stream(documents))
 }
 
 /// Serves until a signal to end.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cli ─► controller ─► observe (watches, index) ─► reconcile: fetch ─► shared::validate ─► decide ─► render ─► apply ─► status
-//! cli ─► webhook, install
+//! cli ─► webhook, install, offline
 //! api, health, labels, vocabulary, yaml: below all
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
@@ -14,6 +14,7 @@ pub mod health;
 pub mod install;
 pub mod labels;
 pub mod observe;
+pub mod offline;
 pub mod reconcile;
 pub mod vocabulary;
 pub mod webhook;

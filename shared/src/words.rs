@@ -74,6 +74,17 @@ pub fn split_literal(text: &str) -> Result<Vec<String>, String> {
     Ok(split(text)?.words.iter().map(literal_source).collect())
 }
 
+/// The text that [`split`] makes these very words of, with no reference in them.
+pub fn join<T: AsRef<str>>(words: &[T]) -> String {
+    let is_plain =
+        |text: &str| !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || "_-./:=,+@%".contains(c));
+    let quoted = |text: &str| match is_plain(text) {
+        true => text.to_owned(),
+        false => format!("'{}'", text.replace('\'', r"'\''")),
+    };
+    words.iter().map(|word| quoted(word.as_ref())).collect::<Vec<_>>().join(" ")
+}
+
 fn literal_source(word: &Word) -> String {
     match word {
         Word::Literal(text) => text.clone(),
@@ -250,6 +261,11 @@ mod tests {
     }
 
     proptest::proptest! {
+        #[test]
+        fn joined_words_are_split_into_themselves(words in proptest::collection::vec("(?s).{0,12}", 0..6)) {
+            proptest::prop_assert_eq!(literal(&join(&words)), words);
+        }
+
         #[test]
         fn any_text_is_answered_and_plain_words_are_untouched(text in ".{0,80}", plain in "[a-z0-9./=-]{1,12}") {
             let _ = split(&text);

@@ -16,6 +16,7 @@ pub enum Kind {
 }
 
 /// The input, understood.
+#[derive(Debug)]
 pub struct Source {
     pub kind: Kind,
     pub spec: AgentSpec,

@@ -11,6 +11,7 @@ use nix::unistd::{AccessFlags, access};
 const MAX_LINKS: usize = 40;
 
 /// A host's files, below a root.
+#[derive(Debug)]
 pub struct Host {
     root: PathBuf,
 }

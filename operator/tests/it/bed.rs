@@ -485,6 +485,12 @@ pub fn operator_kubeconfig() -> PathBuf {
     plane().operator_kubeconfig.clone()
 }
 
+/// kubectl itself, and the first of its arguments.
+#[allow(dead_code, reason = "the plugin's tests call it")]
+pub fn kubectl_program() -> (PathBuf, &'static str) {
+    (plane()._plane.binary().to_owned(), "kubectl")
+}
+
 /// The administrator's.
 pub fn kubeconfig() -> PathBuf {
     plane()._plane.kubeconfig_path().to_owned()

@@ -1,0 +1,182 @@
+//! What a person can ask of the plugin.
+#![expect(clippy::disallowed_methods, reason = "reads the arguments and files, makes the runtime")]
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, Parser, Subcommand};
+use flux_operator::offline;
+
+use crate::completion;
+use crate::connect;
+use crate::failure::{FAILED, Failure, chain};
+use crate::logs;
+use crate::place::{Access, Place};
+use crate::run;
+use crate::screen;
+use crate::status;
+use crate::stop;
+use crate::timeline;
+use crate::wait;
+
+#[derive(Debug, Parser)]
+#[command(
+    name = "kubectl-minicluster",
+    bin_name = "kubectl minicluster",
+    version,
+    about = "Runs Flux jobs on MiniClusters, and tells what they do"
+)]
+struct Cli {
+    #[command(flatten)]
+    access: Access,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Run a program on a MiniCluster of its own: its output, its exit code, then the MiniCluster goes
+    Run(Box<run::Args>),
+    /// What a MiniCluster does, or why it does not, and what helps
+    #[command(visible_alias = "why")]
+    Status(status::Args),
+    /// Print the log of the lead, or of other pods
+    Logs(logs::Args),
+    /// Wait until a MiniCluster has finished (the exit code is its job's), is ready, or is gone
+    Wait(wait::Args),
+    /// Stop a MiniCluster in order: its programs get SIGTERM and the grace period, its status and logs stay
+    Stop(stop::Args),
+    /// Change the number of pods
+    Scale(wait::Scale),
+    /// Open a shell in the instance, or run a command in it
+    Connect(connect::Connect),
+    /// Submit a job to a running instance
+    Submit(connect::Submit),
+    /// List the jobs of a running instance
+    Jobs(connect::Jobs),
+    /// Show where the time of a start and of the job went
+    Timeline(timeline::Args),
+    /// Check a MiniCluster: 0, or 1 and every problem with its field
+    Validate {
+        /// A file with MiniClusters, or - for standard input
+        file: PathBuf,
+    },
+    /// Print the objects that a MiniCluster becomes, as YAML (keys redacted)
+    Render {
+        /// A file with a MiniCluster, or - for standard input
+        file: PathBuf,
+        #[command(flatten)]
+        choices: offline::Choices,
+    },
+    /// Show what every pod of a MiniCluster would do, without a cluster
+    DryRun(flux_agent::dry_run::Args),
+    /// Let kubectl complete the words of this plugin: puts a link beside it, by which kubectl finds it
+    Completion {
+        /// Put it into this folder of the PATH [default: where this program is]
+        #[arg(value_name = "DIR")]
+        folder: Option<PathBuf>,
+    },
+    /// Print the candidates for the last of the words so far
+    #[command(name = "__complete", hide = true)]
+    Complete {
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
+}
+
+/// The command line, for completions.
+pub(crate) fn command() -> clap::Command {
+    Cli::command()
+}
+
+/// The whole program.
+pub fn main() -> ExitCode {
+    let command = match completer_words() {
+        Some(words) => Cli { access: Access::default(), command: Command::Complete { words } },
+        None => Cli::parse(),
+    };
+    ExitCode::from(answer(command).unwrap_or_else(|failure| {
+        screen::tell(&chain(&failure));
+        FAILED
+    }))
+}
+
+/// The words to complete, if kubectl called this program by the name of its completions.
+fn completer_words() -> Option<Vec<String>> {
+    let mut words = std::env::args_os();
+    let name = PathBuf::from(words.next()?);
+    let is_completer = name.file_name().is_some_and(|name| name == completion::COMPLETER);
+    is_completer.then(|| words.map(|word| word.to_string_lossy().into_owned()).collect())
+}
+
+fn answer(cli: Cli) -> Result<u8, Failure> {
+    match &cli.command {
+        Command::Validate { file } => screen::print(&offline::validate(&read(file)?)?).map(|()| 0),
+        Command::DryRun(args) => Ok(flux_agent::show_plans(args)),
+        Command::Completion { folder } => screen::print(&completion::install(folder.clone())?).map(|()| 0),
+        _ => in_cluster(cli),
+    }
+}
+
+/// One thread: the API server and the person are what it waits for. A read of standard input that goes on holds up nothing.
+fn in_cluster(cli: Cli) -> Result<u8, Failure> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    let runtime = runtime.map_err(Failure::here("start"))?;
+    let code = runtime.block_on(ask(cli));
+    runtime.shutdown_background();
+    code
+}
+
+async fn ask(cli: Cli) -> Result<u8, Failure> {
+    let Cli { access, command } = cli;
+    let command = match command {
+        Command::Render { file, choices } => {
+            return screen::print(&offline::render(&read(&file)?, &choices.into())?).map(|()| 0);
+        }
+        Command::Complete { words } => {
+            let mut command = self::command();
+            command.build();
+            return screen::print(&completion::complete(&command, &words).await).map(|()| 0);
+        }
+        command => command,
+    };
+    let place = Place::find(&access).await?;
+    match command {
+        Command::Run(args) => run::run(place, access.namespace.is_some(), &args).await,
+        Command::Status(args) => status::status(&place, &args).await,
+        Command::Logs(args) => logs::logs(&place, &args).await,
+        Command::Wait(args) => wait::wait(&place, &args).await,
+        Command::Stop(args) => {
+            let way = stop::stop(&place, &args).await?;
+            screen::print(&format!("{}\n", way.told(&args.name))).map(|()| 0)
+        }
+        Command::Scale(args) => wait::scale(&place, &args).await,
+        Command::Connect(args) => connect::connect(&place, &args).await,
+        Command::Submit(args) => connect::submit(&place, &args).await,
+        Command::Jobs(args) => connect::jobs(&place, &args).await,
+        Command::Timeline(args) => timeline::timeline(&place, &args).await,
+        Command::Validate { .. }
+        | Command::Render { .. }
+        | Command::DryRun(_)
+        | Command::Completion { .. }
+        | Command::Complete { .. } => Ok(0),
+    }
+}
+
+fn read(file: &std::path::Path) -> Result<String, Failure> {
+    let text = match file == std::path::Path::new("-") {
+        true => std::io::read_to_string(std::io::stdin()),
+        false => std::fs::read_to_string(file),
+    };
+    text.map_err(|source| Failure::Read { path: file.display().to_string(), source })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_command_can_be_parsed() {
+        Cli::command().debug_assert();
+    }
+}

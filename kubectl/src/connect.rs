@@ -1,0 +1,286 @@
+//! Programs in a running instance, by exec: the agent in a pod knows its Flux, its user and its environment.
+#![expect(clippy::disallowed_methods, reason = "reads the terminal, hands bytes on")]
+
+mod terminal;
+
+use futures::FutureExt;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
+use kube::api::{AttachParams, AttachedProcess};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
+
+use crate::failure::{FAILED, Failure};
+use crate::place::Place;
+use crate::screen;
+use crate::seen::{self, lead_of};
+
+/// What is carried at a time.
+const CHUNK: usize = 32 * 1024;
+
+/// A shell, or a command, in the instance.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Connect {
+    /// Name of the MiniCluster
+    pub name: String,
+    /// In the pod of this index; 0 is the lead
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub index: u32,
+    /// What to run [default: a shell]
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<String>,
+}
+
+/// A job for a running instance.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Submit {
+    /// Name of the MiniCluster
+    pub name: String,
+    /// Print the job's output and end with its exit code
+    #[arg(long, short)]
+    pub watch: bool,
+    /// Options of flux submit, then the program and its arguments
+    #[arg(last = true, required = true, value_name = "[OPTION]... CMD")]
+    pub command: Vec<String>,
+}
+
+/// The jobs of a running instance.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Jobs {
+    /// Name of the MiniCluster
+    pub name: String,
+    /// Those that have ended, too
+    #[arg(long, short)]
+    pub all: bool,
+    /// For programs: as `flux jobs --json` has them
+    #[arg(long, short, value_name = "FORMAT", value_enum)]
+    pub output: Option<screen::Format>,
+}
+
+/// Becomes a shell, or a command, in the instance; its exit code.
+pub async fn connect(place: &Place, args: &Connect) -> Result<u8, Failure> {
+    let pod = running(place, &args.name, args.index).await?;
+    let mut words = vec!["connect"];
+    if !args.command.is_empty() {
+        words.push("--");
+        words.extend(args.command.iter().map(String::as_str));
+    }
+    let attached = start(place, &pod, &words, screen::is_terminal()).await?;
+    hand_on(attached, screen::is_terminal()).await
+}
+
+/// Submits a job; the exit code of the submission, or with `--watch` the job's.
+pub async fn submit(place: &Place, args: &Submit) -> Result<u8, Failure> {
+    let mut words = vec!["flux", "submit"];
+    words.extend(args.watch.then_some("--watch"));
+    words.extend(args.command.iter().map(String::as_str));
+    in_lead(place, &args.name, &words).await
+}
+
+/// Lists the jobs.
+pub async fn jobs(place: &Place, args: &Jobs) -> Result<u8, Failure> {
+    let mut words = vec!["flux", "jobs"];
+    words.extend(args.all.then_some("-a"));
+    let Some(format) = args.output else { return in_lead(place, &args.name, &words).await };
+    words.push("--json");
+    let (code, output) = answer(place, &running(place, &args.name, 0).await?, &connected(&words)).await?;
+    match serde_json::from_slice::<serde_json::Value>(&output) {
+        Ok(jobs) => screen::print_value(&jobs, format)?,
+        Err(_) => screen::put(&output)?,
+    }
+    Ok(code)
+}
+
+fn connected<'a>(words: &[&'a str]) -> Vec<&'a str> {
+    [&["connect", "--"], words].concat()
+}
+
+async fn in_lead(place: &Place, name: &str, words: &[&str]) -> Result<u8, Failure> {
+    let pod = running(place, name, 0).await?;
+    hand_on(start(place, &pod, &connected(words), false).await?, false).await
+}
+
+/// The pod of this index, whose runner runs.
+pub async fn running(place: &Place, name: &str, index: u32) -> Result<Pod, Failure> {
+    let pods = place.pods_of(name).await?;
+    let of_index = pods.iter().filter(|pod| seen::index(pod) == Some(index));
+    let found = if index == 0 { lead_of(pods.iter()) } else { of_index.max_by_key(|pod| created(pod)) };
+    match found.filter(|pod| seen::is_running(pod)) {
+        Some(pod) => Ok(pod.clone()),
+        None => {
+            let cluster = place.cluster(name).await?;
+            let phase = cluster.status.and_then(|status| status.phase).unwrap_or_else(|| "not begun".into());
+            let which = if index == 0 { "lead".to_owned() } else { format!("pod of index {index}") };
+            Err(Failure::Told(format!(
+                "the {which} of {name} does not run (the MiniCluster is {phase}): `kubectl minicluster why {name}` says more"
+            )))
+        }
+    }
+}
+
+fn created(pod: &Pod) -> Option<k8s_openapi::jiff::Timestamp> {
+    pod.metadata.creation_timestamp.as_ref().map(|it| it.0)
+}
+
+/// Starts the agent's command `words` in the pod's runner.
+async fn start(place: &Place, pod: &Pod, words: &[&str], terminal: bool) -> Result<AttachedProcess, Failure> {
+    let (name, runner) = (seen::name(pod), seen::runner(pod).unwrap_or_default());
+    let agent = seen::agent(pod).unwrap_or(flux_shared::paths::DEFAULT_MOUNT_PATH);
+    let parameters = AttachParams {
+        container: Some(runner.to_owned()),
+        stdin: true,
+        stdout: true,
+        // A terminal has one stream.
+        stderr: !terminal,
+        tty: terminal,
+        max_stdin_buf_size: Some(CHUNK),
+        max_stdout_buf_size: Some(CHUNK),
+        max_stderr_buf_size: Some(CHUNK),
+    };
+    let command: Vec<&str> = [&[agent], words].concat();
+    place.pods().exec(name, command, &parameters).await.map_err(Failure::call(format!("run a program in pod {name}")))
+}
+
+/// What the agent's command `words` prints, and its exit code.
+pub async fn answer(place: &Place, pod: &Pod, words: &[&str]) -> Result<(u8, Vec<u8>), Failure> {
+    let mut attached = start(place, pod, words, false).await?;
+    drop(attached.stdin());
+    let (mut output, mut errors) = (Vec::new(), Vec::new());
+    let status = attached.take_status();
+    let (stdout, stderr) = (attached.stdout(), attached.stderr());
+    let read = async |from: Option<_>, to: &mut Vec<u8>| match from {
+        Some(mut from) => collect(&mut from, to).await,
+        None => Ok(()),
+    };
+    let (first, second) = futures::join!(read(stdout, &mut output), async {
+        match stderr {
+            Some(mut from) => collect(&mut from, &mut errors).await,
+            None => Ok(()),
+        }
+    });
+    first.and(second).map_err(Failure::here("read what the pod said"))?;
+    let status = match status {
+        Some(status) => status.await,
+        None => None,
+    };
+    let code = code(status)?;
+    if code != 0 && output.is_empty() {
+        output = errors;
+    }
+    Ok((code, output))
+}
+
+async fn collect(from: &mut (impl AsyncRead + Unpin), to: &mut Vec<u8>) -> std::io::Result<()> {
+    from.read_to_end(to).await.map(drop)
+}
+
+/// Hands bytes on in both directions until the program has ended; its exit code.
+async fn hand_on(mut attached: AttachedProcess, terminal: bool) -> Result<u8, Failure> {
+    let _raw = match terminal {
+        true => Some(terminal::Raw::begin(attached.terminal_size())?),
+        false => None,
+    };
+    if let Some(stdin) = attached.stdin() {
+        // It ends with this process: who types nothing keeps nobody here.
+        tokio::spawn(carry_input(stdin));
+    }
+    let status = attached.take_status();
+    let (stdout, stderr) = (attached.stdout(), attached.stderr());
+    let output = async {
+        if let Some(mut from) = stdout {
+            copy(&mut from, screen::put).await?;
+        }
+        Ok::<(), Failure>(())
+    };
+    let errors = async {
+        if let Some(mut from) = stderr {
+            copy(&mut from, |bytes| {
+                screen::put_error(bytes);
+                Ok(())
+            })
+            .await?;
+        }
+        Ok::<(), Failure>(())
+    };
+    let (output, errors) = futures::join!(output, errors);
+    output.and(errors)?;
+    let status = match status {
+        Some(status) => status.await,
+        None => None,
+    };
+    code(status)
+}
+
+async fn carry_input(mut to: impl AsyncWrite + Unpin) {
+    let mut from = tokio::io::stdin();
+    let mut buffer = vec![0; CHUNK];
+    while let Ok(count) = from.read(&mut buffer).await {
+        let Some(bytes) = buffer.get(..count).filter(|bytes| !bytes.is_empty()) else { break };
+        if to.write_all(bytes).await.and(to.flush().await).is_err() {
+            return;
+        }
+    }
+    let _ = to.shutdown().await;
+}
+
+async fn copy(
+    from: &mut (impl AsyncRead + Unpin),
+    mut put: impl FnMut(&[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let mut buffer = vec![0; CHUNK];
+    loop {
+        let count = from.read(&mut buffer).await.map_err(Failure::here("read what the program said"))?;
+        match buffer.get(..count) {
+            Some(bytes) if !bytes.is_empty() => put(bytes)?,
+            _ => return Ok(()),
+        }
+    }
+}
+
+/// The exit code that a status of exec tells.
+fn code(status: Option<Status>) -> Result<u8, Failure> {
+    let Some(status) = status else {
+        return Err(Failure::Told("the connection was lost before the program had ended".into()));
+    };
+    if status.status.as_deref() == Some("Success") {
+        return Ok(0);
+    }
+    let causes = status.details.as_ref().and_then(|details| details.causes.as_ref());
+    let said = causes.and_then(|all| all.iter().find(|it| it.reason.as_deref() == Some("ExitCode")));
+    match said.and_then(|cause| cause.message.as_deref()?.parse::<i32>().ok()) {
+        Some(code) => Ok(u8::try_from(code).unwrap_or(FAILED)),
+        None => Err(Failure::Told(format!("failed to run it: {}", status.message.unwrap_or_default()))),
+    }
+}
+
+/// Runs `words` of the agent in the lead, and tells nobody what it says.
+pub async fn quietly(place: &Place, pod: &Pod, words: &[&str]) -> Result<u8, Failure> {
+    answer(place, pod, words).map(|done| done.map(|(code, _)| code)).await
+}
+
+#[cfg(test)]
+mod tests {
+    use k8s_openapi::apimachinery::pkg::apis::meta::v1::{StatusCause, StatusDetails};
+
+    use super::*;
+
+    fn ended(code: &str) -> Option<Status> {
+        let cause =
+            StatusCause { reason: Some("ExitCode".into()), message: Some(code.into()), ..StatusCause::default() };
+        let details = StatusDetails { causes: Some(vec![cause]), ..StatusDetails::default() };
+        Some(Status { status: Some("Failure".into()), details: Some(details), ..Status::default() })
+    }
+
+    #[test]
+    fn every_exit_code_comes_through() {
+        for wanted in 1..=255 {
+            assert_eq!(code(ended(&wanted.to_string())).unwrap(), wanted);
+        }
+        assert_eq!(code(Some(Status { status: Some("Success".into()), ..Status::default() })).unwrap(), 0);
+    }
+
+    #[test]
+    fn an_end_that_nobody_told_is_no_success() {
+        assert!(code(None).is_err());
+        assert!(code(Some(Status { status: Some("Failure".into()), ..Status::default() })).is_err());
+    }
+}

@@ -1,0 +1,39 @@
+//! The person's terminal while a program elsewhere has it: raw, and of the same size there as here.
+#![expect(clippy::disallowed_methods, reason = "listens for the terminal's signals in the background")]
+
+use crossterm::terminal;
+use futures::SinkExt;
+use futures::channel::mpsc::Sender;
+use kube::api::TerminalSize;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::failure::Failure;
+
+/// Raw until it is dropped.
+pub struct Raw(());
+
+impl Raw {
+    /// Keys go where the program is, and so does every new size.
+    pub fn begin(sizes: Option<Sender<TerminalSize>>) -> Result<Raw, Failure> {
+        let mut resized =
+            signal(SignalKind::window_change()).map_err(Failure::here("listen for the terminal's size"))?;
+        terminal::enable_raw_mode().map_err(Failure::here("make the terminal raw"))?;
+        if let Some(mut sizes) = sizes {
+            tokio::spawn(async move {
+                loop {
+                    let Ok((width, height)) = terminal::size() else { return };
+                    if sizes.send(TerminalSize { width, height }).await.is_err() || resized.recv().await.is_none() {
+                        return;
+                    }
+                }
+            });
+        }
+        Ok(Raw(()))
+    }
+}
+
+impl Drop for Raw {
+    fn drop(&mut self) {
+        let _ = terminal::disable_raw_mode();
+    }
+}

@@ -1,0 +1,75 @@
+//! Why a command ends with an error.
+
+use flux_operator::offline::OfflineError;
+use flux_shared::validate::Problem;
+
+/// The exit code of a failure of the plugin's own.
+pub const FAILED: u8 = 1;
+
+/// Why a command ends with an error.
+#[derive(Debug, thiserror::Error)]
+pub enum Failure {
+    #[error("failed to read {path}")]
+    Read { path: String, source: std::io::Error },
+    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
+    Problems(Vec<Problem>),
+    #[error(transparent)]
+    Offline(#[from] OfflineError),
+    #[error("failed to find the API server: {0}")]
+    Config(String),
+    #[error("failed to {doing}: {why}")]
+    Call { doing: String, why: String },
+    #[error("failed to {doing}")]
+    Here { doing: &'static str, source: std::io::Error },
+    #[error("{0}")]
+    Told(String),
+}
+
+impl Failure {
+    /// A call to the API server has failed.
+    pub fn call(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> Failure {
+        let doing = doing.into();
+        move |error| Failure::Call { doing, why: words(&error) }
+    }
+
+    /// Something of this machine.
+    pub fn here(doing: &'static str) -> impl FnOnce(std::io::Error) -> Failure {
+        move |source| Failure::Here { doing, source }
+    }
+}
+
+/// What the API server said, or why there was no answer.
+pub fn words(error: &kube::Error) -> String {
+    match error {
+        kube::Error::Api(status) => status.message.clone(),
+        other => chain(other),
+    }
+}
+
+/// An error with its causes.
+pub fn chain(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(inner) = source {
+        let more = inner.to_string();
+        if !text.contains(&more) {
+            text.push_str(&format!(": {more}"));
+        }
+        source = inner.source();
+    }
+    text
+}
+
+/// Whether the API server answered with this code.
+pub fn is_code(error: &kube::Error, code: u16) -> bool {
+    matches!(error, kube::Error::Api(status) if status.code == code)
+}
+
+/// Whether another try may help: there was no answer, or the API server asks for it.
+pub fn may_pass(error: &kube::Error) -> bool {
+    match error {
+        kube::Error::Api(status) => status.code == 429 || status.code >= 500,
+        kube::Error::Service(_) | kube::Error::HyperError(_) | kube::Error::ReadEvents(_) => true,
+        _ => false,
+    }
+}

@@ -1,0 +1,27 @@
+//! `kubectl minicluster`: runs MiniClusters and tells what they do, for people who run jobs.
+//!
+//! ```text
+//! cli ─► run: manifest (pure) ─► create ─► follow: watches ─► progress, log ─► exit code
+//! cli ─► status, logs, wait, stop, scale, timeline: one look or one change
+//! cli ─► connect, submit, jobs: the agent in the lead's pod, by exec
+//! cli ─► completion: names for the shell
+//! place (client and namespace), seen (what is known of a MiniCluster, pure), progress (pure), screen, failure: below all
+//! ```
+//!
+//! It needs no rights but its user's own, and nothing in the cluster but the operator.
+#![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
+
+pub mod cli;
+mod completion;
+mod connect;
+mod failure;
+mod logs;
+mod place;
+mod progress;
+mod run;
+mod screen;
+mod seen;
+mod status;
+mod stop;
+mod timeline;
+mod wait;

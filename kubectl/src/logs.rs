@@ -1,0 +1,197 @@
+//! Logs of a MiniCluster's pods, as they come; one that breaks off is taken up again.
+#![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "reads logs, waits between two tries")]
+
+mod resume;
+
+use std::time::Duration;
+
+use futures::{AsyncReadExt, StreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::Api;
+use kube::api::LogParams;
+
+use crate::failure::{self, Failure};
+use crate::place::Place;
+use crate::screen;
+use crate::seen::{self, Start};
+use resume::Resume;
+
+/// Nothing may come for as long as a job likes. After this time without a byte it is asked anew, whether the connection lives or not.
+const SILENCE: Duration = Duration::from_secs(120);
+const PAUSE: Duration = Duration::from_millis(250);
+const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
+/// The log of a container that has ended will not be read any more if it could not so often.
+const TRIES: u32 = 5;
+
+/// Which logs, and how.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Name of the MiniCluster
+    pub name: String,
+    /// Of the pod of this index; 0 is the lead
+    #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "all")]
+    pub index: u32,
+    /// Of all pods, each line with its pod's index before it
+    #[arg(long)]
+    pub all: bool,
+    /// Go on as lines come, until the end
+    #[arg(long, short)]
+    pub follow: bool,
+    /// Of the container's run before this one
+    #[arg(long, short, conflicts_with = "follow")]
+    pub previous: bool,
+    /// Of this container [default: the one that runs Flux]
+    #[arg(long, short, value_name = "NAME")]
+    pub container: Option<String>,
+}
+
+/// Prints what was asked for.
+pub async fn logs(place: &Place, args: &Args) -> Result<u8, Failure> {
+    let mut pods = place.pods_of(&args.name).await?;
+    if pods.is_empty() {
+        place.cluster(&args.name).await?;
+        return Err(Failure::Told(format!(
+            "there are no pods of {}: `kubectl minicluster why {0}` says why",
+            args.name
+        )));
+    }
+    pods.sort_by_key(|pod| (seen::index(pod), pod.metadata.creation_timestamp.as_ref().map(|it| it.0)));
+    if !args.all {
+        pods.retain(|pod| seen::index(pod) == Some(args.index));
+        let Some(latest) = pods.pop() else {
+            return Err(Failure::Told(format!("there is no pod of index {} in {}", args.index, args.name)));
+        };
+        return one(place, &latest, args).await.map(|()| 0);
+    }
+    let each = pods.iter().filter(|pod| seen::index(pod).is_some()).map(|pod| with_prefix(place, pod, args));
+    // A follower's log that cannot be read hides no other's.
+    for told in futures::future::join_all(each).await {
+        if let Err(failure) = told {
+            screen::tell(&failure.to_string());
+        }
+    }
+    Ok(0)
+}
+
+fn container<'a>(pod: &'a Pod, args: &'a Args) -> &'a str {
+    args.container.as_deref().or(seen::runner(pod)).unwrap_or_default()
+}
+
+async fn one(place: &Place, pod: &Pod, args: &Args) -> Result<(), Failure> {
+    let container = container(pod, args);
+    match (args.follow, seen::started(pod)) {
+        (true, Some(start)) if args.container.is_none() => follow(&place.pods(), pod, &start, || ()).await,
+        _ => stream(&place.pods(), pod, args, container, screen::put).await,
+    }
+}
+
+async fn with_prefix(place: &Place, pod: &Pod, args: &Args) -> Result<(), Failure> {
+    let index = seen::index(pod).unwrap_or_default();
+    let mut begins = true;
+    stream(&place.pods(), pod, args, container(pod, args), |bytes| {
+        let mut marked = Vec::new();
+        for line in bytes.split_inclusive(|&byte| byte == b'\n') {
+            if begins {
+                marked.extend(format!("{index}: ").into_bytes());
+            }
+            marked.extend(line);
+            begins = line.ends_with(b"\n");
+        }
+        screen::put(&marked)
+    })
+    .await
+}
+
+/// As the API server gives it; whole lines at a time.
+async fn stream(
+    pods: &Api<Pod>,
+    pod: &Pod,
+    args: &Args,
+    container: &str,
+    mut put: impl FnMut(&[u8]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let name = seen::name(pod);
+    let doing = || format!("read the log of {name}, container {container}");
+    let parameters = LogParams {
+        container: Some(container.to_owned()),
+        follow: args.follow,
+        previous: args.previous,
+        ..LogParams::default()
+    };
+    let log = pods.log_stream(name, &parameters).await.map_err(Failure::call(doing()))?;
+    let mut lines = futures::AsyncBufReadExt::lines(log);
+    while let Some(line) = lines.next().await {
+        let line = line.map_err(|error| Failure::Call { doing: doing(), why: error.to_string() })?;
+        put(format!("{line}\n").as_bytes())?;
+    }
+    Ok(())
+}
+
+/// The log of one start of a pod's runner to its end, to standard output, whatever happens to the connection. `first` is called
+/// before anything is written.
+pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn()) -> Result<(), Failure> {
+    let (name, container) = (seen::name(pod), seen::runner(pod).unwrap_or_default());
+    let mut resume = Resume::default();
+    let (mut failures, mut is_over) = (0, false);
+    loop {
+        let since_time = resume.connect();
+        let parameters = LogParams {
+            container: Some(container.to_owned()),
+            follow: !is_over,
+            timestamps: true,
+            since_time,
+            ..LogParams::default()
+        };
+        let (broke, progressed) = match pods.log_stream(name, &parameters).await {
+            Ok(log) => copy(log, &mut resume, &first).await?,
+            Err(error) if failure::is_code(&error, 404) => return Ok(()),
+            Err(error) => (Some(failure::words(&error)), false),
+        };
+        failures = if progressed || broke.is_none() { 0 } else { failures + 1 };
+        match broke {
+            // The last word was read when nothing could be added any more.
+            None if is_over => return Ok(()),
+            Some(why) if failures >= TRIES && is_over => {
+                let doing = format!("read the log of {name}, container {container}");
+                return Err(Failure::Call { doing, why });
+            }
+            _ => {}
+        }
+        // Not answered: then it is not over.
+        match pods.get_opt(name).await {
+            Ok(None) => return Ok(()),
+            Ok(Some(pod)) => is_over = seen::is_over(&pod, start),
+            Err(_) => {}
+        }
+        match failures {
+            0 if is_over => {}
+            0 => tokio::time::sleep(PAUSE).await,
+            _ => tokio::time::sleep(PAUSE_AFTER_FAILURE).await,
+        }
+    }
+}
+
+/// What is new of a log, to standard output; why it broke off, if it did, and whether a byte came.
+async fn copy(
+    mut log: impl futures::AsyncRead + Unpin,
+    resume: &mut Resume,
+    first: &impl Fn(),
+) -> Result<(Option<String>, bool), Failure> {
+    let mut buffer = vec![0; 64 * 1024];
+    let mut progressed = false;
+    loop {
+        match tokio::time::timeout(SILENCE, log.read(&mut buffer)).await {
+            Ok(Ok(0)) => return Ok((None, progressed)),
+            Ok(Ok(count)) => {
+                progressed = true;
+                let new = buffer.get(..count).map(|bytes| resume.feed(bytes)).unwrap_or_default();
+                if !new.is_empty() {
+                    first();
+                    screen::put(&new)?;
+                }
+            }
+            Ok(Err(error)) => return Ok((Some(error.to_string()), progressed)),
+            Err(_) => return Ok((None, progressed)),
+        }
+    }
+}

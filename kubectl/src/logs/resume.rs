@@ -1,0 +1,146 @@
+//! A log that breaks off is taken up where it was: no line twice, none left out. Pure.
+//!
+//! The API server is asked for times of lines, and from which second on. What has been seen of that second is passed over.
+
+use k8s_openapi::jiff::Timestamp;
+
+/// How far a log has been read. Bytes with times go in, bytes without come out.
+#[derive(Debug, Default)]
+pub struct Resume {
+    /// The latest time that was seen, how many lines bear it, and how many bytes of the last of them came.
+    last: Option<Timestamp>,
+    lines_at_last: usize,
+    column: usize,
+    /// In this connection: what of the latest time's lines has come again.
+    passed: usize,
+    is_behind: bool,
+    /// The time of the line that begins, as far as it has come; none within a line.
+    head: Option<Vec<u8>>,
+    /// How many bytes of this line are still to be passed over; none: it is passed over whole.
+    skip: Option<usize>,
+}
+
+/// Longest time that a line can begin with.
+const HEAD_MAX: usize = 64;
+
+impl Resume {
+    /// A new connection begins; from which time on to ask.
+    pub fn connect(&mut self) -> Option<Timestamp> {
+        (self.head, self.passed, self.is_behind) = (Some(Vec::new()), 0, self.last.is_some());
+        self.last
+    }
+
+    /// What of `bytes` is new, without times.
+    pub fn feed(&mut self, bytes: &[u8]) -> Vec<u8> {
+        let mut new = Vec::with_capacity(bytes.len());
+        for &byte in bytes {
+            match &mut self.head {
+                Some(head) if byte != b' ' && byte != b'\n' && head.len() < HEAD_MAX => head.push(byte),
+                Some(_) => self.begin_line(byte, &mut new),
+                None => self.within_line(byte, &mut new),
+            }
+        }
+        new
+    }
+
+    fn begin_line(&mut self, byte: u8, new: &mut Vec<u8>) {
+        let head = self.head.take().unwrap_or_default();
+        let time: Option<Timestamp> = std::str::from_utf8(&head).ok().and_then(|text| text.parse().ok());
+        match time {
+            Some(time) => self.at(time),
+            // No time: what is there is the line's own.
+            None => {
+                self.skip = Some(0);
+                head.iter().for_each(|&byte| self.within_line(byte, new));
+                self.within_line(byte, new);
+                return;
+            }
+        }
+        if byte == b'\n' {
+            self.within_line(byte, new);
+        }
+    }
+
+    fn at(&mut self, time: Timestamp) {
+        let is_again = self.is_behind && self.last.is_some_and(|last| time <= last);
+        if is_again {
+            self.passed += usize::from(self.last == Some(time));
+            let is_last = self.last == Some(time) && self.passed == self.lines_at_last;
+            self.skip = is_last.then_some(self.column);
+            return;
+        }
+        self.is_behind = false;
+        self.lines_at_last = if self.last == Some(time) { self.lines_at_last + 1 } else { 1 };
+        (self.last, self.column, self.skip) = (Some(time), 0, Some(0));
+    }
+
+    fn within_line(&mut self, byte: u8, new: &mut Vec<u8>) {
+        match &mut self.skip {
+            None => {}
+            Some(0) => {
+                new.push(byte);
+                self.column += 1;
+            }
+            Some(left) => *left -= 1,
+        }
+        if byte == b'\n' {
+            self.head = Some(Vec::new());
+            // The next line of this time is a new one.
+            if self.skip.is_some() && self.is_behind {
+                self.is_behind = false;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What is printed of `log` if the connection breaks after each of `cuts` bytes.
+    fn read(log: &str, cuts: &[usize]) -> String {
+        let mut resume = Resume::default();
+        let mut printed = Vec::new();
+        for cut in cuts.iter().copied().chain([log.len()]) {
+            let since = resume.connect();
+            // The API server knows whole seconds only.
+            let from = since.map_or(0, |since| {
+                let second = Timestamp::from_second(since.as_second()).unwrap();
+                let is_old = |line: &&str| {
+                    line.split(' ').next().and_then(|time| time.parse::<Timestamp>().ok()).is_some_and(|it| it < second)
+                };
+                log.split_inclusive('\n').take_while(is_old).map(str::len).sum()
+            });
+            let cut = cut.max(from);
+            printed.extend(resume.feed(&log.as_bytes()[from..cut]));
+        }
+        String::from_utf8(printed).unwrap()
+    }
+
+    const LOG: &str = "2026-01-01T00:00:00.100000000Z a\n2026-01-01T00:00:00.100000000Z b\n2026-01-01T00:00:00.100000000Z b\n\
+        2026-01-01T00:00:00.2Z \n2026-01-01T00:00:01.000000001Z c d  e\n2026-01-01T00:00:01.5Z 50 %\r100 %\n2026-01-01T00:00:03Z end";
+    const TEXT: &str = "a\nb\nb\n\nc d  e\n50 %\r100 %\nend";
+
+    #[test]
+    fn a_log_is_printed_without_its_times() {
+        assert_eq!(read(LOG, &[]), TEXT);
+    }
+
+    #[test]
+    fn wherever_the_connection_breaks_each_byte_comes_once() {
+        for first in 0..=LOG.len() {
+            assert_eq!(read(LOG, &[first]), TEXT, "broken after {first}");
+            for second in (first..=LOG.len()).step_by(3) {
+                assert_eq!(read(LOG, &[first, second, second]), TEXT, "broken after {first} and {second}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_line_without_a_time_is_printed_as_it_is() {
+        assert_eq!(
+            read("failed to open the log\nx", &[]),
+            "failed to open the log\nx".trim_end_matches("\nx").to_owned() + "\n"
+        );
+    }
+}

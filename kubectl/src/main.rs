@@ -1,0 +1,7 @@
+//! The `kubectl-minicluster` program.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    kubectl_minicluster::cli::main()
+}

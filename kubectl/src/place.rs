@@ -1,0 +1,91 @@
+//! Which cluster and namespace a command is about, and how to ask there.
+#![expect(clippy::disallowed_types, reason = "makes the client")]
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use flux_operator::labels;
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::api::ListParams;
+use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::{Api, Client, Config};
+
+use crate::failure::{Failure, chain};
+
+/// Who does not even connect in this time is not there.
+const CONNECT: Duration = Duration::from_secs(15);
+
+/// As kubectl has them.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Access {
+    /// Namespace [default: the context's]
+    #[arg(long, short, global = true, value_name = "NAME", help_heading = "Cluster")]
+    pub namespace: Option<String>,
+    /// Context of the kubeconfig [default: the current one]
+    #[arg(long, global = true, value_name = "NAME", help_heading = "Cluster")]
+    pub context: Option<String>,
+    /// The kubeconfig [default: $KUBECONFIG, else ~/.kube/config]
+    #[arg(long, global = true, value_name = "FILE", help_heading = "Cluster")]
+    pub kubeconfig: Option<PathBuf>,
+}
+
+/// A namespace of a cluster.
+#[derive(Clone)]
+pub struct Place {
+    pub client: Client,
+    pub namespace: String,
+}
+
+impl Place {
+    /// As the options and the kubeconfig say. No call is made.
+    pub async fn find(access: &Access) -> Result<Place, Failure> {
+        let config = config(access).await.map_err(Failure::Config)?;
+        let namespace = access.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
+        let client = Client::try_from(config).map_err(|error| Failure::Config(chain(&error)))?;
+        Ok(Place { client, namespace })
+    }
+
+    pub fn clusters(&self) -> Api<MiniCluster> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub fn pods(&self) -> Api<Pod> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    pub fn events(&self) -> Api<Event> {
+        Api::namespaced(self.client.clone(), &self.namespace)
+    }
+
+    /// The MiniCluster of this name.
+    pub async fn cluster(&self, name: &str) -> Result<MiniCluster, Failure> {
+        self.clusters().get(name).await.map_err(Failure::call(format!("get MiniCluster {name}")))
+    }
+
+    /// Its brokers' pods.
+    pub async fn pods_of(&self, name: &str) -> Result<Vec<Pod>, Failure> {
+        let selector = ListParams::default().labels(&selector(name));
+        let pods = self.pods().list(&selector).await;
+        Ok(pods.map_err(Failure::call(format!("list the pods of {name}")))?.items)
+    }
+}
+
+/// Of the brokers' pods of a MiniCluster.
+pub fn selector(name: &str) -> String {
+    format!("{}={name}", labels::CLUSTER)
+}
+
+async fn config(access: &Access) -> Result<Config, String> {
+    let options = KubeConfigOptions { context: access.context.clone(), ..KubeConfigOptions::default() };
+    let mut config = match (&access.kubeconfig, &access.context) {
+        (None, None) => Config::infer().await.map_err(|error| chain(&error))?,
+        (Some(path), _) => {
+            let kubeconfig = Kubeconfig::read_from(path).map_err(|error| chain(&error))?;
+            Config::from_custom_kubeconfig(kubeconfig, &options).await.map_err(|error| chain(&error))?
+        }
+        (None, Some(_)) => Config::from_kubeconfig(&options).await.map_err(|error| chain(&error))?,
+    };
+    config.connect_timeout = Some(CONNECT);
+    Ok(config)
+}

@@ -1,0 +1,186 @@
+//! What a start waits for, in four lines: pods, view, brokers, quorum. Pure.
+
+use flux_operator::labels;
+use k8s_openapi::api::core::v1::Pod;
+
+use crate::seen::{self, Seen};
+
+/// How far something is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum State {
+    /// Something else comes first.
+    Later,
+    Now,
+    /// It stays so unless somebody helps.
+    Stuck,
+    Done,
+}
+
+/// One line.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Stage {
+    pub name: &'static str,
+    pub state: State,
+    pub text: String,
+}
+
+/// Words of `status.reason` that are about the pods, not about the brokers in them.
+const NO_TROUBLE: &[&str] = &["BrokersNotReady", "PodsStarting", "JobCreated", "NotRequested", "LeadNotRunning"];
+
+/// The four lines.
+pub fn stages(seen: &Seen) -> [Stage; 4] {
+    [pods(seen), view(seen), brokers(seen), quorum(seen)]
+}
+
+fn stage(name: &'static str, state: State, text: impl Into<String>) -> Stage {
+    Stage { name, state, text: text.into() }
+}
+
+/// What the operator says of a start that does not go on.
+fn trouble(seen: &Seen) -> Option<String> {
+    let status = seen.status()?;
+    let reason = status.reason.as_deref().filter(|it| !it.is_empty() && !NO_TROUBLE.contains(it))?;
+    Some(format!("{reason}: {}", status.message.as_deref().unwrap_or("no more is known")))
+}
+
+fn pods(seen: &Seen) -> Stage {
+    let (size, there) = (seen.size(), seen.pods.len());
+    let placed = seen.pods.values().filter(|pod| seen::is_scheduled(pod)).count();
+    let begun = seen.pods.values().filter(|pod| seen::started(pod).is_some()).count();
+    let count = format!("{begun} of {size} run");
+    if is_up(seen) || usize::try_from(size).is_ok_and(|size| begun >= size) {
+        return stage("pods", State::Done, count);
+    }
+    if seen.is_true("Suspended") {
+        return stage("pods", State::Stuck, "suspended: a queue holds it back, or spec.suspend is true");
+    }
+    match trouble(seen) {
+        Some(trouble) => stage("pods", State::Stuck, format!("{count}; {trouble}")),
+        None if there == 0 => stage("pods", State::Now, format!("0 of {size}: the operator has not made any yet")),
+        None => stage("pods", State::Now, format!("{count}, {placed} have a node")),
+    }
+}
+
+fn view(seen: &Seen) -> Stage {
+    let lead = seen.lead().filter(|lead| seen::is_scheduled(lead));
+    match lead {
+        _ if is_up(seen) => stage("view", State::Done, "Flux is in the pods"),
+        None => stage("view", State::Later, "after the pods have nodes"),
+        Some(lead) if seen::started(lead).is_some() => stage("view", State::Done, "Flux is in the pods"),
+        Some(lead) => stage("view", State::Now, preparing(lead)),
+    }
+}
+
+fn preparing(lead: &Pod) -> String {
+    let Some((container, waits)) = seen::initializing(lead) else {
+        return "the lead's image is pulled and started".into();
+    };
+    let what = match container {
+        labels::AGENT => "the agent is put into the lead's pod".to_owned(),
+        other => format!("init container {other} prepares the lead's pod"),
+    };
+    match waits {
+        Some(reason) if reason != "PodInitializing" => format!("{what} ({reason})"),
+        _ => what,
+    }
+}
+
+fn brokers(seen: &Seen) -> Stage {
+    let size = seen.size();
+    let ready = seen.status().map_or(0, |status| status.ready_size);
+    let is_all = size > 0 && ready >= size;
+    let message = seen.status().and_then(|status| status.message.as_deref()).unwrap_or_default();
+    let has_begun = seen.started_lead().is_some();
+    match () {
+        () if is_all || is_up(seen) => stage("brokers", State::Done, format!("{} of {size} ready", ready.max(0))),
+        () if !has_begun => stage("brokers", State::Later, "after the lead runs"),
+        () if seen.status().and_then(|it| it.reason.as_deref()) == Some("BrokersNotReady") && !message.is_empty() => {
+            stage("brokers", State::Now, format!("{ready} of {size} ready; {message}"))
+        }
+        () => stage("brokers", State::Now, format!("{ready} of {size} ready")),
+    }
+}
+
+fn quorum(seen: &Seen) -> Stage {
+    let quorum = seen.quorum();
+    let ready = seen.status().map_or(0, |status| status.ready_size);
+    match () {
+        () if is_up(seen) => stage("quorum", State::Done, format!("{quorum} brokers: the job starts")),
+        () if seen.started_lead().is_none() => stage("quorum", State::Later, format!("{quorum} brokers are needed")),
+        () => stage("quorum", State::Now, format!("{ready} of the {quorum} brokers that are needed")),
+    }
+}
+
+/// The instance was, or is, up.
+fn is_up(seen: &Seen) -> bool {
+    seen.is_true("JobMiniClusterReady")
+        || seen.status().is_some_and(|it| it.timeline.as_ref().is_some_and(|it| it.ready.is_some()))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn seen(status: Value, pods: &[Value]) -> Seen {
+        let cluster = json!({
+            "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" },
+            "spec": { "size": 2, "containers": [{ "image": "a" }] }, "status": status,
+        });
+        let pods = pods.iter().map(|pod| {
+            let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
+            (seen::name(&pod).to_owned(), pod)
+        });
+        Seen { cluster: Some(serde_json::from_value(cluster).unwrap()), pods: pods.collect() }
+    }
+
+    fn pod(index: u32, node: bool, status: Value) -> Value {
+        let mut pod = json!({
+            "metadata": { "name": format!("mc-{index}-x"), "uid": format!("u{index}"),
+                "labels": { "batch.kubernetes.io/job-completion-index": index.to_string() } },
+            "spec": { "containers": [{ "name": "main" }] }, "status": status,
+        });
+        if node {
+            pod["spec"]["nodeName"] = json!("n1");
+        }
+        pod
+    }
+
+    fn states(seen: &Seen) -> Vec<(State, String)> {
+        stages(seen).into_iter().map(|stage| (stage.state, stage.text)).collect()
+    }
+
+    #[test]
+    fn each_step_of_a_start_has_its_line() {
+        let nothing = states(&seen(json!({}), &[]));
+        assert_eq!(nothing[0], (State::Now, "0 of 2: the operator has not made any yet".into()));
+        assert!(nothing[1..].iter().all(|(state, _)| *state == State::Later), "{nothing:?}");
+
+        let init = json!({ "initContainerStatuses": [
+            { "name": "flux-agent", "image": "", "imageID": "", "ready": false, "restartCount": 0,
+              "state": { "waiting": { "reason": "PodInitializing" } } }] });
+        let placed = states(&seen(json!({}), &[pod(0, true, init), pod(1, false, json!({}))]));
+        assert_eq!(placed[0].1, "0 of 2 run, 1 have a node");
+        assert_eq!(placed[1], (State::Now, "the agent is put into the lead's pod".into()));
+
+        let run = json!({ "containerStatuses": [{ "name": "main", "image": "", "imageID": "", "ready": false,
+            "restartCount": 0, "state": { "running": {} } }] });
+        let waits = json!({ "reason": "BrokersNotReady", "message": "rank 1 is missing", "readySize": 1 });
+        let running = states(&seen(waits, &[pod(0, true, run.clone()), pod(1, true, json!({}))]));
+        assert_eq!(running[2], (State::Now, "1 of 2 ready; rank 1 is missing".into()));
+        assert_eq!(running[3], (State::Now, "1 of the 2 brokers that are needed".into()));
+
+        let up = json!({ "readySize": 2, "conditions": [{ "type": "JobMiniClusterReady", "status": "True",
+            "lastTransitionTime": "", "reason": "", "message": "" }] });
+        let up = states(&seen(up, &[pod(0, true, run.clone()), pod(1, true, run)]));
+        assert!(up.iter().all(|(state, _)| *state == State::Done), "{up:?}");
+    }
+
+    #[test]
+    fn who_has_no_node_reads_why() {
+        let status = json!({ "reason": "Unschedulable", "message": "0/1 nodes: insufficient cpu" });
+        let (state, text) = states(&seen(status, &[pod(0, false, json!({}))])).swap_remove(0);
+        assert_eq!((state, text.as_str()), (State::Stuck, "0 of 2 run; Unschedulable: 0/1 nodes: insufficient cpu"));
+    }
+}

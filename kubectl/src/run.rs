@@ -1,0 +1,143 @@
+//! `run`: a MiniCluster is made, followed to its end, and taken away; the exit code is its job's.
+#![expect(
+    clippy::disallowed_methods,
+    reason = "reads the file that it is given, waits between two tries, draws a name"
+)]
+
+mod follow;
+mod manifest;
+
+use std::time::Duration;
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use kube::ResourceExt;
+use kube::api::PostParams;
+use serde_json::json;
+
+use crate::failure::{self, Failure};
+use crate::place::Place;
+use crate::screen::{self, Format, Screen};
+use crate::stop;
+use follow::Ending;
+use manifest::{RUN, Wanted};
+
+/// The exit code of who was interrupted, as shells have it: 128 + SIGINT.
+pub const INTERRUPTED: u8 = 130;
+/// A MiniCluster that no API server answers about is not made after so many tries.
+const TRIES: u32 = 5;
+const PAUSE: Duration = Duration::from_secs(1);
+
+/// Runs a program on a MiniCluster of its own.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    #[command(flatten)]
+    pub wanted: Wanted,
+    /// Print its name and end at once; the job runs on
+    #[arg(long, short)]
+    pub detach: bool,
+    /// Leave the MiniCluster when its job has ended, with its pods and their logs
+    #[arg(long)]
+    pub keep: bool,
+    /// With --detach: print the whole MiniCluster
+    #[arg(long, short, value_name = "FORMAT", value_enum, requires = "detach")]
+    pub output: Option<Format>,
+}
+
+/// Makes it and follows it; its exit code.
+pub async fn run(mut place: Place, has_namespace: bool, args: &Args) -> Result<u8, Failure> {
+    let file = match &args.wanted.from {
+        Some(path) => Some(read(path)?),
+        None => None,
+    };
+    if file.is_none() && args.wanted.command.is_empty() && !args.detach {
+        return Err(Failure::Told(
+            "give a command after `--`; with --detach there need be none: the instance stays up, and `connect` leads into it".into(),
+        ));
+    }
+    let made = manifest::make(&args.wanted, file.as_deref(), &random()?).map_err(Failure::Problems)?;
+    if let Some(namespace) = made.namespace {
+        if has_namespace && namespace != place.namespace {
+            let wanted = &place.namespace;
+            return Err(Failure::Told(format!("the file's namespace is {namespace}, and --namespace says {wanted}")));
+        }
+        place.namespace = namespace;
+    }
+    made.notes.iter().for_each(|note| screen::tell(&format!("note: {note}")));
+    let created = create(&place, &made.cluster).await?;
+    let name = created.name_any();
+    if args.detach {
+        match args.output {
+            Some(format) => screen::print_value(&created, format)?,
+            None => screen::print(&format!("{name}\n"))?,
+        }
+        return Ok(0);
+    }
+    let screen = Screen::open();
+    screen.say(&format!("{name} is made: {}", pods(created.spec.size)));
+    let ending = follow::follow(&place, &name, &created.uid().unwrap_or_default(), &screen).await;
+    screen.end();
+    let ending = ending?;
+    if let Some(told) = ending.told(&name) {
+        screen.say(&told);
+    }
+    tidy_up(&place, &name, &ending, args.keep).await;
+    Ok(ending.code())
+}
+
+fn pods(size: i32) -> String {
+    if size == 1 { "1 pod".into() } else { format!("{size} pods") }
+}
+
+/// The operator deletes it: that takes no right to delete.
+async fn tidy_up(place: &Place, name: &str, ending: &Ending, keep: bool) {
+    let Ending::Finished { .. } = ending else { return };
+    if keep {
+        screen::tell(&format!(
+            "{name} stays (--keep): `kubectl minicluster logs {name}`, `kubectl minicluster stop --now {name}`"
+        ));
+        return;
+    }
+    if let Err(failure) = stop::change(place, name, json!({ "spec": { "cleanup": true } }), "tidy up").await {
+        screen::tell(&format!("{failure}; it stays"));
+    }
+}
+
+fn read(path: &str) -> Result<String, Failure> {
+    let text = if path == "-" { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) };
+    text.map_err(|source| Failure::Read { path: path.into(), source })
+}
+
+/// Five lower case letters that no two runs share.
+fn random() -> Result<String, Failure> {
+    let mut bytes = [0; 5];
+    getrandom::fill(&mut bytes).map_err(|error| Failure::Told(format!("failed to draw a name: {error}")))?;
+    Ok(bytes.iter().map(|byte| char::from(b'a' + byte % 26)).collect())
+}
+
+/// Makes it. A try whose answer was lost may have made it: then it bears this run's mark.
+async fn create(place: &Place, cluster: &MiniCluster) -> Result<MiniCluster, Failure> {
+    let name = cluster.name_any();
+    let doing = || Failure::call(format!("create MiniCluster {name}"));
+    let mut tries = 1;
+    loop {
+        match place.clusters().create(&PostParams::default(), cluster).await {
+            Ok(created) => return Ok(created),
+            Err(error) if failure::is_code(&error, 409) => {
+                let there = place.clusters().get_opt(&name).await.map_err(doing())?;
+                let mark = |it: &MiniCluster| it.annotations().get(RUN).cloned();
+                return match there {
+                    Some(there) if mark(&there) == mark(cluster) => Ok(there),
+                    _ => Err(Failure::Told(format!(
+                        "failed to create MiniCluster {name}: there is one of this name; --name gives it another"
+                    ))),
+                };
+            }
+            Err(error) if failure::may_pass(&error) && tries < TRIES => {
+                screen::tell(&format!("{}; trying again", failure::words(&error)));
+                tries += 1;
+                tokio::time::sleep(PAUSE).await;
+            }
+            Err(error) => return Err(doing()(error)),
+        }
+    }
+}

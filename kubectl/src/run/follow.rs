@@ -1,0 +1,287 @@
+//! Follows a MiniCluster: what it waits for, then what its job prints, to its end. The connection may come and go.
+
+use std::collections::BTreeSet;
+use std::pin::Pin;
+
+use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
+use futures::stream::BoxStream;
+use futures::{FutureExt, StreamExt};
+use k8s_openapi::api::core::v1::Pod;
+use kube::runtime::watcher::{self, Event};
+use kube::runtime::{WatchStreamExt, watcher as watch};
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::INTERRUPTED;
+use crate::failure::{FAILED, Failure, chain};
+use crate::logs;
+use crate::place::{Place, selector};
+use crate::progress;
+use crate::screen::Screen;
+use crate::seen::{self, Seen, Start, code_of};
+use crate::stop::{self, Way};
+
+/// A watch is made anew after so many seconds: no later is it known that a connection is dead.
+const WATCH: u32 = 50;
+
+/// How it ended.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Ending {
+    Finished {
+        exit_code: Option<i32>,
+        is_complete: bool,
+        reason: String,
+        message: String,
+    },
+    /// Somebody has deleted it; who ran this, if they have.
+    Deleted {
+        by_us: bool,
+    },
+    /// A person has told us to stop, twice or before there was an end to wait for.
+    Interrupted(Option<Way>),
+    /// The operator cannot use its spec.
+    Invalid(String),
+}
+
+impl Ending {
+    pub fn code(&self) -> u8 {
+        match self {
+            Ending::Finished { exit_code, is_complete, .. } => code_of(*exit_code, *is_complete),
+            Ending::Deleted { by_us: true } | Ending::Interrupted(_) => INTERRUPTED,
+            Ending::Deleted { by_us: false } | Ending::Invalid(_) => FAILED,
+        }
+    }
+
+    /// What a person has to know; a success says nothing.
+    pub fn told(&self, name: &str) -> Option<String> {
+        match self {
+            Ending::Finished { is_complete: true, .. } => None,
+            Ending::Finished { reason, message, .. } => Some(format!("{name} failed ({reason}): {message}")),
+            Ending::Deleted { by_us: true } => Some(format!("{name} was stopped")),
+            Ending::Deleted { by_us: false } => {
+                Some(format!("{name} was deleted by somebody else before its job had ended"))
+            }
+            Ending::Interrupted(Some(way)) => Some(way.told(name)),
+            Ending::Interrupted(None) => Some(format!("{name} may still run: `kubectl minicluster stop {name}`")),
+            Ending::Invalid(message) => Some(format!("{name} cannot run: {message}")),
+        }
+    }
+}
+
+type Log<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + 'a>>;
+type Stopping<'a> = Pin<Box<dyn Future<Output = Result<Way, Failure>> + 'a>>;
+
+struct Follower<'a> {
+    place: &'a Place,
+    name: &'a str,
+    uid: &'a str,
+    screen: &'a Screen,
+    seen: Seen,
+    /// Starts of the lead whose logs were read.
+    read: BTreeSet<Start>,
+    restarts: i32,
+    is_lost: bool,
+    interrupts: u32,
+    is_gone: bool,
+}
+
+/// Follows the MiniCluster of this name and uid to its end.
+pub async fn follow(place: &Place, name: &str, uid: &str, screen: &Screen) -> Result<Ending, Failure> {
+    let config = watcher::Config::default().timeout(WATCH);
+    let of_name = config.clone().fields(&format!("metadata.name={name}"));
+    let mut clusters = watch(place.clusters(), of_name).default_backoff().boxed();
+    let mut pods = watch(place.pods(), config.labels(&selector(name))).default_backoff().boxed();
+    let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::here("listen for Ctrl-C"))?;
+    let mut told = signal(SignalKind::terminate()).map_err(Failure::here("listen for a signal to end"))?;
+    let api = place.pods();
+    let mut follower = Follower {
+        place,
+        name,
+        uid,
+        screen,
+        seen: Seen::default(),
+        read: BTreeSet::new(),
+        restarts: 0,
+        is_lost: false,
+        interrupts: 0,
+        is_gone: false,
+    };
+    follower.until_the_end(&mut clusters, &mut pods, &mut interrupted, &mut told, &api).await
+}
+
+impl<'a> Follower<'a> {
+    async fn until_the_end(
+        &mut self,
+        clusters: &mut BoxStream<'_, watcher::Result<Event<MiniCluster>>>,
+        pods: &mut BoxStream<'_, watcher::Result<Event<Pod>>>,
+        interrupted: &mut Signal,
+        told: &mut Signal,
+        api: &'a kube_pods::Pods,
+    ) -> Result<Ending, Failure> {
+        let (place, name) = (self.place, self.name);
+        let mut log: Option<Log<'a>> = None;
+        let mut stopping: Option<Stopping<'a>> = None;
+        let mut way = None;
+        loop {
+            tokio::select! {
+                Some(event) = clusters.next() => self.cluster(event),
+                Some(event) = pods.next() => self.pods(event),
+                done = wait(&mut log), if log.is_some() => {
+                    log = None;
+                    // What cannot be read is told; how the job ended is known all the same.
+                    if let Err(failure) = done {
+                        self.screen.say(&failure.to_string());
+                    }
+                }
+                done = wait(&mut stopping), if stopping.is_some() => {
+                    stopping = None;
+                    let done = done?;
+                    self.screen.say(&done.told(name));
+                    way = Some(done);
+                }
+                _ = async { tokio::select! { it = interrupted.recv() => it, it = told.recv() => it } } => {
+                    self.interrupts += 1;
+                    if self.interrupts > 1 {
+                        return Ok(Ending::Interrupted(stop::at_once(place, name).await.ok()));
+                    }
+                    self.screen.end();
+                    self.screen.say(&format!("stopping {name} in order; Ctrl-C once more ends it at once"));
+                    stopping = Some(Box::pin(stop::in_order(place, name)));
+                }
+            }
+            if log.is_none() {
+                log = self.next_log(api);
+            }
+            if let Some(ending) = self.ending(way)
+                && log.is_none()
+            {
+                if self.read.is_empty() && matches!(ending, Ending::Finished { .. }) && self.look_again().await {
+                    log = self.next_log(api);
+                    if log.is_some() {
+                        continue;
+                    }
+                }
+                return Ok(ending);
+            }
+            if self.seen.cluster.is_some() && self.interrupts == 0 && self.restarts == 0 {
+                self.screen.show(&progress::stages(&self.seen));
+            }
+        }
+    }
+
+    fn cluster(&mut self, event: watcher::Result<Event<MiniCluster>>) {
+        match event {
+            Ok(event) => {
+                self.is_connected();
+                match event {
+                    Event::Apply(cluster) | Event::InitApply(cluster) if self.is_ours(&cluster) => {
+                        self.restarted(cluster.status.as_ref());
+                        self.seen.cluster = Some(cluster);
+                    }
+                    Event::Delete(cluster) if self.is_ours(&cluster) => self.is_gone = true,
+                    // Of another uid: ours is gone.
+                    Event::Apply(_) | Event::InitApply(_) => self.is_gone = true,
+                    Event::Init => self.seen.cluster = None,
+                    Event::InitDone => self.is_gone |= self.seen.cluster.is_none(),
+                    Event::Delete(_) => {}
+                }
+            }
+            Err(error) => self.lost(&error),
+        }
+    }
+
+    fn pods(&mut self, event: watcher::Result<Event<Pod>>) {
+        match event {
+            Ok(Event::Init) => self.seen.pods.clear(),
+            Ok(Event::Apply(pod) | Event::InitApply(pod)) => {
+                self.seen.pods.insert(seen::name(&pod).to_owned(), pod);
+            }
+            Ok(Event::Delete(pod)) => {
+                self.seen.pods.remove(seen::name(&pod));
+            }
+            Ok(Event::InitDone) => {}
+            Err(error) => self.lost(&error),
+        }
+    }
+
+    fn is_ours(&self, cluster: &MiniCluster) -> bool {
+        cluster.metadata.uid.as_deref() == Some(self.uid)
+    }
+
+    fn lost(&mut self, error: &watcher::Error) {
+        if !std::mem::replace(&mut self.is_lost, true) {
+            let why = chain(error);
+            self.screen.say(&format!("no answer from the API server ({why}); {} goes on, trying again", self.name));
+        }
+    }
+
+    fn is_connected(&mut self) {
+        if std::mem::replace(&mut self.is_lost, false) {
+            self.screen.say("the API server answers again");
+        }
+    }
+
+    fn restarted(&mut self, status: Option<&MiniClusterStatus>) {
+        let Some(status) = status.filter(|status| status.restart_count > self.restarts) else { return };
+        self.restarts = status.restart_count;
+        if let Some(last) = status.restarts.last() {
+            self.screen.say(&format!("{} starts again ({}): {}", self.name, last.reason, last.message));
+        }
+    }
+
+    /// That of a lead that has started and was not read yet.
+    fn next_log(&mut self, api: &'a kube_pods::Pods) -> Option<Log<'a>> {
+        let (lead, start) = self.seen.started_lead()?;
+        if self.read.contains(&start) {
+            return None;
+        }
+        let (lead, screen) = (lead.clone(), self.screen);
+        self.read.insert(start.clone());
+        Some(async move { logs::follow(api, &lead, &start, || screen.end()).await }.boxed_local())
+    }
+
+    /// A job may end before its pods were seen.
+    async fn look_again(&mut self) -> bool {
+        let Ok(pods) = self.place.pods_of(self.name).await else { return false };
+        self.seen.pods = pods.into_iter().map(|pod| (seen::name(&pod).to_owned(), pod)).collect();
+        true
+    }
+
+    fn ending(&self, way: Option<Way>) -> Option<Ending> {
+        let status = self.seen.status();
+        let text = |of: fn(&MiniClusterStatus) -> &Option<String>| {
+            status.and_then(|status| of(status).clone()).unwrap_or_default()
+        };
+        if self.seen.is_true("JobFinished") {
+            let exit_code = status.and_then(|status| status.exit_code);
+            let is_complete = self.seen.is_true("Complete");
+            return Some(Ending::Finished {
+                exit_code,
+                is_complete,
+                reason: text(|status| &status.reason),
+                message: text(|status| &status.message),
+            });
+        }
+        if self.is_gone {
+            return Some(Ending::Deleted { by_us: way == Some(Way::Deleted) });
+        }
+        if way == Some(Way::Suspended) && self.seen.is_true("Suspended") {
+            return Some(Ending::Interrupted(way));
+        }
+        let is_invalid = status.and_then(|status| status.phase.as_deref()) == Some("Invalid");
+        is_invalid.then(|| Ending::Invalid(text(|status| &status.message)))
+    }
+}
+
+mod kube_pods {
+    //! A name for the type, where clients are made nowhere.
+    #![expect(clippy::disallowed_types, reason = "is handed on")]
+
+    pub type Pods = kube::Api<k8s_openapi::api::core::v1::Pod>;
+}
+
+async fn wait<T>(what: &mut Option<Pin<Box<dyn Future<Output = T> + '_>>>) -> T {
+    match what {
+        Some(future) => future.await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,165 @@
+//! What `run` and its options become: a MiniCluster. Pure.
+
+use std::collections::BTreeMap;
+
+use flux_shared::crd::v1alpha2::{Container, MiniCluster};
+use flux_shared::manifest::{self, Manifest};
+use flux_shared::validate::{Notice, Problem, validate_and_note};
+use flux_shared::words;
+use serde_json::{Value, json};
+
+/// Tells the MiniCluster of this very run from another of its name.
+pub const RUN: &str = "flux-framework.org/run";
+
+/// What a person asked for.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Wanted {
+    /// Image of the program
+    #[arg(value_name = "IMAGE", required_unless_present = "from")]
+    pub image: Option<String>,
+    /// The program and its arguments, as they are: no shell reads them
+    #[arg(last = true, value_name = "CMD")]
+    pub command: Vec<String>,
+    /// Pods, each a broker [default: 1, or the file's]
+    #[arg(long, value_name = "N")]
+    pub size: Option<i32>,
+    /// Tasks in all [default: one a pod, or the file's]
+    #[arg(long, value_name = "N")]
+    pub tasks: Option<i32>,
+    /// Name of the MiniCluster [default: run- and five letters, or the file's]
+    #[arg(long, value_name = "NAME")]
+    pub name: Option<String>,
+    /// A variable of the program's environment; may be given several times
+    #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
+    pub environment: Vec<(String, String)>,
+    /// Start from the first MiniCluster of this file (- for standard input); the other options change it
+    #[arg(long, value_name = "FILE")]
+    pub from: Option<String>,
+    /// Print the agent's and Flux's own lines as well
+    #[arg(long, short)]
+    pub verbose: bool,
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("it is not of the form NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+/// The MiniCluster, with the namespace that its file names.
+#[derive(Debug)]
+pub struct Made {
+    pub cluster: MiniCluster,
+    pub namespace: Option<String>,
+    /// Valid, but perhaps not what was meant.
+    pub notes: Vec<Notice>,
+}
+
+/// The MiniCluster that `wanted` and the text of its file ask for; `random` are lower case letters.
+pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, Vec<Problem>> {
+    let document = match file {
+        Some(text) => manifest::documents(text)?.swap_remove(0),
+        None => json!({
+            "apiVersion": flux_operator::labels::API_VERSION, "kind": "MiniCluster", "metadata": {},
+            "spec": { "tasks": 0, "logging": { "quiet": !wanted.verbose }, "containers": [{}] },
+        }),
+    };
+    let Manifest { name, mut spec, .. } = manifest::from_value(&document)?;
+    let name = match (&wanted.name, name.is_empty() || name.ends_with("xxxxx"), file) {
+        (Some(name), ..) => name.clone(),
+        (None, true, _) | (None, _, None) => {
+            format!("{}{random}", document["metadata"]["generateName"].as_str().unwrap_or("run-"))
+        }
+        (None, false, Some(_)) => name,
+    };
+    spec.size = wanted.size.unwrap_or(spec.size);
+    spec.tasks = wanted.tasks.unwrap_or(spec.tasks);
+    let runner = runner(&mut spec.containers)?;
+    runner.image = wanted.image.clone().or(runner.image.take());
+    runner.environment.extend(wanted.environment.iter().cloned());
+    if !wanted.command.is_empty() {
+        runner.command = Some(words::join(&wanted.command));
+    }
+    let namespace = document["metadata"]["namespace"].as_str().map(str::to_owned);
+    let manifest = Manifest { name, namespace: namespace.clone().unwrap_or_else(|| "default".into()), spec };
+    let valid = validate_and_note(&manifest)?;
+    let mut cluster = MiniCluster::new(&manifest.name, manifest.spec);
+    cluster.metadata.labels = texts(&document["metadata"]["labels"]);
+    let mut annotations = texts(&document["metadata"]["annotations"]).unwrap_or_default();
+    annotations.insert(RUN.into(), random.into());
+    cluster.metadata.annotations = Some(annotations);
+    let notes = valid.notices.iter().cloned().chain(valid.hints());
+    // Of one that was asked for by options, all output is on this terminal.
+    let notes = notes.filter(|_| file.is_some()).collect();
+    Ok(Made { cluster, namespace, notes })
+}
+
+fn texts(map: &Value) -> Option<BTreeMap<String, String>> {
+    let text = |value: &Value| value.as_str().map(str::to_owned);
+    Some(map.as_object()?.iter().filter_map(|(key, value)| Some((key.clone(), text(value)?))).collect())
+}
+
+/// The container whose program is the job.
+fn runner(containers: &mut [Container]) -> Result<&mut Container, Vec<Problem>> {
+    let said = containers.iter().position(|it| it.run_flux == Some(true));
+    let is_only = (containers.len() == 1).then_some(0);
+    match said.or(is_only).and_then(|place| containers.get_mut(place)) {
+        Some(runner) => Ok(runner),
+        None => Err(vec![Problem::new("spec.containers", "exactly one needs runFlux: true")]),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn wanted(image: Option<&str>, command: &[&str]) -> Wanted {
+        let command = command.iter().map(|&word| word.to_owned()).collect();
+        Wanted { image: image.map(str::to_owned), command, ..Wanted::default() }
+    }
+
+    const FILE: &str = "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata:\n  name: mine\n  namespace: team\n  labels: {kueue.x-k8s.io/queue-name: q}\nspec:\n  size: 3\n  tasks: 6\n  containers:\n  - {image: side, name: side, runFlux: false}\n  - {image: main, command: old, runFlux: true, environment: {A: '1'}}\n";
+
+    #[test]
+    fn an_image_and_a_command_are_enough() {
+        let made = make(&wanted(Some("app:1"), &["sh", "-c", "echo $HOME; exit 7"]), None, "abcde").unwrap();
+        let spec = made.cluster.spec;
+        assert_eq!(made.cluster.metadata.name.as_deref(), Some("run-abcde"));
+        assert_eq!((spec.size, spec.tasks), (1, 0));
+        assert_eq!(spec.containers[0].command.as_deref(), Some("sh -c 'echo $HOME; exit 7'"));
+        assert!(spec.logging.unwrap().quiet);
+        assert_eq!(made.cluster.metadata.annotations.unwrap()[RUN], "abcde");
+    }
+
+    #[test]
+    fn options_change_what_a_file_says_and_nothing_else() {
+        let mut options = wanted(None, &["new", "a b"]);
+        options.size = Some(5);
+        options.environment = vec![("B".into(), "2".into())];
+        let made = make(&options, Some(FILE), "abcde").unwrap();
+        assert_eq!((made.cluster.metadata.name.as_deref(), made.namespace.as_deref()), (Some("mine"), Some("team")));
+        assert_eq!(made.cluster.metadata.labels.unwrap()["kueue.x-k8s.io/queue-name"], "q");
+        let spec = made.cluster.spec;
+        assert_eq!((spec.size, spec.tasks), (5, 6));
+        let (side, main) = (&spec.containers[0], &spec.containers[1]);
+        assert_eq!((side.image.as_deref(), side.command.as_deref()), (Some("side"), None));
+        assert_eq!((main.image.as_deref(), main.command.as_deref()), (Some("main"), Some("new 'a b'")));
+        assert_eq!(main.environment.len(), 2);
+        let unchanged = make(&wanted(None, &[]), Some(FILE), "abcde").unwrap().cluster.spec;
+        assert_eq!((unchanged.size, unchanged.containers[1].command.as_deref()), (3, Some("old")));
+    }
+
+    #[test]
+    fn a_generated_name_is_made_here() {
+        let file = FILE.replace("name: mine", "generateName: batch-");
+        let made = make(&wanted(None, &[]), Some(&file), "abcde").unwrap();
+        assert_eq!(made.cluster.metadata.name.as_deref(), Some("batch-abcde"));
+    }
+
+    #[test]
+    fn every_problem_is_told_before_anything_is_made() {
+        let mut options = wanted(Some("app:1"), &["true"]);
+        (options.size, options.tasks) = (Some(0), Some(-1));
+        let problems = make(&options, None, "abcde").unwrap_err();
+        assert_eq!(problems.len(), 2, "{problems:?}");
+    }
+}

@@ -1,0 +1,166 @@
+//! What people see: lines on standard error that change in place on a terminal, and come one after the other in a pipe; answers
+//! on standard output.
+#![expect(clippy::disallowed_methods, reason = "writes, looks where the output goes, and reads the clock")]
+
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io::{IsTerminal, Write};
+use std::time::{Duration, Instant};
+
+use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::progress::{Stage, State};
+
+/// In a pipe a line whose count alone has changed waits so long: 64 pods are not 64 lines.
+const PAUSE: Duration = Duration::from_secs(2);
+
+/// For programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    Json,
+    Yaml,
+}
+
+/// Where the lines of a start go.
+pub struct Screen {
+    lines: RefCell<Lines>,
+    /// Nothing changes in place any more: the job's output has begun.
+    is_over: Cell<bool>,
+}
+
+enum Lines {
+    Terminal { all: MultiProgress, bars: Vec<ProgressBar> },
+    Pipe { said: BTreeMap<&'static str, (State, String, Instant)> },
+}
+
+impl Screen {
+    /// As standard error is.
+    pub fn open() -> Screen {
+        let lines = match std::io::stderr().is_terminal() {
+            true => {
+                Lines::Terminal { all: MultiProgress::with_draw_target(ProgressDrawTarget::stderr()), bars: Vec::new() }
+            }
+            false => Lines::Pipe { said: BTreeMap::new() },
+        };
+        Screen { lines: RefCell::new(lines), is_over: Cell::new(false) }
+    }
+
+    /// The present lines.
+    pub fn show(&self, stages: &[Stage]) {
+        if self.is_over.get() {
+            return;
+        }
+        match &mut *self.lines.borrow_mut() {
+            Lines::Terminal { all, bars } => {
+                while bars.len() < stages.len() {
+                    let bar = all.add(ProgressBar::new_spinner());
+                    bar.enable_steady_tick(Duration::from_millis(120));
+                    bars.push(bar);
+                }
+                bars.iter().zip(stages).for_each(|(bar, stage)| draw(bar, stage));
+            }
+            Lines::Pipe { said } => stages.iter().for_each(|stage| say_if_new(said, stage)),
+        }
+        if stages.iter().all(|stage| stage.state == State::Done) {
+            self.end();
+        }
+    }
+
+    /// Takes the lines away that change in place, for good.
+    pub fn end(&self) {
+        if let Lines::Terminal { all, bars } = &mut *self.lines.borrow_mut() {
+            bars.drain(..).for_each(|bar| bar.finish_and_clear());
+            let _ = all.clear();
+            self.is_over.set(true);
+        }
+    }
+
+    /// A line that stays.
+    pub fn say(&self, text: &str) {
+        match &*self.lines.borrow() {
+            Lines::Terminal { all, bars } if !bars.is_empty() => {
+                let _ = all.println(text);
+            }
+            _ => tell(text),
+        }
+    }
+}
+
+fn draw(bar: &ProgressBar, stage: &Stage) {
+    let mark = match stage.state {
+        State::Later => "·",
+        State::Now => "{spinner}",
+        State::Stuck => "!",
+        State::Done => "✓",
+    };
+    if let Ok(style) = ProgressStyle::with_template(&format!("{mark} {{prefix:8}} {{wide_msg}}")) {
+        bar.set_style(style);
+    }
+    bar.set_prefix(stage.name);
+    bar.set_message(stage.text.clone());
+}
+
+fn say_if_new(said: &mut BTreeMap<&'static str, (State, String, Instant)>, stage: &Stage) {
+    let before = said.get(stage.name);
+    let is_new = match before {
+        None => stage.state != State::Later,
+        Some((state, text, at)) => {
+            stage.state != *state || (*text != stage.text && at.elapsed() >= PAUSE && stage.state != State::Later)
+        }
+    };
+    if is_new {
+        tell(&format!("{}: {}", stage.name, stage.text));
+        said.insert(stage.name, (stage.state, stage.text.clone(), Instant::now()));
+    }
+}
+
+/// A line on standard error.
+pub fn tell(line: &str) {
+    // Nobody is left to tell where it is closed.
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// To standard output; a reader that has seen enough (`| head`) is no failure.
+pub fn print(text: &str) -> Result<(), Failure> {
+    put(text.as_bytes())
+}
+
+/// Bytes to standard output, at once.
+pub fn put(bytes: &[u8]) -> Result<(), Failure> {
+    let mut output = std::io::stdout();
+    match output.write_all(bytes).and_then(|()| output.flush()) {
+        Err(error) if error.kind() != std::io::ErrorKind::BrokenPipe => Err(Failure::here("write the output")(error)),
+        _ => Ok(()),
+    }
+}
+
+/// Bytes to standard error.
+pub fn put_error(bytes: &[u8]) {
+    let _ = std::io::stderr().write_all(bytes);
+}
+
+/// A value for programs.
+pub fn print_value(value: &impl Serialize, format: Format) -> Result<(), Failure> {
+    let not_written = |error: &dyn std::error::Error| Failure::Told(format!("failed to write the output: {error}"));
+    print(&match format {
+        Format::Json => serde_json::to_string_pretty(value).map_err(|error| not_written(&error))? + "\n",
+        Format::Yaml => flux_operator::yaml::document(value).map_err(|error| not_written(&error))?,
+    })
+}
+
+/// Whether both ends are a terminal, as a shell needs it.
+pub fn is_terminal() -> bool {
+    std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
+}
+
+/// Whether a person reads the output, who has not asked for plain text (https://no-color.org).
+pub fn shows_colours() -> bool {
+    std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
+}
+
+/// Words in bold, where that is shown.
+pub fn bold(text: &str) -> String {
+    if shows_colours() { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
+}

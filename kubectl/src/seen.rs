@@ -1,0 +1,148 @@
+//! What is known of a MiniCluster. Pure.
+
+use std::collections::BTreeMap;
+
+use crate::failure::FAILED;
+use flux_operator::labels;
+use flux_shared::crd::v1alpha2::{Condition, MiniCluster, MiniClusterStatus};
+use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
+
+/// A MiniCluster and its brokers' pods, as they were seen last.
+#[derive(Debug, Default)]
+pub struct Seen {
+    pub cluster: Option<MiniCluster>,
+    /// By their names.
+    pub pods: BTreeMap<String, Pod>,
+}
+
+/// One run of a container: the pod's uid, and how often it was started again.
+pub type Start = (String, i32);
+
+impl Seen {
+    pub fn status(&self) -> Option<&MiniClusterStatus> {
+        self.cluster.as_ref()?.status.as_ref()
+    }
+
+    /// How many pods there are to be.
+    pub fn size(&self) -> i32 {
+        self.cluster.as_ref().map_or(0, |cluster| cluster.spec.size)
+    }
+
+    /// How many brokers the job waits for.
+    pub fn quorum(&self) -> i32 {
+        self.cluster.as_ref().map_or(0, |cluster| cluster.spec.min_size.unwrap_or(cluster.spec.size))
+    }
+
+    pub fn is_true(&self, condition: &str) -> bool {
+        self.condition(condition).is_some_and(|it| it.status == "True")
+    }
+
+    pub fn condition(&self, type_: &str) -> Option<&Condition> {
+        self.status()?.conditions.iter().find(|it| it.type_ == type_)
+    }
+
+    /// The latest pod of index 0.
+    pub fn lead(&self) -> Option<&Pod> {
+        lead_of(self.pods.values())
+    }
+
+    /// The lead's runner, where it has been started: its log can be read.
+    pub fn started_lead(&self) -> Option<(&Pod, Start)> {
+        let lead = self.lead()?;
+        Some((lead, started(lead)?))
+    }
+}
+
+/// The latest pod of index 0.
+pub fn lead_of<'a>(pods: impl Iterator<Item = &'a Pod>) -> Option<&'a Pod> {
+    pods.filter(|pod| index(pod) == Some(0)).max_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|it| it.0))
+}
+
+/// Its completion index.
+pub fn index(pod: &Pod) -> Option<u32> {
+    pod.metadata.labels.as_ref()?.get(labels::COMPLETION_INDEX)?.parse().ok()
+}
+
+pub fn name(pod: &Pod) -> &str {
+    pod.metadata.name.as_deref().unwrap_or_default()
+}
+
+/// The container that runs Flux: the only one that is no init container.
+pub fn runner(pod: &Pod) -> Option<&str> {
+    Some(pod.spec.as_ref()?.containers.first()?.name.as_str())
+}
+
+/// The agent's program in the runner's container.
+pub fn agent(pod: &Pod) -> Option<&str> {
+    Some(pod.spec.as_ref()?.containers.first()?.command.as_ref()?.first()?.as_str())
+}
+
+fn runner_status(pod: &Pod) -> Option<&ContainerStatus> {
+    let runner = runner(pod)?;
+    pod.status.as_ref()?.container_statuses.as_ref()?.iter().find(|it| it.name == runner)
+}
+
+fn runner_state(pod: &Pod) -> Option<&ContainerState> {
+    runner_status(pod)?.state.as_ref()
+}
+
+/// Which start of the runner runs or has ended.
+pub fn started(pod: &Pod) -> Option<Start> {
+    let state = runner_state(pod)?;
+    (state.running.is_some() || state.terminated.is_some())
+        .then(|| (pod.metadata.uid.clone().unwrap_or_default(), runner_status(pod).map_or(0, |it| it.restart_count)))
+}
+
+pub fn is_running(pod: &Pod) -> bool {
+    runner_state(pod).is_some_and(|state| state.running.is_some())
+}
+
+/// Whether this start of the runner is over.
+pub fn is_over(pod: &Pod, start: &Start) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    let is_other = pod.metadata.uid.as_deref() != Some(start.0.as_str());
+    is_other
+        || matches!(phase, Some("Succeeded" | "Failed"))
+        || runner_state(pod).is_some_and(|state| state.terminated.is_some())
+        || runner_status(pod).is_some_and(|it| it.restart_count > start.1)
+}
+
+/// A node has been found for it.
+pub fn is_scheduled(pod: &Pod) -> bool {
+    pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
+}
+
+/// The init container that is under way, with what it waits for.
+pub fn initializing(pod: &Pod) -> Option<(&str, Option<&str>)> {
+    let all = pod.status.as_ref()?.init_container_statuses.as_ref()?;
+    let is_over = |it: &ContainerStatus| {
+        let state = it.state.as_ref();
+        state.is_some_and(|state| state.terminated.as_ref().is_some_and(|end| end.exit_code == 0))
+            || it.started == Some(true)
+    };
+    let current = all.iter().find(|it| !is_over(it))?;
+    let waits = current.state.as_ref().and_then(|state| state.waiting.as_ref());
+    Some((current.name.as_str(), waits.and_then(|it| it.reason.as_deref())))
+}
+
+/// The code to end with where a job has ended so.
+pub fn code_of(exit_code: Option<i32>, is_complete: bool) -> u8 {
+    match exit_code {
+        Some(code) => u8::try_from(code).unwrap_or(FAILED),
+        None if is_complete => 0,
+        None => FAILED,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_job_s_code_is_the_code_and_a_failure_without_one_is_none_of_success() {
+        for code in 0..=255_u8 {
+            assert_eq!(code_of(Some(code.into()), code == 0), code);
+        }
+        assert_eq!((code_of(None, true), code_of(None, false), code_of(Some(-1), false)), (0, 1, 1));
+    }
+}

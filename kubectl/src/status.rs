@@ -1,0 +1,232 @@
+//! `status` and `why`: one screen of what a MiniCluster does, or why it does not, and the remedy.
+
+mod remedy;
+
+use comfy_table::{Table, presets};
+use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
+use k8s_openapi::api::core::v1::{Event, Pod};
+use kube::api::ListParams;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::connect;
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::screen::{self, Format};
+use crate::seen::{self, lead_of};
+
+/// So many pods are listed, those that do not run first.
+const PODS: usize = 16;
+const EVENTS: usize = 6;
+/// Words of Kubernetes' for a container that is merely on its way.
+const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
+
+/// Whose.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Name of the MiniCluster
+    pub name: String,
+    /// For programs
+    #[arg(long, short, value_name = "FORMAT", value_enum)]
+    pub output: Option<Format>,
+}
+
+/// All that is told.
+#[derive(Debug, Serialize)]
+#[serde(rename_all = "camelCase")]
+struct Report {
+    name: String,
+    namespace: String,
+    phase: String,
+    size: i32,
+    ready: i32,
+    exit_code: Option<i32>,
+    reason: Option<String>,
+    message: Option<String>,
+    restarts: i32,
+    pods: Vec<PodLine>,
+    events: Vec<EventLine>,
+    /// What the agent in the lead says of the instance.
+    instance: Option<Value>,
+    remedy: Option<String>,
+}
+
+#[derive(Debug, Serialize)]
+struct PodLine {
+    index: u32,
+    name: String,
+    node: String,
+    state: String,
+}
+
+#[derive(Debug, Serialize)]
+struct EventLine {
+    object: String,
+    reason: String,
+    message: String,
+    count: i32,
+}
+
+/// Prints it.
+pub async fn status(place: &Place, args: &Args) -> Result<u8, Failure> {
+    let cluster = place.cluster(&args.name).await?;
+    let pods = place.pods_of(&args.name).await?;
+    let lead = lead_of(pods.iter());
+    let events = events(place, &args.name, lead).await;
+    let instance = match lead.filter(|lead| seen::is_running(lead)) {
+        Some(lead) => connect::answer(place, lead, &["status", "--json"]).await.ok(),
+        None => None,
+    };
+    let instance = instance.and_then(|(_, output)| serde_json::from_slice(&output).ok());
+    let report = report(place, &cluster, &pods, &events, instance);
+    match args.output {
+        Some(format) => screen::print_value(&report, format)?,
+        None => screen::print(&text(&report))?,
+    }
+    Ok(0)
+}
+
+/// Of the MiniCluster and its Job, which bear one name, and of the lead. Who may not read them is told the rest.
+async fn events(place: &Place, name: &str, lead: Option<&Pod>) -> Vec<Event> {
+    let mut all = Vec::new();
+    for object in [Some(name), lead.map(seen::name)].into_iter().flatten() {
+        let of_object = ListParams::default().fields(&format!("involvedObject.name={object}"));
+        all.extend(place.events().list(&of_object).await.map(|list| list.items).unwrap_or_default());
+    }
+    let time = |event: &Event| {
+        let last = event.last_timestamp.as_ref().map(|it| it.0);
+        last.or(event.event_time.as_ref().map(|it| it.0)).or(event.metadata.creation_timestamp.as_ref().map(|it| it.0))
+    };
+    all.sort_by_key(time);
+    all
+}
+
+fn report(place: &Place, cluster: &MiniCluster, pods: &[Pod], events: &[Event], instance: Option<Value>) -> Report {
+    let status = cluster.status.clone().unwrap_or_default();
+    let MiniClusterStatus { phase, ready_size, exit_code, reason, message, restart_count, .. } = status;
+    let mut lines: Vec<PodLine> = pods.iter().filter_map(pod_line).collect();
+    lines.sort_by_key(|line| (line.state == "running", line.index));
+    let warnings = events.iter().filter(|event| event.type_.as_deref() == Some("Warning"));
+    let warnings: Vec<EventLine> = warnings.map(event_line).collect();
+    let skipped = warnings.len().saturating_sub(EVENTS);
+    Report {
+        name: cluster.metadata.name.clone().unwrap_or_default(),
+        namespace: place.namespace.clone(),
+        phase: phase.unwrap_or_else(|| "Unseen".into()),
+        size: cluster.spec.size,
+        ready: ready_size,
+        exit_code,
+        remedy: match &reason {
+            Some(reason) => remedy::of(reason),
+            None if cluster.status.is_none() => Some(remedy::NO_OPERATOR.into()),
+            None => None,
+        },
+        reason,
+        message,
+        restarts: restart_count,
+        pods: lines,
+        events: warnings.into_iter().skip(skipped).collect(),
+        instance,
+    }
+}
+
+fn pod_line(pod: &Pod) -> Option<PodLine> {
+    Some(PodLine {
+        index: seen::index(pod)?,
+        name: seen::name(pod).to_owned(),
+        node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
+        state: state(pod),
+    })
+}
+
+/// In one word or two what a person would want to know.
+fn state(pod: &Pod) -> String {
+    let status = pod.status.clone().unwrap_or_default();
+    if pod.metadata.deletion_timestamp.is_some() {
+        return "is being deleted".into();
+    }
+    let containers = status.init_container_statuses.iter().chain(&status.container_statuses).flatten();
+    for container in containers {
+        let Some(state) = &container.state else { continue };
+        let waits = state.waiting.as_ref().and_then(|it| it.reason.as_deref());
+        if let Some(reason) = waits.filter(|reason| !STARTING.contains(reason)) {
+            return format!("{}: {reason}", container.name);
+        }
+        if let Some(end) = state.terminated.as_ref().filter(|end| end.exit_code != 0) {
+            return format!("{} ended with {}", container.name, end.exit_code);
+        }
+    }
+    match status.phase.as_deref() {
+        Some("Succeeded") => "ended with 0".into(),
+        Some("Running") if seen::is_running(pod) => "running".into(),
+        Some("Failed") => status.reason.unwrap_or_else(|| "failed".into()),
+        _ if !seen::is_scheduled(pod) => "has no node".into(),
+        _ => match seen::initializing(pod) {
+            Some((container, _)) => format!("starting: {container}"),
+            None => "starting".into(),
+        },
+    }
+}
+
+fn event_line(event: &Event) -> EventLine {
+    let about = &event.involved_object;
+    let text = |it: &Option<String>| it.clone().unwrap_or_default();
+    let series = event.series.as_ref().and_then(|series| series.count);
+    EventLine {
+        object: format!("{} {}", text(&about.kind), text(&about.name)),
+        reason: text(&event.reason),
+        message: text(&event.message),
+        count: series.or(event.count).unwrap_or(1),
+    }
+}
+
+fn text(report: &Report) -> String {
+    let Report {
+        name, phase, size, ready, exit_code, reason, message, restarts, pods, events, instance, remedy, ..
+    } = report;
+    let mut text = format!("{} {phase}: {ready} of {size} brokers ready", screen::bold(name));
+    text += &exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
+    if *restarts > 0 {
+        text += &format!(", started again {restarts} times");
+    }
+    text.push('\n');
+    if reason.is_some() || message.is_some() {
+        let parts: Vec<&str> = [reason, message].into_iter().flatten().map(String::as_str).collect();
+        text += &format!("{}\n", parts.join(": "));
+    }
+    text += &pods_table(pods);
+    if let Some(lines) = instance.as_ref().and_then(|it| it["lines"].as_array()) {
+        text += &format!("\n{}\n", screen::bold("What the lead's agent says"));
+        for line in lines {
+            let part = |place: usize| line[place].as_str().unwrap_or_default();
+            text += &format!("  {:<10} {}\n", part(0), part(1));
+        }
+    }
+    if !events.is_empty() {
+        text += &format!("\n{}\n", screen::bold("Warnings"));
+        for EventLine { object, reason, message, count } in events {
+            let times = if *count > 1 { format!(" ({count} times)") } else { String::new() };
+            text += &format!("  {object}: {reason}{times}: {}\n", message.trim_end());
+        }
+    }
+    if let Some(remedy) = remedy {
+        text += &format!("\n{}\n", screen::bold("What it means, and what helps"));
+        remedy.lines().for_each(|line| text += &format!("{}\n", format!("  {line}").trim_end()));
+    }
+    text
+}
+
+fn pods_table(pods: &[PodLine]) -> String {
+    if pods.is_empty() {
+        return String::new();
+    }
+    let mut table = Table::new();
+    table.load_style(presets::NOTHING).set_header(["INDEX", "POD", "NODE", "STATE"]);
+    for line in pods.iter().take(PODS) {
+        table.add_row([&line.index.to_string(), &line.name, &line.node, &line.state]);
+    }
+    let rest = pods.len().saturating_sub(PODS);
+    let more = if rest > 0 { format!("and {rest} more\n") } else { String::new() };
+    let table: String = table.lines().map(|line| format!("{}\n", line.trim_end())).collect();
+    format!("\n{table}{more}")
+}

@@ -1,0 +1,50 @@
+//! What a reason means and what helps: the section of the page that people read. Pure.
+
+/// The page has a section for every reason (`operator/tests/docs`).
+const PAGE: &str = include_str!("../../../docs/troubleshooting.md");
+
+/// Of a MiniCluster that nobody has looked at.
+pub const NO_OPERATOR: &str = "The operator has not looked at it yet. If that stays so, it does not run, or watches another namespace: ask your administrator.";
+
+/// That of `reason`, without the page's marks.
+pub fn of(reason: &str) -> Option<String> {
+    let mut lines = PAGE.lines().skip_while(|line| *line != format!("### {reason}")).skip(1);
+    let section: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with('#')).map(plain).collect();
+    let text = section.join("\n").trim().to_owned();
+    // "As ErrImagePull: …": what stands there is meant, too.
+    let other = text.strip_prefix("As ").and_then(|rest| rest.split(|it: char| !it.is_alphanumeric()).next());
+    let more = other.filter(|other| *other != reason).and_then(of).map(|more| format!("\n\n{more}"));
+    (!text.is_empty()).then(|| text + &more.unwrap_or_default())
+}
+
+/// Links and quotes are for pages.
+fn plain(line: &str) -> String {
+    let mut text = String::new();
+    let mut rest = line;
+    while let Some((before, (name, after))) =
+        rest.split_once('[').and_then(|(it, more)| Some((it, more.split_once("](")?)))
+    {
+        let Some((_, after)) = after.split_once(')') else { break };
+        text += &format!("{before}{name}");
+        rest = after;
+    }
+    (text + rest).replace('`', "").replace("**", "")
+}
+
+#[cfg(test)]
+mod tests {
+    use flux_operator::vocabulary::REASONS;
+
+    use super::*;
+
+    #[test]
+    fn every_reason_of_the_operators_has_one() {
+        for reason in REASONS {
+            let found = of(reason.name).unwrap_or_default();
+            assert!(!found.is_empty() && !found.contains('`') && !found.contains("]("), "{}: {found}", reason.name);
+        }
+        assert_eq!(of("NoSuchReason"), None);
+        let (one, other) = (of("ImagePullBackOff").unwrap(), of("ErrImagePull").unwrap());
+        assert!(one.starts_with("As ErrImagePull") && one.ends_with(&other), "{one}");
+    }
+}

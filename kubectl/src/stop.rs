@@ -1,0 +1,88 @@
+//! Ends a MiniCluster: in order where there is an instance to ask, else by taking its pods away.
+
+use kube::api::{DeleteParams, Patch, PatchParams};
+use serde_json::{Value, json};
+
+use crate::connect;
+use crate::failure::{self, Failure};
+use crate::place::Place;
+use crate::seen::{self, lead_of};
+
+/// Which, and how.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Name of the MiniCluster
+    pub name: String,
+    /// At once: delete it with its pods, and wait for no program
+    #[arg(long)]
+    pub now: bool,
+}
+
+/// How it was ended.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Way {
+    /// The instance shuts down; status and logs stay.
+    ShutDown,
+    Deleted,
+    /// Who may not delete it has suspended it: it has no pods.
+    Suspended,
+    /// It had ended before.
+    HadEnded,
+}
+
+impl Way {
+    pub fn told(self, name: &str) -> String {
+        match self {
+            Way::ShutDown => format!("{name} shuts down: its programs get SIGTERM and the grace period"),
+            Way::Deleted => format!("{name} is deleted"),
+            Way::Suspended => {
+                format!("{name} is suspended and has no pods: deleting it, or ending its instance, was not allowed")
+            }
+            Way::HadEnded => format!("{name} had ended before"),
+        }
+    }
+}
+
+/// Ends it as the options say.
+pub async fn stop(place: &Place, args: &Args) -> Result<Way, Failure> {
+    if args.now { at_once(place, &args.name).await } else { in_order(place, &args.name).await }
+}
+
+/// The instance shuts down as `flux shutdown` has it. Where it has not begun, there is nothing to lose, and it is deleted.
+pub async fn in_order(place: &Place, name: &str) -> Result<Way, Failure> {
+    let cluster = place.cluster(name).await?;
+    let is_over = |phase: &str| matches!(phase, "Completed" | "Failed");
+    if cluster.status.as_ref().and_then(|status| status.phase.as_deref()).is_some_and(is_over) {
+        return Ok(Way::HadEnded);
+    }
+    let pods = place.pods_of(name).await?;
+    if let Some(lead) = lead_of(pods.iter()).filter(|lead| seen::is_running(lead)) {
+        // An agent that is stopped ends with the connection to it: what counts is the pod.
+        if connect::quietly(place, lead, &["stop"]).await.is_ok_and(|code| code == 0) {
+            return Ok(Way::ShutDown);
+        }
+    }
+    away(place, name).await
+}
+
+/// Its pods get SIGTERM, whatever they do, and nobody waits for them.
+pub async fn at_once(place: &Place, name: &str) -> Result<Way, Failure> {
+    away(place, name).await
+}
+
+async fn away(place: &Place, name: &str) -> Result<Way, Failure> {
+    match place.clusters().delete(name, &DeleteParams::background()).await {
+        Ok(_) => Ok(Way::Deleted),
+        Err(error) if failure::is_code(&error, 404) => Ok(Way::HadEnded),
+        Err(error) if failure::is_code(&error, 403) => {
+            change(place, name, json!({ "spec": { "suspend": true } }), "stop").await.map(|()| Way::Suspended)
+        }
+        Err(error) => Err(Failure::call(format!("delete MiniCluster {name}"))(error)),
+    }
+}
+
+/// Changes the MiniCluster by a merge patch.
+pub async fn change(place: &Place, name: &str, change: Value, verb: &str) -> Result<(), Failure> {
+    let patched = place.clusters().patch(name, &PatchParams::default(), &Patch::Merge(change)).await;
+    patched.map(drop).map_err(Failure::call(format!("{verb} MiniCluster {name}")))
+}

@@ -1,0 +1,140 @@
+//! `timeline`: where the time of a start and of the job went, as bars. Pure but for the printing.
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::jiff::Timestamp;
+use serde::Serialize;
+
+use crate::failure::Failure;
+use crate::place::Place;
+use crate::screen::{self, Format};
+
+/// Of the widest bar.
+const WIDTH: f64 = 50.0;
+
+/// Whose.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Name of the MiniCluster
+    pub name: String,
+    /// For programs
+    #[arg(long, short, value_name = "FORMAT", value_enum)]
+    pub output: Option<Format>,
+}
+
+/// What began at a time and took so long.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+pub struct Step {
+    pub name: &'static str,
+    /// Seconds after the MiniCluster was created.
+    pub begin: f64,
+    /// Seconds; none: it goes on.
+    pub seconds: Option<f64>,
+}
+
+/// Prints it.
+pub async fn timeline(place: &Place, args: &Args) -> Result<u8, Failure> {
+    let cluster = place.cluster(&args.name).await?;
+    let steps = steps(&cluster);
+    match args.output {
+        Some(format) => screen::print_value(&steps, format)?,
+        None => screen::print(&text(&steps))?,
+    }
+    Ok(0)
+}
+
+/// Each step from the one before it that was reached. Times are of whole seconds, as the API server keeps them.
+fn steps(cluster: &MiniCluster) -> Vec<Step> {
+    let Some(created) = cluster.metadata.creation_timestamp.as_ref().map(|it| it.0) else { return Vec::new() };
+    let status = cluster.status.clone().unwrap_or_default();
+    let timeline = status.timeline.unwrap_or_default();
+    let points = [
+        ("the operator makes its Job", &status.start_time),
+        ("pods get nodes", &timeline.scheduled),
+        ("images, Flux, the lead starts", &timeline.running),
+        ("brokers come together", &timeline.ready),
+        ("the job runs", &status.completion_time),
+    ];
+    let mut steps = Vec::new();
+    let mut last = created;
+    let is_over = status.completion_time.is_some();
+    for (name, at) in points {
+        match at.as_deref().and_then(|at| at.parse::<Timestamp>().ok()) {
+            Some(at) => {
+                let at = at.max(last);
+                steps.push(Step { name, begin: seconds(created, last), seconds: Some(seconds(last, at)) });
+                last = at;
+            }
+            // A step that was never reached is nobody's time.
+            None if is_over => {}
+            None => {
+                steps.push(Step { name, begin: seconds(created, last), seconds: None });
+                break;
+            }
+        }
+    }
+    steps
+}
+
+fn seconds(from: Timestamp, to: Timestamp) -> f64 {
+    to.duration_since(from).as_secs_f64()
+}
+
+fn text(steps: &[Step]) -> String {
+    let all = steps.iter().map(|step| step.begin + step.seconds.unwrap_or(0.0)).fold(0.0, f64::max);
+    let scale = if all > 0.0 { WIDTH / all } else { 0.0 };
+    let mut text = String::new();
+    for step in steps {
+        let (took, length) = match step.seconds {
+            Some(seconds) => (format!("{seconds:8.1} s"), seconds * scale),
+            None => ("      now  ".to_owned(), 1.0),
+        };
+        let (before, length) = (whole(step.begin * scale), whole(length));
+        text += format!("{:<30} {took}  {}{}", step.name, " ".repeat(before), "█".repeat(length)).trim_end();
+        text.push('\n');
+    }
+    text + &format!("{:<30} {all:8.1} s\n", "in all")
+}
+
+#[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "0 to WIDTH")]
+fn whole(cells: f64) -> usize {
+    cells.round().clamp(0.0, WIDTH) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn cluster(status: Value) -> MiniCluster {
+        serde_json::from_value(json!({
+            "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+            "metadata": { "name": "mc", "creationTimestamp": "2026-01-01T00:00:00Z" },
+            "spec": { "containers": [{ "image": "a" }] }, "status": status,
+        }))
+        .unwrap()
+    }
+
+    #[test]
+    fn each_step_is_a_bar_that_begins_where_the_one_before_ended() {
+        let status = json!({
+            "startTime": "2026-01-01T00:00:00Z", "completionTime": "2026-01-01T00:00:10Z",
+            "timeline": { "scheduled": "2026-01-01T00:00:01Z", "running": "2026-01-01T00:00:04Z", "ready": "2026-01-01T00:00:05Z" },
+        });
+        let steps = steps(&cluster(status));
+        assert_eq!(steps.iter().map(|step| step.seconds.unwrap()).collect::<Vec<_>>(), [0.0, 1.0, 3.0, 1.0, 5.0]);
+        let text = text(&steps);
+        let last = text.lines().nth(4).unwrap();
+        assert!(last.ends_with(&format!("5.0 s  {}{}", " ".repeat(25), "█".repeat(25))), "{text}");
+        assert!(text.lines().nth(5).unwrap().ends_with("10.0 s"), "{text}");
+    }
+
+    #[test]
+    fn what_goes_on_has_no_end_and_what_never_came_no_bar() {
+        let begun = steps(&cluster(json!({ "startTime": "2026-01-01T00:00:01Z" })));
+        assert_eq!((begun.len(), begun[1].name, begun[1].seconds), (2, "pods get nodes", None));
+        let failed = json!({ "startTime": "2026-01-01T00:00:01Z", "completionTime": "2026-01-01T00:00:03Z" });
+        assert_eq!(steps(&cluster(failed)).len(), 2);
+        assert!(text(&[]).contains("0.0 s"));
+    }
+}

@@ -1,0 +1,127 @@
+//! `wait`: until a MiniCluster is so far; and `scale`.
+#![expect(clippy::disallowed_methods, reason = "waits, with an end")]
+
+use std::time::Duration;
+
+use futures::StreamExt;
+use kube::runtime::{WatchStreamExt, watcher};
+use serde_json::json;
+
+use crate::failure::{FAILED, Failure};
+use crate::place::Place;
+use crate::screen;
+use crate::seen::{Seen, code_of};
+use crate::stop::change;
+
+/// The exit code of who waited long enough, as timeout(1) has it.
+const TIMED_OUT: u8 = 124;
+/// A watch is made anew after so many seconds: no later is it known that a connection is dead.
+const WATCH: u32 = 50;
+
+/// How far it is to be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum For {
+    /// Its job has ended: the exit code is the job's
+    Finished,
+    /// The instance is up: 0; or 1 if it failed
+    Ready,
+    /// It is gone: 0
+    Deleted,
+}
+
+/// What to wait for.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Name of the MiniCluster
+    pub name: String,
+    /// How far it is to be
+    #[arg(long = "for", value_enum, value_name = "STATE", default_value_t = For::Finished)]
+    pub until: For,
+    /// Give up after so many seconds, with 124 [default: never]
+    #[arg(long, value_name = "SECONDS")]
+    pub timeout: Option<u64>,
+}
+
+/// Which size.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Scale {
+    /// Name of the MiniCluster
+    pub name: String,
+    /// Pods
+    #[arg(value_name = "N")]
+    pub size: i32,
+}
+
+/// Waits; the exit code.
+pub async fn wait(place: &Place, args: &Args) -> Result<u8, Failure> {
+    if args.until != For::Deleted {
+        place.cluster(&args.name).await?;
+    }
+    let reached = until(place, args);
+    match args.timeout {
+        None => reached.await,
+        Some(seconds) => match tokio::time::timeout(Duration::from_secs(seconds), reached).await {
+            Ok(reached) => reached,
+            Err(_) => {
+                screen::tell(&format!("{} was not so far after {seconds} s", args.name));
+                Ok(TIMED_OUT)
+            }
+        },
+    }
+}
+
+async fn until(place: &Place, args: &Args) -> Result<u8, Failure> {
+    let config = watcher::Config::default().timeout(WATCH).fields(&format!("metadata.name={}", args.name));
+    let mut events = watcher(place.clusters(), config).default_backoff().boxed();
+    let mut seen = Seen::default();
+    let mut is_lost = false;
+    while let Some(event) = events.next().await {
+        match event {
+            Ok(watcher::Event::Apply(cluster) | watcher::Event::InitApply(cluster)) => seen.cluster = Some(cluster),
+            Ok(watcher::Event::Init) => seen.cluster = None,
+            Ok(watcher::Event::Delete(_)) => return gone(args),
+            Ok(watcher::Event::InitDone) if seen.cluster.is_none() => return gone(args),
+            Ok(watcher::Event::InitDone) => {}
+            Err(error) if !is_lost => {
+                is_lost = true;
+                screen::tell(&format!(
+                    "no answer from the API server ({}); trying again",
+                    crate::failure::chain(&error)
+                ));
+            }
+            Err(_) => {}
+        }
+        if let Some(code) = code(&seen, args.until) {
+            return Ok(code);
+        }
+    }
+    Err(Failure::Told("the watch has ended".into()))
+}
+
+fn gone(args: &Args) -> Result<u8, Failure> {
+    match args.until {
+        For::Deleted => Ok(0),
+        _ => Err(Failure::Told(format!("MiniCluster {} is gone", args.name))),
+    }
+}
+
+/// The code to end with, if it is so far.
+fn code(seen: &Seen, until: For) -> Option<u8> {
+    let is_finished = seen.is_true("JobFinished");
+    let ended = || code_of(seen.status().and_then(|status| status.exit_code), seen.is_true("Complete"));
+    let is_invalid = seen.status().and_then(|status| status.phase.as_deref()) == Some("Invalid");
+    match until {
+        For::Deleted => None,
+        _ if is_invalid => Some(FAILED),
+        For::Finished => is_finished.then(ended),
+        For::Ready if seen.is_true("Ready") => Some(0),
+        For::Ready => is_finished.then_some(FAILED),
+    }
+}
+
+/// Changes its size.
+pub async fn scale(place: &Place, args: &Scale) -> Result<u8, Failure> {
+    change(place, &args.name, json!({ "spec": { "size": args.size } }), "scale").await?;
+    screen::print(&format!("{} is to have {} pods\n", args.name, args.size))?;
+    Ok(0)
+}

@@ -1,0 +1,102 @@
+//! What only looks: `status`, `timeline`, `jobs` and `connect` where nothing runs, completions.
+
+use std::process::Command;
+
+use serde_json::{Value, json};
+
+use crate::bed::{self, test};
+use crate::person::PROGRAM;
+use crate::person_of;
+
+#[test]
+fn why_tells_the_reason_the_pods_and_the_remedy() {
+    test("why", async |bed| {
+        let operator = bed.operator().await;
+        let person = person_of(&bed);
+        bed.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = bed.pods("mc", 2).await;
+        let waiting = json!({ "status": { "phase": "Pending", "initContainerStatuses": [{
+            "name": "flux-agent", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
+            "state": { "waiting": { "reason": "ImagePullBackOff", "message": "no such image" } },
+        }] } });
+        bed.patch_pod_status(&pods[&1], waiting).await;
+        bed.when("mc", "told of the image", |status| status["reason"] == "ImagePullBackOff").await;
+        let said = person.says(&["why", "mc"]).await;
+        assert_eq!(said.code, 0, "{said:?}");
+        for part in
+            ["mc Pending: 0 of 2 brokers ready", "\nImagePullBackOff: ", "flux-agent: ImagePullBackOff", "has no node"]
+        {
+            assert!(said.out.contains(part), "no `{part}`:\n{}", said.out);
+        }
+        let remedy = said.out.split("What it means, and what helps").nth(1).unwrap();
+        assert!(remedy.contains("image") && !remedy.contains('`'), "{}", said.out);
+        assert!(!said.out.contains('\x1b'), "no colours in a pipe");
+
+        let json = person.says(&["status", "mc", "-o", "json"]).await;
+        let report: Value = serde_json::from_str(&json.out).unwrap();
+        assert_eq!((&report["reason"], report["pods"].as_array().unwrap().len()), (&json!("ImagePullBackOff"), 2));
+        let yaml = person.says(&["status", "mc", "-o", "yaml"]).await;
+        assert!(yaml.out.contains("reason: ImagePullBackOff\n"), "{yaml:?}");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn where_nothing_runs_connect_says_so() {
+    test("idle", async |bed| {
+        let person = person_of(&bed);
+        bed.create("mc", json!({})).await.unwrap();
+        for arguments in [&["connect", "mc"][..], &["jobs", "mc"], &["connect", "mc", "--index", "3"]] {
+            let said = person.says(arguments).await;
+            assert_eq!(said.code, 1, "{said:?}");
+            assert!(said.err.contains("does not run") && said.err.contains("kubectl minicluster why mc"), "{said:?}");
+        }
+        let logs = person.says(&["logs", "mc"]).await;
+        assert!(logs.code == 1 && logs.err.contains("there are no pods of mc"), "{logs:?}");
+        let none = person.says(&["status", "none"]).await;
+        assert!(none.code == 1 && none.err.contains("failed to get MiniCluster none: "), "{none:?}");
+    });
+}
+
+#[test]
+fn the_timeline_is_that_of_the_status() {
+    test("timeline", async |bed| {
+        let operator = bed.operator().await;
+        let person = person_of(&bed);
+        bed.create("mc", json!({})).await.unwrap();
+        let pods = bed.pods("mc", 1).await;
+        bed.run_pod(&pods[&0]).await;
+        bed.when_condition("mc", "Ready", "True").await;
+        let said = person.says(&["timeline", "mc"]).await;
+        assert!(said.out.contains("the job runs") && said.out.contains("in all"), "{said:?}");
+        let said = person.says(&["timeline", "mc", "-o", "json"]).await;
+        let steps: Vec<Value> = serde_json::from_str(&said.out).unwrap();
+        assert_eq!(steps.last().unwrap()["seconds"], Value::Null, "it goes on: {said:?}");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn kubectl_completes_the_names_of_the_namespace() {
+    test("complete", async |bed| {
+        let person = person_of(&bed);
+        for name in ["one", "other", "two"] {
+            bed.create(name, json!({})).await.unwrap();
+        }
+        let folder = tempfile::tempdir().unwrap();
+        std::os::unix::fs::symlink(PROGRAM, folder.path().join("kubectl-minicluster")).unwrap();
+        let made = person.says(&["completion", folder.path().to_str().unwrap()]).await;
+        assert!(made.code == 0 && made.out.contains("kubectl_complete-minicluster is made"), "{made:?}");
+        let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
+        let (program, first) = bed::kubectl_program();
+        let kubectl = |words: &[&str]| {
+            let mut command = Command::new(&program);
+            command.args([first, "__complete"]).args(words).env("PATH", &path).env("KUBECONFIG", &person.kubeconfig);
+            String::from_utf8(command.output().unwrap().stdout).unwrap()
+        };
+        let names = kubectl(&["minicluster", "connect", "-n", &bed.namespace, ""]);
+        assert_eq!(names, "one\nother\ntwo\n:4\n");
+        assert_eq!(kubectl(&["minicluster", "connect", "-n", &bed.namespace, "o"]), "one\nother\n:4\n");
+        assert!(kubectl(&["minicluster", "t"]).contains("timeline"), "and the commands");
+    });
+}

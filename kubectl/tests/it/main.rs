@@ -1,0 +1,28 @@
+//! The plugin's tests, as a person would call it, on the control plane of the operator's tests. The operator is the real one; the
+//! tests play the kubelet. Who calls has no more rights than a person who runs jobs, and may not even delete.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
+
+#[path = "../../../operator/tests/it/bed.rs"]
+#[allow(dead_code, reason = "shared with the operator's tests")]
+mod bed;
+#[path = "../../../operator/tests/it/call.rs"]
+#[allow(dead_code, reason = "shared with the operator's tests")]
+mod call;
+#[path = "../../../operator/tests/it/controlplane.rs"]
+#[allow(dead_code, reason = "shared with the operator's tests")]
+mod controlplane;
+mod documents;
+mod looks;
+#[path = "../../../shared/tests/support/pages.rs"]
+mod pages;
+mod person;
+mod runs;
+mod wires;
+
+/// A person of the bed's namespace.
+fn person_of(bed: &bed::Bed) -> person::Person {
+    bed.kubectl(&["create", "serviceaccount", "person"]).unwrap();
+    let kubectl = |arguments: &[&str]| drop(bed.kubectl(arguments).unwrap());
+    person::Person::with(&bed.namespace, bed.kubeconfig_of("person"), kubectl)
+}

@@ -1,0 +1,206 @@
+//! `run`, `wait`, `stop` and `scale`.
+
+use std::time::Duration;
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use kube::api::{ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use crate::bed::{Bed, test, until};
+use crate::person::Said;
+use crate::person_of;
+
+/// Plays the operator: the job of `name` has ended with `code`.
+async fn end(bed: &Bed, name: &str, code: u8) {
+    let condition = |type_: &str, status: bool| {
+        json!({ "type": type_, "status": if status { "True" } else { "False" }, "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "reason": "Played", "message": "played" })
+    };
+    let status = json!({ "status": {
+        "phase": if code == 0 { "Completed" } else { "Failed" }, "exitCode": code, "reason": "NonZeroExitCode",
+        "message": format!("the lead (index 0) ended with exit code {code}"), "size": 0, "readySize": 0,
+        "conditions": [condition("JobFinished", true), condition("Complete", code == 0), condition("Failed", code != 0)],
+    } });
+    let clusters: Api<MiniCluster> = bed.api();
+    clusters.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
+}
+
+async fn made(bed: &Bed, name: &str) {
+    until(&format!("{name} is made"), async || bed.api::<MiniCluster>().get_opt(name).await.unwrap()).await;
+}
+
+#[test]
+fn every_exit_code_is_that_of_run() {
+    test("codes", async |bed| {
+        let (bed, person) = (&bed, &person_of(&bed));
+        let codes: Vec<u8> = (0..=255).collect();
+        for some in codes.chunks(16) {
+            let each = some.iter().map(|&code| async move {
+                let name = format!("code-{code}");
+                let run = person.starts(&["run", "--name", &name, "app:1", "--", "exit", &code.to_string()]);
+                made(bed, &name).await;
+                end(bed, &name, code).await;
+                let said = Said::when_over(run).await;
+                assert_eq!(said.code, i32::from(code), "{said:?}");
+                assert_eq!(said.out, "", "the job's output is all of it");
+            });
+            futures::future::join_all(each).await;
+        }
+    });
+}
+
+#[test]
+fn a_run_says_what_it_waits_for_and_leaves_nothing() {
+    test("run", async |bed| {
+        let operator = bed.operator().await;
+        let person = person_of(&bed);
+        let run = person.starts(&["run", "--name", "mc", "--size", "2", "app:1", "--", "sh", "-c", "exit 7"]);
+        let pods = bed.pods("mc", 2).await;
+        bed.run_pod(&pods[&0]).await;
+        bed.when("mc", "told that one is ready", |status| status["readySize"] == 1).await;
+        bed.run_pod(&pods[&1]).await;
+        bed.when_condition("mc", "Ready", "True").await;
+        let command = bed.get("mc").await.spec.containers[0].command.clone();
+        bed.end_pod(&pods[&0], 7, "Error", "").await;
+        let said = Said::when_over(run).await;
+        assert_eq!((said.code, said.out.as_str()), (7, ""), "{said:?}");
+        assert_eq!(command.as_deref(), Some("sh -c 'exit 7'"));
+        let position = |line: &str| said.err.find(line).unwrap_or_else(|| panic!("no `{line}`: {}", said.err));
+        let made = position("mc is made: 2 pods\n");
+        let pods = position("pods: ");
+        let up = position("quorum: 2 brokers: the job starts\n");
+        let failed = position("mc failed (NonZeroExitCode): ");
+        assert!(made < pods && pods < up && up < failed, "{}", said.err);
+        assert!(!said.err.contains('\x1b') && !said.err.contains('\r'), "plain lines in a pipe: {:?}", said.err);
+        until("nothing is left", async || {
+            bed.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
+        })
+        .await;
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn what_is_kept_or_detached_stays() {
+    test("stays", async |bed| {
+        let person = person_of(&bed);
+        let detached = person.says(&["run", "--detach", "--size", "3", "app:1"]).await;
+        assert_eq!(detached.code, 0, "{detached:?}");
+        let name = detached.out.trim();
+        assert!(name.starts_with("run-") && bed.get(name).await.spec.size == 3, "{detached:?}");
+        let whole = person.says(&["run", "--detach", "-o", "json", "--name", "whole", "app:1"]).await;
+        let whole: Value = serde_json::from_str(&whole.out).unwrap();
+        assert_eq!(whole["metadata"]["name"], "whole");
+
+        let run = person.starts(&["run", "--keep", "--name", "kept", "app:1", "--", "true"]);
+        made(&bed, "kept").await;
+        end(&bed, "kept", 0).await;
+        assert_eq!(Said::when_over(run).await.code, 0);
+        assert!(!bed.get("kept").await.spec.cleanup);
+        let again = person.says(&["run", "--name", "kept", "-d", "app:1"]).await;
+        assert_eq!(again.code, 1);
+        assert!(again.err.contains("there is one of this name; --name gives it another"), "{again:?}");
+    });
+}
+
+#[test]
+fn what_is_wrong_is_told_before_anything_is_made() {
+    test("wrong", async |bed| {
+        let person = person_of(&bed);
+        let said = person.says(&["run", "--size", "0", "--tasks", "-1", "-d", "app:1"]).await;
+        assert_eq!(said.code, 2, "clap takes -1 for an option: {said:?}");
+        let said = person.says(&["run", "--size", "0", "--tasks=-1", "-d", "app:1"]).await;
+        assert_eq!(said.code, 1);
+        assert!(said.err.contains("spec.size: ") && said.err.contains("spec.tasks: "), "{said:?}");
+        let said = person.says(&["run", "app:1"]).await;
+        assert!(said.code == 1 && said.err.contains("give a command after `--`"), "{said:?}");
+        assert!(bed.api::<MiniCluster>().list(&ListParams::default()).await.unwrap().items.is_empty());
+    });
+}
+
+#[test]
+fn wait_ends_as_the_job_did() {
+    test("wait", async |bed| {
+        let person = person_of(&bed);
+        bed.create("mc", json!({})).await.unwrap();
+        let too_long = person.says(&["wait", "mc", "--timeout", "1"]).await;
+        assert_eq!(too_long.code, 124, "{too_long:?}");
+        let (finished, ready) = (person.starts(&["wait", "mc"]), person.starts(&["wait", "mc", "--for=ready"]));
+        end(&bed, "mc", 77).await;
+        assert_eq!(Said::when_over(finished).await.code, 77);
+        assert_eq!(Said::when_over(ready).await.code, 1, "it never will be");
+        let deleted = person.starts(&["wait", "mc", "--for=deleted"]);
+        bed.api::<MiniCluster>().delete("mc", &Default::default()).await.unwrap();
+        assert_eq!(Said::when_over(deleted).await.code, 0);
+        let gone = person.says(&["wait", "mc"]).await;
+        assert!(gone.code == 1 && gone.err.contains("\"mc\" not found"), "{gone:?}");
+    });
+}
+
+#[test]
+fn scale_changes_the_size() {
+    test("scale", async |bed| {
+        let person = person_of(&bed);
+        bed.create("mc", json!({ "size": 1, "maxSize": 4 })).await.unwrap();
+        let said = person.says(&["scale", "mc", "3"]).await;
+        assert_eq!((said.code, bed.get("mc").await.spec.size), (0, 3), "{said:?}");
+    });
+}
+
+/// Sends what Ctrl-C sends.
+fn interrupt(child: &tokio::process::Child) {
+    let pid = child.id().unwrap().to_string();
+    assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
+}
+
+#[test]
+fn who_stops_a_run_that_has_not_begun_stops_its_pods_even_without_the_right_to_delete() {
+    test("ctrl-c", async |bed| {
+        let operator = bed.operator().await;
+        let person = person_of(&bed);
+        let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "true"]);
+        bed.pods("mc", 1).await;
+        // It listens from when it says what it waits for.
+        let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
+        let mut line = String::new();
+        while !line.starts_with("pods: ") {
+            line.clear();
+            assert!(tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut line).await.unwrap() > 0);
+        }
+        interrupt(&run);
+        let mut rest = String::new();
+        tokio::io::AsyncReadExt::read_to_string(&mut lines, &mut rest).await.unwrap();
+        assert_eq!(run.wait().await.unwrap().code(), Some(130), "{rest}");
+        assert!(rest.contains("stopping mc in order") && rest.contains("mc is suspended"), "{rest}");
+        assert_eq!(bed.get("mc").await.spec.suspend, Some(true));
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn a_run_that_somebody_deletes_is_no_success() {
+    test("deleted", async |bed| {
+        let person = person_of(&bed);
+        let run = person.starts(&["run", "--name", "mc", "app:1", "--", "true"]);
+        made(&bed, "mc").await;
+        tokio::time::sleep(Duration::from_millis(500)).await;
+        bed.api::<MiniCluster>().delete("mc", &Default::default()).await.unwrap();
+        let said = Said::when_over(run).await;
+        assert!(said.code == 1 && said.err.contains("was deleted by somebody else"), "{said:?}");
+    });
+}
+
+#[test]
+fn a_file_s_minicluster_runs_with_what_the_options_change() {
+    test("file", async |bed| {
+        let person = person_of(&bed);
+        let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/hello-world/minicluster.yaml");
+        let said = person.says(&["run", "-d", "--from", file, "--size", "2", "--name", "mine"]).await;
+        assert_eq!(said.code, 0, "{said:?}");
+        let made = bed.get("mine").await;
+        assert_eq!((made.spec.size, made.spec.tasks), (2, 4));
+        assert_eq!(made.spec.containers[0].command.as_deref(), Some("echo hello world"));
+        assert_eq!(made.name_any(), "mine");
+    });
+}

@@ -1,0 +1,100 @@
+//! A connection that is lost is taken up again.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use tokio::io::AsyncWriteExt;
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::broadcast;
+
+use crate::bed::{test, until};
+use crate::controlplane::led_over;
+use crate::person::Said;
+use crate::person_of;
+
+/// A wire to the API server that can be cut.
+struct Wire {
+    address: SocketAddr,
+    is_cut: Arc<AtomicBool>,
+    cut: broadcast::Sender<()>,
+}
+
+impl Wire {
+    async fn to(server: String, listener: TcpListener) -> Wire {
+        let address = listener.local_addr().unwrap();
+        let is_cut = Arc::new(AtomicBool::new(false));
+        let (cut, _) = broadcast::channel(1);
+        let (gate, cutter) = (is_cut.clone(), cut.clone());
+        tokio::spawn(async move {
+            while let Ok((mut near, _)) = listener.accept().await {
+                if gate.load(Ordering::SeqCst) {
+                    let _ = near.shutdown().await;
+                    continue;
+                }
+                let (server, mut cut) = (server.clone(), cutter.subscribe());
+                tokio::spawn(async move {
+                    let mut far = TcpStream::connect(server).await.unwrap();
+                    tokio::select! {
+                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
+                        _ = cut.recv() => {}
+                    }
+                });
+            }
+        });
+        Wire { address, is_cut, cut }
+    }
+
+    fn cut(&self) {
+        self.is_cut.store(true, Ordering::SeqCst);
+        let _ = self.cut.send(());
+    }
+
+    fn mend(&self) {
+        self.is_cut.store(false, Ordering::SeqCst);
+    }
+}
+
+#[test]
+fn a_job_that_ends_while_the_connection_is_lost_ends_the_run_as_it_did() {
+    test("wire", async |bed| {
+        let operator = bed.operator().await;
+        let mut person = person_of(&bed);
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let (kubeconfig, server) =
+            led_over(&person.kubeconfig, &format!("{}-wire", bed.namespace), listener.local_addr().unwrap()).unwrap();
+        let wire = Wire::to(server, listener).await;
+        assert!(std::fs::read_to_string(&kubeconfig).unwrap().contains(&wire.address.to_string()));
+        person.kubeconfig = kubeconfig;
+
+        let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "true"]);
+        let pods = bed.pods("mc", 1).await;
+        let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
+        let mut said = String::new();
+        let mut read_until = async |words: &str| {
+            while !said.contains(words) {
+                assert!(tokio::io::AsyncBufReadExt::read_line(&mut lines, &mut said).await.unwrap() > 0, "{said}");
+            }
+        };
+        read_until("pods: ").await;
+        wire.cut();
+        read_until("no answer from the API server").await;
+        bed.run_pod(&pods[&0]).await;
+        bed.when_condition("mc", "Ready", "True").await;
+        bed.end_pod(&pods[&0], 9, "Error", "").await;
+        bed.when_condition("mc", "JobFinished", "True").await;
+        tokio::time::sleep(Duration::from_secs(1)).await;
+        assert!(run.try_wait().unwrap().is_none(), "it does not give up");
+        wire.mend();
+        read_until("the API server answers again").await;
+        let said = Said::when_over(run).await;
+        assert_eq!(said.code, 9, "{said:?}");
+        until("nothing is left", async || {
+            bed.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
+        })
+        .await;
+        operator.stop().await;
+    });
+}

@@ -1,0 +1,168 @@
+//! The plugin where pods really run: on the cluster that KUBECONFIG names, with the operator installed (`.ci/e2e`). Who calls has
+//! no more rights than a person who runs jobs.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
+
+#[path = "../../../operator/tests/e2e/bed.rs"]
+#[allow(dead_code, reason = "shared with the operator's tests")]
+mod bed;
+#[path = "../it/person.rs"]
+#[allow(dead_code, reason = "shared with the tests without nodes")]
+mod person;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use serde_json::{Value, json};
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
+
+use bed::{Bed, app_image, test};
+use person::{PROGRAM, Person, Said};
+
+fn kubectl(arguments: &[&str]) -> String {
+    let output = Command::new("kubectl").args(arguments).output().unwrap();
+    assert!(output.status.success(), "kubectl {arguments:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+/// Of the administrator, who speaks as this account.
+fn kubeconfig_as(account: &str, folder: &Path) -> PathBuf {
+    let mut config: Value =
+        serde_json::from_str(&kubectl(&["config", "view", "--raw", "--minify", "--flatten", "-o", "json"])).unwrap();
+    config["users"][0]["user"]["as"] = json!(account);
+    let path = folder.join("kubeconfig");
+    std::fs::write(&path, config.to_string()).unwrap();
+    path
+}
+
+fn person(bed: &Bed, folder: &Path) -> Person {
+    let in_namespace = |arguments: &[&str]| drop(kubectl(&[&["-n", &bed.namespace], arguments].concat()));
+    in_namespace(&["create", "serviceaccount", "person"]);
+    let account = format!("system:serviceaccount:{}:person", bed.namespace);
+    Person::with(&bed.namespace, kubeconfig_as(&account, folder), in_namespace)
+}
+
+#[test]
+fn a_run_prints_the_job_s_output_and_ends_with_its_code() {
+    test("plugin-run", async |bed| {
+        let folder = tempfile::tempdir().unwrap();
+        let person = person(&bed, folder.path());
+        let image = app_image();
+        for code in ["0", "1", "7", "137", "255"] {
+            let script = format!("echo \"a $((20 + 22))\"; echo 'b  c' >&2; exit {code}");
+            let said = person.says(&["run", "--size", "2", "--tasks", "1", &image, "--", "sh", "-c", &script]).await;
+            assert_eq!(said.code.to_string(), code, "{said:?}");
+            let mut lines: Vec<&str> = said.out.lines().collect();
+            lines.sort_unstable();
+            assert!(lines.contains(&"a 42") && lines.contains(&"b  c"), "{said:?}");
+        }
+        bed.until("nothing is left", async || {
+            let all = bed.api::<MiniCluster>().list(&Default::default()).await.unwrap();
+            all.items.is_empty().then_some(())
+        })
+        .await;
+    });
+}
+
+#[test]
+fn a_long_output_comes_whole_and_in_its_order() {
+    test("plugin-long", async |bed| {
+        let folder = tempfile::tempdir().unwrap();
+        let person = person(&bed, folder.path());
+        let said = person.says(&["run", &app_image(), "--", "seq", "1", "20000"]).await;
+        let wanted: String = (1..=20000).map(|number| format!("{number}\n")).collect();
+        assert_eq!((said.code, said.out == wanted), (0, true), "{} bytes; {}", said.out.len(), said.err);
+    });
+}
+
+/// The MiniCluster `mc` that stays up, as a person makes one.
+async fn up(person: &Person, size: &str) {
+    let said = person.says(&["run", "--detach", "--name", "mc", "--size", size, &app_image()]).await;
+    assert_eq!((said.code, said.out.as_str()), (0, "mc\n"), "{said:?}");
+    let said = person.says(&["wait", "mc", "--for", "ready", "--timeout", "240"]).await;
+    assert_eq!(said.code, 0, "{said:?}");
+}
+
+#[test]
+fn connect_runs_a_command_with_its_input_and_its_code() {
+    test("plugin-connect", async |bed| {
+        let folder = tempfile::tempdir().unwrap();
+        let person = person(&bed, folder.path());
+        up(&person, "2").await;
+        for code in [0, 3, 255] {
+            let said = person
+                .says(&["connect", "mc", "--", "sh", "-c", &format!("echo out; echo err >&2; exit {code}")])
+                .await;
+            assert_eq!((said.code, said.out.as_str(), said.err.as_str()), (code, "out\n", "err\n"));
+        }
+        let mut cat = person.command(&["connect", "mc", "--", "cat"]).stdin(Stdio::piped()).spawn().unwrap();
+        let mut input = cat.stdin.take().unwrap();
+        let text: String = (0..50_000).map(|number| format!("line {number}\n")).collect();
+        let (_, said) = tokio::join!(
+            async {
+                input.write_all(text.as_bytes()).await.unwrap();
+                drop(input);
+            },
+            Said::when_over(cat)
+        );
+        assert!(said.code == 0 && said.out == text, "{} of {} bytes, {}", said.out.len(), text.len(), said.err);
+        let follower = person.says(&["connect", "mc", "--index", "1", "--", "hostname"]).await;
+        assert_eq!((follower.code, follower.out.as_str()), (0, "mc-1\n"), "{follower:?}");
+
+        let submitted = person.says(&["submit", "mc", "--watch", "--", "-n", "2", "echo", "a  b"]).await;
+        assert!(submitted.code == 0 && submitted.out.contains("a  b\n"), "{submitted:?}");
+        let status = person.says(&["status", "mc"]).await;
+        assert!(
+            status.out.contains("2 of 2 brokers ready") && status.out.contains("What the lead's agent says"),
+            "{status:?}"
+        );
+        let logs = person.says(&["logs", "mc", "--all"]).await;
+        assert!(logs.code == 0, "{logs:?}");
+        let of = |index: &str| logs.out.lines().any(|line| line.starts_with(index));
+        assert!(of("0: ") && of("1: "), "{logs:?}");
+
+        let stopped = person.says(&["stop", "mc"]).await;
+        assert!(stopped.code == 0 && stopped.out.contains("mc shuts down"), "{stopped:?}");
+        let ended = person.says(&["wait", "mc", "--timeout", "240"]).await;
+        assert_ne!(ended.code, 124, "{ended:?}");
+    });
+}
+
+#[test]
+fn ctrl_c_stops_a_job_in_order() {
+    test("plugin-ctrl-c", async |bed| {
+        let folder = tempfile::tempdir().unwrap();
+        let person = person(&bed, folder.path());
+        let script = "trap 'echo tidy; exit 5' TERM; echo up; sleep 1000 & wait";
+        let mut run = person.starts(&["run", "--name", "mc", &app_image(), "--", "sh", "-c", script]);
+        let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
+        while lines.next_line().await.unwrap().expect("it ended") != "up" {}
+        assert!(Command::new("kill").args(["-INT", &run.id().unwrap().to_string()]).status().unwrap().success());
+        let mut rest = String::new();
+        lines.into_inner().read_to_string(&mut rest).await.unwrap();
+        let said = Said::when_over(run).await;
+        assert!(rest.contains("tidy"), "{rest} {said:?}");
+        assert!(said.err.contains("mc shuts down"), "{said:?}");
+        assert_ne!(said.code, 0, "{said:?}");
+    });
+}
+
+/// As on a person's terminal, which script(1) plays.
+#[test]
+fn a_shell_has_a_real_terminal_of_the_same_size() {
+    test("plugin-tty", async |bed| {
+        let folder = tempfile::tempdir().unwrap();
+        let person = person(&bed, folder.path());
+        up(&person, "1").await;
+        let line = format!(
+            "stty rows 33 cols 77; {PROGRAM} -n {} connect mc -- sh -c 'sleep 1; tty; stty size; exit 9'",
+            bed.namespace
+        );
+        let mut script = tokio::process::Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).env("KUBECONFIG", &person.kubeconfig).stdin(Stdio::piped());
+        let said = Said::of(script.output().await.unwrap());
+        assert_eq!(said.code, 9, "{said:?}");
+        assert!(said.out.contains("/dev/pts/") && said.out.contains("33 77"), "{said:?}");
+    });
+}
