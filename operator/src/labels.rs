@@ -39,6 +39,8 @@ pub const OWNER: &str = "flux-framework.org/owner-uid";
 pub const KEEP: &str = "flux-framework.org/keep";
 /// On a PersistentVolume of a CSI driver: driver and handle, which no two should share.
 pub const DISK: &str = "flux-framework.org/disk";
+/// On the claim of a PersistentVolume that was made, once both are there: the volume's uid.
+pub const VOLUME_UID: &str = "flux-framework.org/volume-uid";
 /// Kubernetes' own label on the pods of an Indexed Job.
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 /// Kubernetes' own label on the pods of a Job: its uid.

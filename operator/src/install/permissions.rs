@@ -75,7 +75,8 @@ pub const PERMISSIONS: &[Permission] = &[
 /// What it may do besides where MiniClusters are, for `spec.volumes` and for cleaning up.
 pub const STORAGE_PERMISSIONS: &[Permission] = &[
     allow("", "persistentvolumeclaims", &["create"], "the claims on spec.volumes"),
-    allow("", "persistentvolumeclaims", &["get", "delete"], "cleaning up: whose it is, then its end"),
+    allow("", "persistentvolumeclaims", &["get", "patch"], "until it is bound; patch: to wake what binds it"),
+    allow("", "persistentvolumeclaims", &["delete"], "cleaning up"),
     allow("", "pods", &["delete", "deletecollection"], "cleaning up: the services pod, and those of the completed Job"),
     allow(
         "flux-framework.org",
@@ -88,7 +89,7 @@ pub const STORAGE_PERMISSIONS: &[Permission] = &[
 /// What it may do with PersistentVolumes, which are in no namespace.
 pub const VOLUME_PERMISSIONS: &[Permission] = &[
     allow("", "persistentvolumes", &["create"], "those of spec.volumes"),
-    allow("", "persistentvolumes", &["get"], "whose it is, if one of that name exists"),
+    allow("", "persistentvolumes", &["get"], "whose it is, if one of that name exists, and until it is bound"),
     allow("", "persistentvolumes", &["patch"], "to use one again that was kept (delete: false)"),
     allow("", "persistentvolumes", &["list", "watch", "delete"], "to delete those whose MiniClusters are gone"),
     allow("storage.k8s.io", "storageclasses", &["list", "watch"], "to say which one of a volume is not there"),

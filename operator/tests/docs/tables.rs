@@ -129,6 +129,7 @@ const LABELS: &[(&str, &str)] = &[
     ("flux-framework.org/owner-uid", "the uid of the MiniCluster that a PersistentVolume was made for"),
     ("flux-framework.org/keep", "a PersistentVolume that stays when its MiniCluster goes (`delete: false`)"),
     ("flux-framework.org/disk", "the CSI driver and handle of a PersistentVolume"),
+    ("flux-framework.org/volume-uid", "the uid of the PersistentVolume that was made for the claim"),
 ];
 
 fn keys(value: &Value, found: &mut BTreeMap<String, BTreeSet<String>>, kind: &str) {
@@ -170,6 +171,8 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
             add("claim", serde_json::to_value(&made.claim).unwrap());
         }
     }
+    // Given to the claim once there is its volume.
+    found.entry("flux-framework.org/volume-uid".into()).or_default().insert("claim: annotation".into());
     let own: BTreeSet<&str> = LABELS.iter().map(|(name, _)| *name).collect();
     // Not those that the examples' authors give.
     let strange: Vec<_> =

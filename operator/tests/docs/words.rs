@@ -60,6 +60,7 @@ const OTHERS: &[&str] = &[
     "NotIn",
     "OnFailure",
     "Opaque",
+    "Bound",
     "PreferDualStack",
     "ReadWriteMany",
     "Retain",

@@ -83,7 +83,7 @@ fn an_installation_for_one_namespace_serves_it_with_nothing_beyond() {
         // It looks whether it may, once, and goes on without.
         let wanted = [
             ("", "nodes", "list"),
-            ("", "persistentvolumes", "create"),
+            ("", "persistentvolumes", "get"),
             ("", "persistentvolumes", "list"),
             ("storage.k8s.io", "storageclasses", "list"),
         ];

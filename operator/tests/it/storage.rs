@@ -2,13 +2,16 @@
 //! controllers bind and release volumes.
 
 use std::collections::BTreeSet;
+use std::pin::pin;
 
 use flux_operator::install::{STORAGE_PERMISSIONS, VOLUME_PERMISSIONS};
 use flux_shared::crd::v1alpha2::MiniCluster;
+use futures::TryStreamExt;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod, Secret};
 use k8s_openapi::api::events::v1::Event;
 use k8s_openapi::api::storage::v1::StorageClass;
-use kube::api::{DeleteParams, PostParams};
+use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, WatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
@@ -57,6 +60,38 @@ async fn gone(bed: &Bed, cluster: &str) {
 
 async fn delete(bed: &Bed, cluster: &str) {
     bed.api::<MiniCluster>().delete(cluster, &DeleteParams::default()).await.unwrap();
+}
+
+/// A pod whose claim is unbound is put aside by the scheduler, with a warning.
+#[test]
+fn there_is_no_job_until_the_claims_are_bound() {
+    test("bound-first", async |bed| {
+        let version = |metadata: &ObjectMeta| metadata.resource_version.as_ref().unwrap().parse::<u64>().unwrap();
+        let jobs = bed.api::<Job>();
+        let begin = jobs.list_metadata(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
+        let operator = bed.operator().await;
+        for number in 0..5 {
+            let name = format!("mc-{number}");
+            bed.create(&name, spec(json!({ "path": "/tmp/data" }))).await.unwrap();
+            bound(&bed, &name).await;
+            let claim = until("the claim is bound", async || {
+                let claim = claim(&bed, &name).await?;
+                claim.status.as_ref().is_some_and(|it| it.phase.as_deref() == Some("Bound")).then_some(claim)
+            })
+            .await;
+            bed.pods(&name, 1).await;
+            // Versions are those of all objects together: the Job's when it was made is a later one.
+            let mut events = pin!(jobs.watch(&WatchParams::default(), &begin).await.unwrap());
+            let made = loop {
+                match events.try_next().await.unwrap().expect("the watch goes on") {
+                    WatchEvent::Added(job) if job.name_any() == name => break version(&job.metadata),
+                    _ => {}
+                }
+            };
+            assert!(version(&claim.metadata) < made, "{name}: bound at {:?}, Job at {made}", claim.resource_version());
+        }
+        operator.stop().await;
+    });
 }
 
 #[test]

@@ -1,7 +1,13 @@
 //! PersistentVolumes, which have no namespace and no owner that Kubernetes knows: the operator knows them by an annotation.
 //! A claim belongs to its MiniCluster as everything else does.
 
-#![expect(clippy::disallowed_types, reason = "a writer's part")]
+#![expect(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    reason = "a writer's part, which waits for Kubernetes' binder"
+)]
+
+use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::names;
@@ -9,6 +15,7 @@ use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
 use kube::{Api, ResourceExt};
+use serde::de::DeserializeOwned;
 use serde_json::json;
 
 use super::{ApplyError, Metadata, Outcome, Writer, going, only, post, sorted, taken, unless_gone};
@@ -17,6 +24,10 @@ use crate::observe::storage::{Orphan, annotation, place};
 use crate::observe::{Key, controller_uid};
 use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::storage::MadeVolume;
+
+/// Milliseconds between two questions to what binds claims, three seconds in all: without an answer everything takes longer, and
+/// nothing fails.
+const BINDER_PAUSES: [u64; 8] = [20, 40, 80, 160, 300, 600, 900, 900];
 
 /// What a PersistentVolume is that has the name we need.
 #[derive(Debug, PartialEq, Eq)]
@@ -64,37 +75,67 @@ fn unless_missing<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::
     }
 }
 
+/// Waits until a volume or a claim is bound: a pod whose claim is not is put aside by the scheduler, with a warning.
+async fn until_bound<K>(api: &Api<K>, name: &str, phase: impl Fn(K) -> Option<String>)
+where
+    K: Clone + DeserializeOwned + std::fmt::Debug,
+{
+    for pause in BINDER_PAUSES {
+        tokio::time::sleep(Duration::from_millis(pause)).await;
+        let is_unbound = |found: K| phase(found).is_none_or(|phase| phase != "Bound");
+        if !api.get(name).await.is_ok_and(is_unbound) {
+            return;
+        }
+    }
+}
+
+fn ours() -> PatchParams {
+    PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() }
+}
+
 impl Writer {
     fn persistent_volumes(&self) -> Api<PersistentVolume> {
         Api::all(self.client.clone())
     }
 
-    /// Makes a volume and its claim, unless they are there and ours.
+    /// Makes a claim and its volume, unless they are there and ours, and waits until they are bound.
+    ///
+    /// In this order, since Kubernetes' binder looks again only every 15 s where two of its own writes clash, as they do when
+    /// it finds a volume that is for a claim without a uid: so the volume is made for this very claim, the binder marks it, and
+    /// only then a change wakes the binder for the claim.
     pub(super) async fn volume(&self, made: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
-        self.persistent_volume(&made.volume, owner).await?;
+        // Nobody else's volume of that name gets a claim of ours.
+        let volume = self.own_volume(&made.volume, owner).await?;
         let hash = |claim: &PersistentVolumeClaim| claim.annotations().get(labels::RENDERED_HASH).cloned();
-        match self.create(&made.claim, owner).await? {
+        let key = Key::of(&made.claim.metadata);
+        let claim = match self.create(&made.claim, owner).await? {
             Outcome::Existed(there) if hash(&there) != hash(&made.claim) => {
-                let claim = Key::of(&made.claim.metadata);
-                self.delete_claim(&claim, there.uid()).await?;
-                Err(going("PersistentVolumeClaim", &claim.name).into())
+                self.delete_claim(&key, there.uid()).await?;
+                return Err(going("PersistentVolumeClaim", &key.name).into());
             }
-            _ => Ok(()),
-        }
+            Outcome::Existed(claim) | Outcome::Made(claim) => claim.uid(),
+        };
+        let volume = self.volume_for(&made.volume, owner, volume, claim.as_ref()).await?;
+        until_bound(&self.persistent_volumes(), &made.volume.name_any(), |it| it.status?.phase).await;
+        let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
+        let change = json!({ "metadata": { "uid": claim, "annotations": { labels::VOLUME_UID: volume } } });
+        let patched = api.patch_metadata(&key.name, &ours(), &Patch::Merge(change)).await;
+        patched.map_err(|error| sorted::<PersistentVolumeClaim>("patch", &key.name, error))?;
+        until_bound(&api, &key.name, |it| it.status?.phase).await;
+        Ok(())
     }
 
-    async fn persistent_volume(&self, wanted: &PersistentVolume, owner: &str) -> Result<(), ApplyError> {
-        let (api, name) = (self.persistent_volumes(), wanted.name_any());
-        match api.create(&post(), wanted).await {
-            Ok(_) => return Ok(()),
-            Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {}
+    /// The uid of a volume that is there and may be used. None: there is none of that name.
+    async fn own_volume(&self, wanted: &PersistentVolume, owner: &str) -> Result<Option<String>, ApplyError> {
+        let name = wanted.name_any();
+        let found = match unless_missing(self.persistent_volumes().get_metadata(&name).await) {
+            Ok(Some(found)) => found.metadata,
+            Ok(None) => return Ok(None),
             Err(kube::Error::Api(status)) if status.code == 403 => return Err(forbidden(&status.message).into()),
-            Err(error) => return Err(sorted::<PersistentVolume>("create", &name, error)),
-        }
-        let found = api.get_metadata(&name).await;
-        let found = found.map_err(|error| sorted::<PersistentVolume>("get", &name, error))?.metadata;
+            Err(error) => return Err(sorted::<PersistentVolume>("get", &name, error)),
+        };
         match there(&found, &wanted.metadata, owner) {
-            There::Ours => Ok(()),
+            There::Ours | There::Kept => Ok(found.uid),
             There::Foreign => Err(taken("PersistentVolume", &name).into()),
             There::Going => Err(going("PersistentVolume", &name).into()),
             There::KeptOther => {
@@ -107,20 +148,36 @@ impl Writer {
                 self.delete_volume(&name, found.uid).await?;
                 Err(going("PersistentVolume", &name).into())
             }
-            There::Kept => {
-                // It is still bound to the claim of then, which is gone: the one of the same name may have it now.
-                let change = json!({
-                    "metadata": {
-                        "uid": found.uid,
-                        "resourceVersion": found.resource_version,
-                        "annotations": { labels::OWNER: owner },
-                    },
-                    "spec": { "claimRef": { "uid": null, "resourceVersion": null } },
-                });
-                let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
-                let patched = api.patch(&name, &parameters, &Patch::Merge(change)).await;
-                patched.map(drop).map_err(|error| sorted::<PersistentVolume>("patch", &name, error))
-            }
+        }
+    }
+
+    /// Makes a volume for the claim with this uid, or gives it the one that is there; the volume's uid.
+    async fn volume_for(
+        &self,
+        wanted: &PersistentVolume,
+        owner: &str,
+        there: Option<String>,
+        claim: Option<&String>,
+    ) -> Result<Option<String>, ApplyError> {
+        let (api, name) = (self.persistent_volumes(), wanted.name_any());
+        if let Some(uid) = there {
+            // One that was kept is still bound to the claim of then, which is gone.
+            let change = json!({
+                "metadata": { "uid": uid, "annotations": { labels::OWNER: owner } },
+                "spec": { "claimRef": { "uid": claim, "resourceVersion": null } },
+            });
+            let patched = api.patch_metadata(&name, &ours(), &Patch::Merge(change)).await;
+            patched.map_err(|error| sorted::<PersistentVolume>("patch", &name, error))?;
+            return Ok(Some(uid));
+        }
+        let mut wanted = wanted.clone();
+        if let Some(claim_ref) = wanted.spec.as_mut().and_then(|spec| spec.claim_ref.as_mut()) {
+            claim_ref.uid = claim.cloned();
+        }
+        match api.create(&post(), &wanted).await {
+            Ok(made) => Ok(made.uid()),
+            Err(kube::Error::Api(status)) if status.code == 403 => Err(forbidden(&status.message).into()),
+            Err(error) => Err(sorted::<PersistentVolume>("create", &name, error)),
         }
     }
 
