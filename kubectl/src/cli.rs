@@ -9,6 +9,7 @@ use flux_operator::offline;
 
 use crate::completion;
 use crate::connect;
+use crate::debug;
 use crate::failure::{FAILED, Failure, chain};
 use crate::logs;
 use crate::place::{Access, Place};
@@ -56,6 +57,8 @@ enum Command {
     Jobs(connect::Jobs),
     /// Show where the time of a start and of the job went
     Timeline(timeline::Args),
+    /// Write all that somebody needs who is to help into one file, without secrets
+    Debug(debug::Args),
     /// Check a MiniCluster: 0, or 1 and every problem with its field
     Validate {
         /// A file with MiniClusters, or - for standard input
@@ -154,6 +157,7 @@ async fn ask(cli: Cli) -> Result<u8, Failure> {
         Command::Connect(args) => connect::connect(&place, &args).await,
         Command::Submit(args) => connect::submit(&place, &args).await,
         Command::Jobs(args) => connect::jobs(&place, &args).await,
+        Command::Debug(args) => debug::debug(&place, &args).await,
         Command::Timeline(args) => timeline::timeline(&place, &args).await,
         Command::Validate { .. }
         | Command::Render { .. }

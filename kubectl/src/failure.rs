@@ -11,6 +11,8 @@ pub const FAILED: u8 = 1;
 pub enum Failure {
     #[error("failed to read {path}")]
     Read { path: String, source: std::io::Error },
+    #[error("failed to write {path}")]
+    Write { path: String, source: std::io::Error },
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
     Problems(Vec<Problem>),
     #[error(transparent)]

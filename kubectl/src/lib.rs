@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cli ─► run: manifest (pure) ─► create ─► follow: watches ─► progress, log ─► exit code
-//! cli ─► status, logs, wait, stop, scale, timeline: one look or one change
+//! cli ─► status, logs, wait, stop, scale, timeline, debug: one look or one change
 //! cli ─► connect, submit, jobs: the agent in the lead's pod, by exec
 //! cli ─► completion: names for the shell
 //! place (client and namespace), seen (what is known of a MiniCluster, pure), progress (pure), screen, failure: below all
@@ -14,6 +14,7 @@
 pub mod cli;
 mod completion;
 mod connect;
+mod debug;
 mod failure;
 mod logs;
 mod place;

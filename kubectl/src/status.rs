@@ -71,19 +71,28 @@ struct EventLine {
 pub async fn status(place: &Place, args: &Args) -> Result<u8, Failure> {
     let cluster = place.cluster(&args.name).await?;
     let pods = place.pods_of(&args.name).await?;
-    let lead = lead_of(pods.iter());
-    let events = events(place, &args.name, lead).await;
-    let instance = match lead.filter(|lead| seen::is_running(lead)) {
-        Some(lead) => connect::answer(place, lead, &["status", "--json"]).await.ok(),
-        None => None,
-    };
-    let instance = instance.and_then(|(_, output)| serde_json::from_slice(&output).ok());
-    let report = report(place, &cluster, &pods, &events, instance);
+    let report = look(place, &cluster, &pods).await;
     match args.output {
         Some(format) => screen::print_value(&report, format)?,
         None => screen::print(&text(&report))?,
     }
     Ok(0)
+}
+
+/// As a person reads it.
+pub async fn told(place: &Place, cluster: &MiniCluster, pods: &[Pod]) -> String {
+    text(&look(place, cluster, pods).await)
+}
+
+async fn look(place: &Place, cluster: &MiniCluster, pods: &[Pod]) -> Report {
+    let lead = lead_of(pods.iter());
+    let events = events(place, cluster.metadata.name.as_deref().unwrap_or_default(), lead).await;
+    let instance = match lead.filter(|lead| seen::is_running(lead)) {
+        Some(lead) => connect::answer(place, lead, &["status", "--json"]).await.ok(),
+        None => None,
+    };
+    let instance = instance.and_then(|(_, output)| serde_json::from_slice(&output).ok());
+    report(place, cluster, pods, &events, instance)
 }
 
 /// Of the MiniCluster and its Job, which bear one name, and of the lead. Who may not read them is told the rest.
@@ -112,15 +121,16 @@ fn report(place: &Place, cluster: &MiniCluster, pods: &[Pod], events: &[Event], 
     Report {
         name: cluster.metadata.name.clone().unwrap_or_default(),
         namespace: place.namespace.clone(),
-        phase: phase.unwrap_or_else(|| "Unseen".into()),
         size: cluster.spec.size,
         ready: ready_size,
         exit_code,
         remedy: match &reason {
+            Some(_) if phase.as_deref() == Some("Completed") => None,
             Some(reason) => remedy::of(reason),
             None if cluster.status.is_none() => Some(remedy::NO_OPERATOR.into()),
             None => None,
         },
+        phase: phase.unwrap_or_else(|| "Unseen".into()),
         reason,
         message,
         restarts: restart_count,

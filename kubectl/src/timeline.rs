@@ -42,6 +42,11 @@ pub async fn timeline(place: &Place, args: &Args) -> Result<u8, Failure> {
     Ok(0)
 }
 
+/// As a person reads it.
+pub fn told(cluster: &MiniCluster) -> String {
+    text(&steps(cluster))
+}
+
 /// Each step from the one before it that was reached. Times are of whole seconds, as the API server keeps them.
 fn steps(cluster: &MiniCluster) -> Vec<Step> {
     let Some(created) = cluster.metadata.creation_timestamp.as_ref().map(|it| it.0) else { return Vec::new() };

@@ -88,6 +88,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "run",
             "status",
             "timeline",
+            "debug",
             "completion",
             "cli",
         ],

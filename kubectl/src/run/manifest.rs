@@ -56,11 +56,13 @@ pub struct Made {
 
 /// The MiniCluster that `wanted` and the text of its file ask for; `random` are lower case letters.
 pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, Vec<Problem>> {
+    // Of an instance that stays up without a program, those lines are all that there is to read.
+    let is_quiet = !wanted.verbose && !wanted.command.is_empty();
     let document = match file {
         Some(text) => manifest::documents(text)?.swap_remove(0),
         None => json!({
             "apiVersion": flux_operator::labels::API_VERSION, "kind": "MiniCluster", "metadata": {},
-            "spec": { "tasks": 0, "logging": { "quiet": !wanted.verbose }, "containers": [{}] },
+            "spec": { "tasks": 0, "logging": { "quiet": is_quiet }, "containers": [{}] },
         }),
     };
     let Manifest { name, mut spec, .. } = manifest::from_value(&document)?;

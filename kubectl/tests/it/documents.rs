@@ -3,8 +3,10 @@
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::Value;
+
 use crate::pages;
-use crate::person::PROGRAM;
+use crate::person::{PROGRAM, RIGHTS};
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/hello-world/minicluster.yaml");
 
@@ -38,4 +40,22 @@ fn a_file_that_is_wrong_is_refused_with_every_problem() {
     let said = String::from_utf8(output.stderr).unwrap();
     assert_eq!(output.status.code(), Some(1));
     assert!(said.contains("did you mean tasks?") && said.contains("spec.size: "), "{said}");
+}
+
+#[test]
+fn the_rights_that_the_page_names_are_those_that_the_tests_have() {
+    let page = pages::blocks(&pages::repository().join("docs/tasks/kubectl.md"));
+    let role = page.iter().find(|block| block.text.contains("kind: Role")).unwrap();
+    let role: Value = serde_saphyr::from_str(&role.text).unwrap();
+    let words = |list: &Value| -> Vec<String> {
+        list.as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+    };
+    let rules = role["rules"].as_array().unwrap().iter().map(|rule| {
+        let group = words(&rule["apiGroups"]).join("");
+        let resource = words(&rule["resources"]).join(",");
+        let resource = if group.is_empty() { resource } else { format!("{resource}.{group}") };
+        (resource, words(&rule["verbs"]).join(","))
+    });
+    let tested = RIGHTS.iter().map(|(resource, verbs)| ((*resource).to_owned(), (*verbs).to_owned()));
+    assert_eq!(rules.collect::<Vec<_>>(), tested.collect::<Vec<_>>());
 }

@@ -59,6 +59,33 @@ fn where_nothing_runs_connect_says_so() {
 }
 
 #[test]
+fn a_bundle_for_who_helps_has_no_secret() {
+    test("debug", async |bed| {
+        let operator = bed.operator().await;
+        let person = person_of(&bed);
+        let container =
+            json!({ "image": "app:1", "command": "work --token hunter2", "environment": { "KEY": "hunter2" } });
+        let users = json!([{ "name": "ann", "password": "hunter2" }]);
+        bed.create("mc", json!({ "size": 1, "containers": [container], "users": users })).await.unwrap();
+        bed.pods("mc", 1).await;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mc.tar");
+        let arguments = ["debug", "mc", "--to", file.to_str().unwrap()];
+        let said = person.says(&arguments).await;
+        assert!(said.code == 0 && said.out.contains("files: the MiniCluster"), "{said:?}");
+        let bytes = std::fs::read(&file).unwrap();
+        let all = String::from_utf8_lossy(&bytes);
+        for part in ["minicluster.yaml", "status.txt", "pods/mc-0-", "ann", "work --token (left out)", "KEY"] {
+            assert!(all.contains(part), "no `{part}`");
+        }
+        assert!(!all.contains("hunter2"), "{all}");
+        let again = person.says(&arguments).await;
+        assert!(again.code == 1 && again.err.contains("failed to write"), "nothing is overwritten: {again:?}");
+        operator.stop().await;
+    });
+}
+
+#[test]
 fn the_timeline_is_that_of_the_status() {
     test("timeline", async |bed| {
         let operator = bed.operator().await;

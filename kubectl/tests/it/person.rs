@@ -8,7 +8,7 @@ use tokio::process::{Child, Command};
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_kubectl-minicluster");
 
 /// What the documents say that it takes (docs/tasks/kubectl.md).
-const RIGHTS: &[(&str, &str)] = &[
+pub const RIGHTS: &[(&str, &str)] = &[
     ("miniclusters.flux-framework.org", "get,list,watch,create,patch"),
     ("pods", "get,list,watch"),
     ("pods/log", "get"),

@@ -1,0 +1,137 @@
+//! `debug`: what somebody who is to help needs of a MiniCluster, in one file, without secrets.
+//!
+//! ```text
+//! MiniCluster, pods, events, logs ─► redact (pure) ─► entries of a tar archive
+//! ```
+#![expect(clippy::disallowed_methods, reason = "writes the archive, reads the clock of nothing else")]
+
+mod redact;
+
+use std::fs::OpenOptions;
+use std::io::Write;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::PathBuf;
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::api::LogParams;
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::failure::{self, Failure};
+use crate::place::Place;
+use crate::screen;
+use crate::seen;
+use crate::status;
+use crate::timeline;
+
+/// Of a log, the last lines, and at most so many bytes.
+const LINES: i64 = 5000;
+const BYTES: i64 = 4 * 1024 * 1024;
+/// Logs of so many pods: the first ones, of which the lead is one.
+const PODS: usize = 16;
+
+/// Whose, and where to.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Name of the MiniCluster
+    pub name: String,
+    /// Write it to this file, which must not be there [default: NAME-debug.tar]
+    #[arg(long, value_name = "FILE")]
+    pub to: Option<PathBuf>,
+}
+
+/// What is collected: names and texts.
+type Entries = Vec<(String, String)>;
+
+/// Collects all and writes it; where.
+pub async fn debug(place: &Place, args: &Args) -> Result<u8, Failure> {
+    let name = &args.name;
+    let path = args.to.clone().unwrap_or_else(|| PathBuf::from(format!("{name}-debug.tar")));
+    let entries = collect(place, name).await?;
+    write(&path, &entries).map_err(|source| Failure::Write { path: path.display().to_string(), source })?;
+    let count = entries.len();
+    screen::print(&format!(
+        "{} has {count} files: the MiniCluster, its pods, warnings and logs. Values of environments, passwords, tokens and \
+         certificates are left out; look at what your program's own output tells before you hand it on\n",
+        path.display()
+    ))?;
+    Ok(0)
+}
+
+async fn collect(place: &Place, name: &str) -> Result<Entries, Failure> {
+    let cluster = place.cluster(name).await?;
+    let mut pods = place.pods_of(name).await?;
+    pods.sort_by_key(|pod| (seen::index(pod), seen::name(pod).to_owned()));
+    let mut entries = vec![
+        (
+            "version.txt".to_owned(),
+            format!("kubectl-minicluster {}\n{}\n", env!("CARGO_PKG_VERSION"), server(place).await),
+        ),
+        ("minicluster.yaml".to_owned(), yaml(&cluster)?),
+        ("status.txt".to_owned(), redact::text(&status::told(place, &cluster, &pods).await)),
+        ("timeline.txt".to_owned(), timeline::told(&cluster)),
+    ];
+    for pod in &pods {
+        entries.push((format!("pods/{}.yaml", seen::name(pod)), yaml(pod)?));
+    }
+    for pod in pods.iter().filter(|pod| seen::index(pod).is_some()).take(PODS) {
+        entries.extend(logs(place, pod).await);
+    }
+    Ok(entries)
+}
+
+async fn server(place: &Place) -> String {
+    match place.client.apiserver_version().await {
+        Ok(version) => format!("Kubernetes {}", version.git_version),
+        Err(error) => failure::words(&error),
+    }
+}
+
+fn yaml(object: &impl Serialize) -> Result<String, Failure> {
+    let told = |error: &dyn std::error::Error| Failure::Told(format!("failed to write an object: {error}"));
+    let mut value: Value = serde_json::to_value(object).map_err(|error| told(&error))?;
+    redact::object(&mut value);
+    flux_operator::yaml::document(&value).map_err(|error| told(&error))
+}
+
+/// Of every container of the pod, those before a restart as well. What cannot be read says why.
+async fn logs(place: &Place, pod: &Pod) -> Entries {
+    let status = pod.status.clone().unwrap_or_default();
+    let containers = status.init_container_statuses.into_iter().chain(status.container_statuses).flatten();
+    let mut entries = Vec::new();
+    for container in containers {
+        for previous in [false, true] {
+            if previous && container.restart_count == 0 {
+                continue;
+            }
+            let parameters = LogParams {
+                container: Some(container.name.clone()),
+                previous,
+                tail_lines: Some(LINES),
+                limit_bytes: Some(BYTES),
+                timestamps: true,
+                ..LogParams::default()
+            };
+            let log = place.pods().logs(seen::name(pod), &parameters).await;
+            let log = log.unwrap_or_else(|error| format!("failed to read this log: {}\n", failure::words(&error)));
+            let ending = if previous { "previous.log" } else { "log" };
+            entries.push((format!("logs/{}.{}.{ending}", seen::name(pod), container.name), redact::text(&log)));
+        }
+    }
+    entries
+}
+
+/// For nobody else's eyes until its owner hands it on.
+fn write(path: &std::path::Path, entries: &Entries) -> std::io::Result<()> {
+    let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
+    let mut archive = tar::Builder::new(file);
+    for (name, text) in entries {
+        let mut header = tar::Header::new_gnu();
+        header.set_size(text.len() as u64);
+        header.set_mode(0o600);
+        archive.append_data(&mut header, name, text.as_bytes())?;
+    }
+    let mut file = archive.into_inner()?;
+    file.flush()?;
+    file.sync_all()
+}

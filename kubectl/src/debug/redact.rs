@@ -1,0 +1,153 @@
+//! What nobody but its owner is to read is taken out of objects and texts. Pure.
+
+use serde_json::Value;
+
+/// What stands in its place.
+pub const REDACTED: &str = "(left out)";
+
+/// Words in a name whose value is a secret.
+const SECRET: [&str; 7] = ["password", "passwd", "token", "secret", "apikey", "credential", "private"];
+/// Fields that have such a word in their name and hold no secret: names of Secrets, and switches.
+const NAMES: [&str; 9] = [
+    "secretName",
+    "secrets",
+    "secretKeyRef",
+    "secretRef",
+    "imagePullSecret",
+    "imagePullSecrets",
+    "curveCertSecret",
+    "mungeSecret",
+    "automountServiceAccountToken",
+];
+const MORE_NAMES: [&str; 5] = ["usersSecret", "fluxRestfulSecret", "secret", "serviceAccountToken", "secretNamespace"];
+
+/// Takes the values of environments, passwords, tokens and certificates out of an object, and what is of no use to anybody.
+pub fn object(value: &mut Value) {
+    match value {
+        Value::Object(map) => {
+            map.remove("managedFields");
+            map.remove("kubectl.kubernetes.io/last-applied-configuration");
+            for (name, inner) in map.iter_mut() {
+                match name.as_str() {
+                    "environment" => values(inner),
+                    "env" => inner.as_array_mut().into_iter().flatten().for_each(value_of),
+                    "curveCert" => *inner = Value::from(REDACTED),
+                    name if !is_name(name) && is_secret(name) && inner.is_string() => *inner = Value::from(REDACTED),
+                    _ => object(inner),
+                }
+            }
+        }
+        Value::Array(list) => list.iter_mut().for_each(object),
+        Value::String(words) => *words = text(words),
+        _ => {}
+    }
+}
+
+fn is_name(field: &str) -> bool {
+    NAMES.contains(&field) || MORE_NAMES.contains(&field)
+}
+
+fn is_secret(name: &str) -> bool {
+    let name = name.to_lowercase().replace(['-', '_'], "");
+    SECRET.iter().any(|word| name.contains(word))
+}
+
+fn values(map: &mut Value) {
+    map.as_object_mut().into_iter().flat_map(|map| map.values_mut()).for_each(|value| *value = Value::from(REDACTED));
+}
+
+fn value_of(variable: &mut Value) {
+    if let Some(value) = variable.get_mut("value") {
+        *value = Value::from(REDACTED);
+    }
+}
+
+/// Takes out what a text calls a secret: `NAME=value`, `--name value`, `name: value`, where the name says so.
+pub fn text(text: &str) -> String {
+    text.split_inclusive('\n').map(line).collect()
+}
+
+fn line(line: &str) -> String {
+    let is_of_name = |it: char| it.is_alphanumeric() || matches!(it, '_' | '-' | '.');
+    let (mut clean, mut rest) = (String::with_capacity(line.len()), line);
+    while let Some(first) = rest.chars().next() {
+        let end = match is_of_name(first) {
+            true => rest.find(|it| !is_of_name(it)).unwrap_or(rest.len()),
+            false => first.len_utf8(),
+        };
+        let (name, after) = rest.split_at(end);
+        clean.push_str(name);
+        rest = after;
+        if is_of_name(first) && (is_secret(name) || name.eq_ignore_ascii_case("authorization")) {
+            rest = value(name.starts_with('-'), rest, &mut clean);
+        }
+    }
+    clean
+}
+
+/// Passes over the value that follows a secret's name, if one does; what comes after it.
+fn value<'a>(is_option: bool, text: &'a str, clean: &mut String) -> &'a str {
+    let is_between = |it: char| matches!(it, ' ' | '\t' | '"' | '\'' | '\\' | '=' | ':');
+    let (gap, mut rest) = text.split_at(text.find(|it| !is_between(it)).unwrap_or(text.len()));
+    if !(gap.contains(['=', ':']) || (is_option && !gap.is_empty())) {
+        return text;
+    }
+    clean.push_str(gap);
+    for scheme in ["Bearer ", "bearer ", "Basic ", "basic "] {
+        if let Some(after) = rest.strip_prefix(scheme) {
+            clean.push_str(scheme);
+            rest = after;
+        }
+    }
+    let end = rest.find([' ', '\t', '\n', '\r', '"', '\'', '\\', ',', ';', '}']).unwrap_or(rest.len());
+    if end > 0 {
+        clean.push_str(REDACTED);
+    }
+    rest.get(end..).unwrap_or_default()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn no_secret_of_an_object_is_left() {
+        let mut value = json!({
+            "metadata": { "name": "mc", "managedFields": [{}],
+                "annotations": { "kubectl.kubernetes.io/last-applied-configuration": "hunter2", "a/b": "kept" } },
+            "spec": {
+                "users": [{ "name": "ann", "password": "hunter2" }],
+                "flux": { "curveCert": "hunter2", "mungeSecret": "munge" },
+                "fluxRestful": { "secretKey": "hunter2", "token": "hunter2", "username": "ann" },
+                "containers": [{
+                    "environment": { "ANY": "hunter2" }, "secrets": { "TOKEN": { "name": "s", "key": "k" } },
+                    "command": "run --db-password hunter2 --api-key=kept --token=hunter2 MY_PASSWORD=hunter2 x",
+                    "env": [{ "name": "A", "value": "hunter2" }, { "name": "B", "valueFrom": { "secretKeyRef": { "name": "s", "key": "k" } } }],
+                    "volumes": { "v": { "secretName": "s" } },
+                }],
+            },
+        });
+        object(&mut value);
+        let text = value.to_string();
+        assert!(!text.contains("hunter2") && !text.contains("managedFields"), "{value:#}");
+        assert_eq!(value["spec"]["users"][0]["name"], "ann");
+        assert_eq!(value["spec"]["flux"]["mungeSecret"], "munge");
+        assert_eq!(value["spec"]["containers"][0]["secrets"]["TOKEN"]["name"], "s");
+        assert_eq!(value["spec"]["containers"][0]["env"][1]["valueFrom"]["secretKeyRef"]["name"], "s");
+        assert_eq!(value["metadata"]["annotations"]["a/b"], "kept");
+        assert!(
+            value["spec"]["containers"][0]["command"].as_str().unwrap().starts_with("run --db-password (left out) ")
+        );
+    }
+
+    #[test]
+    fn a_log_keeps_all_but_what_it_calls_a_secret() {
+        let log = "step 1: a = b\npassword: hunter2\nAuthorization: Bearer hunter2\n{\"token\":\"hunter2\",\"n\":1}\nexport TOKEN='hunter2'; go\n";
+        let clean = text(log);
+        assert!(!clean.contains("hunter2"), "{clean}");
+        assert!(clean.starts_with("step 1: a = b\npassword: (left out)\n") && clean.ends_with("; go\n"), "{clean}");
+        assert_eq!(text("no secret here\n\nthe end"), "no secret here\n\nthe end");
+    }
+}
