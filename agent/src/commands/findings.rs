@@ -3,19 +3,22 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::time::SystemTime;
+use std::time::{Duration, Instant, SystemTime};
 
 use flux_shared::{hostlist, paths};
 use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 
-use super::preflight::{Findings, Resources};
+use super::preflight::{Findings, HugePages, Names, Numa, Resources};
 use super::{Pod, observe};
 use crate::report::failure::{Failure, plain};
 use crate::system::glibc::Libc;
 use crate::wait::Parent;
 use crate::wait::resolve::Resolver;
+
+/// For all names together: one of each of thousands of pods is looked up.
+const NAMES_WITHIN: Duration = Duration::from_secs(10);
 
 pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let session = pod.session();
@@ -36,6 +39,8 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
         shared_memory: nix::sys::statvfs::statvfs(&at("/dev/shm"))
             .ok()
             .map(|volume| volume.blocks() * volume.fragment_size()),
+        huge_pages: huge_pages(&at("/sys/kernel/mm/hugepages"), &at("/sys/fs/cgroup")),
+        numa: numa(&at("/sys/devices/system/node"), &pod.facts.cpus),
         rdma: rdma(&at("/dev/infiniband")),
         memory_lock: memory_lock(&at("/proc/self/status")),
         certificate: certificate(&[at(&own.curve_cert()), at(paths::CURVE_FILE)]),
@@ -43,6 +48,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
         libc: pod.instance.flux.as_ref().ok().and_then(|flux| Libc::of(&at(flux), &pod.root)),
         clock_behind: false,
         own_name: None,
+        other_names: None,
         parent: None,
     };
     if let Some(built) = pod.instance.flux.as_ref().ok().and_then(|flux| fs::metadata(at(flux)).ok()?.modified().ok()) {
@@ -51,7 +57,9 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     crate::system::runtime::look(Box::pin(async {
         if pod.instance.hosts.len() > 1 {
             let name = pod.instance.full_name(&pod.instance.hostname);
-            findings.own_name = Some(Resolver::new(&pod.root).lookup(&name).await);
+            let resolver = Resolver::new(&pod.root);
+            findings.own_name = Some(resolver.lookup(&name).await);
+            findings.other_names = Some(other_names(pod, &resolver).await);
         }
         if let Some((host, port)) = &pod.instance.parent {
             findings.parent =
@@ -60,6 +68,58 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
         Ok(0)
     }))?;
     Ok(findings)
+}
+
+async fn other_names(pod: &Pod, resolver: &Resolver) -> Names {
+    let begin = Instant::now();
+    let mut names = Names { asked: 0, left: 0, missing: Vec::new() };
+    for (rank, host) in (0u32..).zip(&pod.instance.hosts) {
+        if *host == pod.instance.hostname || pod.instance.spare.contains(&rank) {
+            continue;
+        }
+        if begin.elapsed() >= NAMES_WITHIN {
+            names.left += 1;
+            continue;
+        }
+        names.asked += 1;
+        if resolver.lookup(&pod.instance.full_name(host)).await.is_err() {
+            names.missing.push(host.clone());
+        }
+    }
+    names
+}
+
+/// The sizes of which the node has any.
+fn huge_pages(sizes: &Path, cgroup: &Path) -> Vec<HugePages> {
+    let number = |path: PathBuf| fs::read_to_string(path).ok()?.trim().parse::<u64>().ok();
+    let sizes = fs::read_dir(sizes).into_iter().flatten().flatten();
+    let mut found: Vec<HugePages> = sizes
+        .filter_map(|folder| {
+            let name = folder.file_name().into_string().ok()?;
+            let mebibytes = name.strip_prefix("hugepages-")?.strip_suffix("kB")?.parse::<u64>().ok()? >> 10;
+            let pages = number(folder.path().join("nr_hugepages")).filter(|pages| *pages > 0)?;
+            // As the kernel writes sizes there.
+            let unit = if mebibytes >= 1024 { format!("{}GB", mebibytes >> 10) } else { format!("{mebibytes}MB") };
+            let limit = number(cgroup.join(format!("hugetlb.{unit}.max")))
+                .or_else(|| number(cgroup.join(format!("hugetlb/hugetlb.{unit}.limit_in_bytes"))));
+            Some(HugePages { mebibytes, pages, limit })
+        })
+        .collect();
+    found.sort_by_key(|it| it.mebibytes);
+    found
+}
+
+/// Machines with one node have no more to say.
+fn numa(nodes: &Path, cores: &[Vec<u32>]) -> Option<Numa> {
+    let lists = fs::read_dir(nodes).ok()?.flatten().filter_map(|folder| {
+        let name = folder.file_name().into_string().ok()?;
+        name.strip_prefix("node")?.parse::<u32>().ok()?;
+        hostlist::idset(fs::read_to_string(folder.path().join("cpulist")).ok()?.trim())
+    });
+    let nodes: Vec<Vec<u32>> = lists.collect();
+    let own = nodes.iter().filter(|cpus| cores.iter().flatten().any(|cpu| cpus.contains(cpu))).count();
+    let largest = nodes.iter().map(Vec::len).max()?;
+    (nodes.len() > 1 && own > 0).then_some(Numa { nodes: nodes.len(), own, largest })
 }
 
 /// The beginning of the public key of the first certificate that is there.
@@ -108,6 +168,35 @@ mod tests {
         let r = r#"{"version":1,"execution":{"R_lite":[{"rank":"0-4","children":{"core":"0-3"}}],"nodelist":["mc-[0-3]","x"]}}"#;
         assert_eq!(resources(r), Some(Resources { hosts: 5, cores: 4 }));
         assert_eq!(resources("{}"), None);
+    }
+
+    #[test]
+    fn huge_pages_and_numa_nodes_are_read_as_the_kernel_writes_them() {
+        let root = tempfile::tempdir().unwrap();
+        let write = |path: &str, text: &str| {
+            let path = root.path().join(path);
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+            fs::write(path, text).unwrap();
+        };
+        write("pages/hugepages-2048kB/nr_hugepages", "64\n");
+        write("pages/hugepages-1048576kB/nr_hugepages", "2\n");
+        write("pages/hugepages-32768kB/nr_hugepages", "0\n");
+        write("v2/hugetlb.2MB.max", "0\n");
+        write("v2/hugetlb.1GB.max", "max\n");
+        write("v1/hugetlb/hugetlb.2MB.limit_in_bytes", "4194304\n");
+        let found = |cgroup: &str| huge_pages(&root.path().join("pages"), &root.path().join(cgroup));
+        let small = HugePages { mebibytes: 2, pages: 64, limit: Some(0) };
+        assert_eq!(found("v2"), [small, HugePages { mebibytes: 1024, pages: 2, limit: None }]);
+        assert_eq!(found("v1")[0], HugePages { limit: Some(4 << 20), ..small });
+        assert_eq!(huge_pages(&root.path().join("none"), root.path()), []);
+
+        write("nodes/node0/cpulist", "0-3,8-11\n");
+        let cores = [vec![2, 10], vec![3, 11], vec![4, 12]];
+        assert_eq!(numa(&root.path().join("nodes"), &cores), None, "one node");
+        write("nodes/node1/cpulist", "4-7,12-15\n");
+        write("nodes/possible", "0-1\n");
+        assert_eq!(numa(&root.path().join("nodes"), &cores), Some(Numa { nodes: 2, own: 2, largest: 8 }));
+        assert_eq!(numa(&root.path().join("nodes"), &cores[..2]), Some(Numa { nodes: 2, own: 1, largest: 8 }));
     }
 
     #[test]

@@ -11,6 +11,8 @@ use crate::wait::resolve::NameError;
 
 /// The container runtimes' default, which MPI programs exceed.
 const SMALL_SHARED_MEMORY: u64 = 64 << 20;
+/// What Open MPI takes of /dev/shm for each task of a node, unless told otherwise.
+const SHARED_MEMORY_OF_TASK: u64 = 4 << 20;
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Level {
@@ -39,6 +41,8 @@ pub struct Findings<'a> {
     pub places: Vec<(String, bool)>,
     /// Size of /dev/shm in bytes.
     pub shared_memory: Option<u64>,
+    pub huge_pages: Vec<HugePages>,
+    pub numa: Option<Numa>,
     /// RDMA devices that the container sees (`/dev/infiniband/uverbs0` …).
     pub rdma: usize,
     /// Bytes of memory that a process may lock; none: any number.
@@ -51,7 +55,38 @@ pub struct Findings<'a> {
     pub clock_behind: bool,
     /// None: a single broker needs no name.
     pub own_name: Option<Result<Vec<IpAddr>, NameError>>,
+    /// The other hosts whose pods should be there.
+    pub other_names: Option<Names>,
     pub parent: Option<(&'a str, Result<(), Missing>)>,
+}
+
+/// Huge pages of one size.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct HugePages {
+    pub mebibytes: u64,
+    /// Those of the node.
+    pub pages: u64,
+    /// Bytes of them that the container may use; none: the kernel does not say.
+    pub limit: Option<u64>,
+}
+
+/// NUMA nodes of the machine.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Numa {
+    pub nodes: usize,
+    /// Those with a CPU of the affinity mask.
+    pub own: usize,
+    /// CPUs of the largest one.
+    pub largest: usize,
+}
+
+/// What became of looking up names.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Names {
+    pub asked: usize,
+    /// There was no time for these.
+    pub left: usize,
+    pub missing: Vec<String>,
 }
 
 /// What the file R claims.
@@ -72,6 +107,9 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
     if let Some(found) = &findings.own_name {
         add("dns", own_name(findings, found));
     }
+    if let Some(names) = &findings.other_names {
+        add("names", other_names(names));
+    }
     if let Some((host, found)) = &findings.parent {
         add("parent", parent(host.trim_end_matches('.'), found));
     }
@@ -83,7 +121,13 @@ pub fn judge(findings: &Findings) -> Vec<Check> {
     if let Some(resources) = &findings.resources {
         add("R", claimed(findings, *resources));
     }
-    add("shm", shared_memory(findings.shared_memory));
+    if let Some(numa) = findings.numa {
+        add("numa", memory_nodes(findings.facts, numa));
+    }
+    add("shm", shared_memory(findings.shared_memory, findings.claimed_cores.unwrap_or(findings.facts.cores)));
+    for pages in &findings.huge_pages {
+        add("huge", huge_pages(*pages));
+    }
     add("mpi", mpi(findings));
     add("user", user(findings));
     for (index, (path, writable)) in findings.places.iter().enumerate() {
@@ -147,6 +191,24 @@ fn own_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Lev
     }
 }
 
+fn other_names(names: &Names) -> (Level, String) {
+    const SHOWN: usize = 5;
+    let left =
+        if names.left == 0 { String::new() } else { format!(" ({} more were not asked for in time)", names.left) };
+    if names.missing.is_empty() {
+        return (Pass, format!("{} other hosts have an address{left}", names.asked));
+    }
+    let more = names.missing.len().saturating_sub(SHOWN);
+    let shown = names.missing.iter().take(SHOWN).map(String::as_str).collect::<Vec<_>>().join(", ");
+    let shown = if more == 0 { shown } else { format!("{shown} and {more} more") };
+    let text = format!(
+        "{} of {} other hosts have no address{left}: {shown}. Do their pods run? (With minimalService only the lead has a name)",
+        names.missing.len(),
+        names.asked
+    );
+    (Warn, text)
+}
+
 fn parent(host: &str, found: &Result<(), Missing>) -> (Level, String) {
     match found {
         Ok(()) => (Pass, format!("{host} answers")),
@@ -168,6 +230,10 @@ fn cores(findings: &Findings) -> (Level, String) {
     match findings.claimed_cores {
         Some(claimed) if claimed > facts.cores => {
             (Warn, format!("{has}, {claimed} are declared: tasks will share them. Lower `cores`, or take larger nodes"))
+        }
+        _ if facts.cpuset.zip(facts.cpu_quota).is_some_and(|(cpuset, quota)| quota < f64::from(cpuset)) => {
+            let own = facts.cpuset.unwrap_or_default();
+            (Warn, format!("{has}, {own} CPUs of its own: the quota stops tasks that use them all. Raise limits.cpu"))
         }
         _ if facts.cpu_quota.is_some_and(|cpus| cpus < 1.0) => {
             (Warn, format!("{has}: Flux counts it as one core. Raise the limit"))
@@ -193,12 +259,52 @@ fn claimed(findings: &Findings, Resources { hosts, cores }: Resources) -> (Level
     }
 }
 
-fn shared_memory(bytes: Option<u64>) -> (Level, String) {
+fn memory_nodes(facts: &Facts, numa: Numa) -> (Level, String) {
+    let has = format!("its cores are on {} of {} NUMA nodes", numa.own, numa.nodes);
+    match facts.cpuset {
+        Some(cpus) if numa.own > 1 && cpus as usize <= numa.largest => (
+            Warn,
+            format!(
+                "{has}, and one has {} CPUs: tasks may wait for memory of another. Set the kubelet's topologyManagerPolicy",
+                numa.largest
+            ),
+        ),
+        _ => (Pass, has),
+    }
+}
+
+fn shared_memory(bytes: Option<u64>, tasks: u32) -> (Level, String) {
     let advice = "MPI programs need more. Mount an emptyDir with medium Memory at /dev/shm";
     match bytes {
         None => (Warn, format!("there is no /dev/shm: {advice}")),
         Some(bytes) if bytes <= SMALL_SHARED_MEMORY => (Warn, format!("{} MiB in /dev/shm: {advice}", bytes >> 20)),
+        Some(bytes) if bytes < u64::from(tasks) * SHARED_MEMORY_OF_TASK => {
+            let wanted = u64::from(tasks) * (SHARED_MEMORY_OF_TASK >> 20);
+            (
+                Warn,
+                format!(
+                    "{} MiB in /dev/shm, Open MPI takes {wanted} MiB for {tasks} tasks. Make it larger",
+                    bytes >> 20
+                ),
+            )
+        }
         Some(bytes) => (Pass, format!("{} MiB in /dev/shm", bytes >> 20)),
+    }
+}
+
+fn huge_pages(HugePages { mebibytes, pages, limit }: HugePages) -> (Level, String) {
+    let has = format!("the node has {pages} huge pages of {mebibytes} MiB");
+    match limit {
+        Some(limit) if limit < mebibytes << 20 => (
+            Warn,
+            format!(
+                "{has}, this container may use none: programs that map them die of SIGBUS. Set limits.hugepages-{mebibytes}Mi"
+            ),
+        ),
+        Some(limit) if limit < (pages * mebibytes) << 20 => {
+            (Pass, format!("{has}, this container may use {}", limit / (mebibytes << 20)))
+        }
+        _ => (Pass, has),
     }
 }
 

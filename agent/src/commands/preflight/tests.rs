@@ -13,6 +13,8 @@ fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'s
         claimed_cores: None,
         places: vec![("/mnt/flux".into(), true), ("/root".into(), true)],
         shared_memory: Some(1 << 30),
+        huge_pages: vec![HugePages { mebibytes: 2, pages: 64, limit: Some(64 << 21) }],
+        numa: Some(Numa { nodes: 2, own: 1, largest: 8 }),
         rdma: 2,
         memory_lock: None,
         certificate: Ok("ABCDEFGH".into()),
@@ -26,6 +28,7 @@ fn troubles(facts: Facts, change: impl FnOnce(&mut Findings)) -> Vec<(Level, &'s
         }),
         clock_behind: false,
         own_name: Some(Ok(vec!["10.0.0.5".parse().unwrap()])),
+        other_names: Some(Names { asked: 3, left: 0, missing: Vec::new() }),
         parent: Some(("mc-0.flux.", Ok(()))),
     };
     change(&mut findings);
@@ -62,6 +65,15 @@ fn each_trouble_is_found_alone_and_has_its_remedy() {
     only(Warn, "mpi", "IPC_LOCK", |f| f.memory_lock = Some(8 << 20));
     only(Warn, "shm", "64 MiB", |f| f.shared_memory = Some(64 << 20));
     only(Warn, "shm", "emptyDir", |f| f.shared_memory = None);
+    only(Warn, "shm", "512 MiB for 128 tasks", |f| {
+        f.shared_memory = Some(128 << 20);
+        f.claimed_cores = Some(128);
+        f.facts = Box::leak(Box::new(Facts { cores: 128, index: Some(1), ..Facts::default() }));
+    });
+    only(Warn, "huge", "hugepages-2Mi", |f| f.huge_pages[0].limit = Some(0));
+    only(Warn, "names", "1 of 3 other hosts have no address: mc-2", |f| {
+        f.other_names.as_mut().unwrap().missing.push("mc-2".into());
+    });
     only(Fail, "write", "fsGroup", |f| f.places[0].1 = false);
     only(Warn, "write", "/root", |f| f.places[1].1 = false);
     only(Fail, "clock", "NTP", |f| f.clock_behind = true);
@@ -76,8 +88,23 @@ fn the_users_own_circumstances_are_told() {
     assert!(matches!(&nameless[..], [(Warn, "user", text)] if text.contains("1000")), "{nameless:?}");
     let starved = troubles(Facts { cpu_quota: Some(0.5), ..Facts::default() }, |_| {});
     assert!(matches!(&starved[..], [(Warn, "cpus", text)] if text.contains("one core")), "{starved:?}");
+    let throttled = Facts { cpuset: Some(8), cpu_quota: Some(4.0), ..Facts::default() };
+    let throttled = troubles(throttled, |_| {});
+    assert!(matches!(&throttled[..], [(Warn, "cpus", text)] if text.contains("8 CPUs of its own")), "{throttled:?}");
+    let spread = Facts { cpuset: Some(8), ..Facts::default() };
+    let spread = troubles(spread, |f| f.numa = Some(Numa { nodes: 2, own: 2, largest: 8 }));
+    assert!(matches!(&spread[..], [(Warn, "numa", text)] if text.contains("topologyManagerPolicy")), "{spread:?}");
     let stale = troubles(Facts { address: Some("10.0.0.9".into()), ..Facts::default() }, |_| {});
     assert!(matches!(&stale[..], [(Warn, "dns", text)] if text.contains("older pod")), "{stale:?}");
+}
+
+#[test]
+fn names_that_are_missing_are_told_but_not_thousands_of_them() {
+    let missing = (0..7).map(|number| format!("mc-{number}")).collect();
+    let (level, text) = other_names(&Names { asked: 40, left: 9, missing });
+    assert_eq!(level, Warn);
+    assert!(text.starts_with("7 of 40 other hosts have no address (9 more were not asked for in time): "), "{text}");
+    assert!(text.contains("mc-4 and 2 more."), "{text}");
 }
 
 #[test]
