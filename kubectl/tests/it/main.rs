@@ -18,6 +18,7 @@ mod looks;
 mod pages;
 mod person;
 mod runs;
+mod wire;
 mod wires;
 
 /// A person of the bed's namespace.

@@ -1,61 +1,15 @@
 //! A connection that is lost is taken up again.
 
-use std::net::SocketAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
-use tokio::io::AsyncWriteExt;
-use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::broadcast;
+use tokio::net::TcpListener;
 
 use crate::bed::{test, until};
 use crate::controlplane::led_over;
 use crate::person::Said;
 use crate::person_of;
-
-/// A wire to the API server that can be cut.
-struct Wire {
-    address: SocketAddr,
-    is_cut: Arc<AtomicBool>,
-    cut: broadcast::Sender<()>,
-}
-
-impl Wire {
-    async fn to(server: String, listener: TcpListener) -> Wire {
-        let address = listener.local_addr().unwrap();
-        let is_cut = Arc::new(AtomicBool::new(false));
-        let (cut, _) = broadcast::channel(1);
-        let (gate, cutter) = (is_cut.clone(), cut.clone());
-        tokio::spawn(async move {
-            while let Ok((mut near, _)) = listener.accept().await {
-                if gate.load(Ordering::SeqCst) {
-                    let _ = near.shutdown().await;
-                    continue;
-                }
-                let (server, mut cut) = (server.clone(), cutter.subscribe());
-                tokio::spawn(async move {
-                    let mut far = TcpStream::connect(server).await.unwrap();
-                    tokio::select! {
-                        _ = tokio::io::copy_bidirectional(&mut near, &mut far) => {}
-                        _ = cut.recv() => {}
-                    }
-                });
-            }
-        });
-        Wire { address, is_cut, cut }
-    }
-
-    fn cut(&self) {
-        self.is_cut.store(true, Ordering::SeqCst);
-        let _ = self.cut.send(());
-    }
-
-    fn mend(&self) {
-        self.is_cut.store(false, Ordering::SeqCst);
-    }
-}
+use crate::wire::Wire;
 
 #[test]
 fn a_job_that_ends_while_the_connection_is_lost_ends_the_run_as_it_did() {

@@ -9,6 +9,8 @@ mod bed;
 #[path = "../it/person.rs"]
 #[allow(dead_code, reason = "shared with the tests without nodes")]
 mod person;
+#[path = "../it/wire.rs"]
+mod wire;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -19,6 +21,7 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 use bed::{Bed, app_image, test};
 use person::{PROGRAM, Person, Said};
+use wire::Wire;
 
 fn kubectl(arguments: &[&str]) -> String {
     let output = Command::new("kubectl").args(arguments).output().unwrap();
@@ -73,6 +76,38 @@ fn a_long_output_comes_whole_and_in_its_order() {
         let said = person.says(&["run", &app_image(), "--", "seq", "1", "20000"]).await;
         let wanted: String = (1..=20000).map(|number| format!("{number}\n")).collect();
         assert_eq!((said.code, said.out == wanted), (0, true), "{} bytes; {}", said.out.len(), said.err);
+    });
+}
+
+#[test]
+fn an_output_goes_on_where_the_connection_was_lost() {
+    test("plugin-wire", async |bed| {
+        let folder = tempfile::tempdir().unwrap();
+        let person = person(&bed, folder.path());
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&person.kubeconfig).unwrap()).unwrap();
+        let server =
+            config["clusters"][0]["cluster"]["server"].as_str().unwrap().trim_start_matches("https://").to_owned();
+        let wire = Wire::to(server, listener).await;
+        config["clusters"][0]["cluster"]["server"] = json!(format!("https://{}", wire.address));
+        std::fs::write(&person.kubeconfig, config.to_string()).unwrap();
+
+        let script = "for i in $(seq 1 100); do echo line $i; sleep 0.1; done; exit 6";
+        let mut run = person.starts(&["run", "--name", "mc", &app_image(), "--", "sh", "-c", script]);
+        let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
+        let mut all = Vec::new();
+        while let Some(line) = lines.next_line().await.unwrap() {
+            if line == "line 10" || line == "line 60" {
+                wire.cut();
+                tokio::time::sleep(std::time::Duration::from_millis(1500)).await;
+                wire.mend();
+            }
+            all.push(line);
+        }
+        let said = Said::when_over(run).await;
+        let wanted: Vec<String> = (1..=100).map(|number| format!("line {number}")).collect();
+        assert_eq!((said.code, &all), (6, &wanted), "{}", said.err);
+        assert_eq!(said.err.matches("the API server answers again").count(), 2, "{}", said.err);
     });
 }
 
