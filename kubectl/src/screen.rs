@@ -65,6 +65,8 @@ impl Screen {
         }
         if stages.iter().all(|stage| stage.state == State::Done) {
             self.end();
+            // How an end takes pods away is no news of a start.
+            self.is_over.set(true);
         }
     }
 

@@ -72,6 +72,7 @@ fn a_run_says_what_it_waits_for_and_leaves_nothing() {
         let up = position("quorum: 2 brokers: the job starts\n");
         let failed = position("mc failed (NonZeroExitCode): ");
         assert!(made < pods && pods < up && up < failed, "{}", said.err);
+        assert_eq!(said.err[up..].lines().count(), 2, "the end of the pods is no start: {}", said.err);
         assert!(!said.err.contains('\x1b') && !said.err.contains('\r'), "plain lines in a pipe: {:?}", said.err);
         until("nothing is left", async || {
             bed.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
