@@ -3,14 +3,13 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
 use flux_shared::exit::Category;
-use flux_shared::paths::{DEFAULT_MOUNT_PATH, SOFTWARE_STAGE, SPEC_FILE, TERMINATION_LOG};
+use flux_shared::paths::{DEFAULT_MOUNT_PATH, SOFTWARE_STAGE, TERMINATION_LOG};
 
 use crate::commands::{self, Place, Shell};
-#[cfg(feature = "laptop")]
 use crate::dry_run;
 use crate::execute;
 use crate::in_instance;
@@ -88,14 +87,14 @@ enum Command {
         #[arg(long, value_name = "NAME")]
         container: Option<String>,
         #[command(flatten)]
-        entrypoint: Entrypoint,
+        options: run::Options,
     },
     /// Be the entrypoint of a container beside it: its snippets, the broker's socket, its command
     Sidecar {
         /// The container's name in the MiniCluster
         name: String,
         #[command(flatten)]
-        entrypoint: Entrypoint,
+        options: run::Options,
     },
     #[cfg(feature = "laptop")]
     DryRun(dry_run::Args),
@@ -105,12 +104,29 @@ enum Command {
     #[cfg(feature = "laptop")]
     #[command(hide = true)]
     LocalContainer { file: PathBuf },
+    /// With --here, the plan of this container, every step, by the pod's own spec and facts
+    #[cfg(not(feature = "laptop"))]
+    DryRun {
+        #[arg(long)]
+        here: bool,
+        /// text to read, json for programs
+        #[arg(long, value_enum, default_value_t = dry_run::Format::Text)]
+        format: dry_run::Format,
+        #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+        words: Vec<OsString>,
+    },
     /// Not in this program
     #[cfg(not(feature = "laptop"))]
-    #[command(hide = true, aliases = ["local", "local-container"], disable_help_flag = true)]
-    DryRun {
+    #[command(hide = true, alias = "local-container", disable_help_flag = true)]
+    Local {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
+    },
+    /// What this container's entrypoint found in its pod, a fact a line: a file for `dry-run --facts`
+    Facts {
+        /// One JSON object
+        #[arg(long)]
+        json: bool,
     },
     /// A shell inside the instance, or `connect -- CMD`: the environment, the socket and the user of Flux
     Connect {
@@ -213,57 +229,6 @@ impl LogArgs {
     }
 }
 
-#[derive(Debug, Args)]
-struct Entrypoint {
-    /// The AgentSpec, which the operator mounts
-    #[arg(long, value_name = "FILE", default_value = SPEC_FILE)]
-    spec: PathBuf,
-    #[command(flatten)]
-    log: LogArgs,
-    /// Give up when the parent broker has not answered after so many seconds [default: as the spec says, else wait for ever]
-    #[arg(long, value_name = "SECONDS")]
-    parent_deadline: Option<u64>,
-    /// Try again for so many seconds what may pass: a spec or a view that is not there yet, a full or absent volume
-    #[arg(long, value_name = "SECONDS", default_value_t = 120)]
-    patience: u64,
-    /// The pod's terminationGracePeriodSeconds: what is left shortly before its end is killed [default: not known]
-    #[arg(long, value_name = "SECONDS")]
-    grace_period: Option<u64>,
-    /// How often the program may still start again [default: with OnFailure as often as the container does, else never]
-    #[arg(long, value_name = "N")]
-    restarts_left: Option<u32>,
-    /// A follower takes the lead for ended when its name has been gone for so many seconds [default: as the spec says, else 30]
-    #[arg(long, value_name = "SECONDS")]
-    lead_gone: Option<u64>,
-    /// A follower gives up on a lead that was there and has not answered for so many seconds [default: as the spec says, else
-    /// wait for ever]
-    #[arg(long, value_name = "SECONDS")]
-    lead_silent: Option<u64>,
-    /// Read and write below this folder
-    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
-    root: PathBuf,
-    #[arg(long, value_name = "FILE", default_value = TERMINATION_LOG, hide = true)]
-    termination_log: PathBuf,
-}
-
-impl Entrypoint {
-    fn run(&self, container: ContainerRole) -> u8 {
-        let options = run::Options {
-            spec: self.spec.clone(),
-            root: self.root.clone(),
-            termination_log: self.termination_log.clone(),
-            format: self.log.log_format,
-            patience: Duration::from_secs(self.patience),
-            grace_period: self.grace_period.map(Duration::from_secs),
-            parent_deadline: self.parent_deadline.map(Duration::from_secs),
-            restarts_left: self.restarts_left,
-            lead_gone: self.lead_gone.map(Duration::from_secs),
-            lead_silent: self.lead_silent.map(Duration::from_secs),
-        };
-        run::run(&options, &container)
-    }
-}
-
 impl Cli {
     /// Does what was asked for; the exit code.
     pub fn run(self) -> ExitCode {
@@ -280,12 +245,19 @@ impl Cli {
                 let view = || view::view(&options, log.log());
                 finish(noted("view", &options.mount, view).map(|()| 0))
             }
-            Command::Run { container, entrypoint } => {
-                entrypoint.run(container.map_or(ContainerRole::Runner, ContainerRole::Sidecar))
+            Command::Run { container, options } => {
+                run::run(&options, &container.map_or(ContainerRole::Runner, ContainerRole::Sidecar))
             }
-            Command::Sidecar { name, entrypoint } => entrypoint.run(ContainerRole::Sidecar(name)),
+            Command::Sidecar { name, options } => run::run(&options, &ContainerRole::Sidecar(name)),
             #[cfg(not(feature = "laptop"))]
-            Command::DryRun { .. } => tell(Err(Failure::new(
+            Command::DryRun { here: true, format, .. } => here(format),
+            #[cfg(feature = "laptop")]
+            Command::DryRun(args) if args.here => here(args.format),
+            Command::Facts { json } => {
+                show(entrypoint().and_then(|found| commands::facts(&found.facts, json)).map(|text| (text, 0)))
+            }
+            #[cfg(not(feature = "laptop"))]
+            Command::DryRun { .. } | Command::Local { .. } => tell(Err(Failure::new(
                 Category::SpecInvalid,
                 "this is the flux-agent of a pod's image, which cannot do that",
                 "dry-run and local are in the flux-agent for laptops and login nodes (make dist: dist/flux-agent)",
@@ -353,6 +325,25 @@ fn noted<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Result<T, Failure>
     let done = work()?;
     crate::execute::timing::leave(&mount.to_string_lossy(), stage, begin);
     Ok(done)
+}
+
+/// What this container's entrypoint was started with, if that is process 1, and what it found.
+fn entrypoint() -> Result<commands::Container, Failure> {
+    let known = commands::process_one().and_then(|process| {
+        let (role, options) = match Cli::try_parse_from(&process.words).ok()?.command {
+            Command::Run { container, options } => {
+                (container.map_or(ContainerRole::Runner, ContainerRole::Sidecar), options)
+            }
+            Command::Sidecar { name, options } => (ContainerRole::Sidecar(name), options),
+            _ => return None,
+        };
+        Some((role, options, process))
+    });
+    commands::Container::read(known)
+}
+
+fn here(format: dry_run::Format) -> u8 {
+    show(entrypoint().and_then(|container| dry_run::here(container, format)).map(|text| (text, 0)))
 }
 
 /// Prints what a command for people found; its exit code.

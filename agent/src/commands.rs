@@ -8,6 +8,7 @@
 
 mod completions;
 mod connect;
+mod container;
 mod findings;
 mod observe;
 mod preflight;
@@ -27,6 +28,7 @@ use crate::run::chain;
 
 pub use completions::{Shell, script};
 pub use connect::{as_flux, connect, stop};
+pub use container::{Container, facts, process_one};
 
 /// Where the pod's spec and files are.
 #[derive(Debug, clap::Args)]

@@ -34,7 +34,7 @@ use flux_shared::paths::AGENT_FILE;
 use crate::execute::retry::{Attempts, Then};
 use crate::execute::timing::Timeline;
 use crate::files::Files;
-use crate::plan::{Content, Parent, Plan, Planned, Role, Step};
+use crate::plan::{Content, Parent, Plan, Planned, Role, Step, Waits};
 use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
@@ -60,12 +60,6 @@ pub struct Options {
     pub grace_period: Option<Duration>,
     /// How long to try again what may pass.
     pub patience: Duration,
-    /// How long to wait for the parent at first. None: for ever.
-    pub parent_deadline: Option<Duration>,
-    /// How long the name of a lead that was there must be gone to count as its end.
-    pub lead_gone: Duration,
-    /// How long a lead that was there may refuse or be silent. None: for ever.
-    pub lead_silent: Option<Duration>,
 }
 
 impl Options {
@@ -92,6 +86,7 @@ pub struct Executor<'a> {
     record: Option<starts::Record>,
     log: Log,
     timed: bool,
+    waits: Waits,
     timeline: &'a mut Timeline,
     /// What the steps find out about the container's end.
     ending: &'a mut Ending,
@@ -151,6 +146,7 @@ pub async fn execute(
         record: None,
         log,
         timed: plan.log.timed,
+        waits: plan.waits,
         timeline,
         ending,
         came_up: false,
@@ -349,7 +345,10 @@ impl Executor<'_> {
         let begin = Instant::now();
         let host = parent.host.as_str();
         let mut parent = self.parent(parent);
-        let waited = self.supervisor.unless_stopped(parent.wait(self.log, self.options.parent_deadline)).await;
+        let waited = self
+            .supervisor
+            .unless_stopped(parent.wait(self.log, self.waits.parent_deadline.map(Duration::from_secs)))
+            .await;
         let reached = match waited.map_err(wait_failed)? {
             // Whether the lead stays is not known; if it does, another pod may come in place of this one.
             Err(_) => return Ok(Flow::Exit(REPLACE)),

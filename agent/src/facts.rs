@@ -13,11 +13,11 @@ mod cpu;
 mod devices;
 mod host;
 mod network;
+mod process;
 mod python;
 mod view;
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::io::IsTerminal;
 use std::path::Path;
 
 use flux_shared::agent_spec::AgentSpec;
@@ -28,6 +28,7 @@ use crate::known_paths::{
     DEFAULT_PATH, MUNGE, MUNGE_KEY, SYSTEM_CONFIG, TEMPORARY, accounting_of, flux_below, home_of,
 };
 
+pub use process::Process;
 pub use view::ViewFacts;
 
 /// The shells that snippets may run in, best first.
@@ -139,16 +140,12 @@ pub enum FactsError {
 }
 
 impl Facts {
-    /// The facts of this host, for `spec`; files are looked for below `root`.
-    pub fn read(root: &Path, spec: &AgentSpec) -> Result<Facts, FactsError> {
+    /// The facts of this host, for `spec` and a process of this container; files are looked for below `root`.
+    pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, FactsError> {
         let host = host::Host::new(root);
         let hostname = network::hostname()?;
-        let mut environment: BTreeMap<String, String> = std::env::vars_os()
-            .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
-            .collect();
+        let Process { mut environment, working_directory, terminal, .. } = process;
         let earlier_pods = earlier_pods(&mut environment);
-        let working_directory =
-            std::env::current_dir().ok().and_then(|dir| dir.to_str().map(str::to_owned)).unwrap_or_else(|| "/".into());
         let flux_on_path = environment.get("PATH").and_then(|path| host.which("flux", path));
         let mut asked = questions(spec, &environment, &working_directory);
         let (pod, cpus) = (spec.paths(), cpu::cores(&host));
@@ -175,7 +172,7 @@ impl Facts {
             view: ViewFacts::read(&host, &pod.view()),
             flux_on_path,
             shell: shell(&host, environment.get("PATH").map_or(DEFAULT_PATH, String::as_str)),
-            terminal: std::io::stdin().is_terminal(),
+            terminal,
             present: asked.iter().filter(|path| host.exists(path)).cloned().collect(),
             writable: asked.iter().filter(|path| host.is_writable(path)).cloned().collect(),
             hostname,
@@ -194,9 +191,7 @@ impl Facts {
         match toml::from_str(text) {
             Ok(facts) => Ok(facts),
             // A YAML mapping is no TOML, and the other way round: the message is that of the likelier one.
-            Err(error) if text.lines().any(|line| line.contains(" = ") || line.starts_with('[')) => {
-                Err(FactsError::Syntax(error.message().replace('\n', " ")))
-            }
+            Err(error) if text.lines().any(is_toml) => Err(FactsError::Syntax(error.message().replace('\n', " "))),
             Err(_) => serde_saphyr::from_str(text).map_err(|error| one_line(&error)),
         }
     }
@@ -214,6 +209,15 @@ impl Facts {
     pub fn is_writable(&self, path: &str) -> bool {
         self.writable.contains(path)
     }
+}
+
+#[cfg(feature = "laptop")]
+/// A table's head, or a name with its value. (A value of JSON or YAML may have the same signs.)
+fn is_toml(line: &str) -> bool {
+    let is_name = |text: &str| {
+        !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_-.".contains(&byte))
+    };
+    line.starts_with('[') || line.split_once('=').is_some_and(|(name, _)| is_name(name.trim()))
 }
 
 /// Below which folder Flux is.
@@ -278,7 +282,7 @@ mod tests {
     #[test]
     fn a_host_without_any_file_is_read() {
         let root = tempfile::tempdir().unwrap();
-        let facts = Facts::read(root.path(), &spec()).unwrap();
+        let facts = Facts::read(root.path(), &spec(), Process::own()).unwrap();
         assert_eq!((facts.passwd.as_str(), facts.shell, facts.flux_on_path), ("", None, None));
         assert!(!facts.view.flux && facts.present.iter().eq(["/"]) && facts.cores >= 1 && facts.gpus == 0);
     }
@@ -314,6 +318,8 @@ mod tests {
         for bad in ["uuid = 1\n", "uuid: 1\n", "{\"uuid\": 1}"] {
             assert!(Facts::parse(bad).unwrap_err().to_string().contains("uuid"), "{bad}");
         }
+        let odd = Facts { environment: [("PS1".to_owned(), "a = [\nb".to_owned())].into(), ..want.clone() };
+        assert_eq!(Facts::parse(&serde_json::to_string_pretty(&odd).unwrap()).unwrap(), odd);
         let again = Facts::parse(&serde_json::to_string(&want).unwrap()).unwrap();
         assert_eq!(again, want);
     }

@@ -7,7 +7,6 @@
 
 mod cli;
 mod commands;
-#[cfg(feature = "laptop")]
 pub mod dry_run;
 mod execute;
 mod facts;

@@ -127,6 +127,20 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
     })
 }
 
+impl Plan {
+    /// With what the container's command line says of a follower's waits, which comes before the spec's word.
+    pub fn with_waits(mut self, told: Waits) -> Plan {
+        if self.role == Role::Follower {
+            self.waits = Waits {
+                parent_deadline: told.parent_deadline.or(self.waits.parent_deadline),
+                lead_gone: told.lead_gone.or(self.waits.lead_gone),
+                lead_silent: told.lead_silent.or(self.waits.lead_silent),
+            };
+        }
+        self
+    }
+}
+
 /// Which part a container plays.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]

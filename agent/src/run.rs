@@ -11,11 +11,12 @@ use std::time::{Duration, Instant};
 
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::exit::{Category, REPLACE, of_signal};
+use flux_shared::paths::{SPEC_FILE, TERMINATION_LOG};
 
 use crate::execute::retry::{Attempts, Then};
 use crate::execute::timing::Timeline;
 use crate::execute::{self, execute};
-use crate::facts::Facts;
+use crate::facts::{Facts, Process};
 use crate::plan::{ContainerRole, Plan, Role, Waits};
 use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
@@ -23,34 +24,50 @@ use crate::report::failure::{Failure, without_number, write_termination};
 use crate::report::log::{Format, Log};
 use crate::supervise::Supervisor;
 
-/// How to run, apart from what the spec says.
-#[derive(Debug, Clone)]
-pub struct Options {
-    pub spec: PathBuf,
-    pub root: PathBuf,
-    pub termination_log: PathBuf,
-    /// None: as the spec says.
-    pub format: Option<Format>,
-    pub grace_period: Option<Duration>,
-    /// None: as the spec says; so with the next two.
-    pub parent_deadline: Option<Duration>,
-    /// How long to try again what may pass.
-    pub patience: Duration,
-    /// How often the whole MiniCluster may still start anew.
-    pub restarts_left: Option<u32>,
-    pub lead_gone: Option<Duration>,
-    pub lead_silent: Option<Duration>,
-}
+/// How long what may pass is tried again, in seconds, where nobody says otherwise.
+const PATIENCE: u64 = 120;
 
-/// How long the name of a lead that was there must be gone to count as its end, where nobody says otherwise.
-const LEAD_GONE: Duration = Duration::from_secs(30);
+/// How to run, apart from what the spec says: the entrypoint's command line.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Options {
+    /// The AgentSpec, which the operator mounts
+    #[arg(long, value_name = "FILE", default_value = SPEC_FILE)]
+    pub spec: PathBuf,
+    /// How the agent's own lines look [default: as the spec says (logging.format), else text]
+    #[arg(long, value_enum, value_name = "FORMAT")]
+    pub log_format: Option<Format>,
+    /// Give up when the parent broker has not answered after so many seconds [default: as the spec says, else wait for ever]
+    #[arg(long, value_name = "SECONDS")]
+    parent_deadline: Option<u64>,
+    /// Try again for so many seconds what may pass: a spec or a view that is not there yet, a full or absent volume
+    #[arg(long, value_name = "SECONDS", default_value_t = PATIENCE)]
+    patience: u64,
+    /// The pod's terminationGracePeriodSeconds: what is left shortly before its end is killed [default: not known]
+    #[arg(long, value_name = "SECONDS")]
+    grace_period: Option<u64>,
+    /// How often the program may still start again [default: with OnFailure as often as the container does, else never]
+    #[arg(long, value_name = "N")]
+    restarts_left: Option<u32>,
+    /// A follower takes the lead for ended when its name has been gone for so many seconds [default: as the spec says, else 30]
+    #[arg(long, value_name = "SECONDS")]
+    lead_gone: Option<u64>,
+    /// A follower gives up on a lead that was there and has not answered for so many seconds [default: as the spec says, else
+    /// wait for ever]
+    #[arg(long, value_name = "SECONDS")]
+    lead_silent: Option<u64>,
+    /// Read and write below this folder
+    #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
+    pub root: PathBuf,
+    #[arg(long, value_name = "FILE", default_value = TERMINATION_LOG, hide = true)]
+    pub termination_log: PathBuf,
+}
 
 /// The container's exit code.
 pub fn run(options: &Options, container: &ContainerRole) -> u8 {
     tell_panics(options);
     let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
     // As the command line says, until the spec has been read.
-    let mut log = Log::new(options.format.unwrap_or_default(), false);
+    let mut log = Log::new(options.log_format.unwrap_or_default(), false);
     let work = entrypoint(options, container, &mut timeline, &mut ending, &mut log);
     let result = crate::system::runtime::block_on(Box::pin(work));
     if let Err(failure) = &result {
@@ -74,7 +91,7 @@ async fn entrypoint(
     let planned = plan_patiently(options, container, &mut supervisor, *log).await;
     let result = match planned {
         Ok(Ok((plan, mount))) => {
-            log.format = options.format.unwrap_or_else(|| plan.log.format.into());
+            log.format = options.log_format.unwrap_or_else(|| plan.log.format.into());
             timeline.add_earlier(&options.root, &mount);
             timeline.record("plan", begin);
             let log = Log { quiet: plan.log.quiet, ..*log };
@@ -99,7 +116,7 @@ async fn carry_out(
 ) -> Result<u8, Failure> {
     greet(log, plan);
     let again = || self::plan(options, container).map(|(plan, _)| plan);
-    let result = execute(plan, &again, options.for_execute(&plan.waits), supervisor, log, timeline, ending).await;
+    let result = execute(plan, &again, options.for_execute(), supervisor, log, timeline, ending).await;
     let role = match plan.role {
         Role::Lead => "lead",
         Role::Follower => "follower",
@@ -117,7 +134,7 @@ async fn carry_out(
 
 /// A panic is a defect, and leaves a word like any other failure, whatever the build does at one.
 fn tell_panics(options: &Options) {
-    let (format, termination_log) = (options.format.unwrap_or_default(), options.termination_log.clone());
+    let (format, termination_log) = (options.log_format.unwrap_or_default(), options.termination_log.clone());
     std::panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map_or(String::new(), |place| format!(" at {}:{}", place.file(), place.line()));
         let words = panic.payload();
@@ -144,7 +161,7 @@ async fn plan_patiently(
     supervisor: &mut Supervisor,
     log: Log,
 ) -> Result<Result<(Plan, String), i32>, Failure> {
-    let mut attempts = Attempts::new(options.patience);
+    let mut attempts = Attempts::new(Duration::from_secs(options.patience));
     loop {
         let failure = match plan(options, container) {
             Ok(planned) => return Ok(Ok(planned)),
@@ -169,15 +186,10 @@ fn stop_code(signal: i32) -> u8 {
 
 /// The plan, and where the pod's volume is.
 fn plan(options: &Options, container: &ContainerRole) -> Result<(Plan, String), Failure> {
-    let (spec, facts) = read(&options.spec, &options.root)?;
-    let facts = Facts {
-        restarts_left: options.restarts_left,
-        grace_period: options.grace_period.map(|grace| grace.as_secs()),
-        ..facts
-    };
+    let (spec, facts) = options.facts(Process::own())?;
     let planned = crate::plan::plan(&spec, &facts, container);
     let view = options.root.join(spec.paths().view().trim_start_matches('/'));
-    planned.map(|plan| (plan, spec.mount_path)).map_err(|error| {
+    planned.map(|plan| (plan.with_waits(options.waits()), spec.mount_path)).map_err(|error| {
         // Without a single file of it, the volume may be on its way; a view without Flux stays one.
         let passing = error.category() == Category::ViewMissing && spec.view.enabled && !view.exists();
         Failure { passing, ..Failure::new(error.category(), chain(&error), error.hint()) }
@@ -186,11 +198,15 @@ fn plan(options: &Options, container: &ContainerRole) -> Result<(Plan, String), 
 
 /// The spec, and this host.
 pub fn read(spec: &Path, root: &Path) -> Result<(AgentSpec, Facts), Failure> {
+    read_for(spec, root, Process::own())
+}
+
+fn read_for(spec: &Path, root: &Path, process: Process) -> Result<(AgentSpec, Facts), Failure> {
     let spec = crate::spec::read(spec).map_err(|error| Failure {
         passing: error.is_passing(),
         ..Failure::new(error.category(), chain(&error), error.hint())
     })?;
-    let facts = Facts::read(root, &spec).map_err(|error| Failure::internal(chain(&error)))?;
+    let facts = Facts::read(root, &spec, process).map_err(|error| Failure::internal(chain(&error)))?;
     Ok((spec, facts))
 }
 
@@ -216,18 +232,45 @@ pub fn chain(error: &dyn Error) -> String {
     text
 }
 
+impl Default for Options {
+    /// Those of an entrypoint whose command line says nothing.
+    fn default() -> Options {
+        Options {
+            spec: SPEC_FILE.into(),
+            log_format: None,
+            parent_deadline: None,
+            patience: PATIENCE,
+            grace_period: None,
+            restarts_left: None,
+            lead_gone: None,
+            lead_silent: None,
+            root: "/".into(),
+            termination_log: TERMINATION_LOG.into(),
+        }
+    }
+}
+
 impl Options {
-    fn for_execute(&self, waits: &Waits) -> execute::Options {
-        let of_the_spec = |seconds: Option<u64>| seconds.map(Duration::from_secs);
+    /// The spec, and this host with what the command line says of the pod, for a process of this container.
+    pub fn facts(&self, process: Process) -> Result<(AgentSpec, Facts), Failure> {
+        let (spec, facts) = read_for(&self.spec, &self.root, process)?;
+        let (restarts_left, grace_period) = (self.restarts_left, self.grace_period);
+        Ok((spec, Facts { restarts_left, grace_period, ..facts }))
+    }
+
+    /// What the command line says of a follower's patience.
+    pub fn waits(&self) -> Waits {
+        let (parent_deadline, lead_gone, lead_silent) = (self.parent_deadline, self.lead_gone, self.lead_silent);
+        Waits { parent_deadline, lead_gone, lead_silent }
+    }
+
+    fn for_execute(&self) -> execute::Options {
         execute::Options {
             root: self.root.clone(),
             spec: self.spec.clone(),
             agent: "/proc/self/exe".into(),
-            grace_period: self.grace_period,
-            patience: self.patience,
-            parent_deadline: self.parent_deadline.or(of_the_spec(waits.parent_deadline)),
-            lead_gone: self.lead_gone.or(of_the_spec(waits.lead_gone)).unwrap_or(LEAD_GONE),
-            lead_silent: self.lead_silent.or(of_the_spec(waits.lead_silent)),
+            grace_period: self.grace_period.map(Duration::from_secs),
+            patience: Duration::from_secs(self.patience),
         }
     }
 }

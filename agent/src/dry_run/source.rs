@@ -19,6 +19,8 @@ pub enum Kind {
 #[derive(Debug)]
 pub struct Source {
     pub kind: Kind,
+    /// The facts are those of the pod that this runs in.
+    pub is_here: bool,
     pub spec: AgentSpec,
     /// Valid, but perhaps not what the user meant.
     pub notices: Vec<String>,
@@ -26,7 +28,7 @@ pub struct Source {
     pub others: Vec<String>,
     /// How the view comes into the pods; none for an AgentSpec, which need not know.
     pub view: Option<String>,
-    cluster: Option<Box<ValidMiniCluster>>,
+    pub(super) cluster: Option<Box<ValidMiniCluster>>,
 }
 
 /// Everything that is wrong with the input.
@@ -96,6 +98,7 @@ fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {
     }));
     Ok(Source {
         kind: Kind::MiniCluster,
+        is_here: false,
         spec: derive::agent_spec(&cluster),
         notices: cluster.notices.iter().map(Problem::to_string).collect(),
         others,
@@ -122,5 +125,6 @@ fn view(view: &ViewContainer) -> String {
 
 fn agent_spec(text: &str) -> Result<Source, Problems> {
     let spec = AgentSpec::from_toml(text).map_err(|error| Problems(vec![Problem::new("", error.to_string())]))?;
-    Ok(Source { kind: Kind::AgentSpec, spec, notices: Vec::new(), others: Vec::new(), view: None, cluster: None })
+    let (notices, others) = (Vec::new(), Vec::new());
+    Ok(Source { kind: Kind::AgentSpec, is_here: false, spec, notices, others, view: None, cluster: None })
 }

@@ -1,4 +1,4 @@
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use super::*;
 
@@ -15,7 +15,7 @@ fn inputs() -> Vec<PathBuf> {
 }
 
 fn args(file: &Path) -> Args {
-    Args { file: file.to_owned(), ..Args::default() }
+    Args { file: Some(file.to_owned()), ..Args::default() }
 }
 
 fn input(name: &str) -> PathBuf {
@@ -184,4 +184,23 @@ fn every_example_is_planned() {
             assert!(told.is_ok(), "{}: {:?}", file.display(), told.err());
         }
     }
+}
+
+#[test]
+fn a_container_whose_entrypoint_is_not_process_one_says_so() {
+    let told = |is_known: bool, format| {
+        let spec =
+            flux_shared::agent_spec::AgentSpec::from_toml("name = 'mc'\nsize = 2\n[flux]\nlead_gone = 5").unwrap();
+        let facts = Facts { hostname: "mc-1".into(), index: Some(1), ..Facts::default() };
+        let waits = crate::plan::Waits { lead_silent: Some(6), ..Default::default() };
+        let role = crate::plan::ContainerRole::Runner;
+        here(crate::commands::Container { spec, facts, role, waits, is_known }, format).unwrap()
+    };
+    assert!(told(false, Format::Text).contains("Notice: process 1 is not this container's entrypoint"));
+    let text = told(true, Format::Text);
+    assert!(text.contains("Host as found") && !text.contains("Notice: process 1"), "{text}");
+    assert!(text.contains("its name has been gone for 5 s") && text.contains("has not answered for 6 s"), "{text}");
+    let schema = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("schema/dry-run.json")).unwrap();
+    let validator = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
+    assert!(validator.is_valid(&serde_json::from_str(&told(true, Format::Json)).unwrap()));
 }

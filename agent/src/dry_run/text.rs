@@ -10,6 +10,10 @@ use crate::plan::{
     AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, Stage, Stdout, Step, Waits,
 };
 
+const ASSUMED: &str = "A step that depends on the real host says on what, in [brackets]. Pretend another host with --facts FILE, --cpus, --uid …";
+const FOUND: &str =
+    "A step that depends on the host says on what, in [brackets]. `flux-agent facts` prints what was found";
+
 /// Where lines of words are broken.
 const WIDTH: usize = 100;
 
@@ -95,15 +99,12 @@ fn head(out: &mut String, source: &Source, facts: &Facts) {
         0,
         &format!("MiniCluster {} in namespace {}: {pods}{most}, hosts {}", spec.name, spec.namespace, spec.hostlist()),
     );
-    line_of(out, 0, &format!("Host as assumed: {}", assumed(source, facts)));
+    let host = if source.is_here { "Host as found" } else { "Host as assumed" };
+    line_of(out, 0, &format!("{host}: {}", assumed(source, facts)));
     if let Some(view) = &source.view {
         line_of(out, 0, &format!("View: {view}"));
     }
-    line_of(
-        out,
-        0,
-        "A step that depends on the real host says on what, in [brackets]. Pretend another host with --facts FILE, --cpus, --uid …",
-    );
+    line_of(out, 0, if source.is_here { FOUND } else { ASSUMED });
     for notice in &source.notices {
         line_of(out, 0, &format!("Notice: {notice}"));
     }

@@ -19,6 +19,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// comes back between two looks is not seen to be away. A broker that comes too early is turned away, and tries again.
 const WAY_DOWN: Duration = Duration::from_secs(5);
 const LOOK_WHETHER_DOWN: Duration = Duration::from_millis(200);
+/// How long the name of a lead that was there must be gone to count as its end, where nobody says otherwise.
+const LEAD_GONE: Duration = Duration::from_secs(30);
 /// A broker that was up for this long had a good start: earlier failures no longer count.
 const GOOD_RUN: Duration = Duration::from_secs(60);
 
@@ -105,8 +107,8 @@ impl Executor<'_> {
     /// after a while, unless the lead may start `again`; a refusal only where a bound was asked for.
     async fn parent_again(&mut self, parent: Option<&mut Parent>, again: bool) -> Result<Option<u8>, Failure> {
         let Some(parent) = parent else { return Ok(None) };
-        let gone = (!again).then_some(self.options.lead_gone);
-        let waited = await_return(parent, gone, self.options.lead_silent, self.log);
+        let gone = (!again).then(|| self.waits.lead_gone.map_or(LEAD_GONE, Duration::from_secs));
+        let waited = await_return(parent, gone, self.waits.lead_silent.map(Duration::from_secs), self.log);
         let waited = self.supervisor.unless_stopped(waited).await;
         match waited.map_err(wait_failed)? {
             Err(_) => Ok(Some(REPLACE)),

@@ -56,16 +56,7 @@ fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
 
 fn options() -> Options {
     let agent = Path::new(&std::env::var_os(OF_ITS_OWN).unwrap()).join("agent");
-    Options {
-        root: "/".into(),
-        spec: "/nowhere".into(),
-        agent,
-        grace_period: Some(DEADLINE),
-        patience: Duration::ZERO,
-        parent_deadline: None,
-        lead_gone: DEADLINE,
-        lead_silent: None,
-    }
+    Options { root: "/".into(), spec: "/nowhere".into(), agent, grace_period: Some(DEADLINE), patience: Duration::ZERO }
 }
 
 /// What `flux-agent snippet-state` tells, as far as it matters here: this program is not flux-agent.
@@ -260,6 +251,7 @@ fn stopped_before(launch: &Launch) -> u8 {
             record: None,
             log,
             timed: false,
+            waits: Waits::default(),
             timeline: &mut timeline,
             ending: &mut ending,
             came_up: false,

@@ -12,6 +12,7 @@ mod docs;
 mod documents;
 mod giving_up;
 mod happened;
+mod here;
 mod hostile;
 mod image;
 mod instance;

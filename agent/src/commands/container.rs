@@ -1,0 +1,50 @@
+//! `facts` and `dry-run --here`: what this container's entrypoint was started with and found.
+
+use std::path::Path;
+
+use flux_shared::agent_spec::AgentSpec;
+use serde_json::Value;
+
+use crate::facts::{Facts, Process};
+use crate::plan::{ContainerRole, Waits};
+use crate::report::failure::Failure;
+use crate::run;
+
+/// All that a container's plan is made from.
+#[derive(Debug)]
+pub struct Container {
+    pub spec: AgentSpec,
+    pub facts: Facts,
+    pub role: ContainerRole,
+    /// What the entrypoint's command line says of a follower's patience.
+    pub waits: Waits,
+    /// Whether process 1 is the entrypoint: otherwise its options are the usual ones, and the environment is this process's.
+    pub is_known: bool,
+}
+
+/// Process 1 of this container, if that is a flux-agent and may be read.
+pub fn process_one() -> Option<Process> {
+    let process = Process::of(Path::new("/proc/1"))?;
+    let name = process.words.first()?.rsplit('/').next()?;
+    (name == "flux-agent").then_some(process)
+}
+
+impl Container {
+    pub fn read(known: Option<(ContainerRole, run::Options, Process)>) -> Result<Container, Failure> {
+        let is_known = known.is_some();
+        let (role, options, process) =
+            known.unwrap_or_else(|| (ContainerRole::Runner, run::Options::default(), Process::own()));
+        let (spec, facts) = options.facts(process)?;
+        Ok(Container { spec, facts, role, waits: options.waits(), is_known })
+    }
+}
+
+/// As JSON, or as YAML that is read line by line: a name and its value.
+pub fn facts(facts: &Facts, json: bool) -> Result<String, Failure> {
+    let failed = |error: serde_json::Error| Failure::internal(format!("failed to write the facts as JSON: {error}"));
+    if json {
+        return Ok(serde_json::to_string_pretty(facts).map_err(failed)? + "\n");
+    }
+    let Value::Object(all) = serde_json::to_value(facts).map_err(failed)? else { return Ok(String::new()) };
+    Ok(all.iter().map(|(name, value)| format!("{name}: {value}\n")).collect())
+}

@@ -1,0 +1,95 @@
+//! `dry-run FILE`: the plans of all pods, by pretended facts.
+#![expect(clippy::disallowed_methods, reason = "reads the files that it is given")]
+
+use std::path::{Path, PathBuf};
+
+use super::source::pretend_user;
+use super::{DryRunError, Format, Source, json, pods, summary, text};
+use crate::facts::Facts;
+
+/// Show what every pod of a MiniCluster would do, without a cluster; or with --here what this pod does.
+#[derive(Debug, Clone, Default, clap::Args)]
+pub struct Args {
+    /// A MiniCluster (YAML or JSON) or an AgentSpec (TOML); `-` reads standard input
+    #[arg(value_name = "FILE", required_unless_present = "here")]
+    pub file: Option<PathBuf>,
+    /// In a pod: the plan of this container, every step, by the pod's own spec and facts
+    #[arg(long, conflicts_with_all = ["file", "index", "full", "facts", "cpus", "gpus", "uid", "no_fluxion", "no_shell"])]
+    pub here: bool,
+    /// Only the pod of this completion index, in full
+    #[arg(long, value_name = "N")]
+    pub index: Option<u32>,
+    /// Every step of every pod; without it, a summary
+    #[arg(long)]
+    pub full: bool,
+    /// text to read, json for programs
+    #[arg(long, value_enum, default_value_t = Format::Text)]
+    pub format: Format,
+    /// Pretend a host: facts as TOML, YAML or JSON
+    #[arg(long, value_name = "FILE")]
+    pub facts: Option<PathBuf>,
+    /// Pretend so many cores, 1 or more
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub cpus: Option<u32>,
+    /// Pretend so many GPUs
+    #[arg(long, value_name = "N")]
+    pub gpus: Option<u32>,
+    /// Pretend that the containers run as this user (without an entry in /etc/passwd unless it is 0)
+    #[arg(long, value_name = "UID")]
+    pub uid: Option<u32>,
+    /// Pretend a view without Fluxion
+    #[arg(long)]
+    pub no_fluxion: bool,
+    /// Pretend an image without a shell
+    #[arg(long)]
+    pub no_shell: bool,
+}
+
+/// The plans of the file, printed.
+pub fn run(args: &Args) -> Result<String, DryRunError> {
+    let source = source(args.file.as_deref().ok_or(DryRunError::NotHere)?)?;
+    let facts = facts(args, &source)?;
+    let pods = pods::plan(&source, &facts, args.index)?;
+    match args.format {
+        Format::Text if args.full || args.index.is_some() => Ok(text::render(&source, &facts, &pods)),
+        Format::Text => Ok(summary::render(&source, &facts, &pods)),
+        Format::Json => json(&source, &facts, &pods).map_err(|source| DryRunError::Json { source }),
+    }
+}
+
+/// The file, understood.
+pub fn source(path: &Path) -> Result<Source, DryRunError> {
+    Source::parse(&read(path)?).map_err(|problems| DryRunError::Input { path: path.to_owned(), source: problems })
+}
+
+fn read(path: &Path) -> Result<String, DryRunError> {
+    let text = match path == Path::new("-") {
+        true => std::io::read_to_string(std::io::stdin()),
+        false => std::fs::read_to_string(path),
+    };
+    text.map_err(|source| DryRunError::Read { path: path.to_owned(), source })
+}
+
+/// The pretended host: a file's, else the usual pod with what the MiniCluster says of its container; flags count last.
+fn facts(args: &Args, source: &Source) -> Result<Facts, DryRunError> {
+    let mut facts = match &args.facts {
+        Some(path) => {
+            let text = read(path)?;
+            Facts::parse(&text).map_err(|source| DryRunError::Facts { path: path.clone(), source })?
+        }
+        None => source.assumed_facts(),
+    };
+    if let Some(cores) = args.cpus {
+        facts.cores = cores;
+        facts.cpu_quota = None;
+    }
+    if let Some(uid) = args.uid {
+        pretend_user(&mut facts, uid, uid);
+    }
+    facts.gpus = args.gpus.unwrap_or(facts.gpus);
+    facts.view.fluxion &= !args.no_fluxion;
+    if args.no_shell {
+        facts.shell = None;
+    }
+    Ok(facts)
+}

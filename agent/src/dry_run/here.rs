@@ -1,0 +1,32 @@
+//! What this container's entrypoint plans: the spec and the facts of the pod that it is called in, nothing pretended.
+
+use super::pods::Pod;
+use super::source::Kind;
+use super::{DryRunError, Format, Source, json, text};
+use crate::commands::Container;
+use crate::plan::PlanError;
+use crate::report::failure::Failure;
+use crate::run::chain;
+
+/// The plan of the container, printed.
+pub fn here(container: Container, format: Format) -> Result<String, Failure> {
+    let Container { spec, facts, role, waits, is_known } = container;
+    let refused = |error: PlanError| Failure::new(error.category(), chain(&error), error.hint());
+    let plan = crate::plan::plan(&spec, &facts, &role).map_err(refused)?.with_waits(waits);
+    let unknown = "process 1 is not this container's entrypoint: its options, environment and terminal are not known";
+    let notices = if is_known { Vec::new() } else { vec![unknown.to_owned()] };
+    let source = Source::here(spec, notices);
+    let pods = [Pod { indexes: plan.index.to_string(), plan }];
+    match format {
+        Format::Text => Ok(text::render(&source, &facts, &pods)),
+        Format::Json => {
+            json(&source, &facts, &pods).map_err(|source| Failure::internal(chain(&DryRunError::Json { source })))
+        }
+    }
+}
+
+impl Source {
+    fn here(spec: flux_shared::agent_spec::AgentSpec, notices: Vec<String>) -> Source {
+        Source { kind: Kind::AgentSpec, is_here: true, spec, notices, others: Vec::new(), view: None, cluster: None }
+    }
+}

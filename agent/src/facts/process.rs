@@ -1,0 +1,88 @@
+//! A process as its container started it: what `kubectl exec` starts has another environment, folder and terminal than the
+//! entrypoint, which is process 1.
+
+use std::collections::BTreeMap;
+use std::io::IsTerminal;
+use std::path::Path;
+
+/// What a program is started with.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Process {
+    /// With the program's name.
+    pub words: Vec<String>,
+    pub environment: BTreeMap<String, String>,
+    pub working_directory: String,
+    /// Whether standard input is a terminal.
+    pub terminal: bool,
+}
+
+impl Process {
+    /// This one.
+    pub fn own() -> Process {
+        let text = |words: std::env::ArgsOs| words.filter_map(|word| word.into_string().ok()).collect();
+        Process {
+            words: text(std::env::args_os()),
+            environment: std::env::vars_os()
+                .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
+                .collect(),
+            working_directory: std::env::current_dir()
+                .ok()
+                .and_then(|folder| folder.to_str().map(str::to_owned))
+                .unwrap_or_else(|| "/".into()),
+            terminal: std::io::stdin().is_terminal(),
+        }
+    }
+
+    /// The one of which the kernel tells in the folder `proc`; none if it cannot be read.
+    pub fn of(proc: &Path) -> Option<Process> {
+        let parts = |name: &str| -> Option<Vec<String>> {
+            let bytes = std::fs::read(proc.join(name)).ok()?;
+            let parts = bytes.split(|byte| *byte == 0).filter(|part| !part.is_empty());
+            Some(parts.filter_map(|part| String::from_utf8(part.to_vec()).ok()).collect())
+        };
+        let variables = parts("environ")?;
+        let leads_to = |name: &str| std::fs::read_link(proc.join(name)).ok()?.into_os_string().into_string().ok();
+        let input = leads_to("fd/0").unwrap_or_default();
+        Some(Process {
+            words: parts("cmdline")?,
+            environment: variables.iter().filter_map(|line| line.split_once('=')).map(owned).collect(),
+            working_directory: leads_to("cwd")?,
+            terminal: input.starts_with("/dev/pts/") || input.starts_with("/dev/tty") || input == "/dev/console",
+        })
+    }
+}
+
+fn owned((name, value): (&str, &str)) -> (String, String) {
+    (name.to_owned(), value.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_process_is_read_as_it_was_started() {
+        let folder = tempfile::tempdir().unwrap();
+        let write = |name: &str, bytes: &str| std::fs::write(folder.path().join(name), bytes).unwrap();
+        assert_eq!(Process::of(folder.path()), None);
+        write("cmdline", "/bin/flux-agent\0run\0");
+        write("environ", "A=1\0B=x=y\0odd\0C=\0");
+        std::os::unix::fs::symlink("/data", folder.path().join("cwd")).unwrap();
+        let process = Process::of(folder.path()).unwrap();
+        assert_eq!(
+            (process.words.join(" ").as_str(), process.working_directory.as_str()),
+            ("/bin/flux-agent run", "/data")
+        );
+        let variables: Vec<String> =
+            process.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();
+        assert_eq!((variables.join(" ").as_str(), process.terminal), ("A=1 B=x=y C=", false));
+        std::fs::create_dir(folder.path().join("fd")).unwrap();
+        for (target, terminal) in
+            [("/dev/null", false), ("pipe:[7]", false), ("/dev/pts/0", true), ("/dev/console", true)]
+        {
+            let _ = std::fs::remove_file(folder.path().join("fd/0"));
+            std::os::unix::fs::symlink(target, folder.path().join("fd/0")).unwrap();
+            assert_eq!(Process::of(folder.path()).unwrap().terminal, terminal, "{target}");
+        }
+    }
+}

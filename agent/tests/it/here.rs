@@ -1,0 +1,114 @@
+//! `dry-run --here` and `facts` in a pod: what they tell is what the entrypoint of that container does.
+
+use serde_json::Value;
+
+use crate::image::{AGENT, Container, Image, agent};
+use crate::live::{Network, Running, pod_image, run_words};
+
+const SPEC: &str = "archive = '/tmp/state.tgz'\n[logging]\nquiet = true\n[flux]\nlead_gone = 7\n\
+    [runner.snippets]\npre = 'true'\n[runner.program]\nmode = 'launcher'\nwords = ['/bin/sleep', '600']\n\
+    [sidecars.side]\nwait_socket = false\ncommand = 'echo side; sleep 600'\n";
+
+fn json(running: &Running, words: &[&str]) -> Value {
+    let output = running.exec(&[&["/usr/bin/env", "-i", "PATH=/nowhere", AGENT], words].concat());
+    let told = String::from_utf8_lossy(&output.stderr).into_owned();
+    assert!(output.status.success(), "{words:?}: {told}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{error}: {told}"))
+}
+
+fn launch(document: &Value) -> &Value {
+    let steps = document["pods"][0]["steps"].as_array().unwrap();
+    steps.iter().find(|step| step["step"] == "launch").unwrap()
+}
+
+/// What the entrypoint has started, as the stand-in's record has it.
+fn started(running: &Running, image: &Image) -> Vec<String> {
+    let begun = || {
+        let text = std::fs::read_to_string(image.at("/record/flux")).unwrap_or_default();
+        text.lines().next().map(|line| serde_json::from_str::<Value>(line).unwrap())
+    };
+    let record = crate::live::eventually("Flux is started", begun);
+    assert!(running.children().len() == 1);
+    record["argv"].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned()).collect()
+}
+
+#[test]
+fn in_a_pod_dry_run_tells_what_its_entrypoint_has_done_and_facts_what_it_found() {
+    let image = pod_image(SPEC, 1);
+    let words = run_words(&["--grace-period", "77", "--restarts-left", "3", "--lead-gone", "9"]);
+    let mut container = Container::new(&image, "mc-0", &words);
+    container.environment.insert("FLUX_OPTION_FLAGS".into(), "-opmi=none".into());
+    container.environment.insert("FLUX_AGENT_INDEX_FAILURES".into(), "0".into());
+    container.environment.insert("FLUX_STANDIN_RECORD".into(), "/record/flux".into());
+    let running = Running::pod(&container, &Network::new());
+    let argv = started(&running, &image);
+
+    let facts = json(&running, &["facts", "--json"]);
+    assert_eq!((&facts["grace_period"], &facts["restarts_left"]), (&77.into(), &3.into()));
+    assert_eq!((&facts["hostname"], &facts["terminal"]), (&"mc-0".into(), &false.into()));
+    assert_eq!(facts["environment"]["FLUX_OPTION_FLAGS"], "-opmi=none", "the container's, not that of the exec");
+    assert_eq!(facts["environment"].get("FLUX_AGENT_INDEX_FAILURES"), None);
+
+    let here = json(&running, &["dry-run", "--here", "--format", "json"]);
+    let pod = &here["pods"][0];
+    assert_eq!((&pod["role"], &pod["hostname"], &pod["indexes"]), (&"lead".into(), &"mc-0".into(), &"0".into()));
+    // A dump's name has a part of each start's own.
+    let without_dump = |words: Vec<String>| -> Vec<String> {
+        words.into_iter().filter(|word| !word.starts_with("-Scontent.dump")).collect()
+    };
+    let planned = launch(&here)["argv"].as_array().unwrap().iter().map(|word| word.as_str().unwrap().to_owned());
+    assert_eq!(without_dump(planned.collect()), without_dump(argv));
+    let within = launch(&here)["argv"].as_array().unwrap().iter().any(|word| word == "--within=38.5");
+    assert!(within, "the grace period is the entrypoint's: {}", launch(&here));
+
+    // The same on a laptop, by these facts: in both forms.
+    let folder = crate::image::folder();
+    let at = |name: &str| folder.path().join(name);
+    std::fs::copy(image.at(flux_shared::paths::SPEC_FILE), at("agent.toml")).unwrap();
+    let lines = running.exec(&[AGENT, "facts"]).stdout;
+    assert!(String::from_utf8_lossy(&lines).contains("\ngrace_period: 77\n"));
+    for (name, text) in [("facts.yaml", lines), ("facts.json", facts.to_string().into_bytes())] {
+        std::fs::write(at(name), text).unwrap();
+        let mut command = std::process::Command::new(agent());
+        command.args(["dry-run", "--format", "json"]).arg(at("agent.toml")).arg("--facts").arg(at(name));
+        let output = command.output().unwrap();
+        assert!(output.status.success(), "{name}: {}", String::from_utf8_lossy(&output.stderr));
+        let there: Value = serde_json::from_slice(&output.stdout).unwrap();
+        let words = |document: &Value| {
+            let words = launch(document)["argv"].as_array().unwrap().iter();
+            without_dump(words.map(|word| word.as_str().unwrap().to_owned()).collect())
+        };
+        assert_eq!(words(&there), words(&here), "{name}");
+    }
+
+    let text = running.exec(&[AGENT, "dry-run", "--here"]);
+    let text = String::from_utf8(text.stdout).unwrap();
+    assert!(text.contains("Host as found: root") && text.contains("a stop reaches this process alone"), "{text}");
+    assert!(text.contains("snippet pre") && text.contains("its output is not shown"), "{text}");
+}
+
+#[test]
+fn a_sidecar_tells_its_own_plan_and_without_a_spec_there_is_none() {
+    let image = pod_image(SPEC, 1);
+    let container = Container::new(&image, "mc-0", &[AGENT, "sidecar", "side"]);
+    let running = Running::pod(&container, &Network::new());
+    running.says("side");
+    let here = json(&running, &["dry-run", "--here", "--format", "json"]);
+    assert_eq!(here["pods"][0]["role"]["sidecar"], "side");
+    assert_eq!(here["notices"].as_array().unwrap().len(), 0);
+    // Outside of a pod.
+    let folder = crate::image::folder();
+    let output = std::process::Command::new(agent()).args(["facts", "--json"]).current_dir(&folder).output().unwrap();
+    assert_eq!(output.status.code(), Some(240), "no spec: {}", String::from_utf8_lossy(&output.stderr));
+}
+
+#[test]
+fn a_follower_shows_the_waits_of_its_command_line() {
+    let image = pod_image(&SPEC.replace("quiet = true", "quiet = false"), 2);
+    let words = run_words(&["--lead-gone", "9"]);
+    let running = Running::pod(&Container::new(&image, "mc-1", &words), &Network::new());
+    running.says("rank 1");
+    let here = json(&running, &["dry-run", "--here", "--format", "json"]);
+    assert_eq!(here["pods"][0]["waits"]["lead_gone"], 9, "the command line's comes before the spec's 7");
+    assert_eq!(launch(&here)["part"], "follower");
+}
