@@ -7,8 +7,6 @@
 //!
 //! The plans are those that `run` executes. Pods that do the same are told once.
 
-#![expect(clippy::disallowed_methods, reason = "reads the files that it is given")]
-
 #[cfg(feature = "laptop")]
 mod file;
 mod here;
