@@ -72,7 +72,6 @@ enum Command {
         choices: offline::Choices,
     },
     /// Show what every pod of a MiniCluster would do, without a cluster
-    #[command(mut_arg("file", |file| file.required(true)), mut_arg("here", |here| here.hide(true)))]
     DryRun(flux_agent::dry_run::Args),
     /// Let kubectl complete the words of this plugin: puts a link beside it, by which kubectl finds it
     Completion {
