@@ -13,7 +13,7 @@ use crate::seen::{self, lead_of};
 pub struct Args {
     /// Name of the MiniCluster
     pub name: String,
-    /// At once: delete it with its pods, and wait for no program
+    /// Delete it with its pods and wait for nothing; programs still have SIGTERM and the grace period
     #[arg(long)]
     pub now: bool,
 }
@@ -65,7 +65,7 @@ pub async fn in_order(place: &Place, name: &str) -> Result<Way, Failure> {
     away(place, name).await
 }
 
-/// Its pods get SIGTERM, whatever they do, and nobody waits for them.
+/// Its pods get SIGTERM and their grace period, whatever they do, and nobody waits for them.
 pub async fn at_once(place: &Place, name: &str) -> Result<Way, Failure> {
     away(place, name).await
 }

@@ -144,7 +144,7 @@ impl<'a> Follower<'a> {
                         return Ok(Ending::Interrupted(stop::at_once(place, name).await.ok()));
                     }
                     self.screen.end();
-                    self.screen.say(&format!("stopping {name} in order; Ctrl-C once more ends it at once"));
+                    self.screen.say(&format!("stopping {name} in order; Ctrl-C once more deletes it and waits for nothing"));
                     stopping = Some(Box::pin(stop::in_order(place, name)));
                 }
             }
