@@ -21,6 +21,7 @@ pub mod names;
 mod near;
 pub mod paths;
 pub mod quantity;
+pub mod secret_names;
 pub mod termination;
 pub mod validate;
 pub mod words;

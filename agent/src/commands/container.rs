@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use flux_shared::agent_spec::AgentSpec;
+use flux_shared::secret_names::{LEFT_OUT, is_secret};
 use serde_json::Value;
 
 use crate::facts::{Facts, Process};
@@ -34,7 +35,13 @@ impl Container {
         let is_known = known.is_some();
         let (role, options, process) =
             known.unwrap_or_else(|| (ContainerRole::Runner, run::Options::default(), Process::own()));
-        let (spec, facts) = options.facts(process)?;
+        let (spec, mut facts) = options.facts(process)?;
+        // What is told here is handed on to who is to help.
+        for (name, value) in &mut facts.environment {
+            if is_secret(name) {
+                LEFT_OUT.clone_into(value);
+            }
+        }
         Ok(Container { spec, facts, role, waits: options.waits(), is_known })
     }
 }

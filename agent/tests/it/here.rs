@@ -39,6 +39,7 @@ fn in_a_pod_dry_run_tells_what_its_entrypoint_has_done_and_facts_what_it_found()
     let mut container = Container::new(&image, "mc-0", &words);
     container.environment.insert("FLUX_OPTION_FLAGS".into(), "-opmi=none".into());
     container.environment.insert("FLUX_AGENT_INDEX_FAILURES".into(), "0".into());
+    container.environment.insert("DB_PASSWORD".into(), "hunter2".into());
     container.environment.insert("FLUX_STANDIN_RECORD".into(), "/record/flux".into());
     let running = Running::pod(&container, &Network::new());
     let argv = started(&running, &image);
@@ -48,8 +49,10 @@ fn in_a_pod_dry_run_tells_what_its_entrypoint_has_done_and_facts_what_it_found()
     assert_eq!((&facts["hostname"], &facts["terminal"]), (&"mc-0".into(), &false.into()));
     assert_eq!(facts["environment"]["FLUX_OPTION_FLAGS"], "-opmi=none", "the container's, not that of the exec");
     assert_eq!(facts["environment"].get("FLUX_AGENT_INDEX_FAILURES"), None);
+    assert_eq!(facts["environment"]["DB_PASSWORD"], "(left out)");
 
     let here = json(&running, &["dry-run", "--here", "--format", "json"]);
+    assert!(!here.to_string().contains("hunter2"));
     let pod = &here["pods"][0];
     assert_eq!((&pod["role"], &pod["hostname"], &pod["indexes"]), (&"lead".into(), &"mc-0".into(), &"0".into()));
     // A dump's name has a part of each start's own.

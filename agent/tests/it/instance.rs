@@ -377,8 +377,7 @@ fn as_flux_asks_the_instance_from_a_snippet() {
         [sidecars.db]
         command = 'true'
         service_pre = """
-            until $asFlux flux uptime; do sleep 0.2; done
-            $asFlux flux resource list
+            until $asFlux flux resource list; do sleep 0.2; done
             echo listed for $(id -u)
         """
     "#;

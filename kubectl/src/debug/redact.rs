@@ -1,12 +1,8 @@
 //! What nobody but its owner is to read is taken out of objects and texts. Pure.
 
+use flux_shared::secret_names::{LEFT_OUT, is_secret};
 use serde_json::Value;
 
-/// What stands in its place.
-pub const REDACTED: &str = "(left out)";
-
-/// Words in a name whose value is a secret.
-const SECRET: [&str; 7] = ["password", "passwd", "token", "secret", "apikey", "credential", "private"];
 /// Fields that have such a word in their name and hold no secret: names of Secrets, and switches.
 const NAMES: [&str; 9] = [
     "secretName",
@@ -31,8 +27,8 @@ pub fn object(value: &mut Value) {
                 match name.as_str() {
                     "environment" => values(inner),
                     "env" => inner.as_array_mut().into_iter().flatten().for_each(value_of),
-                    "curveCert" => *inner = Value::from(REDACTED),
-                    name if !is_name(name) && is_secret(name) && inner.is_string() => *inner = Value::from(REDACTED),
+                    "curveCert" => *inner = Value::from(LEFT_OUT),
+                    name if !is_name(name) && is_secret(name) && inner.is_string() => *inner = Value::from(LEFT_OUT),
                     _ => object(inner),
                 }
             }
@@ -47,18 +43,13 @@ fn is_name(field: &str) -> bool {
     NAMES.contains(&field) || MORE_NAMES.contains(&field)
 }
 
-fn is_secret(name: &str) -> bool {
-    let name = name.to_lowercase().replace(['-', '_'], "");
-    SECRET.iter().any(|word| name.contains(word))
-}
-
 fn values(map: &mut Value) {
-    map.as_object_mut().into_iter().flat_map(|map| map.values_mut()).for_each(|value| *value = Value::from(REDACTED));
+    map.as_object_mut().into_iter().flat_map(|map| map.values_mut()).for_each(|value| *value = Value::from(LEFT_OUT));
 }
 
 fn value_of(variable: &mut Value) {
     if let Some(value) = variable.get_mut("value") {
-        *value = Value::from(REDACTED);
+        *value = Value::from(LEFT_OUT);
     }
 }
 
@@ -101,7 +92,7 @@ fn value<'a>(is_option: bool, text: &'a str, clean: &mut String) -> &'a str {
     }
     let end = rest.find([' ', '\t', '\n', '\r', '"', '\'', '\\', ',', ';', '}']).unwrap_or(rest.len());
     if end > 0 {
-        clean.push_str(REDACTED);
+        clean.push_str(LEFT_OUT);
     }
     rest.get(end..).unwrap_or_default()
 }

@@ -1,0 +1,27 @@
+//! Names whose values are not shown to whom a person hands them on: those of environment variables, fields and options.
+
+/// What stands in place of such a value.
+pub const LEFT_OUT: &str = "(left out)";
+
+const WORDS: [&str; 7] = ["password", "passwd", "token", "secret", "apikey", "credential", "private"];
+
+/// Whether what has this name is a secret, by the name alone: `DB_PASSWORD`, `api-key`, `accessToken`.
+pub fn is_secret(name: &str) -> bool {
+    let name = name.to_lowercase().replace(['-', '_'], "");
+    WORDS.iter().any(|word| name.contains(word))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_tell_a_secret_however_they_are_spelled() {
+        for name in ["DB_PASSWORD", "--api-key", "accessToken", "AWS_SECRET_ACCESS_KEY", "PRIVATE_KEY"] {
+            assert!(is_secret(name), "{name}");
+        }
+        for name in ["PATH", "FLUX_OPTION_FLAGS", "HOME", "KEY", "PASS"] {
+            assert!(!is_secret(name), "{name}");
+        }
+    }
+}
