@@ -1,5 +1,5 @@
 //! What a person can ask of the plugin.
-#![expect(clippy::disallowed_methods, reason = "reads the arguments and files, makes the runtime")]
+#![expect(clippy::disallowed_methods, reason = "reads the arguments, makes the runtime")]
 
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -11,6 +11,7 @@ use crate::completion;
 use crate::connect;
 use crate::debug;
 use crate::failure::{FAILED, Failure, chain};
+use crate::input::read;
 use crate::logs;
 use crate::place::{Access, Place};
 use crate::run;
@@ -165,14 +166,6 @@ async fn ask(cli: Cli) -> Result<u8, Failure> {
         | Command::Completion { .. }
         | Command::Complete { .. } => Ok(0),
     }
-}
-
-fn read(file: &std::path::Path) -> Result<String, Failure> {
-    let text = match file == std::path::Path::new("-") {
-        true => std::io::read_to_string(std::io::stdin()),
-        false => std::fs::read_to_string(file),
-    };
-    text.map_err(|source| Failure::Read { path: file.display().to_string(), source })
 }
 
 #[cfg(test)]

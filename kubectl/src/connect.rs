@@ -12,7 +12,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use crate::failure::{FAILED, Failure};
 use crate::place::Place;
 use crate::screen;
-use crate::seen::{self, lead_of};
+use crate::seen;
 
 /// What is carried at a time.
 const CHUNK: usize = 32 * 1024;
@@ -102,9 +102,7 @@ async fn in_lead(place: &Place, name: &str, words: &[&str]) -> Result<u8, Failur
 /// The pod of this index, whose runner runs.
 pub async fn running(place: &Place, name: &str, index: u32) -> Result<Pod, Failure> {
     let pods = place.pods_of(name).await?;
-    let of_index = pods.iter().filter(|pod| seen::index(pod) == Some(index));
-    let found = if index == 0 { lead_of(pods.iter()) } else { of_index.max_by_key(|pod| created(pod)) };
-    match found.filter(|pod| seen::is_running(pod)) {
+    match seen::latest_of(index, pods.iter()).filter(|pod| seen::is_running(pod)) {
         Some(pod) => Ok(pod.clone()),
         None => {
             let cluster = place.cluster(name).await?;
@@ -115,10 +113,6 @@ pub async fn running(place: &Place, name: &str, index: u32) -> Result<Pod, Failu
             )))
         }
     }
-}
-
-fn created(pod: &Pod) -> Option<k8s_openapi::jiff::Timestamp> {
-    pod.metadata.creation_timestamp.as_ref().map(|it| it.0)
 }
 
 /// Starts the agent's command `words` in the pod's runner.

@@ -1,7 +1,6 @@
 //! Why a command ends with an error.
 
 use flux_operator::offline::OfflineError;
-use flux_shared::validate::Problem;
 
 /// The exit code of a failure of the plugin's own.
 pub const FAILED: u8 = 1;
@@ -13,8 +12,6 @@ pub enum Failure {
     Read { path: String, source: std::io::Error },
     #[error("failed to write {path}")]
     Write { path: String, source: std::io::Error },
-    #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n"))]
-    Problems(Vec<Problem>),
     #[error(transparent)]
     Offline(#[from] OfflineError),
     #[error("failed to find the API server: {0}")]

@@ -5,7 +5,7 @@
 //! cli ─► status, logs, wait, stop, scale, timeline, debug: one look or one change
 //! cli ─► connect, submit, jobs: the agent in the lead's pod, by exec
 //! cli ─► completion: names for the shell
-//! place (client and namespace), seen (what is known of a MiniCluster, pure), progress (pure), screen, failure: below all
+//! place (client and namespace), seen (what is known of a MiniCluster, pure), progress (pure), screen, input, failure: below all
 //! ```
 //!
 //! It needs no rights but its user's own, and nothing in the cluster but the operator.
@@ -16,6 +16,7 @@ mod completion;
 mod connect;
 mod debug;
 mod failure;
+mod input;
 mod logs;
 mod place;
 mod progress;

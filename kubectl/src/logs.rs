@@ -55,7 +55,7 @@ pub async fn logs(place: &Place, args: &Args) -> Result<u8, Failure> {
             args.name
         )));
     }
-    pods.sort_by_key(|pod| (seen::index(pod), pod.metadata.creation_timestamp.as_ref().map(|it| it.0)));
+    pods.sort_by_key(|pod| (seen::index(pod), seen::created(pod)));
     if !args.all {
         pods.retain(|pod| seen::index(pod) == Some(args.index));
         let Some(latest) = pods.pop() else {

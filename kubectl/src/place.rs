@@ -6,15 +6,24 @@ use std::time::Duration;
 
 use flux_operator::labels;
 use flux_shared::crd::v1alpha2::MiniCluster;
+use futures::StreamExt;
+use futures::stream::BoxStream;
 use k8s_openapi::api::core::v1::{Event, Pod};
 use kube::api::ListParams;
 use kube::config::{KubeConfigOptions, Kubeconfig};
+use kube::runtime::{WatchStreamExt, watcher};
 use kube::{Api, Client, Config};
 
 use crate::failure::{Failure, chain};
 
 /// Who does not even connect in this time is not there.
 const CONNECT: Duration = Duration::from_secs(15);
+
+/// A watch is made anew after so many seconds: no later is it known that a connection is dead.
+const WATCH: u32 = 50;
+
+/// What a watch tells.
+pub type Changes<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
 
 /// As kubectl has them.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -63,6 +72,17 @@ impl Place {
         self.clusters().get(name).await.map_err(Failure::call(format!("get MiniCluster {name}")))
     }
 
+    /// Its changes, as they come; it begins again by itself after a failure.
+    pub fn watch(&self, name: &str) -> Changes<MiniCluster> {
+        let of_name = watching().fields(&format!("metadata.name={name}"));
+        watcher(self.clusters(), of_name).default_backoff().boxed()
+    }
+
+    /// Those of its brokers' pods.
+    pub fn watch_pods_of(&self, name: &str) -> Changes<Pod> {
+        watcher(self.pods(), watching().labels(&selector(name))).default_backoff().boxed()
+    }
+
     /// Its brokers' pods.
     pub async fn pods_of(&self, name: &str) -> Result<Vec<Pod>, Failure> {
         let selector = ListParams::default().labels(&selector(name));
@@ -71,8 +91,12 @@ impl Place {
     }
 }
 
+fn watching() -> watcher::Config {
+    watcher::Config::default().timeout(WATCH)
+}
+
 /// Of the brokers' pods of a MiniCluster.
-pub fn selector(name: &str) -> String {
+fn selector(name: &str) -> String {
     format!("{}={name}", labels::CLUSTER)
 }
 

@@ -1,20 +1,19 @@
 //! `run`: a MiniCluster is made, followed to its end, and taken away; the exit code is its job's.
-#![expect(
-    clippy::disallowed_methods,
-    reason = "reads the file that it is given, waits between two tries, draws a name"
-)]
+#![expect(clippy::disallowed_methods, reason = "waits between two tries, draws a name")]
 
 mod follow;
 mod manifest;
 
 use std::time::Duration;
 
+use flux_operator::offline::OfflineError;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use kube::ResourceExt;
 use kube::api::PostParams;
 use serde_json::json;
 
 use crate::failure::{self, Failure};
+use crate::input::read;
 use crate::place::Place;
 use crate::screen::{self, Format, Screen};
 use crate::stop;
@@ -46,7 +45,7 @@ pub struct Args {
 /// Makes it and follows it; its exit code.
 pub async fn run(mut place: Place, has_namespace: bool, args: &Args) -> Result<u8, Failure> {
     let file = match &args.wanted.from {
-        Some(path) => Some(read(path)?),
+        Some(path) => Some(read(path.as_ref())?),
         None => None,
     };
     if file.is_none() && args.wanted.command.is_empty() && !args.detach {
@@ -54,7 +53,7 @@ pub async fn run(mut place: Place, has_namespace: bool, args: &Args) -> Result<u
             "give a command after `--`; with --detach there need be none: the instance stays up, and `connect` leads into it".into(),
         ));
     }
-    let made = manifest::make(&args.wanted, file.as_deref(), &random()?).map_err(Failure::Problems)?;
+    let made = manifest::make(&args.wanted, file.as_deref(), &random()?).map_err(OfflineError::Problems)?;
     if let Some(namespace) = made.namespace {
         if has_namespace && namespace != place.namespace {
             let wanted = &place.namespace;
@@ -100,11 +99,6 @@ async fn tidy_up(place: &Place, name: &str, ending: &Ending, keep: bool) {
     if let Err(failure) = stop::change(place, name, json!({ "spec": { "cleanup": true } }), "tidy up").await {
         screen::tell(&format!("{failure}; it stays"));
     }
-}
-
-fn read(path: &str) -> Result<String, Failure> {
-    let text = if path == "-" { std::io::read_to_string(std::io::stdin()) } else { std::fs::read_to_string(path) };
-    text.map_err(|source| Failure::Read { path: path.into(), source })
 }
 
 /// Five lower case letters that no two runs share.

@@ -6,6 +6,7 @@ use crate::failure::FAILED;
 use flux_operator::labels;
 use flux_shared::crd::v1alpha2::{Condition, MiniCluster, MiniClusterStatus};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
+use k8s_openapi::jiff::Timestamp;
 
 /// A MiniCluster and its brokers' pods, as they were seen last.
 #[derive(Debug, Default)]
@@ -37,6 +38,11 @@ impl Seen {
         self.condition(condition).is_some_and(|it| it.status == "True")
     }
 
+    /// The spec says what cannot be.
+    pub fn is_invalid(&self) -> bool {
+        self.status().and_then(|status| status.phase.as_deref()) == Some("Invalid")
+    }
+
     pub fn condition(&self, type_: &str) -> Option<&Condition> {
         self.status()?.conditions.iter().find(|it| it.type_ == type_)
     }
@@ -55,7 +61,16 @@ impl Seen {
 
 /// The latest pod of index 0.
 pub fn lead_of<'a>(pods: impl Iterator<Item = &'a Pod>) -> Option<&'a Pod> {
-    pods.filter(|pod| index(pod) == Some(0)).max_by_key(|pod| pod.metadata.creation_timestamp.as_ref().map(|it| it.0))
+    latest_of(0, pods)
+}
+
+/// The latest pod of an index.
+pub fn latest_of<'a>(index: u32, pods: impl Iterator<Item = &'a Pod>) -> Option<&'a Pod> {
+    pods.filter(|pod| self::index(pod) == Some(index)).max_by_key(|pod| created(pod))
+}
+
+pub fn created(pod: &Pod) -> Option<Timestamp> {
+    pod.metadata.creation_timestamp.as_ref().map(|it| it.0)
 }
 
 /// Its completion index.

@@ -62,15 +62,11 @@ pub async fn in_order(place: &Place, name: &str) -> Result<Way, Failure> {
             return Ok(Way::ShutDown);
         }
     }
-    away(place, name).await
+    at_once(place, name).await
 }
 
 /// Its pods get SIGTERM and their grace period, whatever they do, and nobody waits for them.
 pub async fn at_once(place: &Place, name: &str) -> Result<Way, Failure> {
-    away(place, name).await
-}
-
-async fn away(place: &Place, name: &str) -> Result<Way, Failure> {
     match place.clusters().delete(name, &DeleteParams::background()).await {
         Ok(_) => Ok(Way::Deleted),
         Err(error) if failure::is_code(&error, 404) => Ok(Way::HadEnded),

@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use futures::StreamExt;
-use kube::runtime::{WatchStreamExt, watcher};
+use kube::runtime::watcher;
 use serde_json::json;
 
 use crate::failure::{FAILED, Failure};
@@ -15,8 +15,6 @@ use crate::stop::change;
 
 /// The exit code of who waited long enough, as timeout(1) has it.
 const TIMED_OUT: u8 = 124;
-/// A watch is made anew after so many seconds: no later is it known that a connection is dead.
-const WATCH: u32 = 50;
 
 /// How far it is to be.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
@@ -71,8 +69,7 @@ pub async fn wait(place: &Place, args: &Args) -> Result<u8, Failure> {
 }
 
 async fn until(place: &Place, args: &Args) -> Result<u8, Failure> {
-    let config = watcher::Config::default().timeout(WATCH).fields(&format!("metadata.name={}", args.name));
-    let mut events = watcher(place.clusters(), config).default_backoff().boxed();
+    let mut events = place.watch(&args.name);
     let mut seen = Seen::default();
     let mut is_lost = false;
     while let Some(event) = events.next().await {
@@ -109,10 +106,9 @@ fn gone(args: &Args) -> Result<u8, Failure> {
 fn code(seen: &Seen, until: For) -> Option<u8> {
     let is_finished = seen.is_true("JobFinished");
     let ended = || code_of(seen.status().and_then(|status| status.exit_code), seen.is_true("Complete"));
-    let is_invalid = seen.status().and_then(|status| status.phase.as_deref()) == Some("Invalid");
     match until {
         For::Deleted => None,
-        _ if is_invalid => Some(FAILED),
+        _ if seen.is_invalid() => Some(FAILED),
         For::Finished => is_finished.then(ended),
         For::Ready if seen.is_true("Ready") => Some(0),
         For::Ready => is_finished.then_some(FAILED),

@@ -77,6 +77,7 @@ const ORDER: &[(&str, &[&str])] = &[
         "kubectl/src",
         &[
             "failure",
+            "input",
             "place",
             "seen",
             "progress",

@@ -227,12 +227,12 @@ fn cores(findings: &Findings) -> (Level, String) {
     let facts = findings.facts;
     let quota = facts.cpu_quota.map_or(String::new(), |cpus| format!(", a quota of {cpus}"));
     let has = format!("{} cores{quota}, {} GPUs", facts.cores, facts.gpus);
-    match findings.claimed_cores {
-        Some(claimed) if claimed > facts.cores => {
+    let throttled = facts.cpuset.filter(|own| facts.cpu_quota.is_some_and(|quota| quota < f64::from(*own)));
+    match (findings.claimed_cores, throttled) {
+        (Some(claimed), _) if claimed > facts.cores => {
             (Warn, format!("{has}, {claimed} are declared: tasks will share them. Lower `cores`, or take larger nodes"))
         }
-        _ if facts.cpuset.zip(facts.cpu_quota).is_some_and(|(cpuset, quota)| quota < f64::from(cpuset)) => {
-            let own = facts.cpuset.unwrap_or_default();
+        (_, Some(own)) => {
             (Warn, format!("{has}, {own} CPUs of its own: the quota stops tasks that use them all. Raise limits.cpu"))
         }
         _ if facts.cpu_quota.is_some_and(|cpus| cpus < 1.0) => {

@@ -4,7 +4,7 @@ use flux_shared::secret_names::{LEFT_OUT, is_secret};
 use serde_json::Value;
 
 /// Fields that have such a word in their name and hold no secret: names of Secrets, and switches.
-const NAMES: [&str; 9] = [
+const NAMES: [&str; 14] = [
     "secretName",
     "secrets",
     "secretKeyRef",
@@ -14,8 +14,12 @@ const NAMES: [&str; 9] = [
     "curveCertSecret",
     "mungeSecret",
     "automountServiceAccountToken",
+    "usersSecret",
+    "fluxRestfulSecret",
+    "secret",
+    "serviceAccountToken",
+    "secretNamespace",
 ];
-const MORE_NAMES: [&str; 5] = ["usersSecret", "fluxRestfulSecret", "secret", "serviceAccountToken", "secretNamespace"];
 
 /// Takes the values of environments, passwords, tokens and certificates out of an object, and what is of no use to anybody.
 pub fn object(value: &mut Value) {
@@ -28,7 +32,9 @@ pub fn object(value: &mut Value) {
                     "environment" => values(inner),
                     "env" => inner.as_array_mut().into_iter().flatten().for_each(value_of),
                     "curveCert" => *inner = Value::from(LEFT_OUT),
-                    name if !is_name(name) && is_secret(name) && inner.is_string() => *inner = Value::from(LEFT_OUT),
+                    name if !NAMES.contains(&name) && is_secret(name) && inner.is_string() => {
+                        *inner = Value::from(LEFT_OUT)
+                    }
                     _ => object(inner),
                 }
             }
@@ -37,10 +43,6 @@ pub fn object(value: &mut Value) {
         Value::String(words) => *words = text(words),
         _ => {}
     }
-}
-
-fn is_name(field: &str) -> bool {
-    NAMES.contains(&field) || MORE_NAMES.contains(&field)
 }
 
 fn values(map: &mut Value) {

@@ -4,24 +4,19 @@ use std::collections::BTreeSet;
 use std::pin::Pin;
 
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
-use futures::stream::BoxStream;
 use futures::{FutureExt, StreamExt};
 use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::{self, Event};
-use kube::runtime::{WatchStreamExt, watcher as watch};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::INTERRUPTED;
 use crate::failure::{FAILED, Failure, chain};
 use crate::logs;
-use crate::place::{Place, selector};
+use crate::place::{Changes, Place};
 use crate::progress;
 use crate::screen::Screen;
 use crate::seen::{self, Seen, Start, code_of};
 use crate::stop::{self, Way};
-
-/// A watch is made anew after so many seconds: no later is it known that a connection is dead.
-const WATCH: u32 = 50;
 
 /// How it ended.
 #[derive(Debug, Clone, PartialEq)]
@@ -86,10 +81,7 @@ struct Follower<'a> {
 
 /// Follows the MiniCluster of this name and uid to its end.
 pub async fn follow(place: &Place, name: &str, uid: &str, screen: &Screen) -> Result<Ending, Failure> {
-    let config = watcher::Config::default().timeout(WATCH);
-    let of_name = config.clone().fields(&format!("metadata.name={name}"));
-    let mut clusters = watch(place.clusters(), of_name).default_backoff().boxed();
-    let mut pods = watch(place.pods(), config.labels(&selector(name))).default_backoff().boxed();
+    let (mut clusters, mut pods) = (place.watch(name), place.watch_pods_of(name));
     let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::here("listen for Ctrl-C"))?;
     let mut told = signal(SignalKind::terminate()).map_err(Failure::here("listen for a signal to end"))?;
     let api = place.pods();
@@ -111,8 +103,8 @@ pub async fn follow(place: &Place, name: &str, uid: &str, screen: &Screen) -> Re
 impl<'a> Follower<'a> {
     async fn until_the_end(
         &mut self,
-        clusters: &mut BoxStream<'_, watcher::Result<Event<MiniCluster>>>,
-        pods: &mut BoxStream<'_, watcher::Result<Event<Pod>>>,
+        clusters: &mut Changes<MiniCluster>,
+        pods: &mut Changes<Pod>,
         interrupted: &mut Signal,
         told: &mut Signal,
         api: &'a kube_pods::Pods,
@@ -267,8 +259,7 @@ impl<'a> Follower<'a> {
         if way == Some(Way::Suspended) && self.seen.is_true("Suspended") {
             return Some(Ending::Interrupted(way));
         }
-        let is_invalid = status.and_then(|status| status.phase.as_deref()) == Some("Invalid");
-        is_invalid.then(|| Ending::Invalid(text(|status| &status.message)))
+        self.seen.is_invalid().then(|| Ending::Invalid(text(|status| &status.message)))
     }
 }
 

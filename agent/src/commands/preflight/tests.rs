@@ -65,11 +65,6 @@ fn each_trouble_is_found_alone_and_has_its_remedy() {
     only(Warn, "mpi", "IPC_LOCK", |f| f.memory_lock = Some(8 << 20));
     only(Warn, "shm", "64 MiB", |f| f.shared_memory = Some(64 << 20));
     only(Warn, "shm", "emptyDir", |f| f.shared_memory = None);
-    only(Warn, "shm", "512 MiB for 128 tasks", |f| {
-        f.shared_memory = Some(128 << 20);
-        f.claimed_cores = Some(128);
-        f.facts = Box::leak(Box::new(Facts { cores: 128, index: Some(1), ..Facts::default() }));
-    });
     only(Warn, "huge", "hugepages-2Mi", |f| f.huge_pages[0].limit = Some(0));
     only(Warn, "names", "1 of 3 other hosts have no address: mc-2", |f| {
         f.other_names.as_mut().unwrap().missing.push("mc-2".into());
@@ -88,6 +83,9 @@ fn the_users_own_circumstances_are_told() {
     assert!(matches!(&nameless[..], [(Warn, "user", text)] if text.contains("1000")), "{nameless:?}");
     let starved = troubles(Facts { cpu_quota: Some(0.5), ..Facts::default() }, |_| {});
     assert!(matches!(&starved[..], [(Warn, "cpus", text)] if text.contains("one core")), "{starved:?}");
+    let cramped = troubles(Facts { cores: 128, ..Facts::default() }, |f| f.shared_memory = Some(128 << 20));
+    let wanted = "512 MiB for 128 tasks";
+    assert!(matches!(&cramped[..], [(Warn, "shm", text)] if text.contains(wanted)), "{cramped:?}");
     let throttled = Facts { cpuset: Some(8), cpu_quota: Some(4.0), ..Facts::default() };
     let throttled = troubles(throttled, |_| {});
     assert!(matches!(&throttled[..], [(Warn, "cpus", text)] if text.contains("8 CPUs of its own")), "{throttled:?}");
