@@ -1,7 +1,8 @@
-//! `/healthz`, `/readyz` and `/metrics` over plain HTTP: three fixed answers need no framework.
+//! `/healthz`, `/readyz` and `/metrics` over plain HTTP.
 #![expect(clippy::disallowed_methods, reason = "a server waits, but not for ever")]
 
 use std::collections::VecDeque;
+use std::convert::Infallible;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
@@ -9,7 +10,13 @@ use std::time::Duration;
 use futures::StreamExt;
 use futures::future::abortable;
 use futures::stream::FuturesUnordered;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use http_body_util::Full;
+use hyper::body::{Bytes, Incoming};
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper::{Method, Request, Response, StatusCode};
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
 /// Longest request, and longest time for one.
@@ -43,9 +50,9 @@ pub async fn serve(listener: TcpListener, answers: &impl Answers) {
     let mut oldest = VecDeque::new();
     loop {
         tokio::select! {
-            connection = listener.accept() => match connection {
+            accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => {
-                    let (one, handle) = abortable(tokio::time::timeout(PATIENCE, answer(stream, answers)));
+                    let (one, handle) = abortable(tokio::time::timeout(PATIENCE, connection(stream, answers)));
                     running.push(one);
                     oldest.push_back(handle);
                     if oldest.len() > CONNECTIONS && let Some(handle) = oldest.pop_front() {
@@ -55,56 +62,47 @@ pub async fn serve(listener: TcpListener, answers: &impl Answers) {
                 // Out of file descriptors, say: others have to end first.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
-            // A client that went away is no concern of ours.
             Some(_) = running.next(), if !running.is_empty() => {}
         }
     }
 }
 
-async fn answer(mut stream: TcpStream, answers: &impl Answers) -> io::Result<()> {
-    let mut request = Vec::new();
-    let mut buffer = [0; 1024];
-    while !request.windows(4).any(|end| end == b"\r\n\r\n") {
-        let count = stream.read(&mut buffer).await?;
-        if count == 0 || request.len() + count > REQUEST_MAX {
-            return Ok(());
-        }
-        request.extend_from_slice(buffer.get(..count).unwrap_or_default());
-    }
-    let (status, kind, body) = respond(&request, answers);
-    let head = format!(
-        "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {}\r\nConnection: close\r\n\r\n",
-        body.len()
-    );
-    stream.write_all(head.as_bytes()).await?;
-    stream.write_all(body.as_bytes()).await?;
-    stream.shutdown().await
+async fn connection(stream: TcpStream, answers: &impl Answers) {
+    let service = service_fn(async |request: Request<Incoming>| {
+        Ok::<_, Infallible>(respond(request.method(), request.uri().path(), answers))
+    });
+    let mut http = http1::Builder::new();
+    http.keep_alive(false).half_close(true).max_buf_size(REQUEST_MAX);
+    // A client that went away, or speaks no HTTP, is no concern of ours.
+    let _ = http.serve_connection(TokioIo::new(stream), service).await;
 }
 
-fn respond(request: &[u8], answers: &impl Answers) -> (&'static str, &'static str, String) {
-    const TEXT: &str = "text/plain; charset=utf-8";
-    let line = request.split(|byte| *byte == b'\r').next().unwrap_or_default();
-    let line = String::from_utf8_lossy(line);
-    let mut words = line.split(' ');
-    let (method, target) = (words.next().unwrap_or_default(), words.next().unwrap_or_default());
-    if method != "GET" {
-        return ("405 Method Not Allowed", TEXT, "GET only\n".into());
-    }
-    match target.split('?').next().unwrap_or_default() {
-        "/healthz" => ("200 OK", TEXT, "ok\n".into()),
-        "/readyz" if answers.is_ready() => ("200 OK", TEXT, "ok\n".into()),
+fn respond(method: &Method, path: &str, answers: &impl Answers) -> Response<Full<Bytes>> {
+    let mut kind = "text/plain; charset=utf-8";
+    let (status, body) = match path {
+        _ if method != Method::GET => (StatusCode::METHOD_NOT_ALLOWED, "GET only\n".into()),
+        "/healthz" => (StatusCode::OK, "ok\n".into()),
+        "/readyz" if answers.is_ready() => (StatusCode::OK, "ok\n".into()),
         "/readyz" => (
-            "503 Service Unavailable",
-            TEXT,
+            StatusCode::SERVICE_UNAVAILABLE,
             "not yet: the first lists are not complete, or there is no certificate; or it is about to stop\n".into(),
         ),
-        "/metrics" => ("200 OK", "text/plain; version=0.0.4; charset=utf-8", answers.metrics()),
-        _ => ("404 Not Found", TEXT, "/healthz /readyz /metrics\n".into()),
-    }
+        "/metrics" => {
+            kind = "text/plain; version=0.0.4; charset=utf-8";
+            (StatusCode::OK, answers.metrics())
+        }
+        _ => (StatusCode::NOT_FOUND, "/healthz /readyz /metrics\n".into()),
+    };
+    let mut response = Response::new(Full::from(body));
+    *response.status_mut() = status;
+    response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
 }
 
 #[cfg(test)]
 mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
     use super::*;
 
     struct Fake(bool);
@@ -133,14 +131,12 @@ mod tests {
 
     #[test]
     fn each_path_has_its_answer() {
-        let status = |request: &str, ready| respond(request.as_bytes(), &Fake(ready)).0;
-        assert_eq!(status("GET /healthz HTTP/1.1\r\n\r\n", false), "200 OK");
-        assert_eq!(status("GET /readyz HTTP/1.1\r\n\r\n", false), "503 Service Unavailable");
-        assert_eq!(status("GET /readyz?verbose HTTP/1.1\r\n\r\n", true), "200 OK");
-        assert_eq!(status("GET / HTTP/1.1\r\n\r\n", true), "404 Not Found");
-        assert_eq!(status("POST /metrics HTTP/1.1\r\n\r\n", true), "405 Method Not Allowed");
-        assert_eq!(respond(b"GET /metrics HTTP/1.0\r\n\r\n", &Fake(true)).2, "a 1\n");
-        assert_eq!(status("\u{1}\r\n\r\n", true), "405 Method Not Allowed");
+        let status = |method, path, ready| respond(&method, path, &Fake(ready)).status().as_u16();
+        assert_eq!(status(Method::GET, "/healthz", false), 200);
+        assert_eq!(status(Method::GET, "/readyz", false), 503);
+        assert_eq!(status(Method::GET, "/readyz", true), 200);
+        assert_eq!(status(Method::GET, "/", true), 404);
+        assert_eq!(status(Method::POST, "/metrics", true), 405);
     }
 
     #[tokio::test]
@@ -160,8 +156,14 @@ mod tests {
         tokio::select! {
             () = serve(listener, &fake) => unreachable!(),
             () = async {
-                assert!(ask(b"GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n".to_vec()).await.ends_with("\r\n\r\na 1\n"));
-                assert_eq!(ask(vec![b'x'; 100_000]).await, "");
+                let metrics = ask(b"GET /metrics?a=b HTTP/1.1\r\nHost: a\r\n\r\n".to_vec()).await;
+                assert!(metrics.starts_with("HTTP/1.1 200 OK\r\n") && metrics.ends_with("\r\n\r\na 1\n"), "{metrics}");
+                assert!(metrics.contains("content-type: text/plain; version=0.0.4; charset=utf-8\r\n"), "{metrics}");
+                assert!(ask(b"GET /healthz HTTP/1.0\r\n\r\n".to_vec()).await.ends_with("ok\n"));
+                for nonsense in [vec![b'x'; 100_000], b"\x01\r\n\r\n".to_vec()] {
+                    let answer = ask(nonsense).await;
+                    assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
+                }
                 // Many who say nothing.
                 let mut silent = Vec::new();
                 for _ in 0..3 * CONNECTIONS {

@@ -293,8 +293,15 @@ struct Facts<'a> {
 impl<'a> Facts<'a> {
     fn of(inputs: &Inputs<'a>) -> Facts<'a> {
         let pods = || inputs.pods.iter().copied();
-        let number =
-            |which: fn(&PodSeen) -> bool| u32::try_from(pods().filter(|pod| which(pod)).count()).unwrap_or(u32::MAX);
+        let number = |which: &dyn Fn(&PodSeen) -> bool| {
+            u32::try_from(pods().filter(|pod| which(pod)).count()).unwrap_or(u32::MAX)
+        };
+        // A Job is finished when all its pods have ended, which the watch of pods may tell later.
+        let is_finished = inputs.job.is_some_and(JobSeen::is_finished);
+        let living = |which: fn(&PodSeen) -> bool| match is_finished {
+            true => 0,
+            false => number(&|pod| !pod.ended && which(pod)),
+        };
         let wanted = inputs.job.map_or(0, |job| job.completions);
         let quorum = match inputs.verdict {
             Verdict::Valid(cluster) => cluster.min_size.unwrap_or(wanted).min(wanted),
@@ -302,13 +309,13 @@ impl<'a> Facts<'a> {
         };
         Facts {
             lead: pods().filter(|pod| pod.index == 0).max_by_key(|pod| (pod.created, !pod.ended)),
-            living: number(|pod| !pod.ended),
-            scheduled: number(|pod| !pod.ended && pod.scheduled),
-            running: number(|pod| pod.running),
-            ready: number(|pod| pod.ready),
+            living: living(|_| true),
+            scheduled: living(|pod| pod.scheduled),
+            running: living(|pod| pod.running),
+            ready: living(|pod| pod.ready),
             wanted,
             quorum,
-            left: number(|pod| pod.index > 0 && pod.exit.as_ref().is_some_and(|exit| exit.code == 0)),
+            left: number(&|pod| pod.index > 0 && pod.exit.as_ref().is_some_and(|exit| exit.code == 0)),
         }
     }
 

@@ -45,7 +45,7 @@ const TO_THE_END: &[Expected] = &[
     (
         "logging/minicluster",
         0,
-        &[("FLUXTIME fluxsubmit wall time 0:0...", 1), ("FLUXTIME fluxstart wall time 0:...", 1)],
+        &[("FLUXTIME fluxsubmit wall time 0:...", 1), ("FLUXTIME fluxstart wall time 0:...", 1)],
     ),
     ("logging/debug", 0, &[("hello world", 1)]),
     ("logging/not-strict", 0, &[("ls: ...No such file or directory", 1), ("hello world", 1)]),

@@ -125,6 +125,18 @@ fn followers_that_have_completed_are_not_waited_for() {
     assert!(!is(&observation.status(), "Ready"), "one that failed comes back");
 }
 
+/// The watch of pods may be behind that of the Job.
+#[test]
+fn a_job_that_is_finished_has_no_ready_pods_whatever_was_seen_of_them_last() {
+    for (complete, failed) in [(failed("CompletionsReached", ""), None), (None, failed("BackoffLimitExceeded", ""))] {
+        let mut observation = observation("size: 3");
+        observation.job = Some(JobSeen { complete, failed, ..job(3) });
+        observation.pods = vec![ended(0, 0, 8), ready(1), ready(2)];
+        let status = observation.status();
+        assert_eq!((status.size, status.ready_size), (0, 0), "{status:#?}");
+    }
+}
+
 #[test]
 fn the_phase_is_one_word_for_where_it_stands() {
     let phase = |observation: &Observation| observation.status().phase.unwrap();

@@ -40,14 +40,15 @@ fn reads(command: &str, name: &str) -> bool {
     (command.starts_with("kubectl get ") || command.starts_with("kubectl logs ")) && words().any(|word| word == name)
 }
 
+/// As kubectl writes it: `5s`, `119s`, `2m5s`, `3h`.
+fn is_age(word: &str) -> bool {
+    let is_part = |part: &str| part.strip_suffix(['s', 'm', 'h']).is_some_and(|number| number.parse::<u32>().is_ok());
+    !word.is_empty() && word.split_inclusive(['s', 'm', 'h']).all(is_part)
+}
+
 /// Ages differ by run; what is padded differs with them.
 fn squeezed(line: &str) -> String {
-    let is_age = |word: &&str| {
-        word.len() > 1
-            && word.ends_with(['s', 'm', 'h'])
-            && word.trim_end_matches(['s', 'm', 'h']).parse::<u32>().is_ok()
-    };
-    line.split_whitespace().map(|word| if is_age(&word) { "AGE" } else { word }).collect::<Vec<_>>().join(" ")
+    line.split_whitespace().map(|word| if is_age(word) { "AGE" } else { word }).collect::<Vec<_>>().join(" ")
 }
 
 /// What differs from the console of `command`: a log has other lines beside those that are shown, in an order that may
@@ -108,6 +109,8 @@ fn consoles_are_read_and_compared() {
     assert!(differences_of(&all[1], "one\none\none\ntwo\n").is_some(), "shown twice, printed three times");
     assert!(differences_of(&all[1], "one\none\nthree\n").is_some());
     assert_eq!(differences_of(&all[2], "N AGE\na 3m\n"), None);
+    assert_eq!(differences_of(&all[2], "N AGE\na 2m5s\n"), None);
+    assert!(differences_of(&all[2], "N AGE\na 2m5\n").is_some());
     assert!(differences_of(&all[2], "N AGE\nb 3m\n").is_some());
     assert!(matches("a...b...c", "a1b2bc") && !matches("a...b...c", "a1c"));
 }
