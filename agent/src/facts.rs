@@ -79,6 +79,8 @@ pub struct Facts {
     pub gpus: u32,
     /// Flux's own Python finds its compiled files, and they are those of its sources.
     pub python_compiled: bool,
+    /// Flux starts by `flux modprobe rc1`, which takes tasks of others (0.79 and later).
+    pub flux_modprobe: bool,
     /// The Flux view.
     pub view: ViewFacts,
     /// Where `flux` is on the PATH (of use where the view is disabled).
@@ -120,6 +122,7 @@ impl Default for Facts {
             oom_score: 0,
             gpus: 0,
             python_compiled: true,
+            flux_modprobe: true,
             view: ViewFacts::default(),
             flux_on_path: Some("/usr/bin/flux".into()),
             shell: Some("/bin/bash".into()),
@@ -150,6 +153,7 @@ impl Facts {
         let mut asked = questions(spec, &environment, &working_directory);
         let (pod, cpus) = (spec.paths(), cpu::cores(&host));
         asked.extend(flux_on_path.as_deref().and_then(accounting_of));
+        let installation = installation(spec, flux_on_path.as_deref());
         Ok(Facts {
             index: environment.get("JOB_COMPLETION_INDEX").and_then(|index| index.parse().ok()),
             earlier_pods,
@@ -168,7 +172,8 @@ impl Facts {
             cpuset: cpu::cpuset(&host),
             oom_score: cpu::oom_score(&host),
             gpus: devices::gpus(&host),
-            python_compiled: python::is_compiled(&host, &installation(spec, flux_on_path.as_deref())),
+            python_compiled: python::is_compiled(&host, &installation),
+            flux_modprobe: host.exists(&format!("{installation}/libexec/flux/modprobe/rc1.py")),
             view: ViewFacts::read(&host, &pod.view()),
             flux_on_path,
             shell: shell(&host, environment.get("PATH").map_or(DEFAULT_PATH, String::as_str)),

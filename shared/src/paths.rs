@@ -163,6 +163,16 @@ impl PodPaths {
         self.at("config/etc/flux/system/hwloc.xml")
     }
 
+    /// Where `flux modprobe` looks for tasks of ours.
+    pub fn modprobe_dir(&self) -> String {
+        self.at("config/etc/flux/modprobe")
+    }
+
+    /// Those of a broker's start.
+    pub fn modprobe_rc1_dir(&self) -> String {
+        self.at("config/etc/flux/modprobe/rc1.d")
+    }
+
     pub fn resources(&self) -> String {
         self.at("config/etc/flux/system/R")
     }

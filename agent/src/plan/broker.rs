@@ -129,6 +129,9 @@ struct Resource {
     path: Option<String>,
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     noverify: bool,
+    /// More cores than the broker may use are left in what it found.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    norestrict: bool,
 }
 
 #[derive(Serialize)]
@@ -179,20 +182,23 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
     toml::to_string(&table).map_err(|error| failed(error.to_string()))
 }
 
-/// Where each broker says what it has, nothing. Else the lead says it for all, and the others only need `[bootstrap]`. Flux drains
+/// Where each broker says what it has, nothing, or only that more is claimed. Else the lead says it for all, and the others only need `[bootstrap]`. Flux drains
 /// a node that has fewer cores than R says, so where nodes may be unlike the lead's, or the user claims more than there are,
 /// it must not check.
 fn resource(resolved: &Resolved) -> Option<Resource> {
-    if discovery::is_discovered(resolved) {
-        return None;
-    }
     let declared = resolved.spec.runner.cores;
+    if discovery::is_discovered(resolved) {
+        // What is found cannot be missing. But a node may be replaced by another one, and Flux may be too old to forget it.
+        let noverify = discovery::may_be_old(resolved);
+        let norestrict = declared.is_some_and(|cores| cores > resolved.facts.cores);
+        return (noverify || norestrict).then_some(Resource { path: None, noverify, norestrict });
+    }
     let noverify = match declared {
         Some(cores) => cores > resolved.facts.cores,
         None => resolved.hosts.size() > 1,
     };
     let path = resolved.is_lead().then(|| resolved.paths.resources());
-    (path.is_some() || noverify).then_some(Resource { path, noverify })
+    (path.is_some() || noverify).then_some(Resource { path, noverify, norestrict: false })
 }
 
 fn bootstrap(resolved: &Resolved) -> Bootstrap {
@@ -284,10 +290,18 @@ mod tests {
 
     #[test]
     fn flux_does_not_check_cores_that_are_not_there() {
-        let more = "name='mc'\nsize=2\n[runner]\ncores=16";
-        assert_eq!(at(&toml_of(more, Facts::default()), "resource/noverify").unwrap().as_bool(), Some(true));
-        let fewer = "name='mc'\nsize=2\n[runner]\ncores=2";
-        assert!(at(&toml_of(fewer, Facts::default()), "resource/noverify").is_none());
+        let of = |spec: &str| {
+            let table = toml_of(&format!("name='mc'\nsize=2\n{spec}"), Facts::default());
+            ["resource/path", "resource/noverify", "resource/norestrict"].map(|key| at(&table, key).is_some())
+        };
+        let (nothing, noverify) = ([false; 3], [false, true, false]);
+        assert_eq!((of("[runner]\ncores=16"), of("[runner]\ncores=2")), ([false, false, true], nothing));
+        assert_eq!((of("archive='/a.tgz'"), of("restart_policy='OnFailure'")), (noverify, noverify));
+        assert_eq!(of("max_size=3\n[runner]\ncores=16"), [true, true, false]);
+        assert_eq!(
+            (of("max_size=3"), of("max_size=3\n[runner]\ncores=2")),
+            ([true, true, false], [true, false, false])
+        );
     }
 
     #[test]

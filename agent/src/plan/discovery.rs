@@ -4,6 +4,9 @@
 //! all together. So nodes may be unlike each other. Its own look would take the whole node for the pod's, though: it does not
 //! know of CPU limits, and knows GPUs by libraries that few images have. This file says what the agent sees.
 //! (Flux falls back on its own look where it cannot read the file: hwloc 1.)
+//!
+//! State that is read back (an archive, an attempt before this one) has the R of its time in it, which Flux would take. A
+//! file for `flux modprobe` takes it away.
 
 use std::fmt::Write;
 
@@ -13,20 +16,31 @@ use super::{Content, EnvChange, Mode, Planned, Resolved, Step, set};
 
 /// The variable that names the file.
 const VARIABLE: &str = "FLUX_HWLOC_XMLFILE";
+/// The variable that names more folders of `flux modprobe`'s.
+const MODPROBE: &str = "FLUX_MODPROBE_PATH_APPEND";
 
 /// Whether each broker says what it has. Else R says it for all: it must be known before they are all there (elastic sizes,
-/// clusters that join later), the number of cores is the user's word, or an earlier instance's R stands in the state that is
-/// read back.
+/// clusters that join later), or it is taken from an archive, where Flux is too old to be told otherwise.
 pub fn is_discovered(resolved: &Resolved) -> bool {
     let spec = resolved.spec;
     let all_are_awaited = resolved.hosts.size() == spec.size && spec.quorum.is_none_or(|quorum| quorum == spec.size);
+    let is_read_back = spec.archive.as_deref().is_some_and(|archive| resolved.facts.is_present(archive));
     resolved.hosts.size() > 1
         && all_are_awaited
         && spec.network.lead.is_none()
-        && spec.runner.cores.is_none()
-        && spec.archive.is_none()
+        && spec.runner.cores.is_none_or(|cores| cores <= MOST_CORES)
         && spec.flux.broker_config.is_none()
-        && spec.restart_policy == RestartPolicy::Never
+        && (!resolved.is_lead() || !is_read_back || forgets(resolved))
+}
+
+/// Whether the state may hold the R of an earlier instance.
+pub fn may_be_old(resolved: &Resolved) -> bool {
+    resolved.spec.archive.is_some() || resolved.spec.restart_policy == RestartPolicy::OnFailure
+}
+
+/// Whether that R is taken out of the state before it is used.
+fn forgets(resolved: &Resolved) -> bool {
+    resolved.is_lead() && may_be_old(resolved) && resolved.facts.flux_modprobe
 }
 
 /// The file, and the variable that leads to it. In the environment of all that follows: an instance within this one looks too.
@@ -34,26 +48,61 @@ pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
     is_discovered(resolved).then(|| set(VARIABLE, &resolved.paths.topology()))
 }
 
-pub fn step(resolved: &Resolved) -> Option<Planned> {
-    is_discovered(resolved).then(|| {
-        let step = Step::File {
-            path: resolved.paths.topology(),
-            mode: Mode(0o644),
-            owner: resolved.own(),
-            content: Content::Text(xml(resolved)),
-        };
-        Planned::with(&["uid", "cores", "cpus", "cpu_quota", "gpus"], step)
+/// What the lead's broker alone is told.
+pub fn broker_variable(resolved: &Resolved) -> Option<EnvChange> {
+    let value = resolved.paths.modprobe_dir();
+    (is_discovered(resolved) && forgets(resolved)).then(|| EnvChange::Append {
+        name: MODPROBE.into(),
+        separator: ':',
+        value,
     })
 }
 
+/// What has this pod; and on the lead what makes Flux look at all of them again.
+pub fn steps(resolved: &Resolved) -> Option<Vec<Planned>> {
+    is_discovered(resolved).then(|| {
+        let file = |path: String, text: String| Step::File {
+            path,
+            mode: Mode(0o644),
+            owner: resolved.own(),
+            content: Content::Text(text),
+        };
+        let mut facts = vec!["uid", "cores", "cpus", "cpu_quota", "gpus"];
+        facts.extend(resolved.spec.archive.iter().flat_map(|_| ["archive", "flux_modprobe"]));
+        let mut steps = vec![Planned::with(&facts, file(resolved.paths.topology(), xml(resolved)))];
+        if forgets(resolved) {
+            let folder =
+                Step::Directory { path: resolved.paths.modprobe_rc1_dir(), mode: Mode(0o755), owner: resolved.own() };
+            steps.push(Planned::with(&["uid", "flux_modprobe"], folder));
+            let path = format!("{}/flux-agent.py", resolved.paths.modprobe_rc1_dir());
+            steps.push(Planned::with(&["uid", "flux_modprobe"], file(path, FORGETS.to_owned())));
+        }
+        steps
+    })
+}
+
+/// Python, as `flux modprobe rc1` reads it.
+const FORGETS: &str = "\
+# The resources of an instance before this one, in the state that was read back: each broker says what it has now.
+import flux.kvs
+from flux.modprobe import task
+
+
+@task(\"flux-agent-resources\", ranks=\"0\", after=[\"kvs\"], before=[\"resource\"], needs=[\"kvs\", \"resource\"])
+def forget_resources(context):
+    if flux.kvs.exists(context.handle, \"resource.R\"):
+        flux.kvs.put_unlink(context.handle, \"resource.R\")
+        flux.kvs.commit(context.handle)
+";
+
 fn xml(resolved: &Resolved) -> String {
-    let count = resolved.facts.usable_cores() as usize;
-    // Facts that were given for a dry run may name no CPUs.
-    let known = resolved.facts.cpus.iter().cloned();
-    let cores: Vec<Vec<u32>> = match resolved.facts.cpus.len() >= count {
-        true => known.take(count).collect(),
-        false => (0..MOST_CORES).take(count).map(|cpu| vec![cpu]).collect(),
-    };
+    // The user's word counts, also where there are fewer.
+    let count = resolved.spec.runner.cores.unwrap_or_else(|| resolved.facts.usable_cores()) as usize;
+    let known = resolved.facts.cpus.iter().cloned().take(count);
+    // Of more than there are, and of facts that were given for a dry run and name no CPUs.
+    let is_taken = |cpu: &u32| resolved.facts.cpus.iter().flatten().any(|taken| taken == cpu);
+    let others = (0..MOST_CPUS).filter(|cpu| !is_taken(cpu)).map(|cpu| vec![cpu]);
+    let cores: Vec<Vec<u32>> = known.chain(others).take(count.min(MOST_CORES as usize)).collect();
     let all: Vec<u32> = cores.iter().flatten().copied().collect();
     let mut writer = Writer { text: HEAD.to_owned(), ids: 0, indent: 0 };
     let places = format!("{} complete_nodeset=\"0x1\" nodeset=\"0x1\" allowed_nodeset=\"0x1\"", of(&all, true));
@@ -122,8 +171,8 @@ impl Writer {
     }
 }
 
-/// More than machines have: facts that were given for a dry run may say anything.
-const MOST_CORES: u32 = 512;
+/// More than machines have: facts that were given for a dry run, and the user, may say anything.
+const MOST_CORES: u32 = 1024;
 const MOST_CPUS: u32 = 1 << 16;
 const MOST_GPUS: u32 = 64;
 
@@ -165,14 +214,39 @@ mod tests {
             "size = 1",
             "size = 3\nmax_size = 4",
             "size = 3\nquorum = 2",
-            "size = 3\narchive = '/a.tgz'",
-            "size = 3\nrestart_policy = 'OnFailure'",
-            "size = 3\n[runner]\ncores = 2",
+            "size = 3\n[runner]\ncores = 2000",
             "size = 3\n[flux]\nbroker_config = 'a = 1'",
             "size = 3\n[network]\nhostlist = 'mc-[0-2],burst-[0-3]'",
         ] {
             assert!(!discovered(other), "{other}");
         }
+    }
+
+    #[test]
+    fn an_archive_that_is_read_back_is_made_to_forget_its_resources_by_a_flux_that_can() {
+        let spec = AgentSpec::from_toml("name = 'mc'\nsize = 2\narchive = '/a.tgz'").unwrap();
+        let of = |index, is_there: bool, flux_modprobe| {
+            let mut facts = Facts { index: Some(index), flux_modprobe, ..Facts::default() };
+            facts.present.extend(is_there.then(|| "/a.tgz".to_owned()));
+            let resolved = Resolved::new(&spec, &facts).unwrap();
+            (steps(&resolved).map_or(0, |steps| steps.len()), broker_variable(&resolved).is_some())
+        };
+        assert_eq!((of(0, true, true), of(0, false, true)), ((3, true), (3, true)));
+        assert_eq!((of(0, true, false), of(0, false, false)), ((0, false), (1, false)));
+        assert_eq!((of(1, true, true), of(1, true, false)), ((1, false), (1, false)), "a follower");
+    }
+
+    #[test]
+    fn cores_that_are_declared_are_found_be_they_more_or_fewer_than_there_are() {
+        let cores_of = |cores: u32| {
+            let spec = AgentSpec::from_toml(&format!("name = 'mc'\nsize = 2\n[runner]\ncores = {cores}")).unwrap();
+            let facts = Facts { cores: 2, cpus: vec![vec![0, 2], vec![1, 3]], gpus: 1, ..Facts::default() };
+            let text = xml(&Resolved::new(&spec, &facts).unwrap());
+            let count = |what: &str| text.matches(what).count();
+            assert_eq!(count("type=\"OSDev\""), 1, "{text}");
+            (count("type=\"Core\""), count("type=\"PU\""), text.contains("os_index=\"4\" cpuset=\"0x00000010\""))
+        };
+        assert_eq!((cores_of(1), cores_of(2), cores_of(3)), ((1, 2, false), (2, 4, false), (3, 5, true)));
     }
 
     #[test]

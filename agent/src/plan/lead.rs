@@ -5,8 +5,8 @@ use flux_shared::words::Word;
 
 use super::program::{self, Initial};
 use super::{
-    AtEnd, Content, Launch, Mode, Part, PlanError, Planned, Resolved, Step, archive, launch, options, python, runner,
-    snippets, user,
+    AtEnd, Content, Launch, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, launch, options,
+    python, runner, snippets, user,
 };
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
@@ -73,7 +73,7 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
     }
     let run_as = user::run_as(resolved);
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
-    let environment = Vec::from_iter(python::variable(resolved));
+    let environment = python::variable(resolved).into_iter().chain(discovery::broker_variable(resolved)).collect();
     let launch = Launch {
         label: "fluxstart",
         part: Part::Lead,

@@ -49,8 +49,8 @@ fn files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     steps.extend(curve::step(resolved));
     // A broker.toml of the user's own is the same on all pods, and a broker whose file of resources is missing fails.
     let is_asked_for = resolved.is_lead() || resolved.spec.flux.broker_config.is_some();
-    match discovery::step(resolved) {
-        Some(step) => steps.push(step),
+    match discovery::steps(resolved) {
+        Some(discovered) => steps.extend(discovered),
         None if is_asked_for => steps.push(resources::step(resolved)?),
         None => {}
     }

@@ -72,52 +72,144 @@ fn status_and_preflight_say_whether_tasks_are_bound_and_why() {
     }
 }
 
-/// What each node has, for Flux alone: `hostname cores gpus` of every host, of an instance whose pods are unlike.
-fn shares(narrow: usize) -> Vec<String> {
-    let script = "flux resource list -s all -no '{nodelist} {ncores} {ngpus}' -i 0; flux resource list -s all -no '{nodelist} {ncores} {ngpus}' -i 1; \
-                  flux resource status -s drain -no '{nnodes} drained'; flux run -n3 sh -c 'echo ran'; \
-                  flux run -n1 -g2 sh -c 'echo gpus $CUDA_VISIBLE_DEVICES of $(hostname)'; flux run -n1 sh -c 'echo none $CUDA_VISIBLE_DEVICES'";
-    let spec = submit(script).replace("'submit'", "'launcher'");
+/// What an instance of two unlike pods says of itself, for Flux alone.
+const SHARES: &str = "flux resource list -s all -no '{nodelist} {ncores} {ngpus}' -i 0; \
+    flux resource list -s all -no '{nodelist} {ncores} {ngpus}' -i 1; \
+    flux resource status -s drain -no '{nnodes} drained'; flux run -n3 sh -c 'echo ran'; \
+    flux run -n1 -g2 sh -c 'echo gpus $CUDA_VISIBLE_DEVICES of $(hostname)'; \
+    flux run -n1 sh -c 'echo none $CUDA_VISIBLE_DEVICES'";
+
+fn unlike_images(script: &str, more: &str) -> [Image; 2] {
+    let spec = format!("{more}\n{}", submit(script).replace("'submit'", "'launcher'"));
     let images = [pod_image(&spec, 2), pod_image(&spec, 2)];
     for gpu in ["nvidia0", "nvidia1", "nvidiactl"] {
         images[1].file(&format!("/dev/{gpu}"), 0o666, "");
     }
+    images
+}
+
+/// The pods, of which `narrow` has one CPU.
+fn unlike<'a>(images: &'a [Image; 2], narrow: usize) -> Vec<Container<'a>> {
     let command = run_words(&[]);
-    let pods: Vec<Container> = (images.iter().enumerate())
-        .map(|(index, image)| {
-            let mut pod = Container::new(image, &format!("mc-{index}"), &command);
-            if index == narrow {
-                pod.outside = ["taskset", "-c", "1"].map(str::to_owned).into();
-            }
-            pod
-        })
-        .collect();
-    let ended = run(&pods);
-    assert_eq!((ended[0].code, ended[1].code), (0, 0), "{ended:?}");
-    let mut lines: Vec<String> = ended[0].stdout.lines().map(str::to_owned).collect();
+    let pod = |(index, image): (usize, &'a Image)| {
+        let mut pod = Container::new(image, &format!("mc-{index}"), &command);
+        if index == narrow {
+            pod.outside = ["taskset", "-c", "1"].map(str::to_owned).into();
+        }
+        pod
+    };
+    images.iter().enumerate().map(pod).collect()
+}
+
+fn sorted(text: &str) -> Vec<String> {
+    let mut lines: Vec<String> = text.lines().map(str::to_owned).collect();
     lines.sort();
     lines
 }
 
+fn shares(narrow: usize, more: &str) -> Vec<String> {
+    let images = unlike_images(SHARES, more);
+    let ended = run(&unlike(&images, narrow));
+    assert_eq!((ended[0].code, ended[1].code), (0, 0), "{ended:?}");
+    sorted(&ended[0].stdout)
+}
+
+fn expected(cores: [u32; 2]) -> Vec<String> {
+    let nodes = [format!("mc-0 {} 0", cores[0]), format!("mc-1 {} 2", cores[1])];
+    let head = ["0 drained".to_owned(), "gpus 0,1 of mc-1".into()];
+    head.into_iter().chain(nodes).chain(["none -1", "ran", "ran", "ran"].map(str::to_owned)).collect()
+}
+
+/// None, where the stand-in plays Flux: it has no resources.
+fn two_cpus() -> Option<()> {
+    crate::image::real_flux()?;
+    assert_eq!(all_cpus(), "cpus 0-1\n", "this test knows of a machine of two CPUs");
+    Some(())
+}
+
+fn without(narrow: usize) -> [u32; 2] {
+    [0, 1].map(|index| if index == narrow { 1 } else { 2 })
+}
+
 #[test]
 fn nodes_that_are_unlike_have_their_own_cores_and_gpus_and_none_is_drained() {
-    if crate::image::real_flux().is_none() {
+    if two_cpus().is_none() {
         return;
     }
-    let both = all_cpus();
-    assert_eq!(both, "cpus 0-1\n", "this test knows of a machine of two CPUs");
     for narrow in [0, 1] {
-        let cores = |index: usize| if index == narrow { 1 } else { 2 };
-        let want = [
-            "0 drained".to_owned(),
-            "gpus 0,1 of mc-1".into(),
-            format!("mc-0 {} 0", cores(0)),
-            format!("mc-1 {} 2", cores(1)),
-            "none -1".into(),
-            "ran".into(),
-            "ran".into(),
-            "ran".into(),
-        ];
-        assert_eq!(shares(narrow), want, "mc-{narrow} is the narrow one");
+        assert_eq!(shares(narrow, ""), expected(without(narrow)), "mc-{narrow} is the narrow one");
     }
+}
+
+#[test]
+fn unlike_nodes_with_declared_cores_have_those_and_their_own_gpus() {
+    if two_cpus().is_none() {
+        return;
+    }
+    for narrow in [0, 1] {
+        // One for each, two where there is one, more than anybody has.
+        for cores in [2, 3] {
+            let more = format!("[runner]\ncores = {cores}\n");
+            assert_eq!(shares(narrow, &more), expected([cores; 2]), "{cores} cores, mc-{narrow} is the narrow one");
+        }
+    }
+}
+
+#[test]
+fn where_pods_may_join_later_the_leads_counts_are_all_nodes_and_none_is_drained() {
+    if two_cpus().is_none() {
+        return;
+    }
+    for (narrow, of_the_lead) in [(0, 1), (1, 2)] {
+        let nodes = [0, 1].map(|index| format!("mc-{index} {of_the_lead} 0"));
+        let ran = ["none -1", "ran", "ran", "ran"].map(str::to_owned);
+        // A job that asks for GPUs is refused at once: the lead has none.
+        let want: Vec<String> = ["0 drained".to_owned()].into_iter().chain(nodes).chain(ran).collect();
+        let script = SHARES.replace("-n3", if narrow == 0 { "-n2 sh -c 'echo ran'; flux run -n1" } else { "-n3" });
+        let images = unlike_images(&script, "max_size = 3\n");
+        let ended = run(&unlike(&images, narrow));
+        assert_eq!((ended[0].code, ended[1].code), (0, 0), "{ended:?}");
+        assert_eq!(sorted(&ended[0].stdout), want, "mc-{narrow} is the narrow one: {}", ended[0].stderr);
+    }
+}
+
+#[test]
+fn an_instance_that_reads_an_archive_looks_at_its_own_nodes() {
+    if two_cpus().is_none() {
+        return;
+    }
+    let images = unlike_images(SHARES, "archive = '/state/a.tgz'\n");
+    images.iter().for_each(|image| std::fs::create_dir(image.at("/state")).unwrap());
+    // The pods of the second one are on the nodes of the other, and so are those of the third.
+    for narrow in [0, 1, 0] {
+        images.iter().for_each(crate::live::forget_starts);
+        let ended = run(&unlike(&images, narrow));
+        assert_eq!((ended[0].code, ended[1].code), (0, 0), "{ended:?}");
+        assert_eq!(sorted(&ended[0].stdout), expected(without(narrow)), "{}", ended[0].stderr);
+        assert!(ended[0].stderr.contains("archive saved to"), "{}", ended[0].stderr);
+        // Its volume goes with the pod.
+        images.iter().for_each(|image| drop(std::fs::remove_dir_all(image.at("/mnt/flux/config/var"))));
+    }
+}
+
+#[test]
+fn an_attempt_after_a_failure_looks_at_its_own_nodes() {
+    if two_cpus().is_none() {
+        return;
+    }
+    let script = format!("[ -e /tmp/again ] || {{ touch /tmp/again; exit 3; }}; {SHARES}");
+    let images = unlike_images(&script, "restart_policy = 'OnFailure'\n");
+    let network = Network::new();
+    // The follower's pod is another one at the second attempt, on a wider node.
+    let mut pods = unlike(&images, 1);
+    let (lead, follower) = (Running::pod(&pods[0], &network), Running::pod(&pods[1], &network));
+    assert_eq!(lead.end().code, 3);
+    follower.signal(9);
+    drop(follower);
+    pods[1].outside.clear();
+    // It would stay for another attempt.
+    let (lead, _follower) = (Running::pod(&pods[0], &network), Running::pod(&pods[1], &network));
+    let ended = lead.end();
+    assert_eq!(ended.code, 0, "{}", ended.stderr);
+    assert_eq!(sorted(&ended.stdout), expected([2, 2]), "{}", ended.stderr);
 }

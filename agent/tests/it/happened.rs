@@ -109,6 +109,7 @@ fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> 
         "cores": cores(),
         "cpu_quota": null,
         "gpus": 0,
+        "flux_modprobe": has_view,
         "view": {"flux": has_view, "python": has_view.then_some("python3.11"), "fluxion": has_view, "fluxion_modprobe": has_view},
         "flux_on_path": image.at("/usr/bin/flux").exists().then_some("/usr/bin/flux"),
         "shell": image.at("/usr/bin/bash").exists().then_some("/bin/bash"),

@@ -237,12 +237,15 @@ impl Image {
             fs::create_dir_all(self.at("/mnt/flux/view/bin")).unwrap();
             symlink(flux, self.at("/mnt/flux/view/bin/flux")).unwrap();
             let prefix = flux.ancestors().nth(2).unwrap();
-            symlink(prefix.join("lib"), self.at("/mnt/flux/view/lib")).unwrap();
+            for folder in ["lib", "libexec"] {
+                symlink(prefix.join(folder), self.at("/mnt/flux/view").join(folder)).unwrap();
+            }
         } else {
             self.program(stand_in(), "/mnt/flux/view/bin/flux");
             self.file("/mnt/flux/view/lib/python3.11/site-packages/flux.py", 0o644, "");
             self.file("/mnt/flux/view/lib/flux/modules/sched-fluxion-qmanager.so", 0o644, "");
             self.file("/mnt/flux/view/etc/flux/modprobe/modprobe.d/fluxion.toml", 0o644, "");
+            self.file("/mnt/flux/view/libexec/flux/modprobe/rc1.py", 0o644, "");
         }
         fs::create_dir_all(self.at("/mnt/flux/config")).unwrap();
         for (link, target) in [("run", "../config/run"), ("curve", "../config/curve"), ("var", "../config/var")] {

@@ -88,7 +88,7 @@ impl Running {
         let mut command = Command::new("nsenter");
         command.args(["-t", &network.holder.id().to_string(), "--net"]);
         command.args(["unshare", "--mount", "--uts", "--pid", "--fork", "--kill-child", "sh", "-ec", &inner, "-"]);
-        command.args([&container.hostname, &root, "env", "-i"]).args(variables);
+        command.args([&container.hostname, &root]).args(&container.outside).args(["env", "-i"]).args(variables);
         let (uid, gid) = container.ids;
         command.args(["chroot", &format!("--userspec={uid}:{gid}"), &root]).args(&container.command);
         Running::start(command, |first| child_of(first).filter(|pid| is_agent(*pid)))
