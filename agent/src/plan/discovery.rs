@@ -98,7 +98,7 @@ def forget_resources(context):
 fn xml(resolved: &Resolved) -> String {
     // The user's word counts, also where there are fewer.
     let count = resolved.spec.runner.cores.unwrap_or_else(|| resolved.facts.usable_cores()) as usize;
-    let known = resolved.facts.cpus.iter().cloned().take(count);
+    let known = resolved.facts.cpus.iter().take(count).cloned();
     // Of more than there are, and of facts that were given for a dry run and name no CPUs.
     let is_taken = |cpu: &u32| resolved.facts.cpus.iter().flatten().any(|taken| taken == cpu);
     let others = (0..MOST_CPUS).filter(|cpu| !is_taken(cpu)).map(|cpu| vec![cpu]);
