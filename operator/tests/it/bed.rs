@@ -33,7 +33,7 @@ pub use crate::call::Call;
 use crate::controlplane::ControlPlane;
 
 /// Far more than anything takes on a quiet machine.
-const DEADLINE: Duration = Duration::from_secs(150);
+pub const DEADLINE: Duration = Duration::from_secs(150);
 const POLL: Duration = Duration::from_millis(50);
 
 struct Plane {
@@ -364,8 +364,12 @@ impl Bed {
 
     /// The MiniCluster, when its status fits.
     pub async fn when(&self, name: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
+        self.when_within(DEADLINE, name, what, fits).await
+    }
+
+    pub async fn when_within(&self, limit: Duration, name: &str, what: &str, fits: impl Fn(&Value) -> bool) -> Value {
         let mut last = Value::Null;
-        let deadline = Instant::now() + DEADLINE;
+        let deadline = Instant::now() + limit;
         while Instant::now() < deadline {
             if let Some(cluster) = self.api::<MiniCluster>().get_opt(name).await.unwrap() {
                 last = serde_json::to_value(cluster).unwrap();
