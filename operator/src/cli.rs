@@ -40,7 +40,7 @@ enum Command {
     /// Print the CustomResourceDefinition
     Crd(install::Definition),
     /// Print everything that an installation needs, as one YAML stream
-    Install(install::Settings),
+    Install(Box<install::Settings>),
     /// Write every stored MiniCluster once more, as v1alpha2, after the CustomResourceDefinition stored v1alpha1
     Migrate(install::Migration),
     /// Print the objects that a MiniCluster becomes, as YAML (keys redacted)
@@ -140,7 +140,10 @@ fn answer(command: Command) -> Result<(), CliError> {
         Command::Crd(definition) => install::crd_of(&definition)?,
         Command::Migrate(how) if how.manifests => install::migration(&how)?,
         Command::Migrate(_) => block_on(async { Ok(migrate::migrate(connect(Arc::default()).await?).await?) })?,
-        Command::Install(settings) => install::manifests(&settings)?,
+        Command::Install(settings) => {
+            let values = settings.values.as_deref().map(read).transpose()?;
+            install::manifests(&settings.installation(values.as_deref())?)?
+        }
         Command::Render { file, choices } => offline::render(&read(&file)?, &choices.into())?,
         Command::Validate { file } => offline::validate(&read(&file)?)?,
     };

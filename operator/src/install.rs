@@ -1,19 +1,24 @@
 //! The installation: what an administrator applies, with the reason of every permission.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use flux_shared::crd::definition::{Conversion, WebhookClient};
 use flux_shared::validate::ViewSource;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Namespace, ServiceAccount};
+use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::{Value, json};
 
 use crate::yaml::{self, YamlError};
 
 mod migration;
+mod monitoring;
 mod network;
 mod permissions;
 mod user_roles;
+mod values;
 mod webhook;
 
 pub use migration::{MIGRATION, MIGRATION_PERMISSIONS, Migration, migration};
@@ -21,6 +26,7 @@ pub use permissions::{
     NETWORK_PERMISSIONS, NODE_PERMISSIONS, OWN_PERMISSIONS, PERMISSIONS, Permission, STORAGE_PERMISSIONS,
     VOLUME_PERMISSIONS, WEBHOOK_OWN_PERMISSIONS, WEBHOOK_PERMISSIONS,
 };
+pub use values::{Installation, Pods, ServiceMonitor, ValuesError};
 
 /// The name of the operator's own objects.
 pub const NAME: &str = crate::labels::OPERATOR;
@@ -36,23 +42,27 @@ const WEBHOOK_SERVICE_PORT: i32 = 443;
 pub const DEFAULT_IMAGE: &str = concat!("ghcr.io/flux-framework/flux-operator:", env!("CARGO_PKG_VERSION"));
 
 /// What the administrator chooses.
-#[derive(Debug, Clone, Args)]
+#[derive(Debug, Clone, Default, Args)]
 pub struct Settings {
-    /// Image of the operator; a digest is possible
-    #[arg(long, default_value = DEFAULT_IMAGE)]
-    pub image: String,
-    /// Image of the agent; a digest is possible
-    #[arg(long, default_value = crate::reconcile::render::DEFAULT_AGENT_IMAGE)]
-    pub agent_image: String,
-    /// Image with the Flux view, for MiniClusters that name none
-    #[arg(long, default_value = crate::reconcile::render::DEFAULT_VIEW_IMAGE)]
-    pub view_image: String,
-    /// Address of the Flux RESTful API's repository, as git takes it
-    #[arg(long, default_value = flux_shared::agent_spec::RESTFUL_REPOSITORY, value_name = "ADDRESS")]
-    pub restful_repository: String,
-    /// How the view comes into the pods: auto, imageVolume or copy (as `run --view-source`)
-    #[arg(long, default_value = "auto", value_parser = str::parse::<ViewSource>)]
-    pub view_source: ViewSource,
+    /// Values of the Helm chart, in a file (- for standard input): as chart/values.yaml, whose defaults hold for what is left
+    /// out. The options here stand over it
+    #[arg(long, value_name = "FILE")]
+    pub values: Option<PathBuf>,
+    /// Image of the operator; a digest is possible [default: that of this version]
+    #[arg(long)]
+    pub image: Option<String>,
+    /// Image of the agent; a digest is possible [default: that of this version]
+    #[arg(long)]
+    pub agent_image: Option<String>,
+    /// Image with the Flux view, for MiniClusters that name none [default: as `run --view-image`]
+    #[arg(long)]
+    pub view_image: Option<String>,
+    /// Address of the Flux RESTful API's repository, as git takes it [default: as `run --restful-repository`]
+    #[arg(long, value_name = "ADDRESS")]
+    pub restful_repository: Option<String>,
+    /// How the view comes into the pods: auto, imageVolume or copy (as `run --view-source`) [default: auto]
+    #[arg(long, value_parser = str::parse::<ViewSource>)]
+    pub view_source: Option<ViewSource>,
     /// Namespace of the operator
     #[arg(long, default_value = NAME)]
     pub namespace: String,
@@ -75,9 +85,9 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// The webhook's authorities stand in an object of the whole cluster.
-    fn converts(&self) -> bool {
-        !self.namespaced && !self.without_v1alpha1
+    /// With the text of the values' file.
+    pub fn installation(&self, values: Option<&str>) -> Result<Installation, InstallError> {
+        Ok(values::installation(self, values)?)
     }
 }
 
@@ -102,6 +112,8 @@ pub enum InstallError {
     Definition(#[from] flux_shared::crd::definition::DefinitionError),
     #[error(transparent)]
     Yaml(#[from] YamlError),
+    #[error(transparent)]
+    Values(#[from] ValuesError),
     #[error("failed to make the {0}")]
     Object(&'static str, #[source] serde_json::Error),
 }
@@ -133,38 +145,50 @@ pub fn crd_of(definition: &Definition) -> Result<String, InstallError> {
 }
 
 /// Everything, in the order in which it can be applied.
-pub fn manifests(settings: &Settings) -> Result<String, InstallError> {
+pub fn manifests(settings: &Installation) -> Result<String, InstallError> {
+    let mut documents = Vec::new();
+    if settings.crd {
+        documents.extend([yaml::document(&namespace(settings)?)?, installed_crd(settings)?]);
+    }
+    documents.extend(objects(settings)?);
+    Ok(yaml::stream(documents))
+}
+
+fn namespace(settings: &Installation) -> Result<Namespace, InstallError> {
     // The operator's pods run "restricted". Where MiniClusters live beside it, their authors' pods set the level.
     let labels = match settings.namespaced {
         true => json!({}),
         false => json!({ "pod-security.kubernetes.io/enforce": "restricted" }),
     };
-    let namespace: Namespace =
-        serde_json::from_value(json!({ "metadata": { "name": settings.namespace, "labels": labels } }))
-            .map_err(|e| InstallError::Object("Namespace", e))?;
+    serde_json::from_value(json!({ "metadata": { "name": settings.namespace, "labels": labels } }))
+        .map_err(|e| InstallError::Object("Namespace", e))
+}
+
+/// The definition as this installation serves it.
+pub fn installed_crd(settings: &Installation) -> Result<String, InstallError> {
+    crd_of(&Definition {
+        namespace: settings.namespace.clone(),
+        without_conversion: !settings.converts(),
+        cert_manager: settings.cert_manager,
+    })
+}
+
+/// All but the namespace and the definition.
+pub fn objects(settings: &Installation) -> Result<Vec<String>, InstallError> {
     let account: ServiceAccount =
         serde_json::from_value(json!({ "metadata": { "name": NAME, "namespace": settings.namespace } }))
             .map_err(|e| InstallError::Object("ServiceAccount", e))?;
     let scope = settings.namespaced.then_some(settings.namespace.as_str());
     let own = Some(settings.namespace.as_str());
     let operator = Who { account: NAME, namespace: &settings.namespace };
-    let definition = Definition {
-        namespace: settings.namespace.clone(),
-        without_conversion: !settings.converts(),
-        cert_manager: settings.cert_manager,
-    };
     let network = if settings.minicluster_network_policy { NETWORK_PERMISSIONS } else { &[] };
-    let mut documents = match settings.without_crd {
-        true => Vec::new(),
-        false => vec![yaml::document(&namespace)?, crd_of(&definition)?],
-    };
-    documents.extend([
+    let mut documents = vec![
         yaml::document(&account)?,
         role(NAME, scope, &[PERMISSIONS, STORAGE_PERMISSIONS, network].concat()),
         binding(NAME, scope, operator),
         role("flux-operator-leader", own, OWN_PERMISSIONS),
         binding("flux-operator-leader", own, operator),
-    ]);
+    ];
     // Nodes and PersistentVolumes are in no namespace.
     if !settings.namespaced {
         documents.extend(user_roles::roles());
@@ -181,11 +205,47 @@ pub fn manifests(settings: &Settings) -> Result<String, InstallError> {
         yaml::document(&network::of_operator(&settings.namespace)?)?,
         yaml::document(&deployment(settings)?)?,
     ]);
+    if settings.disruption_budget && !settings.namespaced {
+        documents.push(yaml::document(&disruption_budget(&settings.namespace, NAME, &operator_labels())?)?);
+    }
+    documents.extend(monitoring::manifests(settings)?);
     if settings.converts() {
         documents.push(yaml::document(&network::of_webhook(&settings.namespace)?)?);
         documents.extend(webhook::manifests(settings)?);
     }
-    Ok(yaml::stream(documents))
+    Ok(documents)
+}
+
+/// One replica stays while nodes are drained.
+fn disruption_budget(namespace: &str, name: &str, labels: &Value) -> Result<PodDisruptionBudget, InstallError> {
+    let value = json!({
+        "metadata": { "name": name, "namespace": namespace, "labels": labels },
+        "spec": { "minAvailable": 1, "selector": { "matchLabels": labels } },
+    });
+    serde_json::from_value(value).map_err(|e| InstallError::Object("PodDisruptionBudget", e))
+}
+
+/// What the administrator wants of all pods; `usual` is their affinity where nothing is said.
+fn place(pod: &mut Value, pods: &Pods, usual: Option<Value>) {
+    let is_empty = |value: &Value| match value {
+        Value::Object(map) => map.is_empty(),
+        Value::Array(list) => list.is_empty(),
+        _ => true,
+    };
+    let affinity = if is_empty(&pods.affinity) { usual.unwrap_or_default() } else { pods.affinity.clone() };
+    for (name, value) in [
+        ("imagePullSecrets", &pods.image_pull_secrets),
+        ("nodeSelector", &pods.node_selector),
+        ("tolerations", &pods.tolerations),
+        ("affinity", &affinity),
+    ] {
+        if !is_empty(value) {
+            pod[name] = value.clone();
+        }
+    }
+    if !pods.priority_class_name.is_empty() {
+        pod["priorityClassName"] = json!(pods.priority_class_name);
+    }
 }
 
 /// `spec.volumes` becomes PersistentVolumes, which are directories of nodes or disks with anybody's Secret: only for those who
@@ -243,7 +303,7 @@ fn unique(name: &str, namespace: Option<&str>) -> String {
 fn role_with_labels(name: &str, namespace: Option<&str>, labels: &str, permissions: &[Permission]) -> String {
     let name = unique(name, namespace);
     let kind = if namespace.is_some() { "Role" } else { "ClusterRole" };
-    let place = namespace.map(|namespace| format!("  namespace: {namespace}\n")).unwrap_or_default();
+    let place = namespace.map(|namespace| format!("  namespace: {}\n", scalar(namespace))).unwrap_or_default();
     let mut text = format!(
         "apiVersion: rbac.authorization.k8s.io/v1\nkind: {kind}\nmetadata:\n  name: {name}\n{place}{labels}rules:\n"
     );
@@ -271,12 +331,19 @@ fn binding(name: &str, namespace: Option<&str>, who: Who) -> String {
     let Who { account, namespace: account_namespace } = who;
     let name = unique(name, namespace);
     let prefix = if namespace.is_some() { "" } else { "Cluster" };
-    let place = namespace.map(|namespace| format!("  namespace: {namespace}\n")).unwrap_or_default();
+    let place = namespace.map(|namespace| format!("  namespace: {}\n", scalar(namespace))).unwrap_or_default();
     format!(
         "apiVersion: rbac.authorization.k8s.io/v1\nkind: {prefix}RoleBinding\nmetadata:\n  name: {name}\n{place}\
          roleRef:\n  apiGroup: rbac.authorization.k8s.io\n  kind: {prefix}Role\n  name: {name}\n\
-         subjects:\n- kind: ServiceAccount\n  name: {account}\n  namespace: {account_namespace}\n"
+         subjects:\n- kind: ServiceAccount\n  name: {account}\n  namespace: {}\n",
+        scalar(account_namespace)
     )
+}
+
+/// A namespace may be a number to YAML; its characters need no other care.
+fn scalar(name: &str) -> String {
+    let is_text = name.starts_with(|first: char| first.is_ascii_lowercase()) && name.len() > 5;
+    if is_text { name.to_owned() } else { format!("{name:?}") }
 }
 
 /// A pod that the "restricted" Pod Security Standard takes.
@@ -299,7 +366,7 @@ fn spread(labels: &Value) -> Value {
 
 /// Pods of the scratch image, under the "restricted" Pod Security Standard. One leads, and where all namespaces are served
 /// another one waits.
-fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
+fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
     let labels = operator_labels();
     let mut args = vec!["run".to_owned()];
     if settings.namespaced {
@@ -320,7 +387,7 @@ fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
                     "containers": [{
                         "name": "operator",
                         "image": settings.image,
-                        "imagePullPolicy": "IfNotPresent",
+                        "imagePullPolicy": settings.pull_policy,
                         "args": args,
                         "ports": [{ "name": "metrics", "containerPort": HEALTH_PORT }],
                         "readinessProbe": { "httpGet": { "path": "/readyz", "port": "metrics" } },
@@ -336,12 +403,9 @@ fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
                             { "name": "FLUX_AGENT_IMAGE", "value": settings.agent_image },
                             { "name": "FLUX_VIEW_IMAGE", "value": settings.view_image },
                             { "name": "FLUX_RESTFUL_REPOSITORY", "value": settings.restful_repository },
-                            { "name": "FLUX_VIEW_SOURCE", "value": settings.view_source.name() },
+                            { "name": "FLUX_VIEW_SOURCE", "value": settings.view_source },
                         ],
-                        "resources": {
-                            "requests": { "cpu": "50m", "memory": "32Mi" },
-                            "limits": { "memory": "256Mi" },
-                        },
+                        "resources": settings.resources,
                         "securityContext": without_privilege(),
                         "terminationMessagePolicy": "FallbackToLogsOnError",
                     }],
@@ -350,9 +414,7 @@ fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
         },
     });
     let pod = &mut value["spec"]["template"]["spec"];
-    if !settings.namespaced {
-        pod["affinity"] = spread(&labels);
-    }
+    place(pod, &settings.pods, (!settings.namespaced).then(|| spread(&labels)));
     if settings.minicluster_network_policy
         && let Some(variables) = pod["containers"][0]["env"].as_array_mut()
     {

@@ -3,12 +3,12 @@
 
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::core::v1::{Service, ServiceAccount};
-use k8s_openapi::api::policy::v1::PodDisruptionBudget;
 use serde_json::{Value, json};
 
 use super::permissions::{WEBHOOK_OWN_PERMISSIONS, WEBHOOK_PERMISSIONS};
 use super::{
-    HEALTH_PORT, InstallError, Settings, WEBHOOK_SERVICE_PORT, Who, binding, nobody, role, spread, without_privilege,
+    HEALTH_PORT, InstallError, Installation, WEBHOOK_SERVICE_PORT, Who, binding, disruption_budget, nobody, role,
+    spread, without_privilege,
 };
 use crate::webhook::{NAME, PORT};
 use crate::yaml;
@@ -28,7 +28,7 @@ pub(super) fn inject_from(namespace: &str) -> (String, String) {
 }
 
 /// Everything, in the order in which it can be applied.
-pub(super) fn manifests(settings: &Settings) -> Result<Vec<String>, InstallError> {
+pub(super) fn manifests(settings: &Installation) -> Result<Vec<String>, InstallError> {
     let namespace = settings.namespace.as_str();
     let who = Who { account: NAME, namespace };
     let account = json!({
@@ -50,11 +50,12 @@ pub(super) fn manifests(settings: &Settings) -> Result<Vec<String>, InstallError
             binding(NAME, Some(namespace), who),
         ]),
     }
-    documents.extend([
-        yaml::document(&service(namespace)?)?,
-        yaml::document(&disruption_budget(namespace)?)?,
-        yaml::document(&deployment(settings)?)?,
-    ]);
+    documents.push(yaml::document(&service(namespace)?)?);
+    // v1alpha1 cannot be read without one.
+    if settings.disruption_budget {
+        documents.push(yaml::document(&disruption_budget(namespace, NAME, &labels())?)?);
+    }
+    documents.push(yaml::document(&deployment(settings)?)?);
     Ok(documents)
 }
 
@@ -110,20 +111,9 @@ fn service(namespace: &str) -> Result<Service, InstallError> {
     )
 }
 
-/// One replica stays while nodes are drained: v1alpha1 cannot be read without.
-fn disruption_budget(namespace: &str) -> Result<PodDisruptionBudget, InstallError> {
-    typed(
-        "PodDisruptionBudget",
-        json!({
-            "metadata": { "name": NAME, "namespace": namespace, "labels": labels() },
-            "spec": { "minAvailable": 1, "selector": { "matchLabels": labels() } },
-        }),
-    )
-}
-
 /// Two replicas, on different nodes if possible. One that is to end goes on until nobody calls it any more: its `preStop`,
 /// then 10 s of its own.
-fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
+fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
     let mut args = vec!["webhook".to_owned()];
     if settings.cert_manager {
         args.push(format!("--certificate={DIRECTORY}"));
@@ -140,12 +130,11 @@ fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
                     "serviceAccountName": NAME,
                     "securityContext": nobody(),
                     "enableServiceLinks": false,
-                    "affinity": spread(&labels()),
                     "terminationGracePeriodSeconds": 60,
                     "containers": [{
                         "name": "webhook",
                         "image": settings.image,
-                        "imagePullPolicy": "IfNotPresent",
+                        "imagePullPolicy": settings.pull_policy,
                         "args": args,
                         "ports": [
                             { "name": "webhook", "containerPort": PORT },
@@ -163,10 +152,7 @@ fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
                             { "name": "POD_NAMESPACE", "value": settings.namespace },
                         ],
                         // Bodies and their answers are bounded to a good half of it (webhook/places.rs).
-                        "resources": {
-                            "requests": { "cpu": "20m", "memory": "24Mi" },
-                            "limits": { "memory": "320Mi" },
-                        },
+                        "resources": settings.webhook_resources,
                         "securityContext": without_privilege(),
                         "terminationMessagePolicy": "FallbackToLogsOnError",
                     }],
@@ -174,8 +160,9 @@ fn deployment(settings: &Settings) -> Result<Deployment, InstallError> {
             },
         },
     });
+    let pod = &mut value["spec"]["template"]["spec"];
+    super::place(pod, &settings.pods, Some(spread(&labels())));
     if settings.cert_manager {
-        let pod = &mut value["spec"]["template"]["spec"];
         pod["volumes"] = json!([{ "name": "certificate", "secret": { "secretName": CERTIFICATE } }]);
         let mount = json!([{ "name": "certificate", "mountPath": DIRECTORY, "readOnly": true }]);
         pod["containers"][0]["volumeMounts"] = mount;

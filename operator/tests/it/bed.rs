@@ -49,18 +49,12 @@ static PLANE: OnceLock<Plane> = OnceLock::new();
 fn plane() -> &'static Plane {
     PLANE.get_or_init(|| {
         let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
-        let settings = install::Settings {
+        let settings = install::Installation {
             image: "operator:test".into(),
             agent_image: "agent:test".into(),
             view_image: "view:test".into(),
             restful_repository: "repository:test".into(),
-            namespace: "flux-operator".into(),
-            view_source: Default::default(),
-            namespaced: false,
-            without_crd: false,
-            without_v1alpha1: false,
-            cert_manager: false,
-            minicluster_network_policy: false,
+            ..install::Installation::usual("flux-operator").unwrap()
         };
         plane.apply(&install::manifests(&settings).unwrap()).unwrap();
         let token = plane.kubectl(&["-n", "flux-operator", "create", "token", "flux-operator"]).unwrap();

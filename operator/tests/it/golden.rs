@@ -65,7 +65,7 @@ fn an_installation_of_one_namespace_reaches_no_further() {
         settings: install::Settings,
     }
     let settings = Arguments::parse_from(["install", "--namespaced", "--namespace=team"]).settings;
-    let text = install::manifests(&settings).unwrap();
+    let text = install::manifests(&settings.installation(None).unwrap()).unwrap();
     let documents: Vec<serde_json::Value> = serde_saphyr::from_multiple(&text).unwrap();
     let kinds: Vec<&str> = documents.iter().filter_map(|document| document["kind"].as_str()).collect();
     assert!(kinds.contains(&"Role") && !kinds.iter().any(|kind| kind.starts_with("ClusterRole")), "{kinds:?}");

@@ -18,13 +18,13 @@ use crate::call::of_all_parts;
 
 const DIGEST: &str = "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 
-fn settings(arguments: &[&str]) -> install::Settings {
+fn settings(arguments: &[&str]) -> install::Installation {
     #[derive(Debug, Parser)]
     struct Arguments {
         #[command(flatten)]
         settings: install::Settings,
     }
-    Arguments::parse_from([&["install"][..], arguments].concat()).settings
+    Arguments::parse_from([&["install"][..], arguments].concat()).settings.installation(None).unwrap()
 }
 
 fn without_deployment(manifests: &str) -> String {

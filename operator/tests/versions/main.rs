@@ -92,18 +92,12 @@ async fn client(kubeconfig: &Path, calls: &Calls) -> Client {
 
 /// What is shipped, but for the definition and the operator itself.
 fn installation() -> String {
-    let settings = install::Settings {
+    let settings = install::Installation {
         image: "operator:test".into(),
         agent_image: "agent:test".into(),
         view_image: "view:test".into(),
         restful_repository: "repository:test".into(),
-        namespace: NAMESPACE.into(),
-        view_source: Default::default(),
-        namespaced: false,
-        without_crd: false,
-        without_v1alpha1: false,
-        cert_manager: false,
-        minicluster_network_policy: false,
+        ..install::Installation::usual(NAMESPACE).unwrap()
     };
     let text = install::manifests(&settings).unwrap();
     let is_other = |document: &&str| {

@@ -1,0 +1,140 @@
+//! `helm template` against `flux-operator install --values`, and `kubectl kustomize` against `install`.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::{built, flux_operator, helms, repository};
+
+/// Objects by kind, namespace and name.
+type Objects = BTreeMap<String, Value>;
+
+fn objects(yaml: &[u8]) -> Objects {
+    let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(std::str::from_utf8(yaml).unwrap()).unwrap();
+    let mut all = Objects::new();
+    for mut document in documents.into_iter().flatten() {
+        whole(&mut document);
+        let metadata = &document["metadata"];
+        let name = format!("{} {}/{}", document["kind"], metadata["namespace"], metadata["name"]);
+        assert!(all.insert(name.clone(), document).is_none(), "{name} twice");
+    }
+    all
+}
+
+/// kustomize and Helm may write a number as 2147483647.0 or 2.147483647e+09.
+fn whole(value: &mut Value) {
+    match value {
+        Value::Array(all) => all.iter_mut().for_each(whole),
+        Value::Object(all) => all.values_mut().for_each(whole),
+        Value::Number(number) if number.is_f64() => {
+            let float = number.as_f64().unwrap();
+            if float.fract() == 0.0 && float.abs() < 1e18 {
+                *value = serde_json::json!(float as i64);
+            }
+        }
+        _ => {}
+    }
+}
+
+fn installed(arguments: &[&str]) -> Objects {
+    let output = flux_operator(&[&["install"], arguments].concat());
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    objects(&output.stdout)
+}
+
+/// What Helm makes of the chart with a file of values.
+fn templated(helm: &Path, namespace: &str, values: &Path) -> Objects {
+    let mut command = Command::new(helm);
+    command.args(["template", "flux-framework"]).arg(repository("chart")).arg("--values").arg(values);
+    let output = command.args(["--namespace", namespace]).output().unwrap();
+    assert!(output.status.success(), "{}: {}", values.display(), String::from_utf8_lossy(&output.stderr));
+    objects(&output.stdout)
+}
+
+/// The two things that only one of the two has: Helm makes the namespace by an option of its own, and `install` knows no
+/// policy for what is kept.
+fn in_common(mut objects: Objects) -> Objects {
+    objects.retain(|_, object| object["kind"] != "Namespace");
+    for object in objects.values_mut().filter(|object| object["kind"] == "CustomResourceDefinition") {
+        let metadata = object["metadata"].as_object_mut().unwrap();
+        if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+            annotations.remove("helm.sh/resource-policy");
+            if annotations.is_empty() {
+                metadata.remove("annotations");
+            }
+        }
+    }
+    objects
+}
+
+fn assert_same(what: &str, one: &Objects, other: &Objects) {
+    let names = |objects: &Objects| objects.keys().cloned().collect::<Vec<_>>();
+    assert_eq!(names(one), names(other), "{what}");
+    for (name, object) in one {
+        let text = |object: &Value| serde_json::to_string_pretty(object).unwrap();
+        let (left, right) = (text(object), text(&other[name]));
+        let difference = left.lines().zip(right.lines()).find(|(a, b)| a != b);
+        assert!(*object == other[name], "{what}: {name} differs: {difference:?}");
+    }
+}
+
+#[test]
+fn the_chart_and_install_make_the_same_objects_for_each_file_of_values() {
+    let folder = repository("operator/tests/chart/values");
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() >= 12, "{files:?}");
+    let mut counts = BTreeMap::new();
+    for helm in helms() {
+        for file in &files {
+            let name = file.file_stem().unwrap().to_str().unwrap();
+            // A namespace may be a number to YAML.
+            let namespace = if name == "numbers" { "123" } else { "some-namespace" };
+            let path = file.to_str().unwrap();
+            let chart = in_common(templated(&helm, namespace, file));
+            let program = in_common(installed(&["--namespace", namespace, "--values", path]));
+            assert_same(name, &chart, &program);
+            counts.insert(name.to_owned(), chart.len());
+        }
+    }
+    // The files say something: an installation for one namespace is the smallest, all that can be had the largest.
+    assert!(counts["namespaced"] < counts["without-v1alpha1"] && counts["without-v1alpha1"] < counts["defaults"]);
+    assert!(counts["defaults"] < counts["service-monitor-and-policies"], "{counts:?}");
+}
+
+#[test]
+fn options_and_values_of_the_same_meaning_make_the_same_objects() {
+    let digest = "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
+    let [image, agent, view] =
+        ["operator", "agent", "view"].map(|name| format!("registry.example/flux/{name}{digest}"));
+    let of_images = ["--image", &image, "--agent-image", &agent, "--view-image", &view];
+    for (name, options) in [
+        ("defaults", &[][..]),
+        ("namespaced", &["--namespaced"]),
+        ("without-crd", &["--without-crd"]),
+        ("without-v1alpha1", &["--without-v1alpha1"]),
+        ("cert-manager", &["--cert-manager"]),
+        ("minicluster-policy", &["--minicluster-network-policy"]),
+        ("digests", &of_images),
+    ] {
+        let file = repository(&format!("operator/tests/chart/values/{name}.yaml"));
+        assert_same(name, &installed(options), &installed(&["--values", file.to_str().unwrap()]));
+        // What the options ask for stands over a file.
+        let all = repository("operator/tests/chart/values/defaults.yaml");
+        assert_same(name, &installed(options), &installed(&[options, &["--values", all.to_str().unwrap()]].concat()));
+    }
+}
+
+#[test]
+fn the_kustomize_base_is_the_installation() {
+    let node = match std::env::var_os("CONTROLPLANE") {
+        Some(program) => program.into(),
+        None => built("build", &[]).join("node"),
+    };
+    let output =
+        Command::new(node).args(["kubectl", "kustomize"]).arg(repository("operator/manifests")).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    assert_same("kustomize", &objects(&output.stdout), &installed(&[]));
+}

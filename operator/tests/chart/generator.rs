@@ -1,0 +1,212 @@
+//! The chart's templates, made from the code of `flux-operator install`: it is asked for each combination of switches, and what
+//! differs between its answers becomes conditions. So each combination's lines are exactly those of `install`.
+
+use flux_operator::install::{self, Installation, Pods, ServiceMonitor};
+use serde_json::{Value, json};
+
+use crate::merge::{Combinations, merge};
+
+const HEAD: &str = "{{- /* Made from the code of `flux-operator install` by `make generate`: change that. */ -}}\n";
+
+/// What stands for a value while `install` is asked, and the template's expression for it.
+const TOKENS: &[(&str, &str)] = &[
+    ("chart-namespace", ".Release.Namespace"),
+    ("chart-image", r#"include "flux-operator.image" (dict "image" .Values.image "usual" .Chart.AppVersion)"#),
+    (
+        "chart-agent-image",
+        r#"include "flux-operator.image" (dict "image" .Values.agent.image "usual" .Chart.AppVersion)"#,
+    ),
+    ("chart-view-image", r#"include "flux-operator.image" (dict "image" .Values.view.image "usual" "")"#),
+    ("chart-view-source", ".Values.view.source"),
+    ("chart-restful-repository", ".Values.restful.repository"),
+    ("chart-pull-policy", ".Values.image.pullPolicy"),
+    ("chart-interval", ".Values.prometheus.serviceMonitor.interval"),
+];
+/// In the place of a mapping or list that a value holds; the value's path follows.
+const BLOCK: &str = "chart-block ";
+/// The fields that take such a block, or a text that may be empty.
+const FIELDS: &[&str] =
+    &["affinity", "imagePullSecrets", "labels", "nodeSelector", "priorityClassName", "resources", "tolerations"];
+
+/// The values that are switches, in the order of the bits of a combination.
+const SWITCHES: &[&str] = &[
+    ".Values.namespaced",
+    ".Values.v1alpha1.enabled",
+    ".Values.certManager.enabled",
+    ".Values.networkPolicy.miniclusters",
+    ".Values.podDisruptionBudget.enabled",
+    ".Values.prometheus.serviceMonitor.enabled",
+    ".Values.affinity",
+];
+const CRD_SWITCHES: &[&str] =
+    &[".Values.namespaced", ".Values.v1alpha1.enabled", ".Values.certManager.enabled", ".Values.crds.keep"];
+
+/// `templates/install.yaml`.
+pub fn objects() -> String {
+    let combinations = combinations(SWITCHES);
+    let mut answers = Vec::new();
+    for number in combinations.numbers() {
+        let on = |switch: usize| number & (1 << switch) != 0;
+        let mut installation = installation(on(0), on(1), on(2));
+        installation.minicluster_network_policy = on(3);
+        installation.disruption_budget = on(4);
+        let labels = json!({ "chart-block": format!("{BLOCK}.Values.prometheus.serviceMonitor.labels") });
+        installation.service_monitor =
+            on(5).then(|| ServiceMonitor { enabled: true, interval: "chart-interval".into(), labels });
+        installation.pods.affinity = if on(6) { affinity() } else { Value::Null };
+        answers.push((number, install::objects(&installation).unwrap()));
+    }
+    format!("{HEAD}{}", template(&combinations, answers))
+}
+
+/// `templates/crd.yaml`.
+pub fn crd() -> String {
+    let combinations = combinations(CRD_SWITCHES);
+    let mut answers = Vec::new();
+    for number in combinations.numbers() {
+        let on = |switch: usize| number & (1 << switch) != 0;
+        let crd = install::installed_crd(&installation(on(0), on(1), on(2))).unwrap();
+        answers.push((number, vec![if on(3) { kept(&crd) } else { crd }]));
+    }
+    format!("{HEAD}{{{{- if .Values.crds.enabled }}}}\n{}{{{{- end }}}}\n", template(&combinations, answers))
+}
+
+/// Those that the chart's checks let through: cert-manager needs a webhook.
+fn combinations(switches: &'static [&'static str]) -> Combinations {
+    Combinations::new(switches, |number| number & 0b100 == 0 || (number & 0b001 == 0 && number & 0b010 != 0))
+}
+
+/// The definition with the one annotation that `install` has no use for.
+fn kept(crd: &str) -> String {
+    let policy = "    helm.sh/resource-policy: keep\n";
+    match crd.contains("\nmetadata:\n  annotations:\n") {
+        true => crd.replacen("\nmetadata:\n  annotations:\n", &format!("\nmetadata:\n  annotations:\n{policy}"), 1),
+        false => crd.replacen("\nmetadata:\n", &format!("\nmetadata:\n  annotations:\n{policy}"), 1),
+    }
+}
+
+fn installation(namespaced: bool, v1alpha1: bool, cert_manager: bool) -> Installation {
+    let block = |path: &str| format!("{BLOCK}.Values.{path}");
+    Installation {
+        image: "chart-image".into(),
+        pull_policy: "chart-pull-policy".into(),
+        agent_image: "chart-agent-image".into(),
+        view_image: "chart-view-image".into(),
+        view_source: "chart-view-source".into(),
+        restful_repository: "chart-restful-repository".into(),
+        namespaced,
+        v1alpha1,
+        cert_manager,
+        resources: json!({ "limits": { "memory": block("resources") } }),
+        webhook_resources: json!({ "limits": { "memory": block("webhook.resources") } }),
+        pods: Pods {
+            image_pull_secrets: json!([{ "name": block("imagePullSecrets") }]),
+            node_selector: json!({ "a": block("nodeSelector") }),
+            tolerations: json!([{ "key": block("tolerations") }]),
+            affinity: Value::Null,
+            priority_class_name: block("priorityClassName"),
+        },
+        ..Installation::usual("chart-namespace").unwrap()
+    }
+}
+
+fn affinity() -> Value {
+    let term = json!({ "topologyKey": format!("{BLOCK}.Values.affinity") });
+    json!({ "podAffinity": { "requiredDuringSchedulingIgnoredDuringExecution": [term] } })
+}
+
+/// Documents that some answers have, with what differs inside of them.
+fn template(combinations: &Combinations, answers: Vec<(usize, Vec<String>)>) -> String {
+    let keyed = |documents: Vec<String>| documents.into_iter().map(|it| (key(&it), it)).collect::<Vec<_>>();
+    let answers: Vec<_> = answers.into_iter().map(|(number, documents)| (number, keyed(documents))).collect();
+    let names = |documents: &[(String, String)]| documents.iter().map(|(key, _)| key.clone()).collect::<Vec<_>>();
+    let keys = merge(answers.iter().map(|(number, documents)| (*number, names(documents))));
+    let mut text = String::new();
+    for (key, of_documents) in keys {
+        let variants = answers.iter().filter_map(|(number, documents)| {
+            let (_, document) = documents.iter().find(|it| it.0 == key)?;
+            Some((*number, units(document)))
+        });
+        let lines = merge(variants);
+        let mut inner = String::from("---\n");
+        let mut open: Option<u128> = None;
+        for (line, of_line) in lines {
+            let wanted = (of_line != of_documents).then_some(of_line);
+            if wanted != open {
+                inner += if open.is_some() { "{{- end }}\n" } else { "" };
+                if let Some(wanted) = wanted {
+                    inner += &format!("{{{{- if {} }}}}\n", combinations.expression(wanted, of_documents));
+                }
+                open = wanted;
+            }
+            inner += &line;
+        }
+        inner += if open.is_some() { "{{- end }}\n" } else { "" };
+        text += &match of_documents == combinations.all() {
+            true => inner,
+            false => {
+                let condition = combinations.expression(of_documents, combinations.all());
+                format!("{{{{- if {condition} }}}}\n{inner}{{{{- end }}}}\n")
+            }
+        };
+    }
+    text
+}
+
+/// Kind and name, without reading all of it: the name is the first of its depth.
+fn key(document: &str) -> String {
+    let line = |start: &str| document.lines().find(|line| line.starts_with(start)).unwrap();
+    format!("{} {}", line("kind: "), line("  name: "))
+}
+
+/// A document's lines as the template has them. A block that a value holds is one of them.
+fn units(document: &str) -> Vec<String> {
+    let lines: Vec<&str> = document.lines().collect();
+    let mut units = Vec::new();
+    let mut next = 0;
+    while let Some(line) = lines.get(next) {
+        let indent = depth(line);
+        let field = line.trim_start().split(':').next().unwrap_or_default();
+        let inside =
+            |other: &&&str| depth(other) > indent || (depth(other) == indent && other.trim_start().starts_with("- "));
+        let length = 1 + lines[next + 1..].iter().take_while(inside).count();
+        let path =
+            FIELDS.contains(&field).then(|| lines[next..next + length].iter().find_map(|it| it.split_once(BLOCK)));
+        match path.flatten() {
+            Some((_, path)) => {
+                units.push(block(field, path.trim_end_matches(['"', '\'']), indent));
+                next += length;
+            }
+            None => {
+                units.push(format!("{}\n", expressions(line)));
+                next += 1;
+            }
+        }
+    }
+    units
+}
+
+fn depth(line: &str) -> usize {
+    line.len() - line.trim_start().len()
+}
+
+fn block(field: &str, path: &str, indent: usize) -> String {
+    let space = " ".repeat(indent);
+    let value = match field {
+        "priorityClassName" => " {{ . | quote }}".to_owned(),
+        _ => format!("\n{space}  {{{{- toYaml . | nindent {} }}}}", indent + 2),
+    };
+    format!("{{{{- with {path} }}}}\n{space}{field}:{value}\n{{{{- end }}}}\n")
+}
+
+/// The line with its expressions, and with what Helm would take for one quoted.
+fn expressions(line: &str) -> String {
+    let mut line = line.replace("{{", "{{ \"{{\" }}");
+    for (token, expression) in TOKENS {
+        match line.strip_suffix(token).filter(|rest| rest.ends_with(": ") || rest.ends_with("- ")) {
+            Some(rest) => line = format!("{rest}{{{{ {expression} | quote }}}}"),
+            None => line = line.replace(token, &format!("{{{{ {expression} }}}}")),
+        }
+    }
+    line
+}

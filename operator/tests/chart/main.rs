@@ -1,0 +1,59 @@
+//! The Helm chart and the kustomize base are `flux-operator install`: made from it, and equal to it object for object.
+//!
+//! Helm is built once, as the control plane is: `test-node/helm/build`. HELM names another one.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
+
+mod equal;
+mod generator;
+mod merge;
+mod pages;
+mod refused;
+
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// A file of the repository.
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+fn flux_operator(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_flux-operator")).args(arguments).output().unwrap()
+}
+
+/// The programs of Helm 4 and 3, or the one that HELM names.
+fn helms() -> Vec<PathBuf> {
+    match std::env::var_os("HELM") {
+        Some(program) => vec![program.into()],
+        None => ["4", "3"].map(|major| built("helm/build", &[major])).into(),
+    }
+}
+
+/// What a script of the test node prints: the path of a program that it has built.
+fn built(script: &str, arguments: &[&str]) -> PathBuf {
+    let output = Command::new(repository("test-node").join(script)).args(arguments).output().unwrap();
+    assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap().trim().into()
+}
+
+/// Compares with a committed file, or renews it.
+fn same(path: &Path, made: &str) {
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(path, made).unwrap();
+        return;
+    }
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    let difference = committed.lines().zip(made.lines()).enumerate().find(|(_, (old, new))| old != new);
+    assert!(
+        committed == made,
+        "{} is stale (first difference: {difference:?}): `make generate` renews it",
+        path.display()
+    );
+}
+
+#[test]
+fn the_templates_are_as_committed() {
+    same(&repository("chart/templates/install.yaml"), &generator::objects());
+    same(&repository("chart/templates/crd.yaml"), &generator::crd());
+}

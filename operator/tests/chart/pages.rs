@@ -1,0 +1,101 @@
+//! What people read of the chart is true: the table of its values, its versions, its images.
+
+use serde_json::Value;
+
+use crate::{repository, same};
+
+fn read(path: &str) -> String {
+    std::fs::read_to_string(repository(path)).unwrap()
+}
+
+/// Path, default and comment of each value, in the file's order.
+fn values() -> Vec<(String, String, String)> {
+    let text = read("chart/values.yaml");
+    let parsed: Value = serde_saphyr::from_str(&text).unwrap();
+    let mut above: Vec<(usize, String)> = Vec::new();
+    let (mut comment, mut all) = (String::new(), Vec::new());
+    for line in text.lines() {
+        let indent = line.len() - line.trim_start().len();
+        match line.trim_start() {
+            "" => comment.clear(),
+            text if text.starts_with('#') => comment = text.trim_start_matches("# ").to_owned(),
+            text => {
+                let key = text.split(':').next().unwrap().to_owned();
+                above.retain(|(depth, _)| *depth < indent);
+                above.push((indent, key));
+                if !comment.is_empty() {
+                    let path: Vec<&str> = above.iter().map(|(_, key)| key.as_str()).collect();
+                    let value = path.iter().fold(&parsed, |value, key| &value[key]);
+                    all.push((path.join("."), serde_json::to_string(value).unwrap(), comment.clone()));
+                    comment.clear();
+                }
+            }
+        }
+    }
+    all
+}
+
+/// The leaves of a value whose inner names are ours.
+fn leaves(value: &Value, path: &str, known: &[String], all: &mut Vec<String>) {
+    match value.as_object().filter(|map| !map.is_empty() && !known.contains(&path.to_owned())) {
+        Some(map) => {
+            for (key, value) in map {
+                leaves(value, format!("{path}.{key}").trim_start_matches('.'), known, all);
+            }
+        }
+        None => all.push(path.to_owned()),
+    }
+}
+
+#[test]
+fn the_readme_has_a_table_of_all_values() {
+    let values = values();
+    let known: Vec<String> = values.iter().map(|(path, ..)| path.clone()).collect();
+    let mut all = Vec::new();
+    leaves(&serde_saphyr::from_str(&read("chart/values.yaml")).unwrap(), "", &known, &mut all);
+    let without: Vec<&String> = all.iter().filter(|path| !known.contains(path)).collect();
+    assert!(without.is_empty() && known.len() > 25, "values.yaml says nothing of {without:?}");
+
+    let (begin, end) = ("<!-- values: made from values.yaml by `make generate` -->\n", "<!-- end of values -->");
+    let readme = read("chart/README.md");
+    let (head, rest) = readme.split_once(begin).unwrap();
+    let (_, tail) = rest.split_once(end).unwrap();
+    let mut table = String::from("\n| value | default | what it is |\n| --- | --- | --- |\n");
+    for (path, default, comment) in values {
+        table += &format!("| `{path}` | `{default}` | {} |\n", comment.replace('|', "\\|"));
+    }
+    same(&repository("chart/README.md"), &format!("{head}{begin}{table}\n{end}{tail}"));
+}
+
+#[test]
+fn chart_and_program_have_one_version_and_name_the_same_images() {
+    let chart: Value = serde_saphyr::from_str(&read("chart/Chart.yaml")).unwrap();
+    let version = env!("CARGO_PKG_VERSION");
+    assert_eq!((&chart["version"], &chart["appVersion"]), (&version.into(), &version.into()));
+    let installation = flux_operator::install::Installation::usual("flux-operator").unwrap();
+    assert_eq!(installation.image, flux_operator::install::DEFAULT_IMAGE);
+    assert_eq!(installation.agent_image, flux_operator::reconcile::render::DEFAULT_AGENT_IMAGE);
+    assert_eq!(installation.view_image, flux_operator::reconcile::render::DEFAULT_VIEW_IMAGE);
+    assert_eq!(installation.restful_repository, flux_shared::agent_spec::RESTFUL_REPOSITORY);
+    let images: Value =
+        serde_saphyr::from_str(chart["annotations"]["artifacthub.io/images"].as_str().unwrap()).unwrap();
+    let images: Vec<&str> = images.as_array().unwrap().iter().filter_map(|it| it["image"].as_str()).collect();
+    assert_eq!(images, [&installation.image, &installation.agent_image, &installation.view_image]);
+}
+
+/// An annotation is text: that which is YAML inside is an example that can be used.
+#[test]
+fn the_example_of_the_annotations_is_valid() {
+    let chart: Value = serde_saphyr::from_str(&read("chart/Chart.yaml")).unwrap();
+    let annotations = &chart["annotations"];
+    let examples: Value = serde_saphyr::from_str(annotations["artifacthub.io/crdsExamples"].as_str().unwrap()).unwrap();
+    for example in examples.as_array().unwrap() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), example.to_string()).unwrap();
+        let output = crate::flux_operator(&["validate", file.path().to_str().unwrap()]);
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    }
+    let crds: Value = serde_saphyr::from_str(annotations["artifacthub.io/crds"].as_str().unwrap()).unwrap();
+    let versions: Vec<&str> = crds.as_array().unwrap().iter().filter_map(|it| it["version"].as_str()).collect();
+    assert_eq!(versions, ["v1alpha2", "v1alpha1"]);
+}

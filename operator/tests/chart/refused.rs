@@ -1,0 +1,62 @@
+//! Wrong values are refused, by the chart's schema and by `install` alike.
+
+use std::process::Command;
+
+use serde_json::Value;
+
+use crate::{flux_operator, helms, repository};
+
+/// The first line of each file is a comment with what both must name.
+#[test]
+fn wrong_values_are_refused_by_the_chart_and_by_install() {
+    let folder = repository("operator/tests/chart/bad");
+    let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
+    files.sort();
+    assert!(files.len() >= 12, "{files:?}");
+    for file in files {
+        let text = std::fs::read_to_string(&file).unwrap();
+        let word = text.lines().next().and_then(|line| line.strip_prefix("# ")).unwrap();
+        let path = file.to_str().unwrap();
+        let install = flux_operator(&["install", "--values", path]);
+        let said = String::from_utf8_lossy(&install.stderr).into_owned();
+        assert!(install.status.code() == Some(1) && install.stdout.is_empty(), "{path}: install takes it");
+        assert!(said.contains(word), "{path}: install says {said}");
+        for helm in helms() {
+            let mut command = Command::new(&helm);
+            command.args(["template", "a"]).arg(repository("chart")).args(["--values", path]);
+            let output = command.output().unwrap();
+            let said = String::from_utf8_lossy(&output.stderr).into_owned();
+            let last = word.rsplit('.').next().unwrap();
+            assert!(!output.status.success(), "{path}: helm takes it");
+            assert!(said.contains(last), "{path}: helm says {said}");
+        }
+    }
+}
+
+/// A chart that depends on this one hands `global` on.
+#[test]
+fn every_value_stands_in_the_schema_and_the_schema_is_closed() {
+    let schema = std::fs::read_to_string(repository("chart/values.schema.json")).unwrap();
+    let schema: Value = serde_json::from_str(&schema).unwrap();
+    let values = std::fs::read_to_string(repository("chart/values.yaml")).unwrap();
+    let values: Value = serde_saphyr::from_str(&values).unwrap();
+    assert_eq!(schema["properties"]["global"], serde_json::json!({ "type": "object" }));
+    covers(&schema, &values, "", &["global"]);
+}
+
+fn covers(schema: &Value, values: &Value, path: &str, others: &[&str]) {
+    let Some(values) = values.as_object() else { return };
+    if schema["additionalProperties"].is_object() || values.is_empty() {
+        return;
+    }
+    assert_eq!(schema["additionalProperties"], false, "{path}: any other value would be taken");
+    let properties = schema["properties"].as_object().unwrap();
+    for (name, value) in values {
+        let path = format!("{path}.{name}");
+        let of_it = properties.get(name).unwrap_or_else(|| panic!("{path} is not in the schema"));
+        covers(of_it, value, &path, &[]);
+    }
+    let is_free = path.ends_with("resources");
+    let extra = properties.keys().filter(|name| !values.contains_key(*name) && !others.contains(&name.as_str()));
+    assert!(is_free || extra.count() == 0, "{path}: the schema has what values.yaml has not");
+}
