@@ -28,6 +28,7 @@ const OTHERS: &[&str] = &[
     "Secret",
     "Service",
     "ServiceAccount",
+    "ServiceMonitor",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
     "MiniClusters",

@@ -1,0 +1,242 @@
+//! A release of the chart comes, changes and goes on a cluster where pods run (KUBECONFIG), while a job runs: it ends as if nothing had
+//! been. `.ci/e2e` runs it, where nothing of the operator's is installed. Helm 4 and 3 are built once, or HELM names one.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
+
+#[path = "../e2e/bed.rs"]
+#[allow(dead_code, reason = "the other tests use all of it")]
+mod bed;
+
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use bed::{Bed, app_image, test};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::ResourceExt;
+use kube::api::ListParams;
+use serde_json::{Value, json};
+
+const NAMESPACE: &str = "flux-helm";
+const RELEASE: &str = "flux-framework";
+const CRD: &str = "miniclusters.flux-framework.org";
+
+fn repository(path: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
+}
+
+/// What a program prints, or all that it says where it fails.
+fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
+    let output = Command::new(program).args(arguments).output().unwrap();
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    match output.status.success() {
+        true => Ok(text(&output.stdout)),
+        false => Err(text(&output.stdout) + &text(&output.stderr)),
+    }
+}
+
+fn kubectl(arguments: &[&str]) -> Result<String, String> {
+    run(Path::new("kubectl"), arguments)
+}
+
+fn helms() -> Vec<PathBuf> {
+    match std::env::var_os("HELM") {
+        Some(program) => vec![program.into()],
+        None => ["4", "3"].map(|it| run(&repository("test-node/helm/build"), &[it]).unwrap().trim().into()).into(),
+    }
+}
+
+/// A release, with the images of these tests.
+struct Release {
+    helm: PathBuf,
+    folder: tempfile::TempDir,
+}
+
+impl Release {
+    fn new(helm: PathBuf) -> Self {
+        let image = |variable: &str| {
+            let name = std::env::var(variable).unwrap_or_else(|_| panic!("{variable} must name an image"));
+            let (repository, tag) = name.rsplit_once(':').unwrap();
+            json!({ "repository": repository, "tag": tag })
+        };
+        let view = image("E2E_VIEW_IMAGE");
+        let values = json!({
+            "image": image("E2E_OPERATOR_IMAGE"),
+            "agent": { "image": image("E2E_AGENT_IMAGE") },
+            "view": { "image": view },
+        });
+        let folder = tempfile::tempdir().unwrap();
+        std::fs::write(folder.path().join("values.yaml"), values.to_string()).unwrap();
+        Self { helm, folder }
+    }
+
+    fn helm(&self, command: &[&str], namespace: &str, more: &[&str]) -> Result<String, String> {
+        run(&self.helm, &[command, &["--namespace", namespace], more].concat())
+    }
+
+    /// Installs or upgrades, and waits until the pods are ready.
+    fn apply(&self, command: &str, chart: &Path, more: &[&str]) {
+        let values = self.folder.path().join("values.yaml");
+        let usual = ["--values", values.to_str().unwrap(), "--wait", "--timeout", "5m"];
+        let result = self.helm(&[command, RELEASE, chart.to_str().unwrap()], NAMESPACE, &[&usual, more].concat());
+        result.unwrap_or_else(|error| panic!("helm {command}: {error}"));
+    }
+
+    fn is_refused(&self, release: &str, namespace: &str, values: &[&str]) -> String {
+        let chart = repository("chart");
+        self.helm(&["install", release, chart.to_str().unwrap()], namespace, values).unwrap_err()
+    }
+
+    fn uninstall(&self) {
+        self.helm(&["uninstall", RELEASE], NAMESPACE, &["--wait", "--timeout", "5m"]).unwrap();
+    }
+
+    /// An earlier version of the chart, packed.
+    fn earlier(&self) -> PathBuf {
+        let (chart, folder) = (repository("chart"), self.folder.path().to_str().unwrap());
+        let options = ["--version", "0.0.1", "--destination", folder];
+        run(&self.helm, &[&["package", chart.to_str().unwrap()], &options[..]].concat()).unwrap();
+        self.folder.path().join("flux-framework-operator-0.0.1.tgz")
+    }
+
+    /// The objects of the release, as kubectl names them.
+    fn objects(&self) -> Vec<Value> {
+        let manifest = self.helm(&["get", "manifest", RELEASE], NAMESPACE, &[]).unwrap();
+        let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(&manifest).unwrap();
+        documents.into_iter().flatten().collect()
+    }
+}
+
+/// Which of these objects are there.
+fn left(objects: &[Value]) -> BTreeSet<String> {
+    let is_there = |object: &&Value| {
+        let text = |value: &Value| value.as_str().unwrap_or(NAMESPACE).to_owned();
+        let (kind, name) = (text(&object["kind"]), text(&object["metadata"]["name"]));
+        let namespace = text(&object["metadata"]["namespace"]);
+        let found = kubectl(&["get", &kind, &name, "--namespace", &namespace, "--ignore-not-found", "--output=name"]);
+        !found.unwrap().is_empty()
+    };
+    let name = |it: &Value| format!("{}/{}", it["kind"].as_str().unwrap(), it["metadata"]["name"].as_str().unwrap());
+    objects.iter().filter(is_there).map(name).collect()
+}
+
+fn memory_limit() -> String {
+    let path = "jsonpath={.spec.template.spec.containers[0].resources.limits.memory}";
+    kubectl(&["get", "deployment", "flux-operator", "--namespace", NAMESPACE, "--output", path]).unwrap()
+}
+
+fn authority() -> String {
+    let path = "jsonpath={.spec.conversion.webhook.clientConfig.caBundle}";
+    kubectl(&["get", "crd", CRD, "--output", path]).unwrap()
+}
+
+/// A job of two pods that runs until it is told to end.
+async fn start_job(bed: &Bed, name: &str) -> BTreeSet<String> {
+    let command = "sh -c 'until [ -e /tmp/end ]; do sleep 0.2; done; exit 5'";
+    bed.create(name, 2, json!({ "name": "main", "command": command })).await;
+    bed.when_condition(name, "Ready").await;
+    uids(bed, name).await
+}
+
+async fn uids(bed: &Bed, name: &str) -> BTreeSet<String> {
+    bed.pods(name).await.iter().filter_map(|pod| pod.uid()).collect()
+}
+
+async fn end_job(bed: &Bed, name: &str) {
+    let lead = bed.lead(name).await.unwrap().name_any();
+    kubectl(&["exec", &lead, "--namespace", &bed.namespace, "--container=main", "--", "touch", "/tmp/end"]).unwrap();
+    bed.until("its Job has failed", async || {
+        let job: Job = bed.api().get(name).await.unwrap();
+        let conditions = job.status?.conditions?;
+        conditions.iter().any(|it| it.type_ == "Failed" && it.status == "True").then_some(())
+    })
+    .await;
+}
+
+#[test]
+fn a_job_ends_as_if_nothing_had_been_while_a_release_comes_changes_and_goes() {
+    for (number, helm) in helms().into_iter().enumerate() {
+        test(&format!("helm-{number}"), async |bed| {
+            println!("{}", helm.display());
+            let release = Release::new(helm.clone());
+            let chart = repository("chart");
+            release.apply("install", &release.earlier(), &["--create-namespace"]);
+            let pods = start_job(&bed, "job").await;
+            let first =
+                bed.until("the webhook has an authority", async || Some(authority()).filter(|it| !it.is_empty()));
+            let first = first.await;
+
+            release.apply("upgrade", &chart, &["--set", "resources.limits.memory=300Mi"]);
+            assert_eq!(memory_limit(), "300Mi");
+            assert_eq!(authority(), first, "an upgrade leaves the webhook's authority");
+            kubectl(&["get", "miniclusters.v1alpha1.flux-framework.org", "job", "--namespace", &bed.namespace])
+                .unwrap();
+            release.helm(&["rollback", RELEASE, "1"], NAMESPACE, &["--wait", "--timeout", "5m"]).unwrap();
+            assert_eq!(memory_limit(), "256Mi");
+            assert_eq!(authority(), first, "a rollback leaves it, too");
+
+            let objects = release.objects();
+            assert!(objects.len() > 20 && left(&objects).len() == objects.len(), "{:#?}", left(&objects));
+            release.uninstall();
+            assert_eq!(left(&objects), BTreeSet::from([format!("CustomResourceDefinition/{CRD}")]));
+            assert_eq!(uids(&bed, "job").await, pods, "its pods run on");
+            end_job(&bed, "job").await;
+            assert_eq!(uids(&bed, "job").await, pods, "nothing ran twice");
+
+            // The definition and the MiniCluster were kept: an operator that comes back says how it has ended.
+            release.apply("install", &chart, &["--set", "crds.keep=false"]);
+            let status = bed.when_condition("job", "Failed").await;
+            assert_eq!((&status["exitCode"], &status["restarts"]), (&json!(5), &Value::Null), "{status:#}");
+
+            start_job(&bed, "other").await;
+            release.uninstall();
+            assert_eq!(left(&objects), BTreeSet::new(), "nothing is kept where that is not wanted");
+            bed.until("the pods of its MiniClusters are gone", async || {
+                let all = ListParams::default();
+                let pods = bed.api::<Pod>().list(&all).await.unwrap().items.len();
+                (pods + bed.api::<Job>().list(&all).await.unwrap().items.len() == 0).then_some(())
+            })
+            .await;
+            kubectl(&["delete", "namespace", NAMESPACE]).unwrap();
+        });
+    }
+}
+
+#[test]
+fn what_somebody_else_has_installed_is_refused_and_stays() {
+    for (number, helm) in helms().into_iter().enumerate() {
+        test(&format!("helm-clash-{number}"), async |bed| {
+            let release = Release::new(helm.clone());
+            // As FluxCD's operator, which has the same name.
+            let labels =
+                json!({ "app.kubernetes.io/name": "flux-operator", "app.kubernetes.io/instance": "flux-operator" });
+            let other = json!({
+                "apiVersion": "apps/v1", "kind": "Deployment",
+                "metadata": { "name": "flux-operator", "namespace": bed.namespace },
+                "spec": {
+                    "replicas": 0,
+                    "selector": { "matchLabels": labels },
+                    "template": {
+                        "metadata": { "labels": labels },
+                        "spec": { "containers": [{ "name": "manager", "image": app_image() }] },
+                    },
+                },
+            });
+            let file = release.folder.path().join("other.json");
+            std::fs::write(&file, other.to_string()).unwrap();
+            kubectl(&["create", "--filename", file.to_str().unwrap()]).unwrap();
+            let said = release.is_refused("flux-operator", &bed.namespace, &[]);
+            assert!(said.contains("another operator's Deployment flux-operator"), "{said}");
+            assert_eq!(kubectl(&["get", "crd", CRD, "--ignore-not-found"]).unwrap(), "");
+
+            // A second installation for all namespaces, beside one of ours.
+            release.apply("install", &repository("chart"), &["--create-namespace", "--set", "crds.keep=false"]);
+            let said = release.is_refused("second", "default", &[]);
+            assert!(said.contains("cannot be imported into the current release"), "{said}");
+            assert_eq!(kubectl(&["get", "deployments", "--namespace", "default", "--output=name"]).unwrap(), "");
+            release.uninstall();
+            kubectl(&["delete", "namespace", NAMESPACE]).unwrap();
+        });
+    }
+}
