@@ -1,12 +1,12 @@
 # Each recipe is one line that a person could type; what takes more stands in .ci/.
 
-.PHONY: demo test test-flux e2e lint bench bench-journey bench-quorum images generate dist
+.PHONY: demo test test-flux e2e lint bench bench-journey bench-quorum bench-instance images generate dist
 
 demo: ; @.ci/demo
 
 test: ; @.ci/test
 
-test-flux: ; FLUX=$(FLUX) cargo test -p flux-agent --test it -- instance:: people:: local:: cores:: python:: scheduler:: documents:: --test-threads=1
+test-flux: ; FLUX=$(FLUX) cargo test -p flux-agent --test it -- instance:: people:: local:: cores:: python:: output:: scheduler:: documents:: --test-threads=1
 
 e2e: ; @.ci/e2e
 
@@ -17,6 +17,8 @@ bench: ; @.ci/bench
 bench-journey: ; @KUBECONFIG=$(KUBECONFIG) .ci/bench journey
 
 bench-quorum: ; @FLUX=$(FLUX) .ci/bench quorum
+
+bench-instance: ; @FLUX=$(FLUX) .ci/bench instance
 
 images: ; @.ci/dist images && .ci/images
 

@@ -19,22 +19,21 @@
 
 #[path = "agent/dns.rs"]
 mod dns;
+#[path = "agent/hosts.rs"]
+mod hosts;
 #[path = "agent/place.rs"]
 mod place;
 mod report;
 
-use std::fmt::Write;
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::Child;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use place::AGENT;
+use hosts::{CLUSTER, Hosts, address};
 use report::{Report, median, setting};
 
-const CLUSTER: &str = "q";
-const DOMAIN: &str = "flux-service.default.svc.cluster.local";
 const TIMEOUTS: [Option<&str>; 3] = [Some("1s"), Some("5s"), None];
 const LATE: Duration = Duration::from_secs(3);
 const LOST: Duration = Duration::from_secs(8);
@@ -66,11 +65,7 @@ fn main() {
     let agent = agent.canonicalize().expect("run `make dist` first");
     let sizes = std::env::var("BENCH_SIZES").unwrap_or_else(|_| "4 16".into());
     place::enter(&agent);
-    // The mount point of the hosts hides the place where it is.
-    fs::copy(AGENT, "/mnt/agent").unwrap();
-    let certificate = "/etc/flux-agent/curve/curve.cert";
-    fs::remove_file(certificate).unwrap();
-    place::run(&format!("{} keygen --name=bench {certificate}", flux.display()));
+    hosts::prepare(&flux);
     let mut report = Report::new(include_str!("ranges.toml"));
     for size in sizes.split(' ').map(|size| size.parse::<usize>().expect("BENCH_SIZES has numbers")) {
         let bed = Bed { flux: flux.clone(), size };
@@ -104,25 +99,9 @@ fn main() {
     report.print("Quorum with real brokers");
 }
 
-fn address(rank: usize) -> String {
-    format!("198.18.77.{}", rank + 1)
-}
-
 struct Bed {
     flux: PathBuf,
     size: usize,
-}
-
-struct Hosts(Vec<Child>);
-
-impl Drop for Hosts {
-    fn drop(&mut self) {
-        for child in &mut self.0 {
-            // The first process of the host: with it go all others.
-            let _ = child.kill();
-            let _ = child.wait();
-        }
-    }
 }
 
 impl Bed {
@@ -130,9 +109,9 @@ impl Bed {
     fn run(&self, trouble: Trouble, entrypoint: Entrypoint, timeout: Option<&str>) -> f64 {
         let _ = fs::remove_file(NOTE);
         self.spec(timeout, &["sh", "-c", &format!("date +%s.%N >{NOTE}.new && mv {NOTE}.new {NOTE}")]);
-        fs::write("/mnt/hosts.lead", self.names(0)).unwrap();
-        fs::write("/etc/hosts", self.names(usize::from(trouble == Trouble::LateName))).unwrap();
-        self.addresses();
+        fs::write("/mnt/hosts.lead", hosts::names(self.size, 0)).unwrap();
+        fs::write("/etc/hosts", hosts::names(self.size, usize::from(trouble == Trouble::LateName))).unwrap();
+        hosts::addresses(self.size);
         let lead = || self.start(0, entrypoint, timeout);
         let mut hosts = Hosts(Vec::new());
         if trouble == Trouble::LostSyns {
@@ -146,7 +125,7 @@ impl Bed {
             Trouble::Together => {}
             Trouble::LateName => {
                 std::thread::sleep(LATE);
-                fs::write("/etc/hosts", self.names(0)).unwrap();
+                fs::write("/etc/hosts", hosts::names(self.size, 0)).unwrap();
             }
             Trouble::LostSyns => {
                 std::thread::sleep(LOST);
@@ -168,8 +147,8 @@ impl Bed {
     /// DNS queries a second of one follower whose lead has no name, in its first seconds.
     fn asks(&self, entrypoint: Entrypoint, questions: &AtomicUsize) -> f64 {
         self.spec(None, &["true"]);
-        fs::write("/etc/hosts", self.names(1)).unwrap();
-        self.addresses();
+        fs::write("/etc/hosts", hosts::names(self.size, 1)).unwrap();
+        hosts::addresses(self.size);
         let _follower = Hosts(vec![self.start(1, entrypoint, None)]);
         std::thread::sleep(Duration::from_secs(3));
         let (begin, before) = (Instant::now(), questions.load(Ordering::Relaxed));
@@ -181,9 +160,9 @@ impl Bed {
     fn stop(&self, entrypoint: Entrypoint) -> f64 {
         let _ = fs::remove_file(NOTE);
         self.spec(Some("5s"), &["sh", "-c", &format!("date +%s.%N >{NOTE} && sleep 600")]);
-        fs::write("/mnt/hosts.lead", self.names(0)).unwrap();
-        fs::write("/etc/hosts", self.names(0)).unwrap();
-        self.addresses();
+        fs::write("/mnt/hosts.lead", hosts::names(self.size, 0)).unwrap();
+        fs::write("/etc/hosts", hosts::names(self.size, 0)).unwrap();
+        hosts::addresses(self.size);
         let mut hosts = Hosts((0..self.size).map(|rank| self.start(rank, entrypoint, Some("5s"))).collect());
         let deadline = Instant::now() + DEADLINE;
         while !Path::new(NOTE).exists() {
@@ -200,24 +179,6 @@ impl Bed {
             std::thread::sleep(Duration::from_millis(10));
         }
         begin.elapsed().as_secs_f64()
-    }
-
-    fn addresses(&self) {
-        for rank in 0..self.size {
-            let line = format!("addr replace {}/32 dev lo", address(rank));
-            assert!(Command::new("ip").args(line.split(' ')).status().unwrap().success());
-        }
-        // What no host has is silent.
-        place::run("ip route replace 198.18.77.0/24 dev lo");
-    }
-
-    /// /etc/hosts, from rank `first` on.
-    fn names(&self, first: usize) -> String {
-        let mut text = "127.0.0.1 localhost\n".to_owned();
-        for rank in first..self.size {
-            writeln!(text, "{} {CLUSTER}-{rank}.{DOMAIN} {CLUSTER}-{rank}", address(rank)).unwrap();
-        }
-        text
     }
 
     fn spec(&self, timeout: Option<&str>, words: &[&str]) {
@@ -237,37 +198,13 @@ impl Bed {
     fn start(&self, rank: usize, entrypoint: Entrypoint, timeout: Option<&str>) -> Child {
         let hosts = if rank == 0 { "mount --bind /mnt/hosts.lead /etc/hosts" } else { "true" };
         let program = match entrypoint {
-            Entrypoint::Agent => {
-                "exec /mnt/agent run --spec /mnt/spec.toml --termination-log /mnt/flux/termination".into()
+            Entrypoint::Agent => hosts::AGENT_RUNS.into(),
+            Entrypoint::Plain => {
+                let timeout = timeout.map_or(String::new(), |timeout| format!("-Stbon.connect_timeout={timeout}"));
+                let program = if rank == 0 { "sh -c \"$(sed -n '3,$p' /mnt/program)\"" } else { "" };
+                hosts::plain(self.size, rank, &format!("{timeout} {program}; true"))
             }
-            Entrypoint::Plain => self.plain(rank, timeout),
         };
-        let script = format!(
-            "hostname {CLUSTER}-{rank} && {hosts} && mount -t tmpfs tmpfs /mnt/flux && mkdir -p /mnt/flux/home && \
-             cd /mnt/flux/home && {program}"
-        );
-        let mut command = Command::new("unshare");
-        command.args(["--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", &script]);
-        let bin = self.flux.parent().unwrap().display();
-        command.env_clear().env("PATH", format!("{bin}:/usr/sbin:/usr/bin:/sbin:/bin")).env("HOME", "/mnt/flux/home");
-        let log = fs::File::create(format!("/mnt/log-{rank}")).unwrap();
-        command.stdin(Stdio::null()).stdout(log.try_clone().unwrap()).stderr(log);
-        command.spawn().unwrap()
-    }
-
-    /// The same brokers from a shell, which waits for nothing.
-    fn plain(&self, rank: usize, timeout: Option<&str>) -> String {
-        let hostlist = format!("{CLUSTER}-[0-{}]", self.size - 1);
-        let timeout = timeout.map_or(String::new(), |timeout| format!("-Stbon.connect_timeout={timeout}"));
-        let program = if rank == 0 { "sh -c \"$(sed -n '3,$p' /mnt/program)\"" } else { "" };
-        format!(
-            "mkdir -p /mnt/flux/run /mnt/flux/state /mnt/flux/config && install -m 400 /etc/flux-agent/curve/curve.cert /mnt/flux/curve.cert && \
-             flux R encode --hosts={hostlist} --local >/mnt/flux/R && cat >/mnt/flux/config/broker.toml <<END\n\
-             [bootstrap]\ncurve_cert = \"/mnt/flux/curve.cert\"\ndefault_port = 8050\n\
-             default_bind = \"tcp://{}:%p\"\ndefault_connect = \"tcp://%h.{DOMAIN}:%p\"\nhosts = [ {{ host = \"{hostlist}\" }} ]\n\
-             [resource]\npath = \"/mnt/flux/R\"\nEND\n\
-             flux start -o --config /mnt/flux/config -Stbon.fanout=256 -Srundir=/mnt/flux/run -Sstatedir=/mnt/flux/state {timeout} {program}; true",
-            address(rank)
-        )
+        hosts::start(&self.flux, rank, &format!("{hosts} && {program}"))
     }
 }

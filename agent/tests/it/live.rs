@@ -15,13 +15,17 @@ use crate::image::{Container, Image, V4, agent, enter, folder, stand_in};
 const DEADLINE: Duration = Duration::from_secs(120);
 
 /// Until `found` gives something; fails with `what` after a while.
-pub fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+pub fn eventually<T>(what: &str, found: impl FnMut() -> Option<T>) -> T {
+    within(DEADLINE, what, found)
+}
+
+fn within<T>(deadline: Duration, what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {
         if let Some(value) = found() {
             return value;
         }
-        assert!(begin.elapsed() < DEADLINE, "waited in vain: {what}");
+        assert!(begin.elapsed() < deadline, "waited in vain: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
 }
@@ -131,9 +135,18 @@ impl Running {
     }
 
     pub fn end(mut self) -> Ended {
-        let status = eventually("the end of the agent", || self.child.try_wait().unwrap());
-        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap());
-        Ended { code, stdout: self.stdout(), stderr: self.stderr() }
+        Ended { code: self.code(), stdout: self.stdout(), stderr: self.stderr() }
+    }
+
+    /// The code that it ends with.
+    pub fn code(&mut self) -> i32 {
+        self.code_within(DEADLINE)
+    }
+
+    /// … of one that has much to do.
+    pub fn code_within(&mut self, deadline: Duration) -> i32 {
+        let status = within(deadline, "the end of the agent", || self.child.try_wait().unwrap());
+        status.code().unwrap_or_else(|| 128 + status.signal().unwrap())
     }
 }
 

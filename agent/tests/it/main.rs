@@ -18,6 +18,7 @@ mod image;
 mod instance;
 mod live;
 mod local;
+mod output;
 mod people;
 mod pid1;
 mod python;

@@ -1,0 +1,87 @@
+//! Hosts of real brokers, under the agent or without it: each has its own mounts, name and address; all are on one loopback
+//! interface, and find each other by /etc/hosts.
+
+use std::fmt::Write;
+use std::fs;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use super::place;
+
+pub const CLUSTER: &str = "q";
+const DOMAIN: &str = "flux-service.default.svc.cluster.local";
+/// The entrypoint with the agent.
+pub const AGENT_RUNS: &str = "exec /mnt/agent run --spec /mnt/spec.toml --termination-log /mnt/flux/termination";
+
+/// Ended when dropped, with all that they started.
+pub struct Hosts(pub Vec<Child>);
+
+impl Drop for Hosts {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            // The first process of the host: with it go all others.
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// Once, in the place (`place::enter`).
+pub fn prepare(flux: &Path) {
+    // The mount point of the hosts hides the place where it is.
+    fs::copy(place::AGENT, "/mnt/agent").unwrap();
+    let certificate = "/etc/flux-agent/curve/curve.cert";
+    fs::remove_file(certificate).unwrap();
+    place::run(&format!("{} keygen --name=bench {certificate}", flux.display()));
+}
+
+pub fn address(rank: usize) -> String {
+    format!("198.18.77.{}", rank + 1)
+}
+
+pub fn addresses(size: usize) {
+    for rank in 0..size {
+        let line = format!("addr replace {}/32 dev lo", address(rank));
+        assert!(Command::new("ip").args(line.split(' ')).status().unwrap().success());
+    }
+    // What no host has is silent.
+    place::run("ip route replace 198.18.77.0/24 dev lo");
+}
+
+/// /etc/hosts, from rank `first` on.
+pub fn names(size: usize, first: usize) -> String {
+    let mut text = "127.0.0.1 localhost\n".to_owned();
+    for rank in first..size {
+        writeln!(text, "{} {CLUSTER}-{rank}.{DOMAIN} {CLUSTER}-{rank}", address(rank)).unwrap();
+    }
+    text
+}
+
+/// Starts a host; its entrypoint is the shell's text `script`. What it prints is in /mnt/log-RANK and /mnt/log-RANK.err.
+pub fn start(flux: &Path, rank: usize, script: &str) -> Child {
+    let script = format!(
+        "hostname {CLUSTER}-{rank} && mount -t tmpfs tmpfs /mnt/flux && mkdir -p /mnt/flux/home && \
+         ln -s /mnt/agent /mnt/flux/flux-agent && cd /mnt/flux/home && {script}"
+    );
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--uts", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", &script]);
+    let bin = flux.parent().unwrap().display();
+    command.env_clear().env("PATH", format!("{bin}:/usr/sbin:/usr/bin:/sbin:/bin")).env("HOME", "/mnt/flux/home");
+    let log = |kind: &str| fs::File::create(format!("/mnt/log-{rank}{kind}")).unwrap();
+    command.stdin(Stdio::null()).stdout(log("")).stderr(log(".err"));
+    command.spawn().unwrap()
+}
+
+/// A broker from a shell, which waits for nothing; `more` are its last words.
+pub fn plain(size: usize, rank: usize, more: &str) -> String {
+    let hostlist = format!("{CLUSTER}-[0-{}]", size - 1);
+    format!(
+        "mkdir -p /mnt/flux/run /mnt/flux/state /mnt/flux/config && install -m 400 /etc/flux-agent/curve/curve.cert /mnt/flux/curve.cert && \
+         flux R encode --hosts={hostlist} --local >/mnt/flux/R && cat >/mnt/flux/config/broker.toml <<END\n\
+         [bootstrap]\ncurve_cert = \"/mnt/flux/curve.cert\"\ndefault_port = 8050\n\
+         default_bind = \"tcp://{}:%p\"\ndefault_connect = \"tcp://%h.{DOMAIN}:%p\"\nhosts = [ {{ host = \"{hostlist}\" }} ]\n\
+         [resource]\npath = \"/mnt/flux/R\"\nEND\n\
+         flux start -o --config /mnt/flux/config -Stbon.fanout=256 -Srundir=/mnt/flux/run -Sstatedir=/mnt/flux/state {more}",
+        address(rank)
+    )
+}
