@@ -1,6 +1,6 @@
 //! The Helm chart and the kustomize base are `flux-operator install`: made from it, and equal to it object for object.
 //!
-//! Helm is built once, as the control plane is: `test-node/helm/build`. HELM names another one.
+//! Helm is built once, as the control plane is: `test-node/helm/build`. Helm 4 alone is tried, unless HELM="4 3" says more.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
@@ -22,12 +22,9 @@ fn flux_operator(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_flux-operator")).args(arguments).output().unwrap()
 }
 
-/// The programs of Helm 4 and 3, or the one that HELM names.
 fn helms() -> Vec<PathBuf> {
-    match std::env::var_os("HELM") {
-        Some(program) => vec![program.into()],
-        None => ["4", "3"].map(|major| built("helm/build", &[major])).into(),
-    }
+    let majors = std::env::var("HELM").unwrap_or_else(|_| "4".into());
+    majors.split_whitespace().map(|major| built("helm/build", &[major])).collect()
 }
 
 /// What a script of the test node prints: the path of a program that it has built.
