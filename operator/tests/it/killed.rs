@@ -40,9 +40,13 @@ impl Change<'_> {
 
             change(&name).await;
             let victim = bed.operator_that_dies(round).await;
-            let was_done = until("it is killed, or done", async || match victim.is_dead() {
-                true => Some(false),
-                false => is_done(&name).await.then_some(true),
+            let was_done = until("it is killed, or done", async || {
+                // First: what is done may be what it was killed at, while this looks.
+                let is_done = is_done(&name).await;
+                match victim.is_dead() {
+                    true => Some(false),
+                    false => is_done.then_some(true),
+                }
             })
             .await;
             drop(victim);
