@@ -182,9 +182,9 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
     toml::to_string(&table).map_err(|error| failed(error.to_string()))
 }
 
-/// Where each broker says what it has, nothing, or only that more is claimed. Else the lead says it for all, and the others only need `[bootstrap]`. Flux drains
-/// a node that has fewer cores than R says, so where nodes may be unlike the lead's, or the user claims more than there are,
-/// it must not check.
+/// Where each broker says what it has, nothing, or only that more is claimed. Else the lead says it for all, and the others
+/// only need `[bootstrap]`. Flux drains a node that has fewer cores than R says, so where nodes may be unlike the lead's, or the
+/// user claims more than there are, it must not check.
 fn resource(resolved: &Resolved) -> Option<Resource> {
     let declared = resolved.spec.runner.cores;
     if discovery::is_discovered(resolved) {

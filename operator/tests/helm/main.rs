@@ -1,17 +1,20 @@
 //! A release of the chart comes, changes and goes on a cluster where pods run (KUBECONFIG), while a job runs: it ends as if nothing had
-//! been. `.ci/e2e` runs it, where nothing of the operator's is installed. It tries Helm 4, unless HELM="4 3" says more.
+//! been. `.ci/e2e` runs it, where nothing of the operator's is installed.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
 
 #[path = "../e2e/bed.rs"]
 #[allow(dead_code, reason = "the other tests use all of it")]
 mod bed;
+#[path = "../support/helm.rs"]
+mod helm;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use bed::{Bed, app_image, test};
+use helm::{helms, repository};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -21,10 +24,6 @@ use serde_json::{Value, json};
 const NAMESPACE: &str = "flux-helm";
 const RELEASE: &str = "flux-framework";
 const CRD: &str = "miniclusters.flux-framework.org";
-
-fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
-}
 
 /// What a program prints, or all that it says where it fails.
 fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
@@ -38,12 +37,6 @@ fn run(program: &Path, arguments: &[&str]) -> Result<String, String> {
 
 fn kubectl(arguments: &[&str]) -> Result<String, String> {
     run(Path::new("kubectl"), arguments)
-}
-
-fn helms() -> Vec<PathBuf> {
-    let majors = std::env::var("HELM").unwrap_or_else(|_| "4".into());
-    let built = |major| run(&repository("test-node/helm/build"), &[major]).unwrap().trim().into();
-    majors.split_whitespace().map(built).collect()
 }
 
 /// A release, with the images of these tests.

@@ -5,23 +5,13 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use flux_operator::install;
 
+#[path = "../support/committed.rs"]
+mod committed;
+
+use committed::same;
+
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
-}
-
-/// Compares with a committed file, or renews it.
-fn same(path: &Path, made: &str) {
-    if std::env::var_os("UPDATE").is_some() {
-        std::fs::write(path, made).unwrap();
-        return;
-    }
-    let committed = std::fs::read_to_string(path).unwrap_or_default();
-    let difference = committed.lines().zip(made.lines()).enumerate().find(|(_, (old, new))| old != new);
-    assert!(
-        committed == made,
-        "{} is stale (first difference: {difference:?}): `make generate` renews it",
-        path.display()
-    );
 }
 
 fn operator(arguments: &[&str]) -> String {

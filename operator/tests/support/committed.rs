@@ -1,0 +1,18 @@
+//! What is made from the code, and committed.
+
+use std::path::Path;
+
+/// Compares with a committed file, or renews it.
+pub fn same(path: &Path, made: &str) {
+    if std::env::var_os("UPDATE").is_some() {
+        std::fs::write(path, made).unwrap();
+        return;
+    }
+    let committed = std::fs::read_to_string(path).unwrap_or_default();
+    let difference = committed.lines().zip(made.lines()).enumerate().find(|(_, (old, new))| old != new);
+    assert!(
+        committed == made,
+        "{} is stale (first difference: {difference:?}): `make generate` renews it",
+        path.display()
+    );
+}
