@@ -35,6 +35,8 @@ use crate::controlplane::ControlPlane;
 /// Far more than anything takes on a quiet machine.
 pub const DEADLINE: Duration = Duration::from_secs(150);
 const POLL: Duration = Duration::from_millis(50);
+/// Long enough for what is on its way; a burst is collected for a tenth of it.
+pub const SETTLE: Duration = Duration::from_secs(1);
 
 struct Plane {
     /// Ends with this process.
@@ -169,6 +171,16 @@ impl Operator {
     /// Whether it is as good as killed.
     pub fn is_dead(&self) -> bool {
         self.calls.dies_after.is_some_and(|last| self.calls.writes.load(Ordering::SeqCst) > last)
+    }
+
+    /// Waits until it has had nothing to do for as long as `SETTLE`: what it still had to write is not left to the next.
+    pub async fn settled(&self) {
+        until("it has nothing left to do", async || {
+            let before = self.calls.all().len();
+            tokio::time::sleep(SETTLE).await;
+            (self.calls.all().len() == before).then_some(())
+        })
+        .await;
     }
 
     pub async fn stop(mut self) {

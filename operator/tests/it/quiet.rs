@@ -1,7 +1,5 @@
 //! What the operator costs, what it is allowed, and what survives its end.
 
-use std::time::Duration;
-
 use flux_operator::install::{NODE_PERMISSIONS, PERMISSIONS};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::Pod;
@@ -9,17 +7,14 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams};
 use serde_json::json;
 
-use crate::bed::{Bed, test, until};
+use crate::bed::{Bed, Operator, SETTLE, test, until};
 use crate::call::{Call, assert_exactly, of_all_parts};
 
-/// Long enough for everything that is on its way; a burst is collected for a tenth of it.
-const SETTLE: Duration = Duration::from_secs(1);
-
-async fn settled(bed: &Bed, names: &[&str]) {
+async fn settled(bed: &Bed, operator: &Operator, names: &[&str]) {
     for name in names {
         bed.when(name, "seen with its pods", |status| status["size"] == 2).await;
     }
-    tokio::time::sleep(SETTLE).await;
+    operator.settled().await;
 }
 
 #[test]
@@ -30,7 +25,7 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
         for name in names {
             bed.create(name, json!({ "size": 2 })).await.unwrap();
         }
-        settled(&bed, &names).await;
+        settled(&bed, &operator, &names).await;
         let calls = operator.calls.counted();
         assert!(calls.len() <= 6 * names.len(), "{} calls for {} clusters: {calls:#?}", calls.len(), names.len());
         assert!(calls.iter().all(|call| call.status < 300), "{calls:#?}");
@@ -73,7 +68,7 @@ fn a_cluster_costs_the_same_few_writes_whatever_its_size() {
             for name in &names {
                 bed.when(name, "seen with its pods", |status| status["size"] == size).await;
             }
-            tokio::time::sleep(SETTLE * 2).await;
+            operator.settled().await;
             let writes: Vec<Call> = operator.calls.all().into_iter().filter(|call| !call.is_read()).collect();
             let (shared, own): (Vec<&Call>, Vec<&Call>) = writes.iter().partition(|call| call.resource == "services");
             let statuses = own.iter().filter(|call| call.resource == "miniclusters/status").count();
@@ -161,12 +156,7 @@ fn answers_that_get_lost_delay_and_double_nothing() {
             (service.metadata.owner_references?.len() == 3).then_some(())
         })
         .await;
-        until("it has nothing left to do", async || {
-            let before = operator.calls.all().len();
-            tokio::time::sleep(SETTLE).await;
-            (operator.calls.all().len() == before).then_some(())
-        })
-        .await;
+        operator.settled().await;
         for (name, key) in ["a", "b", "c"].iter().zip(keys) {
             assert_eq!(bed.secret(name, "curve").await.unwrap().data, key);
         }

@@ -15,7 +15,7 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, Wa
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, condition, test, until};
+use crate::bed::{Bed, SETTLE, condition, test, until};
 use crate::call::assert_exactly;
 
 fn spec(volume: Value) -> Value {
@@ -167,6 +167,7 @@ fn csi_volumes_are_accepted_and_bound_and_a_disk_of_two_is_told_to_both() {
             assert!(message.contains("spec.volumes[data].storageClass: "), "{message}");
         }
         assert_eq!(bed.pods("two", 1).await.len(), 1, "it stops nothing");
+        operator.settled().await;
         operator.stop().await;
         let operator = bed.operator().await;
         until("it has listed everything", async || {
@@ -176,7 +177,7 @@ fn csi_volumes_are_accepted_and_bound_and_a_disk_of_two_is_told_to_both() {
             (listed("persistentvolumes") && listed("storageclasses")).then_some(())
         })
         .await;
-        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        tokio::time::sleep(SETTLE).await;
         assert_eq!(operator.calls.counted(), [], "a restart says nothing again");
 
         delete(&bed, "two").await;
@@ -285,6 +286,7 @@ fn what_a_completed_job_leaves_is_cleaned_up_once_and_its_status_stays() {
         let pods = bed.pods("failed", 1).await;
         bed.end_pod(&pods[&0], 3, "Error", "").await;
         bed.when_condition("failed", "Failed", "True").await;
+        operator.settled().await;
         operator.stop().await;
         assert_eq!(bed.all_pods("failed").await.len(), 1);
         assert!(claim(&bed, "failed").await.is_some());
@@ -296,7 +298,7 @@ fn what_a_completed_job_leaves_is_cleaned_up_once_and_its_status_stays() {
             (lists >= 5).then_some(())
         })
         .await;
-        tokio::time::sleep(std::time::Duration::from_secs(1)).await;
+        tokio::time::sleep(SETTLE).await;
         let after = bed.get("mc").await;
         assert_eq!(serde_json::to_value(after.status).unwrap()["conditions"], status["conditions"]);
         assert_eq!(again.calls.counted(), [], "a restart does nothing");
