@@ -1,6 +1,7 @@
-//! How the operator talks to the API server: one client for all calls, a Lease, the version of Kubernetes, another try.
+//! How the operator talks to the API server: one client for all calls, what it owns itself, a Lease, the version of Kubernetes, another try.
 
 pub mod client;
+pub mod installed;
 pub mod lease;
 pub mod retry;
 pub mod version;

@@ -72,7 +72,7 @@ const ORDER: &[(&str, &[&str])] = &[
     ("operator/src/reconcile/decide", &["restart", "next_action", "stuck"]),
     ("operator/src/reconcile/status", &["patch", "outcome", "conditions", "events"]),
     ("operator/src/health", &["metrics", "panics", "log", "server"]),
-    ("operator/src/api", &["client", "lease", "retry", "version"]),
+    ("operator/src/api", &["client", "installed", "lease", "retry", "version"]),
     (
         "kubectl/src",
         &[

@@ -17,6 +17,7 @@ use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 use tokio::time::Instant;
 
+use super::installed;
 use crate::labels::{self, MANAGER};
 
 /// Name of the Lease.
@@ -49,12 +50,11 @@ impl Candidate {
 
     /// Waits until the Lease is ours.
     pub async fn acquire(self, client: &Client) -> Held {
-        let api: Api<Lease> = Api::namespaced(client.clone(), &self.namespace);
         // A clock of somebody else's means nothing: what counts is how long we have seen no change.
         let mut seen: Option<(Option<String>, Instant)> = None;
         loop {
             let begin = Instant::now();
-            match self.attempt(&api, &mut seen).await {
+            match self.attempt(client, &mut seen).await {
                 Ok(Some(version)) => return Held { candidate: self, version, renewed: begin },
                 Ok(None) => {}
                 Err(error) => crate::health::log::warn("failed to get the lease", &error),
@@ -66,13 +66,12 @@ impl Candidate {
     /// The version of the Lease, if it is ours now.
     async fn attempt(
         &self,
-        api: &Api<Lease>,
+        client: &Client,
         seen: &mut Option<(Option<String>, Instant)>,
     ) -> Result<Option<Option<String>>, kube::Error> {
+        let api = self.leases(client);
         let Some(lease) = api.get_opt(NAME).await? else {
-            let metadata = ObjectMeta { name: Some(NAME.into()), ..ObjectMeta::default() };
-            let lease = Lease { metadata, spec: Some(self.spec()) };
-            return Ok(Some(api.create(&PostParams::default(), &lease).await?.resource_version()));
+            return self.create(client).await.map(Some);
         };
         let version = lease.resource_version();
         let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone()).unwrap_or_default();
@@ -83,9 +82,22 @@ impl Candidate {
             _ => seen.insert((version.clone(), Instant::now())).1,
         };
         if holder.is_empty() || holder == self.identity || since.elapsed() >= duration {
-            return self.write(api, version, &self.spec()).await.map(Some);
+            return self.write(&api, version, &self.spec()).await.map(Some);
         }
         Ok(None)
+    }
+
+    /// Makes the Lease, which goes with the operator's Deployment.
+    async fn create(&self, client: &Client) -> Result<Option<String>, kube::Error> {
+        let owner = installed::owner(client, &self.namespace, NAME).await?;
+        let owner_references = owner.map(|owner| vec![owner]);
+        let metadata = ObjectMeta { name: Some(NAME.into()), owner_references, ..ObjectMeta::default() };
+        let lease = Lease { metadata, spec: Some(self.spec()) };
+        Ok(self.leases(client).create(&PostParams::default(), &lease).await?.resource_version())
+    }
+
+    fn leases(&self, client: &Client) -> Api<Lease> {
+        Api::namespaced(client.clone(), &self.namespace)
     }
 
     fn spec(&self) -> LeaseSpec {
@@ -115,7 +127,7 @@ impl Candidate {
 impl Held {
     /// Renews the Lease for as long as that works. Its end means that somebody else may lead.
     pub async fn keep(&mut self, client: &Client) {
-        let api: Api<Lease> = Api::namespaced(client.clone(), &self.candidate.namespace);
+        let api = self.candidate.leases(client);
         // Before others may take it.
         let deadline = self.candidate.duration - self.candidate.pause() / 2;
         loop {
@@ -142,7 +154,7 @@ impl Held {
 
     /// Lets the next one lead at once.
     pub async fn release(self, client: &Client) {
-        let api: Api<Lease> = Api::namespaced(client.clone(), &self.candidate.namespace);
+        let api = self.candidate.leases(client);
         let spec =
             LeaseSpec { holder_identity: Some(String::new()), lease_duration_seconds: Some(1), ..LeaseSpec::default() };
         // It would only take longer.

@@ -11,8 +11,9 @@ const SHORT: [f64; 8] = [0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0];
 const LONG: [f64; 8] = [1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
 
 /// The kinds that are told apart among API calls.
-const RESOURCES: [&str; 10] = [
+const RESOURCES: [&str; 11] = [
     "configmaps",
+    "deployments",
     "events",
     "jobs",
     "leases",

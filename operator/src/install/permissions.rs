@@ -1,5 +1,6 @@
 //! Every permission, with its reason.
 
+use crate::labels;
 use crate::webhook;
 use crate::webhook::migrate;
 
@@ -129,13 +130,16 @@ pub(super) const EDIT_PERMISSIONS: &[Permission] = &[
 ];
 
 /// What it may do in its own namespace besides.
-pub const OWN_PERMISSIONS: &[Permission] =
-    &[allow("coordination.k8s.io", "leases", &["get", "create", "patch"], "which of several operators leads")];
+pub const OWN_PERMISSIONS: &[Permission] = &[
+    allow("coordination.k8s.io", "leases", &["get", "create", "patch"], "which of several operators leads"),
+    allow("apps", "deployments", &["get"], "the Lease's owner, so that both go together").only(&[labels::OPERATOR]),
+];
 
 /// What the webhook may do in its own namespace.
 pub const WEBHOOK_OWN_PERMISSIONS: &[Permission] = &[
     allow("", "secrets", &["create"], "the webhook's certificate, which all replicas share"),
     allow("", "secrets", &["get", "list", "watch", "update"], "its renewal").only(&[webhook::NAME]),
+    allow("apps", "deployments", &["get"], "the Secret's owner, so that both go together").only(&[webhook::NAME]),
 ];
 
 /// What the webhook may do in the whole cluster.

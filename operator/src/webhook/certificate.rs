@@ -6,7 +6,7 @@ use std::sync::{Arc, PoisonError, RwLock};
 
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
-use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 use k8s_openapi::jiff::{SignedDuration, Timestamp, tz::TimeZone};
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair, KeyUsagePurpose,
@@ -100,13 +100,25 @@ impl Pair {
         pair.certified().ok().map(|_| pair)
     }
 
-    pub(super) fn to_secret(&self, namespace: &str, name: &str, version: Option<String>) -> Secret {
+    /// In the place of `before`, if it is there: whose that is does not change.
+    pub(super) fn to_secret(
+        &self,
+        namespace: &str,
+        name: &str,
+        owner: Option<OwnerReference>,
+        before: Option<ObjectMeta>,
+    ) -> Secret {
         let bytes = |text: &String| ByteString(text.clone().into_bytes());
+        let (version, owners) = match before {
+            Some(before) => (before.resource_version, before.owner_references),
+            None => (None, owner.map(|owner| vec![owner])),
+        };
         Secret {
             metadata: ObjectMeta {
                 name: Some(name.into()),
                 namespace: Some(namespace.into()),
                 resource_version: version,
+                owner_references: owners,
                 labels: Some([(labels::MANAGED_BY.to_owned(), labels::MANAGER.to_owned())].into()),
                 annotations: Some(
                     [(NOT_AFTER.to_owned(), self.not_after.clone()), (NAMES.to_owned(), self.names.clone())].into(),
@@ -219,7 +231,7 @@ mod tests {
     fn a_certificate_survives_its_secret_and_shows_no_key() {
         let names = ["a.b.svc".to_owned(), "127.0.0.1".to_owned()];
         let pair = Pair::make(&names, None, at("2026-03-31T12:00:00Z")).unwrap();
-        let secret = pair.to_secret("ns", "name", None);
+        let secret = pair.to_secret("ns", "name", None, None);
         assert_eq!(Pair::of_secret(&secret).unwrap(), pair);
         assert_eq!(format!("{pair:?}"), "Pair(a.b.svc,127.0.0.1 until 2027-03-31T12:00:00Z)");
         let mut broken = secret;

@@ -22,11 +22,12 @@ use kube::api::{Patch, PatchParams, PostParams};
 use kube::core::PartialObjectMeta;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, watcher};
-use kube::{Api, Client};
+use kube::{Api, Client, ResourceExt};
 use serde_json::json;
 
 use super::certificate::{self, CertificateError, Current, Pair};
 use super::{NAME, Settings};
+use crate::api::installed;
 use crate::health::log;
 use crate::labels;
 use crate::webhook::migrate::CRD;
@@ -43,6 +44,8 @@ const FILES: Duration = Duration::from_secs(60);
 enum KeepError {
     #[error("failed to {verb} {kind} {name}")]
     Api { verb: &'static str, kind: &'static str, name: &'static str, source: Box<kube::Error> },
+    #[error("the webhook's Deployment is gone, and its Secret with it")]
+    Uninstalled,
     #[error(transparent)]
     Certificate(#[from] CertificateError),
     #[error("failed to read {path}")]
@@ -53,6 +56,10 @@ fn of_secret(verb: &'static str) -> impl Fn(kube::Error) -> KeepError {
     move |source| KeepError::Api { verb, kind: "Secret", name: NAME, source: Box::new(source) }
 }
 
+fn of_owner(source: kube::Error) -> KeepError {
+    KeepError::Api { verb: "get", kind: "Deployment", name: NAME, source: Box::new(source) }
+}
+
 fn of_crd(verb: &'static str) -> impl Fn(kube::Error) -> KeepError {
     move |source| KeepError::Api { verb, kind: "CustomResourceDefinition", name: CRD, source: Box::new(source) }
 }
@@ -61,7 +68,7 @@ fn of_crd(verb: &'static str) -> impl Fn(kube::Error) -> KeepError {
 pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Current>) {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &settings.namespace);
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let keeper = Keeper { secrets, definitions, settings, current };
+    let mut keeper = Keeper { client: client.clone(), secrets, definitions, settings, current, is_owned: false };
     let only = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
     let secrets: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), &keeper.settings.namespace);
     let secrets = watcher(secrets, only(NAME)).default_backoff().map(drop).boxed();
@@ -90,16 +97,20 @@ pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Curren
 }
 
 struct Keeper {
+    client: Client,
     secrets: Api<Secret>,
     definitions: Api<CustomResourceDefinition>,
     settings: Settings,
     current: Arc<Current>,
+    /// Whether the Secret that was there goes with the Deployment.
+    is_owned: bool,
 }
 
 impl Keeper {
-    async fn look(&self) -> Result<(), KeepError> {
+    async fn look(&mut self) -> Result<(), KeepError> {
         let names = self.settings.names();
         let found = self.secrets.get_opt(NAME).await.map_err(of_secret("get"))?;
+        self.is_owned |= found.as_ref().is_some_and(|secret| !secret.owner_references().is_empty());
         let held = found.as_ref().and_then(Pair::of_secret);
         let pair = match held {
             Some(pair) if !pair.is_stale(&names, Timestamp::now()) => pair,
@@ -124,11 +135,21 @@ impl Keeper {
     /// Puts the pair into the Secret, unless another replica was faster: then that one's will be found.
     async fn store(&self, pair: &Pair, found: Option<Secret>) -> Result<(), KeepError> {
         let parameters = PostParams { field_manager: Some(labels::MANAGER.into()), ..PostParams::default() };
-        let version = found.and_then(|secret| secret.metadata.resource_version);
-        let secret = pair.to_secret(&self.settings.namespace, NAME, version.clone());
-        match version {
-            None => self.secrets.create(&parameters, &secret).await.map_err(of_secret("create"))?,
-            Some(_) => self.secrets.replace(NAME, &parameters, &secret).await.map_err(of_secret("replace"))?,
+        let namespace = self.settings.namespace.as_str();
+        match found {
+            None => {
+                let owner = installed::owner(&self.client, namespace, NAME).await.map_err(of_owner)?;
+                // It went with the Deployment, and so will this process: another one would stay for ever.
+                if owner.is_none() && self.is_owned {
+                    return Err(KeepError::Uninstalled);
+                }
+                let secret = pair.to_secret(namespace, NAME, owner, None);
+                self.secrets.create(&parameters, &secret).await.map_err(of_secret("create"))?
+            }
+            Some(before) => {
+                let secret = pair.to_secret(namespace, NAME, None, Some(before.metadata));
+                self.secrets.replace(NAME, &parameters, &secret).await.map_err(of_secret("replace"))?
+            }
         };
         Ok(())
     }

@@ -113,6 +113,18 @@ fn left(objects: &[Value]) -> BTreeSet<String> {
     objects.iter().filter(is_there).map(name).collect()
 }
 
+/// What operator and webhook have made for themselves.
+fn own() -> Vec<String> {
+    let names = kubectl(&["get", "secrets,leases", "--namespace", NAMESPACE, "--output=name"]).unwrap();
+    let ours = |name: &&str| name.contains("/flux-operator");
+    names.lines().filter(ours).map(str::to_owned).collect()
+}
+
+/// With its Deployment, by Kubernetes' garbage collector.
+async fn goes_by_itself(bed: &Bed) {
+    bed.until("Secret and Lease are gone", async || own().is_empty().then_some(())).await;
+}
+
 fn memory_limit() -> String {
     let path = "jsonpath={.spec.template.spec.containers[0].resources.limits.memory}";
     kubectl(&["get", "deployment", "flux-operator", "--namespace", NAMESPACE, "--output", path]).unwrap()
@@ -168,10 +180,12 @@ fn a_job_ends_as_if_nothing_had_been_while_a_release_comes_changes_and_goes() {
             assert_eq!(memory_limit(), "256Mi");
             assert_eq!(authority(), first, "a rollback leaves it, too");
 
+            assert_eq!(own().len(), 2, "{:?}", own());
             let objects = release.objects();
             assert!(objects.len() > 20 && left(&objects).len() == objects.len(), "{:#?}", left(&objects));
             release.uninstall();
             assert_eq!(left(&objects), BTreeSet::from([format!("CustomResourceDefinition/{CRD}")]));
+            goes_by_itself(&bed).await;
             assert_eq!(uids(&bed, "job").await, pods, "its pods run on");
             end_job(&bed, "job").await;
             assert_eq!(uids(&bed, "job").await, pods, "nothing ran twice");
@@ -184,6 +198,7 @@ fn a_job_ends_as_if_nothing_had_been_while_a_release_comes_changes_and_goes() {
             start_job(&bed, "other").await;
             release.uninstall();
             assert_eq!(left(&objects), BTreeSet::new(), "nothing is kept where that is not wanted");
+            goes_by_itself(&bed).await;
             bed.until("the pods of its MiniClusters are gone", async || {
                 let all = ListParams::default();
                 let pods = bed.api::<Pod>().list(&all).await.unwrap().items.len();

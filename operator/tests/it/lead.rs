@@ -5,9 +5,10 @@ use std::time::Duration;
 use flux_operator::api::lease::Candidate;
 use flux_operator::controller::ControllerError;
 use flux_operator::install::OWN_PERMISSIONS;
+use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::Api;
 use kube::api::{Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
@@ -39,6 +40,8 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
         let leases: Api<Lease> = Api::namespaced(bed.client.clone(), NAMESPACE);
         let holder = async || leases.get_opt("flux-operator").await.unwrap()?.spec?.holder_identity;
         let port = free_port();
+        let deployment =
+            Api::<Deployment>::namespaced(bed.client.clone(), NAMESPACE).get("flux-operator").await.unwrap();
 
         let first = Calls::default();
         let one = bed.operator_of(first.clone(), |it| it.candidate = candidate("one")).await;
@@ -58,6 +61,11 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
         assert_eq!(holder().await.unwrap(), "one");
         assert!(calls.all().iter().all(|call| call.resource == "leases"), "the loser does nothing: {:?}", calls.all());
         assert!(ask(port, "/metrics").await.contains("flux_operator_leader 0"));
+
+        // It belongs to the operator's Deployment, and goes with it.
+        let lease = leases.get("flux-operator").await.unwrap();
+        let owners: Vec<&str> = lease.owner_references().iter().map(|it| it.uid.as_str()).collect();
+        assert_eq!(owners, [deployment.uid().unwrap()]);
 
         one.stop().await;
         until("two leads", async || (holder().await? == "two").then_some(())).await;
