@@ -1,6 +1,6 @@
 # Each recipe is one line that a person could type; what takes more stands in .ci/.
 
-.PHONY: demo test test-flux e2e lint bench bench-journey bench-quorum bench-instance images generate dist
+.PHONY: demo test test-flux e2e lint bench bench-journey bench-quorum bench-instance images generate dist release reproduce
 
 demo: ; @.ci/demo
 
@@ -25,3 +25,7 @@ images: ; @.ci/dist images && .ci/images
 generate: ; @UPDATE=1 cargo test --workspace
 
 dist: ; @.ci/dist
+
+release: ; @.ci/release
+
+reproduce: ; @.ci/reproduce

@@ -48,6 +48,7 @@ fn every_link_leads_somewhere() {
         "ARCHITECTURE.md",
         "CONTRIBUTING.md",
         "CHANGELOG.md",
+        "SECURITY.md",
         "chart/README.md",
         "images/README.md",
         "test-node/README.md",

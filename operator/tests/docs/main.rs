@@ -10,6 +10,7 @@ mod manifests;
 mod pages;
 mod tables;
 mod words;
+mod workflows;
 
 use std::path::Path;
 

@@ -1,0 +1,142 @@
+//! The workflows of GitHub: no action but by the digest of its commit, no right that a job does not need, and no commands but those that
+//! a person can type here.
+
+use std::collections::BTreeSet;
+use std::path::PathBuf;
+
+use serde_json::Value;
+
+use super::pages::repository;
+
+/// The one job that may write: it publishes.
+const WRITES: (&str, &str) = ("release.yml", "publish");
+/// What a command may begin with, beside `make` and the programs in `.ci`.
+const TOOLS: &[&str] = &[
+    "cargo install --locked ",
+    "go install ",
+    "rustup toolchain install ",
+    "diff ",
+    "skopeo login ",
+    "helm registry login ",
+];
+
+struct Workflow {
+    name: String,
+    text: String,
+    value: Value,
+}
+
+fn workflows() -> Vec<Workflow> {
+    let folder = std::fs::read_dir(repository().join(".github/workflows")).unwrap();
+    let mut paths: Vec<PathBuf> = folder.map(|entry| entry.unwrap().path()).collect();
+    paths.sort();
+    let read = |path: PathBuf| {
+        let text = std::fs::read_to_string(&path).unwrap();
+        let value = serde_saphyr::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+        Workflow { name: path.file_name().unwrap().to_string_lossy().into_owned(), text, value }
+    };
+    paths.into_iter().map(read).collect()
+}
+
+fn jobs(workflow: &Workflow) -> impl Iterator<Item = (&String, &Value)> {
+    workflow.value["jobs"].as_object().unwrap().iter()
+}
+
+fn steps(job: &Value) -> &[Value] {
+    job["steps"].as_array().unwrap()
+}
+
+#[test]
+fn there_are_four() {
+    let names: Vec<String> = workflows().into_iter().map(|workflow| workflow.name).collect();
+    assert_eq!(names, ["e2e.yml", "lint.yml", "release.yml", "test.yml"]);
+}
+
+#[test]
+fn every_action_is_named_by_its_commit_and_its_version() {
+    let mut seen = 0;
+    for Workflow { name, text, .. } in workflows() {
+        for line in text.lines().filter_map(|line| line.trim_start_matches([' ', '-']).strip_prefix("uses: ")) {
+            let (action, version) = line.split_once(" # ").unwrap_or((line, ""));
+            let digest = action.split_once('@').map_or("", |(_, digest)| digest);
+            let is_commit = digest.len() == 40 && digest.chars().all(|it| matches!(it, '0'..='9' | 'a'..='f'));
+            assert!(is_commit && version.starts_with('v'), "{name}: {line}");
+            seen += 1;
+        }
+    }
+    assert!(seen > 5, "only {seen} were found");
+}
+
+#[test]
+fn each_job_has_the_rights_that_it_needs_and_an_end() {
+    let mut writes = BTreeSet::new();
+    for workflow in workflows() {
+        let name = &workflow.name;
+        assert_eq!(workflow.value["permissions"], serde_json::json!({}), "{name}: none unless a job says so");
+        assert_eq!(workflow.value["on"].get("pull_request_target"), None, "{name}: strangers' code with our rights");
+        for (job, value) in jobs(&workflow) {
+            assert!(value["timeout-minutes"].is_u64(), "{name}, {job}: no timeout");
+            let rights = value["permissions"].as_object().unwrap_or_else(|| panic!("{name}, {job}: no permissions"));
+            if rights.iter().any(|(right, level)| level != "read" || right != "contents") {
+                writes.insert((name.clone(), job.clone()));
+            }
+            for step in steps(value) {
+                let is_checkout = step["uses"].as_str().is_some_and(|it| it.starts_with("actions/checkout@"));
+                let keeps = step["with"]["persist-credentials"] != serde_json::json!(false);
+                assert!(!(is_checkout && keeps), "{name}, {job}: the checkout keeps its token");
+            }
+        }
+    }
+    assert_eq!(writes, BTreeSet::from([(WRITES.0.to_owned(), WRITES.1.to_owned())]));
+}
+
+/// Who publishes starts nothing that a dependency has brought: it takes what other jobs have built.
+#[test]
+fn who_may_write_builds_nothing_of_ours() {
+    let release = workflows().into_iter().find(|workflow| workflow.name == WRITES.0).unwrap();
+    let steps = steps(&release.value["jobs"][WRITES.1]);
+    let builds = |step: &&Value| step["run"].as_str().is_some_and(|it| it.contains("make ") || it.contains("cargo "));
+    assert_eq!(steps.iter().find(builds), None);
+}
+
+#[test]
+fn every_command_is_one_that_a_person_can_type_here() {
+    let makefile = std::fs::read_to_string(repository().join("Makefile")).unwrap();
+    let mut seen = 0;
+    for workflow in workflows() {
+        for (job, value) in jobs(&workflow) {
+            for run in steps(value).iter().filter_map(|step| step["run"].as_str()) {
+                let place = format!("{}, {job}: `{run}`", workflow.name);
+                let is_plain = !["\n", "|", ";", "&", "$(", "`", " >"].iter().any(|it| run.contains(it));
+                assert!(is_plain, "{place}: logic of the shell belongs into .ci");
+                let command = run.trim_start_matches("sudo --preserve-env env ").trim_start();
+                let words: Vec<&str> = command.split_whitespace().skip_while(|word| is_assignment(word)).collect();
+                let is_known = match words.as_slice() {
+                    ["make", recipe, ..] => makefile.contains(&format!("\n{recipe}: ;")),
+                    [program, ..] if program.starts_with(".ci/") => repository().join(program).is_file(),
+                    _ => TOOLS.iter().any(|tool| words.join(" ").starts_with(tool)),
+                };
+                assert!(is_known, "{place}: {words:?}");
+                seen += 1;
+            }
+        }
+    }
+    assert!(seen > 8, "only {seen} were found");
+}
+
+/// Of a tool that is fetched, the version is said.
+#[test]
+fn tools_have_versions() {
+    for workflow in workflows() {
+        for line in workflow.text.lines().filter(|line| line.contains(" install ") && line.contains("run:")) {
+            let version = line.rsplit(['@', ' ']).next().unwrap();
+            let is_version = version.trim_start_matches('v').starts_with(|it: char| it.is_ascii_digit());
+            assert!(is_version || line.contains("$RUSTUP_TOOLCHAIN"), "{}: {line}", workflow.name);
+        }
+    }
+}
+
+fn is_assignment(word: &str) -> bool {
+    let name = word.trim_start_matches('"').split('=').next().unwrap_or_default();
+    word.contains('=') && !name.is_empty() && name.chars().all(|it| it.is_ascii_uppercase() || it == '_')
+}
