@@ -27,6 +27,8 @@ pub const MAXIMUM_SIZE: &str = "flux-framework.org/maximum-size";
 pub const INITIAL_SIZE: &str = "flux-framework.org/initial-size";
 /// On the Job: what of the spec it was made from (`fetch::Target::spec_hash`).
 pub const SPEC_HASH: &str = "flux-framework.org/spec-hash";
+/// On the Job, if something lies over its pods: what (`render::overlay_hash`).
+pub const OVERLAY_HASH: &str = "flux-framework.org/pod-template-hash";
 /// On the Job: how the view comes into its pods (`render::view`).
 pub const VIEW: &str = "flux-framework.org/view";
 /// Its value where the view's image is mounted.

@@ -133,6 +133,11 @@ pub const REASONS: &[Reason] = &[
     reason(Of::Spec, "Invalid", "a field cannot be used: the message names each"),
     reason(Of::Spec, "SizeBeyondMaximum", "`size` is larger than what the cluster was made for"),
     reason(Of::Spec, "ChangedTooLate", "the spec was changed while its Job was being made: the earlier one runs"),
+    reason(
+        Of::Spec,
+        "PodTemplateRefused",
+        "the API server does not take the pods with what `podTemplate` or `servicesPodTemplate` lays over them",
+    ),
     reason(Of::Spec, "ImageVolume", "the view's image is mounted: nothing is copied"),
     reason(Of::Spec, "ImageVolumeUnsure", "the view's image is mounted, though not every node is known to be able to"),
     reason(Of::Spec, "ImageVolumeFailed", "a node could not mount the view's image: the Job is made anew with a copy"),

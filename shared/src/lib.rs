@@ -19,6 +19,7 @@ pub mod hostlist;
 pub mod manifest;
 pub mod names;
 mod near;
+pub mod overlay;
 pub mod paths;
 pub mod quantity;
 pub mod secret_names;

@@ -119,7 +119,13 @@ fn follows(problem: &Problem, misfits: &[Problem]) -> bool {
 /// The spec as v1alpha2, without what does not have the shape of its own version, and what that was. (A client that
 /// validates strictly would refuse it.)
 fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Problem>) {
+    let overlays = OVERLAYS.map(|name| value.get_mut(name).map(Value::take));
     drop_nulls(&mut value);
+    for (name, overlay) in OVERLAYS.iter().zip(overlays) {
+        if let (Some(overlay), Some(spec)) = (overlay.filter(|overlay| !overlay.is_null()), value.as_object_mut()) {
+            spec.insert((*name).to_owned(), overlay);
+        }
+    }
     let mut problems = shape::check(&mut value, version);
     if version == Version::V1alpha1 {
         convert_spec(&mut value, Version::V1alpha2);
@@ -134,6 +140,9 @@ fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Pro
         }
     }
 }
+
+/// Fields in which no value means something: that what is below goes.
+const OVERLAYS: [&str; 2] = ["podTemplate", "servicesPodTemplate"];
 
 /// A field with no value is as one that is left out: the API server drops it as well.
 fn drop_nulls(value: &mut Value) {

@@ -47,6 +47,8 @@ pub const MOUNT_FOLDER: &str = "flux";
 pub const SOFTWARE_STAGE: &str = "/mnt/flux-software";
 /// The folder of it that the other containers see.
 pub const SOFTWARE_FOLDER: &str = "software";
+/// Where the operator mounts `flux.mungeSecret`.
+pub const MUNGE_DIR: &str = "/etc/munge";
 /// Where the whole view image is mounted if the node can mount images as volumes.
 pub const VIEW_IMAGE_MOUNT: &str = "/mnt/flux-image";
 /// Kubernetes' default for a container's termination message.

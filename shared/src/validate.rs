@@ -15,6 +15,7 @@ use crate::crd::v1alpha2::{Logging, Pod, Resources, SecretKey, headless_name};
 use crate::curve::Certificate;
 use crate::manifest::Manifest;
 use crate::names;
+use crate::overlay::Overlay;
 use crate::quantity::Quantity;
 use crate::words::Word;
 
@@ -23,6 +24,7 @@ mod containers;
 mod flux;
 mod hints;
 mod notes;
+mod overlay;
 mod pod;
 mod program;
 mod storage;
@@ -123,6 +125,10 @@ pub struct ValidMiniCluster {
     pub logging: Logging,
     pub log_format: LogFormat,
     pub pod: Pod,
+    /// What lies over the template of its pods.
+    pub pod_template: Option<Overlay>,
+    /// What lies over the services pod.
+    pub services_pod_template: Option<Overlay>,
     /// Users of every pod.
     pub users: Vec<ValidUser>,
     /// The lead serves the Flux RESTful API.
@@ -457,6 +463,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         runner.container.ports.push(restful.port);
     }
     let arch = pod::arch(spec, &pod, &mut report);
+    let (pod_template, services_pod_template) = overlay::check(spec, &view, &parts, &mut report);
     let logging = spec.logging.clone().unwrap_or_default();
     let log_format = given(&logging.format).and_then(|name| report.take("spec.logging.format", name.parse()));
     let Some(runner) = parts.runner.filter(|_| report.problems.is_empty()) else {
@@ -488,6 +495,8 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         logging,
         log_format: log_format.unwrap_or_default(),
         pod,
+        pod_template,
+        services_pod_template,
         users,
         restful,
         volumes,

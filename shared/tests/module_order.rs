@@ -52,6 +52,8 @@ const ORDER: &[(&str, &[&str])] = &[
             "access",
             "config",
             "hidden",
+            "laid_over",
+            "refusal",
             "curve",
             "elastic",
             "needs",

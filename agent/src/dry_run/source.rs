@@ -1,10 +1,13 @@
 //! What to explain: a MiniCluster, or the AgentSpec that was made of one.
 
+use std::collections::BTreeMap;
+
 use flux_shared::agent_spec::{AgentSpec, Program};
 use flux_shared::paths::{SOFTWARE_DIR, VIEW_IMAGE_MOUNT};
 use flux_shared::validate::{Problem, ValidMiniCluster, ViewContainer, ViewSource};
 use flux_shared::{derive, manifest, validate};
 use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::facts::Facts;
 
@@ -67,13 +70,25 @@ impl Source {
         if let Some((uid, gid)) = container.run_as() {
             pretend_user(&mut facts, uid, gid);
         }
-        facts.environment.extend(container.environment.clone());
+        facts.environment.extend(laid_over(cluster, &container.environment));
         if let Some(folder) = &container.working_dir {
             facts.working_directory = folder.clone();
             facts.writable.insert(folder.clone());
         }
         facts
     }
+}
+
+/// The variables of the container that runs Flux, with those that `spec.podTemplate` adds or takes away. (Of another object's value
+/// nothing is known here.)
+fn laid_over(cluster: &ValidMiniCluster, environment: &BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let Some(overlay) = &cluster.pod_template else { return environment.clone() };
+    let env: Vec<Value> = environment.iter().map(|(name, value)| json!({ "name": name, "value": value })).collect();
+    let container = json!({ "name": cluster.runner.container.name, "env": env });
+    let merged = overlay.over(json!({ "spec": { "containers": [container] } }));
+    let env = merged.pointer("/spec/containers/0/env").and_then(Value::as_array).into_iter().flatten();
+    let text = |item: &Value, key: &str| item.get(key).and_then(Value::as_str).map(str::to_owned);
+    env.filter_map(|item| Some((text(item, "name")?, text(item, "value")?))).collect()
 }
 
 /// A user that the image's password file does not have, unless it is root.

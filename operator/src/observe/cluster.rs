@@ -1,11 +1,111 @@
 //! The MiniCluster as it is watched and kept between two reconciles.
 
-use flux_shared::crd::v1alpha2::MiniCluster;
-use kube::core::DeserializeGuard;
-use kube::{Resource, ResourceExt};
+use std::borrow::Cow;
 
-/// A MiniCluster, or one whose shape does not fit: it must not stop the others from being read.
-pub type Cluster = DeserializeGuard<MiniCluster>;
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::core::error_boundary::InvalidObject;
+use kube::{Resource, ResourceExt};
+use serde::Deserialize;
+use serde::de::{Deserializer, Error};
+use serde_json::value::RawValue;
+
+/// Deepest nesting, and most values, of an object that is read: `spec.podTemplate` may hold anything, and a JSON parser gives up at 128
+/// levels, for the whole list that the object is in.
+const DEPTH_MAX: usize = 100;
+const VALUES_MAX: usize = 200_000;
+
+/// A MiniCluster, or one whose shape does not fit: it must not stop the others from being read. (kube's own guard parses before it
+/// guards.)
+#[derive(Debug, Clone)]
+pub struct Cluster(pub Result<MiniCluster, InvalidObject>);
+
+impl<'de> Deserialize<'de> for Cluster {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Cluster, D::Error> {
+        // Skipped over, however deep it is.
+        let text = Box::<RawValue>::deserialize(deserializer)?;
+        let read = match excess(text.get()) {
+            Some(why) => Err(why),
+            None => serde_json::from_str(text.get()).map_err(|error| error.to_string()),
+        };
+        let invalid = |error| {
+            let Metadata { metadata } = serde_json::from_str(text.get())?;
+            Ok::<InvalidObject, serde_json::Error>(InvalidObject { error, metadata })
+        };
+        match read {
+            Ok(cluster) => Ok(Cluster(Ok(cluster))),
+            Err(error) => invalid(error).map(|it| Cluster(Err(it))).map_err(Error::custom),
+        }
+    }
+}
+
+/// What is read of an object that does not fit. (kube's own type buffers all of it.)
+#[derive(Deserialize)]
+struct Metadata {
+    #[serde(default)]
+    metadata: ObjectMeta,
+}
+
+/// Why JSON text is not read, if it is too much.
+fn excess(text: &str) -> Option<String> {
+    let (mut depth, mut values) = (0_usize, 0_usize);
+    let mut bytes = text.bytes();
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => skip_string(&mut bytes),
+            b'{' | b'[' => (depth, values) = (depth + 1, values + 1),
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b',' => values += 1,
+            _ => {}
+        }
+        if depth > DEPTH_MAX {
+            return Some(format!("it is nested more than {DEPTH_MAX} levels deep"));
+        }
+        if values > VALUES_MAX {
+            return Some(format!("it has more than {VALUES_MAX} values"));
+        }
+    }
+    None
+}
+
+fn skip_string(bytes: &mut std::str::Bytes) {
+    while let Some(byte) = bytes.next() {
+        match byte {
+            b'"' => return,
+            b'\\' => drop(bytes.next()),
+            _ => {}
+        }
+    }
+}
+
+impl Resource for Cluster {
+    type DynamicType = ();
+    type Scope = <MiniCluster as Resource>::Scope;
+
+    fn kind(dynamic: &()) -> Cow<'_, str> {
+        MiniCluster::kind(dynamic)
+    }
+
+    fn group(dynamic: &()) -> Cow<'_, str> {
+        MiniCluster::group(dynamic)
+    }
+
+    fn version(dynamic: &()) -> Cow<'_, str> {
+        MiniCluster::version(dynamic)
+    }
+
+    fn plural(dynamic: &()) -> Cow<'_, str> {
+        MiniCluster::plural(dynamic)
+    }
+
+    fn meta(&self) -> &ObjectMeta {
+        self.0.as_ref().map_or_else(|invalid| &invalid.metadata, MiniCluster::meta)
+    }
+
+    fn meta_mut(&mut self) -> &mut ObjectMeta {
+        self.0.as_mut().map_or_else(|invalid| &mut invalid.metadata, MiniCluster::meta_mut)
+    }
+}
 
 /// Longest spec that is kept between two reconciles, as JSON: there may be many thousand.
 const KEPT_MAX: usize = 8 << 10;
@@ -64,6 +164,29 @@ pub fn version(object: &impl ResourceExt) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Whoever may make a MiniCluster could stop all others from being served.
+    #[test]
+    fn an_object_that_is_too_deep_or_has_too_many_values_hides_no_other() {
+        let object = |name: &str, overlay: &str| {
+            format!(
+                r#"{{"apiVersion":"flux-framework.org/v1alpha2","kind":"MiniCluster","metadata":{{"name":"{name}"}},"spec":{{"containers":[{{"image":"a]}}\\\\"}}],"podTemplate":{overlay}}}}}"#
+            )
+        };
+        let deep = format!("{}1{}", r#"{"a":["#.repeat(2000), "]}".repeat(2000));
+        let wide = format!(r#"{{"spec":[{}0]}}"#, "0,".repeat(300_000));
+        let items = [("deep", deep.as_str()), ("wide", &wide), ("good", "{}")].map(|(name, it)| object(name, it));
+        let list = format!(r#"{{"apiVersion":"v1","kind":"List","metadata":{{}},"items":[{}]}}"#, items.join(","));
+        let list: kube::core::ObjectList<Cluster> = serde_json::from_str(&list).unwrap();
+        let said: Vec<_> =
+            list.items.iter().map(|it| (it.name_any(), it.0.as_ref().err().map(ToString::to_string))).collect();
+        assert_eq!(said[0], ("deep".into(), Some("it is nested more than 100 levels deep".into())));
+        assert_eq!(said[1], ("wide".into(), Some("it has more than 200000 values".into())));
+        assert_eq!(said[2], ("good".into(), None));
+        let event = format!(r#"{{"type":"ADDED","object":{}}}"#, items[0]);
+        let event: kube::core::WatchEvent<Cluster> = serde_json::from_str(&event).unwrap();
+        assert!(matches!(event, kube::core::WatchEvent::Added(it) if it.0.is_err()));
+    }
 
     #[test]
     fn a_large_spec_is_left_out_and_nobody_can_say_that_it_was() {

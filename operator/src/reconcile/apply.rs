@@ -25,6 +25,7 @@ use crate::observe::{Index, Key, Unlabelled, controller_uid, is_minicluster};
 use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::Objects;
 use crate::reconcile::render::hidden::HiddenSecret;
+use crate::reconcile::render::laid_over::{Cover, LaidOver};
 use crate::reconcile::render::services::Member;
 
 pub mod headless;
@@ -121,7 +122,7 @@ impl Writer {
         for volume in volumes {
             self.volume(volume, &member.uid).await?;
         }
-        let made = self.create(job, &member.uid).await?.into_object();
+        let made = self.create_as(&job.rendered, job, &member.uid).await?.into_object();
         index.job(&made.metadata, JobSeen::of(&made));
         if let Some(pod) = services_pod {
             self.services_pod(index, pod, &member.uid).await?;
@@ -174,17 +175,62 @@ impl Writer {
     }
 
     /// The pod of `spec.services`.
-    pub async fn services_pod(&self, index: &Index, pod: &Pod, owner: &str) -> Result<(), ApplyError> {
-        let made = self.create(pod, owner).await?.into_object();
+    pub async fn services_pod(&self, index: &Index, pod: &LaidOver<Pod>, owner: &str) -> Result<(), ApplyError> {
+        let made = self.create_as(&pod.rendered, pod, owner).await?.into_object();
         index.pod(&made.metadata, PodSeen::of(&made.metadata, made.status.as_ref()));
         Ok(())
     }
 
     /// What the API server would make of a Job. Nothing is made.
-    pub async fn would_be(&self, job: &Job, key: &Key) -> Result<Job, ApplyError> {
-        let api: Api<Job> = Api::namespaced(self.client.clone(), &key.namespace);
-        let made = api.create(&PostParams { dry_run: true, ..post() }, job).await;
+    pub async fn would_be(&self, job: &LaidOver<Job>, key: &Key) -> Result<Job, ApplyError> {
+        let made = self.post::<Job>(&key.namespace, &PostParams { dry_run: true, ..post() }, job).await;
         made.map_err(|error| sorted::<Job>("create", &key.name, error))
+    }
+
+    /// What the API server would make of an object that something lies over, or why it refuses: strictly, so that a field which it
+    /// does not know is told. Nothing is made. None: it has nothing against it, and an object of this name.
+    pub async fn try_out<K>(&self, cover: &Cover, key: &Key) -> Result<Result<Option<Value>, String>, ApplyError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        let parameters = PostParams { dry_run: true, ..post() };
+        let request = self.request::<K>(&key.namespace, &parameters, &cover.sent, "&fieldValidation=Strict");
+        let answer = async { self.client.request::<Value>(request?).await };
+        match answer.await {
+            Ok(kept) => Ok(Ok(Some(kept))),
+            Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => Ok(Ok(None)),
+            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => Ok(Err(status.message.clone())),
+            Err(error) => Err(sorted::<K>("create", &key.name, error)),
+        }
+    }
+
+    fn request<K>(
+        &self,
+        namespace: &str,
+        parameters: &PostParams,
+        body: &impl Serialize,
+        more: &str,
+    ) -> Result<http::Request<Vec<u8>>, kube::Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
+    {
+        let bytes = serde_json::to_vec(body).map_err(kube::Error::SerdeError)?;
+        let request = Request::new(K::url_path(&(), Some(namespace))).create(parameters, bytes);
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
+        if !more.is_empty() {
+            *request.uri_mut() = format!("{}{more}", request.uri())
+                .parse()
+                .map_err(http::Error::from)
+                .map_err(kube::Error::HttpError)?;
+        }
+        Ok(request)
+    }
+
+    async fn post<K>(&self, namespace: &str, parameters: &PostParams, body: &impl Serialize) -> Result<K, kube::Error>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
+    {
+        self.client.request(self.request::<K>(namespace, parameters, body, "")?).await
     }
 
     /// Makes an object, unless it is there and ours.
@@ -196,9 +242,22 @@ impl Writer {
             + DeserializeOwned
             + std::fmt::Debug,
     {
+        self.create_as(object, object, owner).await
+    }
+
+    /// The same of an object that is sent as `body`.
+    async fn create_as<K>(&self, object: &K, body: &impl Serialize, owner: &str) -> Result<Outcome<K>, ApplyError>
+    where
+        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
+            + Clone
+            + Serialize
+            + DeserializeOwned
+            + std::fmt::Debug,
+    {
         let name = object.name_any();
-        let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
-        match api.create(&post(), object).await {
+        let namespace = object.namespace().unwrap_or_default();
+        let api: Api<K> = Api::namespaced(self.client.clone(), &namespace);
+        match self.post::<K>(&namespace, &post(), body).await {
             Ok(made) => Ok(Outcome::Made(made)),
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
                 let there = api.get_metadata(&name).await.map_err(|error| sorted::<K>("get", &name, error))?;

@@ -1,7 +1,10 @@
 //! Makes what a MiniCluster lacks, and changes what may change of what is there.
 
 use flux_shared::validate::ValidMiniCluster;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::jiff::Timestamp;
+use serde_json::Value;
 
 use super::error::ReconcileError;
 use crate::observe::Key;
@@ -10,9 +13,10 @@ use crate::reconcile::context::Context;
 use crate::reconcile::decide::next_action::{self, NextAction};
 use crate::reconcile::fetch::Target;
 use crate::reconcile::keys;
-use crate::reconcile::obstacle::Obstacle;
+use crate::reconcile::obstacle::{Obstacle, POD_TEMPLATE_REFUSED};
+use crate::reconcile::render::laid_over::Cover;
 use crate::reconcile::render::services::Member;
-use crate::reconcile::render::{self, Facts};
+use crate::reconcile::render::{self, Facts, refusal};
 
 /// What [`create_or_update`] has left to do.
 pub(super) enum Done {
@@ -49,6 +53,7 @@ pub(super) async fn create_or_update(
             join_index(target, cluster, context);
             let Some(facts) = facts_in_time(target, cluster, facts, context).await? else { return Ok(Done::OutOfTime) };
             let objects = objects(cluster, &facts, context)?;
+            try_overlays(&objects, &target.key, context).await?;
             refuse_unsupported(&objects, &target.key, context).await?;
             context.writer.create_all(&context.index, &objects, &member(target, cluster)).await?;
             Ok(Done::MadeJob)
@@ -111,6 +116,24 @@ pub(super) fn objects(
 ) -> Result<render::Objects, ReconcileError> {
     let facts = Facts { nodes_mount_images: context.index.nodes_mount_images(), ..facts.clone() };
     Ok(render::objects(cluster, &context.options, &facts, keys::chance(cluster)?)?)
+}
+
+/// Has the API server look at what lies over the pods, before anything is made. Where nothing does, it costs no call.
+async fn try_overlays(objects: &render::Objects, key: &Key, context: &Context) -> Result<(), ReconcileError> {
+    if let Some(cover) = &objects.job.cover {
+        judge(cover, context.writer.try_out::<Job>(cover, key).await?)?;
+    }
+    if let Some(cover) = objects.services_pod.as_ref().and_then(|pod| pod.cover.as_ref()) {
+        judge(cover, context.writer.try_out::<Pod>(cover, key).await?)?;
+    }
+    Ok(())
+}
+
+fn judge(cover: &Cover, tried: Result<Option<Value>, String>) -> Result<(), ReconcileError> {
+    match refusal::message(cover, &tried) {
+        Some(message) => Err(ApplyError::from(Obstacle { reason: POD_TEMPLATE_REFUSED, message }).into()),
+        None => Ok(()),
+    }
 }
 
 /// Refuses what this Kubernetes would drop, or has no room for.

@@ -1,5 +1,8 @@
 //! What keeps the operator from doing its part, where a person can help.
 
+/// The API server does not take what lies over the pods: the spec is not valid.
+pub const POD_TEMPLATE_REFUSED: &str = "PodTemplateRefused";
+
 /// Why the operator could not do its part. It goes on trying, ever more slowly.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{message}")]

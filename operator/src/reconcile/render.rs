@@ -11,11 +11,14 @@
 use crate::labels;
 use flux_shared::agent_spec::RESTFUL_REPOSITORY;
 use flux_shared::curve::Certificate;
+use flux_shared::overlay::Overlay;
 use flux_shared::validate::{ValidMiniCluster, ViewSource};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
+
+use laid_over::LaidOver;
 
 mod access;
 mod config;
@@ -24,10 +27,12 @@ pub mod curve;
 pub mod elastic;
 pub mod hidden;
 mod job;
+pub mod laid_over;
 pub mod needs;
 mod network;
 mod placement;
 mod pod;
+pub mod refusal;
 mod secrets;
 pub mod services;
 mod services_pod;
@@ -103,8 +108,8 @@ pub struct Objects {
     pub headless: Service,
     /// One for each sidecar with ports.
     pub services: Vec<Service>,
-    pub job: Job,
-    pub services_pod: Option<Pod>,
+    pub job: LaidOver<Job>,
+    pub services_pod: Option<LaidOver<Pod>>,
 }
 
 /// Why a valid MiniCluster could not be rendered: a defect of ours, or a field that validation let through.
@@ -114,6 +119,8 @@ pub enum RenderError {
     Spec(#[from] toml::ser::Error),
     #[error("failed to read {field}")]
     Field { field: String, source: serde_json::Error },
+    #[error("failed to lay spec.podTemplate over the pods")]
+    Overlay(#[source] serde_json::Error),
 }
 
 /// What was made at random for a cluster, if it is needed: a certificate, and words for passwords and keys.
@@ -169,9 +176,28 @@ pub fn objects(
             &services::members_of_one(cluster, facts),
         ),
         services: services::of_sidecars(cluster, facts),
-        job: job::job(cluster, options, facts)?,
-        services_pod: services_pod::pod(cluster, facts)?,
+        job: job_of(cluster, options, facts)?,
+        services_pod: services_pod_of(cluster, facts)?,
     })
+}
+
+fn job_of(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) -> Result<LaidOver<Job>, RenderError> {
+    let rendered = job::job(cluster, options, facts)?;
+    let place = ("/spec/template", "spec.template");
+    LaidOver::new(rendered, cluster.pod_template.as_ref(), "spec.podTemplate", place).map_err(RenderError::Overlay)
+}
+
+fn services_pod_of(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<LaidOver<Pod>>, RenderError> {
+    let Some(rendered) = services_pod::pod(cluster, facts)? else { return Ok(None) };
+    let overlay = cluster.services_pod_template.as_ref();
+    let laid = LaidOver::new(rendered, overlay, "spec.servicesPodTemplate", ("", ""));
+    laid.map(Some).map_err(RenderError::Overlay)
+}
+
+/// What lies over the pods, in short. None: nothing does.
+pub fn overlay_hash(cluster: &ValidMiniCluster) -> Option<String> {
+    let overlays = [&cluster.pod_template, &cluster.services_pod_template].map(|it| it.as_ref().map(Overlay::value));
+    overlays.iter().any(Option::is_some).then(|| hash(&overlays))
 }
 
 /// Metadata of an object that belongs to `cluster` alone.

@@ -4,13 +4,14 @@
 //! size of the request and the answer, and by the largest object that is taken, whatever the review holds.
 
 use std::borrow::Cow;
+use std::collections::BTreeMap;
 use std::fmt;
 
 use flux_shared::crd::convert::{Version, convert};
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
-use serde_json::{Value, json};
+use serde_json::{Map, Value, json};
 
 const API_VERSION: &str = "apiextensions.k8s.io/v1";
 const KIND: &str = "ConversionReview";
@@ -158,16 +159,72 @@ impl<'de> Visitor<'de> for Each<'_> {
 }
 
 fn convert_one(text: &str, to: Version, out: &mut Vec<u8>) -> Result<(), String> {
-    if text.len() > OBJECT_MAX || values(text) > VALUES_MAX {
+    let aside = set_aside(text);
+    let set_apart: usize = aside.iter().map(|(_, overlay)| values(overlay.get())).sum();
+    if text.len() > OBJECT_MAX || values(text).saturating_sub(set_apart) > VALUES_MAX {
         return Err(format!(
             "is larger than a MiniCluster can be: more than {OBJECT_MAX} bytes, or {VALUES_MAX} values"
         ));
     }
-    let object: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let object = if aside.is_empty() { serde_json::from_str(text) } else { without(text, &aside) };
+    let object = object.map_err(|error| error.to_string())?;
     let named = |field: &str| short(object["metadata"][field].as_str().unwrap_or_default(), NAME_MAX).to_owned();
     let place = format!("{}/{}", named("namespace"), named("name"));
     let converted = convert(object, to).map_err(|error| format!("{place}: {error}"))?;
-    serde_json::to_writer(out, &converted).map_err(|error| format!("{place}: {error}"))
+    write(&converted, &aside, out).map_err(|error| format!("{place}: {error}"))
+}
+
+/// What lies over the pods may be anything, deeper than our parser goes too, and no version has it otherwise: it is copied as it
+/// stands. Else who makes one such object would keep everybody from listing theirs.
+const ASIDE: [&str; 2] = ["podTemplate", "servicesPodTemplate"];
+
+fn set_aside(text: &str) -> Vec<(&'static str, &RawValue)> {
+    if !ASIDE.iter().any(|name| text.contains(name)) {
+        return Vec::new();
+    }
+    let members = |text| serde_json::from_str::<BTreeMap<Cow<str>, &RawValue>>(text).unwrap_or_default();
+    let spec = members(text).get("spec").map(|spec| members(spec.get())).unwrap_or_default();
+    ASIDE.into_iter().filter_map(|name| Some((name, *spec.get(name)?))).collect()
+}
+
+/// The object without what was set aside.
+fn without(text: &str, aside: &[(&str, &RawValue)]) -> Result<Value, serde_json::Error> {
+    let values = |text: &str, but: &dyn Fn(&str) -> bool| {
+        let members: BTreeMap<Cow<str>, &RawValue> = serde_json::from_str(text)?;
+        let kept = members.into_iter().filter(|(key, _)| !but(key));
+        kept.map(|(key, raw)| Ok((key.into_owned(), serde_json::from_str(raw.get())?))).collect()
+    };
+    let mut object: Map<String, Value> = values(text, &|key| key == "spec")?;
+    let members: BTreeMap<Cow<str>, &RawValue> = serde_json::from_str(text)?;
+    if let Some(spec) = members.get("spec") {
+        let spec: Result<Map<String, Value>, serde_json::Error> =
+            values(spec.get(), &|key| aside.iter().any(|(name, _)| *name == key));
+        object.insert("spec".into(), Value::Object(spec?));
+    }
+    Ok(Value::Object(object))
+}
+
+/// Writes an object, and what was set aside back into its spec.
+fn write(object: &Value, aside: &[(&str, &RawValue)], out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
+    let Some(members) = object.as_object().filter(|_| !aside.is_empty()) else {
+        return serde_json::to_writer(out, object);
+    };
+    for (i, (key, value)) in members.iter().enumerate() {
+        out.push(if i == 0 { b'{' } else { b',' });
+        serde_json::to_writer(&mut *out, key)?;
+        out.push(b':');
+        serde_json::to_writer(&mut *out, value)?;
+        if key == "spec" && out.pop() == Some(b'}') {
+            let is_empty = value.as_object().is_some_and(Map::is_empty);
+            for (i, (name, overlay)) in aside.iter().enumerate() {
+                let comma = if is_empty && i == 0 { "" } else { "," };
+                out.extend_from_slice(format!("{comma}\"{name}\":{}", overlay.get()).as_bytes());
+            }
+            out.push(b'}');
+        }
+    }
+    out.push(b'}');
+    Ok(())
 }
 
 /// The number of values in a JSON text, or a few more.
@@ -255,6 +312,30 @@ mod tests {
         let whole = String::from_utf8(review(&[json!("HERE")], "flux-framework.org/v1alpha2")).unwrap();
         let answer = answer(whole.replace("\"HERE\"", &deep).as_bytes());
         assert!(matches!(answer.status, 200 | 400));
+    }
+
+    /// The API server stores any depth of it, and a list of all objects fails with one that cannot be converted.
+    #[test]
+    fn what_lies_over_the_pods_is_handed_on_however_deep_or_wide_it_is() {
+        let deep = format!("{}{}", "{\"a\":[".repeat(5000), "]}".repeat(5000));
+        let wide = format!("{{\"spec\":[{}0]}}", "0,".repeat(VALUES_MAX));
+        for (from, to) in [("v1alpha2", "v1alpha1"), ("v1alpha1", "v1alpha2")] {
+            let mut object = cluster("a", from);
+            object["spec"]["podTemplate"] = json!("DEEP");
+            object["spec"]["servicesPodTemplate"] = json!("WIDE");
+            let whole = String::from_utf8(review(&[object], &format!("flux-framework.org/{to}"))).unwrap();
+            let body = whole.replace("\"DEEP\"", &deep).replace("\"WIDE\"", &wide);
+            let text = String::from_utf8(answer(body.as_bytes()).body).unwrap();
+            let plain = text.replace(&deep, "\"DEEP\"").replace(&wide, "\"WIDE\"");
+            let read: Value = serde_json::from_str(&plain).unwrap();
+            let converted = &read["response"]["convertedObjects"][0];
+            assert_eq!(converted["apiVersion"], format!("flux-framework.org/{to}"));
+            assert_eq!(
+                (&converted["spec"]["podTemplate"], &converted["spec"]["servicesPodTemplate"]),
+                (&json!("DEEP"), &json!("WIDE"))
+            );
+            assert_eq!(converted["spec"]["containers"][0]["image"], "app:1");
+        }
     }
 
     #[test]

@@ -87,7 +87,7 @@ fn number(value: &Value) -> String {
 /// How a value is written, with its bounds.
 fn kind(schema: &Value, path: &str) -> String {
     let name = path.rsplit('.').next().unwrap_or_default();
-    if name.ends_with("ecurityContext") {
+    if name.ends_with("ecurityContext") || name.ends_with("odTemplate") {
         return "as Kubernetes has it".into();
     }
     if schema["x-kubernetes-int-or-string"] == true {

@@ -124,6 +124,7 @@ const LABELS: &[(&str, &str)] = &[
     ("flux-framework.org/maximum-size", "the largest size, fixed when the Job was made"),
     ("flux-framework.org/initial-size", "the size when the Job was made"),
     ("flux-framework.org/spec-hash", "what of the spec the Job was made from"),
+    ("flux-framework.org/pod-template-hash", "what lies over the pods, if `podTemplate` or `servicesPodTemplate` does"),
     ("flux-framework.org/view", "how the view comes into the pods"),
     ("flux-framework.org/namespace", "the namespace of the MiniCluster that a PersistentVolume was made for"),
     ("flux-framework.org/owner-uid", "the uid of the MiniCluster that a PersistentVolume was made for"),
@@ -148,7 +149,13 @@ fn keys(value: &Value, found: &mut BTreeMap<String, BTreeSet<String>>, kind: &st
 #[test]
 fn labels_and_annotations_are_those_of_what_is_rendered() {
     let (mut found, mut asked) = (BTreeMap::new(), String::new());
-    for example in ["hello-world/minicluster", "services/minicluster", "volumes/made", "volumes/made-of-csi"] {
+    for example in [
+        "hello-world/minicluster",
+        "services/minicluster",
+        "volumes/made",
+        "volumes/made-of-csi",
+        "pod-template/host-network",
+    ] {
         let file = repository().join("examples").join(format!("{example}.yaml"));
         let text = std::fs::read_to_string(file).unwrap();
         let cluster = validate::validate(&manifest::parse(&text).unwrap()).unwrap();

@@ -54,6 +54,7 @@ const TO_THE_END: &[Expected] = &[
     ("minimal-service/minicluster", 0, &[("minimal-service-...", 4)]),
     ("munge/minicluster", 0, &[("munge.key", 1)]),
     ("pod-settings/minicluster", 0, &[("ca.crt...", 1)]),
+    ("pod-template/minicluster", 0, &[("on node ...", 1)]),
     ("prefix/minicluster", 0, &[("hello", 2)]),
     ("restart-policy/minicluster", 0, &[("second attempt", 1)]),
     ("run-as-any-uid/minicluster", 0, &[("4711", 2), ("/home/flux-operator", 2)]),

@@ -110,6 +110,9 @@ fn named_values(path: &str) -> Option<[Value; 2]> {
         "curveCert" => [json!(certificate(1)), json!(certificate(2))],
         "hostlist" => [json!("10.0.0.9,mc-[0-3]"), json!("10.0.0.9,mc-[0-4]")],
         "emptyDirMedium" => [json!(""), json!("memory")],
+        "podTemplate" | "servicesPodTemplate" => {
+            [json!({ "spec": { "hostNetwork": true } }), json!({ "spec": { "priorityClassName": "high" } })]
+        }
         "operator" => [json!("Equal"), json!("Exists")],
         "effect" => [json!("NoSchedule"), json!("NoExecute")],
         "path" | "hostPath" | "mountPath" | "logs" | "installRoot" => [json!("/one"), json!("/two")],

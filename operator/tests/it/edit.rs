@@ -105,7 +105,7 @@ fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
         let second = bed.create("mc", json!({ "size": 1 })).await.unwrap();
         let (writer, key) = (bed.writer().await, Key::new(&bed.namespace, "mc"));
         let write = async |of: &MiniCluster, generation: i64| {
-            let mut target = Target::of(&kube::core::DeserializeGuard(Ok(of.clone())));
+            let mut target = Target::of(&flux_operator::observe::cluster::Cluster(Ok(of.clone())));
             target.generation = Some(generation);
             let after = MiniClusterStatus { maximum_size: Some(1), ..MiniClusterStatus::default() };
             writer.status(&key, &patch::patch(&target, &target.status, &after).unwrap()).await

@@ -20,6 +20,7 @@ mod killed;
 mod lead;
 mod leaves;
 mod life;
+mod overlay;
 mod quiet;
 mod refuse;
 mod restarts;

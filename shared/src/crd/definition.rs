@@ -265,6 +265,18 @@ pub fn pod_security_context(generator: &mut schemars::SchemaGenerator) -> schema
     schema
 }
 
+/// The schema of what is laid over a pod's template: any object, which is one value to who owns it (so that nobody's field managers
+/// are as deep as it).
+pub fn overlay(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
+    schemars::json_schema!({
+        "type": "object",
+        "nullable": true,
+        "maxProperties": 2,
+        "x-kubernetes-preserve-unknown-fields": true,
+        "x-kubernetes-map-type": "atomic",
+    })
+}
+
 /// Replaces a reference by what it refers to: a CRD's schema has no references.
 fn inline(schema: &mut schemars::Schema, generator: &schemars::SchemaGenerator) {
     let name = schema.get("$ref").and_then(Value::as_str).and_then(|path| path.rsplit('/').next());

@@ -196,6 +196,8 @@ pub const FIXED: &[&str] = &[
     "flux",
     "logging",
     "pod",
+    "podTemplate",
+    "servicesPodTemplate",
     "users",
     "fluxRestful",
     "volumes",

@@ -158,6 +158,16 @@ pub struct MiniClusterSpec {
     /// Attributes of every pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
+    /// Laid over the template of the MiniCluster's pods, as a strategic merge patch: for every field of a pod or a container that
+    /// has no place here. Lists with names are merged by them; `$patch: delete` takes an item away. What the operator and the agent
+    /// rely on is refused, with the field that says it.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::definition::overlay"))]
+    pub pod_template: Option<serde_json::Value>,
+    /// The same for the pod of services.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::definition::overlay"))]
+    pub services_pod_template: Option<serde_json::Value>,
     /// Users to make on every pod, each with a password of 8 characters at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<User>,

@@ -40,6 +40,9 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
     if let (Some(annotations), Some(hash)) = (&mut metadata.annotations, &facts.spec_hash) {
         annotations.insert(labels::SPEC_HASH.to_owned(), hash.clone());
     }
+    if let (Some(annotations), Some(hash)) = (&mut metadata.annotations, super::overlay_hash(cluster)) {
+        annotations.insert(labels::OVERLAY_HASH.to_owned(), hash);
+    }
     let mut job = Job {
         metadata,
         spec: Some(JobSpec {

@@ -26,7 +26,7 @@ fn beside(spec: &Value) -> Value {
     let containers = spec["containers"].as_array().into_iter().flatten();
     let containers: Vec<Value> = containers.map(|it| json!([it["name"], it["runFlux"], it["ports"]])).collect();
     let flux = &spec["flux"];
-    json!([
+    let all = json!([
         spec["users"],
         spec["fluxRestful"],
         spec["volumes"],
@@ -37,7 +37,12 @@ fn beside(spec: &Value) -> Value {
         flux["curveCertSecret"],
         flux["minimalService"],
         containers,
-    ])
+    ]);
+    // Only where there is one: the hash of others stays as it was.
+    match spec.get("servicesPodTemplate") {
+        Some(overlay) => json!([all, overlay]),
+        None => all,
+    }
 }
 
 #[cfg(test)]

@@ -27,7 +27,6 @@ const USERS: &str = "flux-agent-users";
 const RESTFUL: &str = "flux-agent-restful";
 const HOME: &str = "flux-operator-home";
 const MUNGE: &str = "flux-munge";
-const MUNGE_DIR: &str = "/etc/munge";
 
 /// The users' volumes of a pod. A mount belongs to its container only.
 #[derive(Debug, Default)]
@@ -290,7 +289,7 @@ pub(super) fn for_runner(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Volu
         mounts.push(mount(RESTFUL, paths::RESTFUL_DIR, true));
     }
     if cluster.flux.munge_secret.is_some() {
-        mounts.push(mount(MUNGE, MUNGE_DIR, true));
+        mounts.push(mount(MUNGE, paths::MUNGE_DIR, true));
     }
     mounts
 }

@@ -9,6 +9,7 @@ use super::{ARCHIVE_SAVED, CHANGED_TOO_LATE, Facts, Inputs, VIEW_MOUNTED, VOLUME
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
+use crate::reconcile::obstacle::POD_TEMPLATE_REFUSED;
 use crate::reconcile::render::VIEW_IMAGE_VOLUME;
 
 /// What a condition is about to say.
@@ -329,6 +330,14 @@ fn valid(inputs: &Inputs) -> Statement {
             let lines: Vec<String> = problems.iter().map(ToString::to_string).collect();
             (false, "Invalid", lines.join("; "))
         }
+        (Verdict::Valid(_), _) if inputs.obstacle.is_some_and(|it| it.reason == POD_TEMPLATE_REFUSED) => {
+            (false, POD_TEMPLATE_REFUSED, inputs.obstacle.map(|it| it.message.clone()).unwrap_or_default())
+        }
+        (Verdict::Valid(cluster), _) if inputs.overlay_differs(cluster) => (
+            false,
+            CHANGED_TOO_LATE,
+            "spec.podTemplate or spec.servicesPodTemplate was changed after the pods had been made with it, and stays as it was: delete the MiniCluster and create it anew to run it as it is now".to_owned(),
+        ),
         (Verdict::Valid(_), _) if inputs.changed_too_late() => (
             false,
             CHANGED_TOO_LATE,

@@ -1,0 +1,66 @@
+//! Objects with what a user lays over their pods (`spec.podTemplate`). The overlay may have fields that our types don't know, so
+//! what is sent is JSON then; where there is none, it is the object as it was rendered.
+
+use flux_shared::overlay::Overlay;
+use serde::{Serialize, Serializer};
+use serde_json::Value;
+
+/// What lies over an object.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Cover {
+    /// Of the spec.
+    pub field: &'static str,
+    /// As the user wrote it.
+    pub overlay: Value,
+    /// The path of the template in the object; empty: the object is a pod.
+    pub at: &'static str,
+    /// The object with the overlay on it, as it is sent.
+    pub sent: Value,
+}
+
+/// An object, and what lies over it.
+#[derive(Debug, Clone, PartialEq)]
+pub struct LaidOver<K> {
+    pub rendered: K,
+    pub cover: Option<Cover>,
+}
+
+impl<K: Serialize> LaidOver<K> {
+    /// `rendered` with `overlay` on what stands at the JSON pointer.
+    pub(super) fn new(
+        rendered: K,
+        overlay: Option<&Overlay>,
+        field: &'static str,
+        (pointer, at): (&str, &'static str),
+    ) -> Result<LaidOver<K>, serde_json::Error> {
+        let cover = match overlay {
+            None => None,
+            Some(overlay) => {
+                let mut sent = serde_json::to_value(&rendered)?;
+                if let Some(template) = sent.pointer_mut(pointer) {
+                    *template = overlay.over(template.take());
+                }
+                Some(Cover { field, overlay: overlay.value().clone(), at, sent })
+            }
+        };
+        Ok(LaidOver { rendered, cover })
+    }
+}
+
+/// As it is sent.
+impl<K: Serialize> Serialize for LaidOver<K> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        match &self.cover {
+            Some(cover) => cover.sent.serialize(serializer),
+            None => self.rendered.serialize(serializer),
+        }
+    }
+}
+
+impl<K> std::ops::Deref for LaidOver<K> {
+    type Target = K;
+
+    fn deref(&self) -> &K {
+        &self.rendered
+    }
+}

@@ -1,0 +1,191 @@
+//! What the API server says of an object that something lies over, in the terms of who wrote the overlay. Pure.
+
+use flux_shared::overlay::merge_key;
+use serde_json::Value;
+
+use super::laid_over::Cover;
+
+/// What is wrong with an overlay, and the remedy: of what the API server keeps of the object (None: it was not told), or said.
+pub fn message(cover: &Cover, tried: &Result<Option<Value>, String>) -> Option<String> {
+    let field = cover.field;
+    match tried {
+        Err(words) => Some(format!("{field}: the API server refuses the pods with it: {}", rebased(words, cover))),
+        Ok(None) => None,
+        Ok(Some(kept)) => {
+            let fields = left_out(kept, cover);
+            let what = "the API server leaves it out without a word, as fields of a feature that is switched off: leave it out, or have the feature switched on";
+            (!fields.is_empty()).then(|| format!("{}: {what}", fields.join(", ")))
+        }
+    }
+}
+
+/// The API server's words, with the paths of the overlay in place of those of the object.
+pub fn rebased(words: &str, cover: &Cover) -> String {
+    let mut text = String::with_capacity(words.len());
+    let mut rest = words;
+    while let Some(start) = next_path(rest, cover) {
+        let length = rest[start..].find(|c: char| !(c.is_ascii_alphanumeric() || ".[]_-/$".contains(c)));
+        let path = rest[start..start + length.unwrap_or(rest.len() - start)].trim_end_matches('.');
+        text.push_str(&rest[..start]);
+        text.push_str(&of_overlay(path, cover).unwrap_or_else(|| path.to_owned()));
+        rest = &rest[start + path.len()..];
+    }
+    text.push_str(rest);
+    // A decoder's first words are about Go's types, and no field of the user's.
+    match text.find("strict decoding error: ").or_else(|| text.find("json: cannot unmarshal ")) {
+        Some(at) => text.split_off(at),
+        None => text,
+    }
+}
+
+/// Where the next path into the template begins.
+fn next_path(text: &str, cover: &Cover) -> Option<usize> {
+    let starts: &[&str] = if cover.at.is_empty() { &["spec.", "metadata."] } else { &[cover.at] };
+    let mut from = 0;
+    loop {
+        let found = starts.iter().filter_map(|it| text[from..].find(it)).min()? + from;
+        // Not in the middle of another word, but after the name of a Go type.
+        let is_word = |c: char| c.is_ascii_alphanumeric() || c == '-' || c == '_';
+        if !text[..found].ends_with(is_word) {
+            return Some(found);
+        }
+        from = found + 1;
+    }
+}
+
+/// The same place in the overlay: items of lists by their keys. None: it is not the overlay's.
+fn of_overlay(path: &str, cover: &Cover) -> Option<String> {
+    let below = path.strip_prefix(cover.at)?.trim_start_matches('.');
+    let sent = cover.sent.pointer(&format!("/{}", cover.at.replace('.', "/")));
+    let (mut sent, mut mine) = (if cover.at.is_empty() { Some(&cover.sent) } else { sent }, Some(&cover.overlay));
+    let mut told = cover.field.to_owned();
+    // The API server says so of a template's metadata.
+    if ["labels", "annotations"].iter().any(|name| below.starts_with(name)) {
+        return Some(format!("{told}.metadata.{below}"));
+    }
+    for step in below.split('.').filter(|step| !step.is_empty()) {
+        let name = step.split('[').next().unwrap_or(step);
+        told.push_str(&format!(".{name}"));
+        let in_overlay = mine.and_then(|it| it.get(name));
+        (sent, mine) = (sent.and_then(|it| it.get(name)), in_overlay);
+        for index in step.split('[').skip(1).map(|part| part.trim_end_matches(']')) {
+            let Ok(number) = index.parse::<usize>() else {
+                told.push_str(&format!("[{index}]"));
+                continue;
+            };
+            let item = sent.and_then(|it| it.get(number));
+            let place = match merge_key(name) {
+                Some(key) => {
+                    mine?.as_array()?.iter().position(|it| it.get(key) == item.and_then(|item| item.get(key)))?
+                }
+                None => number,
+            };
+            told.push_str(&format!("[{place}]"));
+            (sent, mine) = (item, mine.and_then(|it| it.get(place)));
+        }
+    }
+    Some(told)
+}
+
+/// What of the overlay the API server would leave out without a word: fields of features that are switched off.
+pub fn left_out(kept: &Value, cover: &Cover) -> Vec<String> {
+    let pointer = if cover.at.is_empty() { String::new() } else { format!("/{}", cover.at.replace('.', "/")) };
+    let mut missing = Vec::new();
+    compare(cover.field, "", &cover.overlay, kept.pointer(&pointer).unwrap_or(&Value::Null), &mut missing);
+    missing
+}
+
+fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec<String>) {
+    match mine {
+        Value::Object(map) if !map.contains_key("$patch") => {
+            for (key, value) in map.iter().filter(|(key, value)| !key.starts_with('$') && says_something(value)) {
+                let below = format!("{path}.{key}");
+                match kept.get(key) {
+                    Some(kept) => compare(&below, key, value, kept, missing),
+                    None => missing.push(below),
+                }
+            }
+        }
+        Value::Array(list) => {
+            for (i, item) in list.iter().enumerate().filter(|(_, item)| item.get("$patch").is_none()) {
+                let found = match merge_key(name) {
+                    Some(key) => kept.as_array().into_iter().flatten().find(|it| it.get(key) == item.get(key)),
+                    None => kept.get(i),
+                };
+                let path = format!("{path}[{i}]");
+                match found {
+                    Some(found) => compare(&path, "", item, found, missing),
+                    None => missing.push(path),
+                }
+            }
+        }
+        _ => {}
+    }
+}
+
+/// Whether Go would write it: not what goes without saying.
+fn says_something(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => false,
+        Value::Number(number) => number.as_f64() != Some(0.0),
+        Value::String(text) => !text.is_empty(),
+        Value::Array(list) => list.iter().any(says_something),
+        Value::Object(map) => !map.contains_key("$patch") && map.values().any(says_something),
+        Value::Bool(true) => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn cover() -> Cover {
+        Cover {
+            field: "spec.podTemplate",
+            overlay: json!({ "spec": { "containers": [{ "name": "app", "env": [{ "name": "B", "vaule": "x" }] }], "hostNetwrok": true } }),
+            at: "spec.template",
+            sent: json!({ "spec": { "template": { "spec": { "containers": [
+                { "name": "app", "env": [{ "name": "A" }, { "name": "B" }], "ports": [{ "containerPort": 1 }] },
+            ] } } } }),
+        }
+    }
+
+    #[test]
+    fn the_words_name_the_place_in_the_overlay() {
+        let said = |words: &str| rebased(words, &cover());
+        assert_eq!(
+            said(
+                r#"Job in version "v1" cannot be handled as a Job: strict decoding error: unknown field "spec.template.spec.containers[0].env[1].vaule", unknown field "spec.template.spec.hostNetwrok""#
+            ),
+            r#"strict decoding error: unknown field "spec.podTemplate.spec.containers[0].env[0].vaule", unknown field "spec.podTemplate.spec.hostNetwrok""#
+        );
+        assert_eq!(
+            said(
+                "Job in version \"v1\" cannot be handled as a Job: json: cannot unmarshal string into Go struct field PodSpec.spec.template.spec.hostNetwork of type bool"
+            ),
+            "json: cannot unmarshal string into Go struct field PodSpec.spec.podTemplate.spec.hostNetwork of type bool"
+        );
+        // What is not the overlay's keeps its name.
+        let ours = "spec.template.spec.containers[0].ports[0].containerPort: Invalid value: 1";
+        assert_eq!(said(ours), ours);
+        assert_eq!(said("a: spec.template.spec.nodeName: no. b"), "a: spec.podTemplate.spec.nodeName: no. b");
+    }
+
+    #[test]
+    fn what_would_be_left_out_is_named() {
+        let overlay = json!({ "spec": {
+            "hostNetwork": false, "schedulingGroup": { "podGroupName": "g" }, "tolerations": [{ "key": "a" }], "affinity": null,
+            "containers": [{ "name": "app", "env": [{ "name": "B", "$patch": "delete" }], "resources": { "claims": [{ "name": "c" }] } }],
+        } });
+        let kept = json!({ "spec": { "template": { "spec": {
+            "tolerations": [{ "key": "a" }], "containers": [{ "name": "other" }, { "name": "app", "resources": {} }],
+        } } } });
+        let cover = Cover { overlay, ..cover() };
+        assert_eq!(
+            left_out(&kept, &cover),
+            ["spec.podTemplate.spec.schedulingGroup", "spec.podTemplate.spec.containers[0].resources.claims"]
+        );
+    }
+}

@@ -1,0 +1,497 @@
+//! `spec.podTemplate`: what lies over the pods is merged as kubectl merges it, told before a pod exists where it is wrong, and costs
+//! nothing where there is none.
+
+use std::collections::BTreeSet;
+use std::process::Command;
+
+use flux_operator::reconcile::render::{self, Facts, Options};
+use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::curve::Certificate;
+use flux_shared::overlay::MERGED_LISTS;
+use flux_shared::{manifest, validate};
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::{ConfigMap, Pod};
+use kube::api::{Patch, PatchParams};
+use proptest::prelude::*;
+use proptest::strategy::ValueTree;
+use proptest::test_runner::TestRunner;
+use serde_json::{Map, Value, json};
+
+use crate::bed::{condition, kubectl_program, test, until};
+
+/// A runner and a sidecar, and volumes of a user's.
+fn spec(overlay: Value) -> Value {
+    json!({
+        "size": 2, "podTemplate": overlay,
+        "containers": [
+            { "image": "app:1", "name": "app", "runFlux": true, "command": "hostname", "ports": [80], "environment": { "A": "1", "B": "2" },
+              "volumes": { "data": { "path": "/data", "configMapName": "c" } } },
+            { "image": "side:1", "name": "side", "command": "serve" },
+        ],
+    })
+}
+
+fn objects(spec: Value) -> render::Objects {
+    let document = json!({
+        "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": spec,
+    });
+    let cluster = validate::validate(&manifest::from_value(&document).unwrap()).unwrap();
+    let key = Certificate::from_keys("mc", &[1; 32], &[2; 32]);
+    render::objects(&cluster, &Options::default(), &Facts::default(), key).unwrap()
+}
+
+#[test]
+fn what_lies_over_the_pods_is_in_them_and_costs_one_call() {
+    test("overlay", async |bed| {
+        let operator = bed.operator().await;
+        bed.create("plain", json!({ "size": 1 })).await.unwrap();
+        bed.pods("plain", 1).await;
+        assert!(!operator.calls.all().iter().any(|call| call.verb == "create"
+            && call.resource == "jobs"
+            && call.name.is_empty()
+            && call.status >= 300));
+        let before =
+            operator.calls.counted().iter().filter(|call| call.resource == "jobs" && call.verb == "create").count();
+        assert_eq!(before, 1, "no call but the Job's own where nothing lies over it");
+
+        let overlay = json!({
+            "metadata": { "annotations": { "a/b": "c" } },
+            "spec": {
+                "hostNetwork": true,
+                "topologySpreadConstraints": [{ "topologyKey": "zone", "maxSkew": 1, "whenUnsatisfiable": "ScheduleAnyway" }],
+                "containers": [{ "name": "app",
+                    "env": [{ "name": "NODE", "valueFrom": { "fieldRef": { "fieldPath": "spec.nodeName" } } }, { "name": "B", "$patch": "delete" }],
+                    "livenessProbe": { "exec": { "command": ["true"] } },
+                    "volumeMounts": [{ "name": "scratch", "mountPath": "/scratch" }],
+                }],
+                "initContainers": [{ "name": "side", "terminationMessagePath": "/x" }, { "name": "first", "image": "busybox" }],
+                "volumes": [{ "name": "scratch", "ephemeral": { "volumeClaimTemplate": { "spec": {
+                    "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } } } }],
+            },
+        });
+        bed.create("mc", spec(overlay)).await.unwrap();
+        let pod = bed.pods("mc", 2).await.remove(&1).unwrap();
+        assert_eq!(pod.metadata.annotations.as_ref().unwrap()["a/b"], "c");
+        let spec = pod.spec.unwrap();
+        assert_eq!(spec.host_network, Some(true));
+        assert_eq!(spec.topology_spread_constraints.unwrap()[0].topology_key, "zone");
+        assert_eq!(spec.restart_policy.as_deref(), Some("Never"));
+        let app = &spec.containers[0];
+        let env: Vec<&str> = app.env.iter().flatten().map(|it| it.name.as_str()).collect();
+        assert!(env.contains(&"NODE") && env.contains(&"A") && !env.contains(&"B"), "{env:?}");
+        assert!(app.liveness_probe.is_some() && app.startup_probe.is_some());
+        let mounts: BTreeSet<&str> = app.volume_mounts.iter().flatten().map(|it| it.mount_path.as_str()).collect();
+        assert!(mounts.contains("/scratch") && mounts.contains("/data") && mounts.contains("/mnt/flux"), "{mounts:?}");
+        let init: Vec<&str> = spec.init_containers.iter().flatten().map(|it| it.name.as_str()).collect();
+        assert!(init.contains(&"first") && init.contains(&"flux-agent") && init.contains(&"side"), "{init:?}");
+        let creates =
+            operator.calls.counted().iter().filter(|call| call.resource == "jobs" && call.verb == "create").count();
+        assert_eq!(creates, before + 2, "a dry run and the Job");
+        let cluster = bed.when_condition("mc", "Valid", "True").await;
+        assert_eq!(cluster["status"]["maximumSize"], 2);
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn what_the_api_server_would_not_take_is_told_with_its_place_before_anything_is_made() {
+    test("overlay-wrong", async |bed| {
+        let _operator = bed.operator().await;
+        let app = |fields: Value| {
+            let mut container = json!({ "name": "app" });
+            container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+            json!({ "spec": { "containers": [container] } })
+        };
+        let cases = [
+            (json!({ "spec": { "hostNetwrok": true } }), "unknown field \"spec.podTemplate.spec.hostNetwrok\""),
+            (json!({ "spec": { "hostNetwork": "yes" } }), "spec.podTemplate.spec.hostNetwork of type bool"),
+            (
+                app(json!({ "env": [{ "name": "X", "vaule": "1" }] })),
+                "unknown field \"spec.podTemplate.spec.containers[0].env[0].vaule\"",
+            ),
+            (
+                app(json!({ "livenessProbe": { "exec": {} } })),
+                "spec.podTemplate.spec.containers[0].livenessProbe.exec.command: Required value",
+            ),
+            (
+                app(json!({ "volumeMounts": [{ "name": "none", "mountPath": "/x" }] })),
+                "spec.podTemplate.spec.containers[0].volumeMounts[0].name: Not found: \"none\"",
+            ),
+            (
+                json!({ "spec": { "initContainers": [{ "name": "side", "ports": [{ "containerPort": 99999 }] }] } }),
+                "spec.podTemplate.spec.initContainers[0].ports[0].containerPort: Invalid value: 99999",
+            ),
+            (json!({ "metadata": { "labels": { "a/b/c": "d" } } }), "spec.podTemplate.metadata.labels"),
+        ];
+        for (i, (overlay, words)) in cases.iter().enumerate() {
+            let name = format!("mc-{i}");
+            bed.create(&name, spec(overlay.clone())).await.unwrap();
+            let cluster = bed.when_condition(&name, "Valid", "False").await;
+            let valid = condition(&cluster["status"], "Valid");
+            let message = valid["message"].as_str().unwrap();
+            assert_eq!(valid["reason"], "PodTemplateRefused", "{message}");
+            assert!(message.starts_with("spec.podTemplate: ") && message.contains(words), "{words}: {message}");
+            assert!(!message.contains("spec.template"), "{message}");
+            assert_eq!(cluster["status"]["reason"], "PodTemplateRefused");
+            assert_eq!(condition(&cluster["status"], "Stalled")["status"], "True");
+        }
+        assert!(bed.api::<Job>().list(&Default::default()).await.unwrap().items.is_empty(), "nothing is made");
+        assert!(bed.api::<ConfigMap>().get_opt("mc-0-agent").await.unwrap().is_none());
+        // And it starts once it has been put right.
+        bed.patch::<MiniCluster>(
+            "mc-0",
+            json!({ "spec": { "podTemplate": { "spec": { "hostNetwrok": null, "hostNetwork": true } } } }),
+        )
+        .await
+        .unwrap();
+        bed.pods("mc-0", 2).await;
+        bed.when_condition("mc-0", "Valid", "True").await;
+    });
+}
+
+/// A field of a feature that is switched off: the API server takes it and drops it.
+#[test]
+fn what_the_api_server_would_leave_out_is_told() {
+    test("overlay-dropped", async |bed| {
+        let minor: u32 = bed.client.apiserver_version().await.unwrap().minor.parse().unwrap();
+        if minor != 35 {
+            return;
+        }
+        let _operator = bed.operator().await;
+        bed.create("mc", spec(json!({ "spec": { "workloadRef": { "name": "w", "podGroup": "p" } } }))).await.unwrap();
+        let cluster = bed.when_condition("mc", "Valid", "False").await;
+        let message = condition(&cluster["status"], "Valid")["message"].clone();
+        assert!(
+            message.as_str().unwrap().starts_with("spec.podTemplate.spec.workloadRef: the API server leaves it out"),
+            "{message}"
+        );
+        assert!(bed.api::<Job>().get_opt("mc").await.unwrap().is_none());
+    });
+}
+
+#[test]
+fn what_is_the_operators_is_refused_and_what_lies_over_pods_that_run_stays() {
+    test("overlay-fixed", async |bed| {
+        let _operator = bed.operator().await;
+        bed.create(
+            "wrong",
+            spec(json!({ "spec": { "hostname": "a", "containers": [{ "name": "app", "command": ["sh"] }] } })),
+        )
+        .await
+        .unwrap();
+        let cluster = bed.when("wrong", "invalid", |status| status["phase"] == "Invalid").await;
+        let message = condition(&cluster["status"], "Valid")["message"].as_str().unwrap().to_owned();
+        for part in [
+            "spec.podTemplate.spec.hostname: brokers find",
+            "spec.podTemplate.spec.containers[0].command: the agent is the entrypoint",
+        ] {
+            assert!(message.contains(part), "{message}");
+        }
+        bed.create("mc", spec(json!({ "spec": { "hostNetwork": true } }))).await.unwrap();
+        bed.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
+        let change = |value: Value| Patch::Merge(json!({ "spec": { "podTemplate": { "spec": value } } }));
+        let api = bed.api::<MiniCluster>();
+        let refused =
+            api.patch("mc", &PatchParams::default(), &change(json!({ "priorityClassName": "x" }))).await.unwrap_err();
+        assert!(refused.to_string().contains("podTemplate cannot change once the cluster has been made"), "{refused}");
+        // One key in another's place: the API server's rule overlooks it (k8s.io/apiserver, unstructuredMap.Equal), the operator does not.
+        match api.patch("mc", &PatchParams::default(), &change(json!({ "hostNetwork": null, "hostPID": true }))).await {
+            Err(refused) => assert!(refused.to_string().contains("cannot change"), "{refused}"),
+            Ok(_) => {
+                let cluster = bed.when_condition("mc", "Valid", "False").await;
+                let valid = condition(&cluster["status"], "Valid");
+                assert_eq!(valid["reason"], "ChangedTooLate", "{valid}");
+                assert_eq!(bed.pods("mc", 2).await[&0].spec.as_ref().unwrap().host_network, Some(true));
+            }
+        }
+    });
+}
+
+#[test]
+fn the_services_pod_has_an_overlay_of_its_own() {
+    test("overlay-services", async |bed| {
+        let _operator = bed.operator().await;
+        let with = |overlay: Value| json!({ "size": 1, "services": [{ "image": "cache:1", "name": "cache" }], "servicesPodTemplate": overlay });
+        bed.create(
+            "mc",
+            with(json!({ "spec": { "containers": [{ "name": "cache", "args": ["--all"] }], "hostNetwork": true } })),
+        )
+        .await
+        .unwrap();
+        let pod = until("the services pod", async || bed.api::<Pod>().get_opt("mc-services").await.unwrap()).await;
+        let spec = pod.spec.unwrap();
+        assert_eq!((spec.host_network, spec.containers[0].args.clone()), (Some(true), Some(vec!["--all".to_owned()])));
+        assert_eq!(bed.pods("mc", 1).await[&0].spec.as_ref().unwrap().host_network, None);
+        bed.create("wrong", with(json!({ "spec": { "containers": [{ "name": "cache", "argz": ["--all"] }] } })))
+            .await
+            .unwrap();
+        let cluster = bed.when_condition("wrong", "Valid", "False").await;
+        let message = condition(&cluster["status"], "Valid")["message"].clone();
+        assert!(
+            message.as_str().unwrap().contains("\"spec.servicesPodTemplate.spec.containers[0].argz\""),
+            "{message}"
+        );
+    });
+}
+
+/// Pod Security judges the pods with what lies over them: nobody gets a privileged one by it.
+#[test]
+fn an_overlay_is_judged_as_any_pod() {
+    test("overlay-restricted", async |bed| {
+        let _operator = bed.operator().await;
+        let label = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "baseline" } } });
+        let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> = kube::Api::all(bed.client.clone());
+        namespaces.patch(&bed.namespace, &PatchParams::default(), &Patch::Merge(label)).await.unwrap();
+        let overlay =
+            json!({ "spec": { "volumes": [{ "name": "etc", "hostPath": { "path": "/etc" } }], "hostPID": true } });
+        bed.create("mc", spec(overlay)).await.unwrap();
+        let cluster = bed.when("mc", "explained", |status| status["reason"] == "FailedCreate").await;
+        let message = cluster["status"]["message"].as_str().unwrap().to_owned();
+        assert!(
+            message.contains("violates PodSecurity")
+                && message.contains("hostPath")
+                && message.contains("host namespaces"),
+            "{message}"
+        );
+        assert!(bed.all_pods("mc").await.is_empty());
+    });
+}
+
+/// Kubernetes' own types say which lists are merged, and by what.
+#[test]
+fn the_keys_of_merged_lists_are_kubernetes_own() {
+    test("overlay-keys", async |bed| {
+        let request = http::Request::get("/openapi/v3/api/v1").body(Vec::new()).unwrap();
+        let api: Value = bed.client.request(request).await.unwrap();
+        let schemas = &api["components"]["schemas"];
+        let mut found = BTreeSet::new();
+        let mut seen = BTreeSet::new();
+        let mut next = vec!["io.k8s.api.core.v1.PodSpec".to_owned()];
+        while let Some(name) = next.pop() {
+            if !seen.insert(name.clone()) {
+                continue;
+            }
+            for (field, property) in schemas[&name]["properties"].as_object().into_iter().flatten() {
+                if let Some(key) = property["x-kubernetes-patch-merge-key"].as_str() {
+                    found.insert((field.clone(), key.to_owned()));
+                }
+                let text = property.to_string();
+                let refs = text.split("#/components/schemas/").skip(1).filter_map(|it| it.split('"').next());
+                // Claims of ephemeral volumes: nothing of ours is below them.
+                next.extend(refs.filter(|it| !it.ends_with("ObjectMeta")).map(str::to_owned));
+            }
+        }
+        let ours: BTreeSet<(String, String)> =
+            MERGED_LISTS.iter().map(|(list, key)| ((*list).to_owned(), (*key).to_owned())).collect();
+        let missing: Vec<_> = found.difference(&ours).collect();
+        assert!(missing.is_empty() && found.len() >= 13, "{missing:?} of {found:?}");
+        // Those that a newer Kubernetes has.
+        let newer: Vec<_> = ours.difference(&found).map(|(list, _)| list.as_str()).collect();
+        assert!(newer.is_empty() || newer == ["evictionResponders"], "{newer:?}");
+    });
+}
+
+fn text() -> impl Strategy<Value = Value> {
+    "[a-d]".prop_map(Value::from)
+}
+
+/// An object of some of these fields.
+fn some(fields: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Value> {
+    let fields: Vec<_> = fields
+        .into_iter()
+        .map(|(name, value)| {
+            proptest::option::weighted(0.4, value).prop_map(move |value| value.map(|it| (name.to_owned(), it)))
+        })
+        .collect();
+    fields.prop_map(|all| Value::Object(all.into_iter().flatten().collect::<Map<_, _>>())).boxed()
+}
+
+fn with_key(
+    key: &'static str,
+    value: impl Strategy<Value = Value> + 'static,
+    fields: BoxedStrategy<Value>,
+) -> BoxedStrategy<Value> {
+    (value, fields, proptest::option::weighted(0.2, Just("delete")))
+        .prop_map(move |(value, mut item, directive)| {
+            if let Some(directive) = directive {
+                item = json!({ "$patch": directive });
+            }
+            item[key] = value;
+            item
+        })
+        .boxed()
+}
+
+fn list(item: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
+    proptest::collection::vec(item, 0..4).prop_map(Value::Array).boxed()
+}
+
+/// Any overlay of these fields; what is the operator's is among them.
+fn overlay() -> BoxedStrategy<Value> {
+    let one_of = |names: &'static [&'static str]| proptest::sample::select(names).prop_map(Value::from);
+    let resources = || {
+        some(vec![
+            ("claims", list(some(vec![("name", text().boxed())]))),
+            ("limits", some(vec![("cpu", Just(json!("1")).boxed()), ("memory", Just(Value::Null).boxed())])),
+        ])
+    };
+    let env = || list(with_key("name", one_of(&["A", "B", "C", "D"]), some(vec![("value", text().boxed())])));
+    let mounts = || {
+        list(with_key(
+            "mountPath",
+            one_of(&["/data", "/x", "/y", "/mnt/flux"]),
+            some(vec![
+                ("name", one_of(&["data", "scratch"]).boxed()),
+                ("readOnly", any::<bool>().prop_map(Value::from).boxed()),
+            ]),
+        ))
+    };
+    let ports = || {
+        list(with_key(
+            "containerPort",
+            proptest::sample::select(&[80, 81, 82][..]).prop_map(Value::from),
+            some(vec![("name", text().boxed())]),
+        ))
+    };
+    let probe = || {
+        prop_oneof![
+            Just(Value::Null),
+            Just(json!({ "exec": { "command": ["a"] } })),
+            Just(json!({ "$patch": "replace", "httpGet": { "port": 1 } }))
+        ]
+        .boxed()
+    };
+    let container = |names: &'static [&'static str]| {
+        let fields = some(vec![
+            ("env", env()),
+            ("volumeMounts", mounts()),
+            ("ports", ports()),
+            ("resources", resources()),
+            ("livenessProbe", probe()),
+            ("lifecycle", Just(json!({ "preStop": { "exec": { "command": ["b"] } } })).boxed()),
+            ("tty", any::<bool>().prop_map(Value::from).boxed()),
+        ]);
+        // Whole items are never taken away: that is refused.
+        (one_of(names), fields)
+            .prop_map(|(name, mut item)| {
+                item["name"] = name;
+                item
+            })
+            .boxed()
+    };
+    let source = prop_oneof![
+        Just(json!({ "emptyDir": { "medium": "Memory" } })),
+        Just(json!({ "emptyDir": null, "secret": { "secretName": "s" } })),
+        Just(json!({ "$retainKeys": ["name", "hostPath"], "hostPath": { "path": "/h" } })),
+    ];
+    let spec = some(vec![
+        ("hostNetwork", any::<bool>().prop_map(Value::from).boxed()),
+        (
+            "tolerations",
+            prop_oneof![Just(Value::Null), Just(json!([])), Just(json!([{ "key": "k", "operator": "Exists" }]))]
+                .boxed(),
+        ),
+        (
+            "affinity",
+            prop_oneof![
+                Just(Value::Null),
+                Just(json!({ "$patch": "replace" })),
+                Just(json!({ "podAffinity": null, "nodeAffinity": { "x": { "y": null } } }))
+            ]
+            .boxed(),
+        ),
+        ("nodeSelector", some(vec![("a", text().boxed()), ("b", Just(Value::Null).boxed())])),
+        (
+            "hostAliases",
+            list(with_key(
+                "ip",
+                one_of(&["10.0.0.1", "10.0.0.2"]),
+                some(vec![("hostnames", Just(json!(["h"])).boxed())]),
+            )),
+        ),
+        ("imagePullSecrets", list(with_key("name", text(), Just(json!({})).boxed()))),
+        (
+            "topologySpreadConstraints",
+            list(with_key("topologyKey", text(), some(vec![("maxSkew", Just(json!(1)).boxed())]))),
+        ),
+        ("containers", list(container(&["app"]))),
+        ("initContainers", list(container(&["side", "new", "other"]))),
+        ("volumes", list(with_key("name", one_of(&["data", "scratch", "more"]), source.boxed()))),
+    ]);
+    some(vec![
+        ("spec", spec),
+        (
+            "metadata",
+            some(vec![
+                ("annotations", some(vec![("x", text().boxed()), ("y", Just(Value::Null).boxed())])),
+                ("labels", some(vec![("z", text().boxed())])),
+            ]),
+        ),
+    ])
+}
+
+/// Without nulls, and without the directives that kubectl leaves in new items of lists, which the API server takes for fields that it
+/// does not know.
+fn plain(value: &Value) -> Value {
+    let deletes = |value: &Value| value["$patch"] == "delete";
+    match value {
+        Value::Object(map) => {
+            let kept = map.iter().filter(|(key, value)| *key != "$patch" && !value.is_null() && !deletes(value));
+            Value::Object(kept.map(|(key, value)| (key.clone(), plain(value))).collect())
+        }
+        Value::Array(list) => Value::Array(list.iter().filter(|item| !deletes(item)).map(plain).collect()),
+        other => other.clone(),
+    }
+}
+
+/// `OVERLAYS=10000` for more.
+#[test]
+fn any_overlay_is_refused_or_lies_over_the_pods_as_kubectl_would_lay_it() {
+    let count: usize = std::env::var("OVERLAYS").ok().and_then(|text| text.parse().ok()).unwrap_or(120);
+    test("overlay-kubectl", async |_| {
+        let (kubectl, first) = kubectl_program();
+        let rendered = objects({
+            let mut spec = spec(json!({}));
+            spec["size"] = json!(1);
+            spec
+        })
+        .job;
+        let below = serde_json::to_value(&rendered.rendered).unwrap();
+        let folder = std::env::temp_dir().join(format!("overlay-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("job.json");
+        std::fs::write(&file, below.to_string()).unwrap();
+        let mut runner = TestRunner::deterministic();
+        let (mut merged, mut refused) = (0, 0);
+        for _ in 0..count * 20 {
+            if merged >= count {
+                break;
+            }
+            let overlay = overlay().new_tree(&mut runner).unwrap().current();
+            let mut wanted = spec(overlay.clone());
+            wanted["size"] = json!(1);
+            let document = json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": wanted });
+            if validate::validate(&manifest::from_value(&document).unwrap()).is_err() {
+                refused += 1;
+                continue;
+            }
+            merged += 1;
+            let ours = serde_json::to_value(&objects(wanted).job).unwrap();
+            let patch = folder.join("patch.json");
+            std::fs::write(&patch, json!({ "spec": { "template": overlay } }).to_string()).unwrap();
+            let said = Command::new(&kubectl)
+                .args([first, "patch", "--local", "--type=strategic", "-o=json", "-f"])
+                .arg(&file)
+                .arg("--patch-file")
+                .arg(&patch)
+                .output()
+                .unwrap();
+            assert!(said.status.success(), "{overlay}: {}", String::from_utf8_lossy(&said.stderr));
+            let theirs: Value = serde_json::from_slice(&said.stdout).unwrap();
+            let template = |job: &Value| plain(&job["spec"]["template"]);
+            assert_eq!(template(&ours), template(&theirs), "{overlay}");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(merged >= count && refused > 0, "{merged} merged, {refused} refused");
+    });
+}

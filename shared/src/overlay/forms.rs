@@ -1,0 +1,76 @@
+//! Whether an overlay is one that can be merged: directives where they mean something, items with the key that they are merged by.
+
+use serde_json::{Map, Value};
+
+use super::{PATCH, RETAIN_KEYS, merge_key};
+use crate::validate::Problem;
+
+/// Everything that could not be merged.
+pub(super) fn problems(field: &str, overlay: &Value) -> Vec<Problem> {
+    let mut problems = Vec::new();
+    match overlay {
+        Value::Object(map) => object(field, map, true, &mut problems),
+        _ => {
+            problems.push(Problem::new(field, "must be an object with metadata and spec, as a Job's template has them"))
+        }
+    }
+    problems
+}
+
+fn value(path: &str, name: &str, value: &Value, merges: bool, problems: &mut Vec<Problem>) {
+    match value {
+        Value::Object(map) => object(path, map, merges, problems),
+        Value::Array(list) => match merge_key(name).filter(|_| merges) {
+            Some(key) => items(path, list, key, problems),
+            None => {
+                for (i, item) in list.iter().enumerate() {
+                    self::value(&format!("{path}[{i}]"), "", item, false, problems);
+                }
+            }
+        },
+        _ => {}
+    }
+}
+
+fn items(path: &str, list: &[Value], key: &str, problems: &mut Vec<Problem>) {
+    for (i, item) in list.iter().enumerate() {
+        let path = format!("{path}[{i}]");
+        let Value::Object(map) = item else {
+            problems.push(Problem::new(path, "must be an object"));
+            continue;
+        };
+        let replaces = map.get(PATCH).is_some_and(|directive| directive == "replace");
+        if !replaces && !map.get(key).is_some_and(|value| value.is_string() || value.is_number()) {
+            problems.push(Problem::new(format!("{path}.{key}"), format!("is needed: items are merged by their {key}")));
+        }
+        object(&path, map, true, problems);
+    }
+}
+
+fn object(path: &str, map: &Map<String, Value>, merges: bool, problems: &mut Vec<Problem>) {
+    for (key, inner) in map {
+        let below = format!("{path}.{key}");
+        if !key.starts_with('$') {
+            value(&below, key, inner, merges, problems);
+            continue;
+        }
+        let is_known = match key.as_str() {
+            PATCH => inner == "replace" || inner == "delete",
+            RETAIN_KEYS => {
+                let keys = inner.as_array().map(Vec::as_slice).unwrap_or_default();
+                let is_kept = |key: &String| keys.iter().any(|kept| kept == key);
+                inner.is_array()
+                    && map.iter().all(|(key, value)| key.starts_with('$') || value.is_null() || is_kept(key))
+            }
+            _ => false,
+        };
+        if !merges {
+            problems.push(Problem::new(below, "means nothing here: this list is not merged, but taken whole"));
+        } else if !is_known {
+            problems.push(Problem::new(
+                below,
+                "is not taken: directives are `$patch: replace`, `$patch: delete`, and $retainKeys with all keys beside it",
+            ));
+        }
+    }
+}

@@ -1,0 +1,300 @@
+//! What of a pod is not an overlay's to change: what the operator and the agent rely on. Each with its reason and the remedy.
+
+use serde_json::{Map, Value};
+
+use super::{PATCH, directive};
+use crate::names::{INDEX_DISRUPTIONS, INDEX_FAILURES, OWN_POD_LABELS};
+use crate::validate::Problem;
+
+/// A container of the rendered pod.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    /// Runs Flux: the agent is its entrypoint.
+    Runner,
+    /// Beside it, and the agent is its entrypoint.
+    WrappedSidecar,
+    /// Beside it, with its image's own entrypoint.
+    Sidecar,
+    /// Of the services pod.
+    Service,
+    /// An init container of the operator's.
+    Own,
+}
+
+/// The pod that an overlay lies over.
+#[derive(Debug, Default)]
+pub struct Pod {
+    /// By name.
+    pub containers: Vec<(String, Part)>,
+    pub own_volumes: Vec<String>,
+    /// Where the operator mounts something.
+    pub own_mounts: Vec<String>,
+}
+
+/// Fields of the pod.
+const POD: [(&str, &str); 9] = [
+    ("hostname", "brokers find each other by it"),
+    ("subdomain", "brokers find each other by it: say spec.network.headlessName"),
+    ("setHostnameAsFQDN", "brokers find each other by their host names"),
+    ("hostnameOverride", "brokers find each other by their host names"),
+    ("restartPolicy", "what starts again is decided by it: say spec.pod.restartPolicy"),
+    ("terminationGracePeriodSeconds", "the agent has to know it: say spec.pod.terminationGracePeriodSeconds"),
+    ("activeDeadlineSeconds", "it would count as the loss of a pod: say spec.deadlineSeconds"),
+    ("securityContext", "who may read the certificate is decided by it: say spec.pod.securityContext"),
+    ("ephemeralContainers", "templates have none: kubectl debug makes them"),
+];
+/// Of those, fields of the services pod, where no agent is.
+const OF_SERVICES: [&str; 6] =
+    ["hostname", "subdomain", "setHostnameAsFQDN", "hostnameOverride", "restartPolicy", "ephemeralContainers"];
+
+const ENTRYPOINT: &str = "the agent is the entrypoint: say spec.containers[].command";
+/// Fields of containers that the operator makes for `spec.containers`.
+const CONTAINER: [(&str, &str); 2] = [
+    ("image", "how Flux gets into the pod is decided by it: say spec.containers[].image"),
+    ("securityContext", "who may write what root runs is decided by it: say spec.containers[].securityContext"),
+];
+/// Of the one that runs Flux.
+const RUNNER: [(&str, &str); 7] = [
+    ("command", ENTRYPOINT),
+    ("args", ENTRYPOINT),
+    ("workingDir", "the agent has to know it: say spec.containers[].workingDir"),
+    ("startupProbe", "by it the operator knows which brokers are ready: livenessProbe and readinessProbe are free"),
+    ("terminationMessagePath", "the agent says there how the job ended"),
+    ("terminationMessagePolicy", "the agent says by it how the job ended"),
+    ("restartPolicyRules", "the program would run again: say spec.backoffLimit and spec.maxRestarts"),
+];
+const RESTART: (&str, &str) = ("restartPolicy", "the pod ends when the container that runs Flux does, by it");
+/// The folder of the agent's own mounts.
+const AGENT_FOLDER: &str = "/etc/flux-agent";
+
+impl Pod {
+    fn is_services(&self) -> bool {
+        self.containers.iter().any(|(_, part)| *part == Part::Service)
+    }
+
+    fn part(&self, name: &str) -> Option<Part> {
+        self.containers.iter().find(|(other, _)| other == name).map(|(_, part)| *part)
+    }
+
+    /// Everything in a well-formed overlay that is not its to change.
+    pub(super) fn problems(&self, field: &str, overlay: &Value) -> Vec<Problem> {
+        let mut found = Found::default();
+        for (key, value) in members(overlay) {
+            let path = format!("{field}.{key}");
+            match key.as_str() {
+                "metadata" => self.metadata(&path, value, &mut found),
+                "spec" => self.spec(&path, value, &mut found),
+                PATCH => found.add(path, TAKES_AWAY),
+                _ => found.add(path, "no such field: it has metadata and spec, as a Job's template has them"),
+            }
+        }
+        found.0
+    }
+
+    fn metadata(&self, path: &str, metadata: &Value, found: &mut Found) {
+        found.not_whole(path, metadata);
+        for (key, value) in members(metadata) {
+            let path = format!("{path}.{key}");
+            match key.as_str() {
+                "annotations" => {
+                    for (key, _) in members(value).filter(|(key, _)| key.starts_with("batch.kubernetes.io/")) {
+                        found.add(format!("{path}[{key}]"), "is Kubernetes' own: by it a program starts once");
+                    }
+                }
+                "labels" => {
+                    found.not_whole(&path, value);
+                    for (key, _) in members(value) {
+                        let is_ours = OWN_POD_LABELS.contains(&key.as_str()) || key.starts_with("flux-framework.org/");
+                        let of_job = ["job-name", "controller-uid"].contains(&key.as_str());
+                        if is_ours {
+                            found.add(
+                                format!("{path}[{key}]"),
+                                "is the operator's own: Services and the status rely on it",
+                            );
+                        } else if of_job || key.starts_with("batch.kubernetes.io/") {
+                            found.add(format!("{path}[{key}]"), "is Kubernetes' own: the Job knows its pods by it");
+                        }
+                    }
+                }
+                PATCH => {}
+                "finalizers" => found.add(path, "the pods would never go"),
+                _ => found.add(path, "is given by Kubernetes: labels and annotations can be set"),
+            }
+        }
+    }
+
+    fn spec(&self, path: &str, spec: &Value, found: &mut Found) {
+        found.not_whole(path, spec);
+        let is_services = self.is_services();
+        for (key, value) in members(spec) {
+            let path = format!("{path}.{key}");
+            match key.as_str() {
+                "containers" | "initContainers" => self.containers(&path, key, value, found),
+                "volumes" => {
+                    found.not_list(&path, value);
+                    for (i, item) in items(value) {
+                        if text(item, "name").is_some_and(|name| self.own_volumes.iter().any(|own| own == name)) {
+                            found.add(format!("{path}[{i}]"), "is a volume of the operator's own: choose another name");
+                        }
+                    }
+                }
+                key => {
+                    let is_meant =
+                        |(name, _): &&(&str, &str)| *name == key && (!is_services || OF_SERVICES.contains(name));
+                    if let Some((_, why)) = POD.iter().find(is_meant) {
+                        found.add(path, *why);
+                    }
+                }
+            }
+        }
+    }
+
+    fn containers(&self, path: &str, list: &str, value: &Value, found: &mut Found) {
+        found.not_list(path, value);
+        for (i, item) in items(value) {
+            let path = format!("{path}[{i}]");
+            let name = text(item, "name").unwrap_or_default();
+            let part = self.part(name);
+            if part.is_some() && directive(item).is_some() {
+                found.add(path, "is needed: leave it out of spec.containers or spec.services, if it may be");
+                continue;
+            }
+            let is_init = list == "initContainers";
+            match part {
+                Some(Part::Own) => {
+                    found.add(path, "is the operator's own: say spec.flux.container, which has its resources, or choose another name");
+                    continue;
+                }
+                Some(Part::Sidecar | Part::WrappedSidecar) if !is_init => {
+                    found.add(path, "is among initContainers of the pod, since it ends when Flux does: put it there");
+                    continue;
+                }
+                Some(Part::Runner | Part::Service) if is_init => {
+                    found.add(path, "is among containers of the pod: put it there");
+                    continue;
+                }
+                None if !is_init && directive(item).is_none() => {
+                    found.add(
+                        format!("{path}.name"),
+                        format!(
+                            "`{name}` is no container of the pod: add it to spec.{}, or lay it over one of {}",
+                            if self.is_services() { "services" } else { "containers" },
+                            self.names(&[Part::Runner, Part::Service]).join(", "),
+                        ),
+                    );
+                    continue;
+                }
+                _ => {}
+            }
+            self.container(&path, item, part, found);
+        }
+    }
+
+    fn container(&self, path: &str, container: &Value, part: Option<Part>, found: &mut Found) {
+        let fields: &[&[(&str, &str)]] = match part {
+            Some(Part::Runner) => &[&CONTAINER, &RUNNER, &[RESTART]],
+            Some(Part::WrappedSidecar) => &[&CONTAINER, &[("command", ENTRYPOINT), ("args", ENTRYPOINT), RESTART]],
+            Some(Part::Sidecar) => &[&CONTAINER, &[RESTART]],
+            Some(Part::Service | Part::Own) | None => &[],
+        };
+        for (key, value) in members(container) {
+            let path = format!("{path}.{key}");
+            if let Some((_, why)) = fields.iter().copied().flatten().find(|(name, _)| *name == key) {
+                found.add(path, *why);
+                continue;
+            }
+            match key.as_str() {
+                "volumeMounts" => self.mounts(&path, value, part, found),
+                "env" if part == Some(Part::Runner) => {
+                    found.not_list(&path, value);
+                    for (i, item) in items(value) {
+                        let own = [INDEX_FAILURES.0, INDEX_DISRUPTIONS.0];
+                        if text(item, "name").is_some_and(|name| own.contains(&name)) {
+                            found.add(format!("{path}[{i}]"), "is the agent's own: by it a program starts once");
+                        }
+                    }
+                }
+                "resources" if part == Some(Part::Runner) => {
+                    let known = members(value).filter(|(key, _)| matches!(key.as_str(), "limits" | "requests" | PATCH));
+                    for (key, _) in known {
+                        let why = "the agent has to know of its GPUs: say spec.containers[].resources; claims are free";
+                        found.add(format!("{path}.{key}"), why);
+                    }
+                    if value.is_null() {
+                        found.add(path, TAKES_AWAY);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn mounts(&self, path: &str, mounts: &Value, part: Option<Part>, found: &mut Found) {
+        if part.is_some() {
+            found.not_list(path, mounts);
+        }
+        for (i, item) in items(mounts) {
+            let path = format!("{path}[{i}]");
+            if text(item, "name").is_some_and(|name| self.own_volumes.iter().any(|own| own == name)) {
+                found.add(
+                    format!("{path}.name"),
+                    "is a volume of the operator's own, which it mounts where it is needed",
+                );
+            }
+            let Some(place) = text(item, "mountPath") else { continue };
+            let parts: Vec<&str> = place.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
+            let plain = format!("/{}", parts.join("/"));
+            let is_within = plain == AGENT_FOLDER || plain.starts_with(&format!("{AGENT_FOLDER}/"));
+            if is_within || self.own_mounts.contains(&plain) {
+                found.add(
+                    format!("{path}.mountPath"),
+                    format!("{plain} is where the operator mounts something: choose another"),
+                );
+            } else if parts.contains(&"..") {
+                found.add(format!("{path}.mountPath"), "must be a path without `..`");
+            }
+        }
+    }
+
+    fn names(&self, parts: &[Part]) -> Vec<&str> {
+        self.containers.iter().filter(|(_, part)| parts.contains(part)).map(|(name, _)| name.as_str()).collect()
+    }
+}
+
+const TAKES_AWAY: &str = "would take away what the pod needs: name what is to change";
+
+#[derive(Default)]
+struct Found(Vec<Problem>);
+
+impl Found {
+    fn add(&mut self, field: impl Into<String>, why: impl Into<String>) {
+        self.0.push(Problem::new(field, why));
+    }
+
+    /// An object that holds something of the operator's.
+    fn not_whole(&mut self, path: &str, value: &Value) {
+        if directive(value).is_some() || !value.is_object() {
+            self.add(path, if value.is_null() || value.is_object() { TAKES_AWAY } else { "must be an object" });
+        }
+    }
+
+    /// A list that holds something of the operator's.
+    fn not_list(&mut self, path: &str, value: &Value) {
+        let replaces = items(value).any(|(_, item)| directive(item) == Some("replace"));
+        if replaces || !value.is_array() {
+            self.add(path, if value.is_null() || replaces { TAKES_AWAY } else { "must be a list" });
+        }
+    }
+}
+
+fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {
+    value.as_object().into_iter().flat_map(Map::iter)
+}
+
+fn items(value: &Value) -> impl Iterator<Item = (usize, &Value)> {
+    value.as_array().into_iter().flatten().enumerate()
+}
+
+fn text<'a>(item: &'a Value, key: &str) -> Option<&'a str> {
+    item.get(key)?.as_str()
+}

@@ -1,0 +1,195 @@
+use serde_json::{Value, json};
+
+use super::{Overlay, Part, Pod};
+
+fn pod() -> Pod {
+    let named = |name: &str, part| (name.to_owned(), part);
+    Pod {
+        containers: vec![
+            named("app", Part::Runner),
+            named("side", Part::WrappedSidecar),
+            named("db", Part::Sidecar),
+            named("flux-agent", Part::Own),
+            named("flux-view", Part::Own),
+        ],
+        own_volumes: vec!["flux-agent-bin".into(), "flux-view".into()],
+        own_mounts: vec!["/mnt/flux".into(), "/opt/software".into()],
+    }
+}
+
+fn template() -> Value {
+    json!({
+        "metadata": { "labels": { "app": "flux-operator" } },
+        "spec": {
+            "restartPolicy": "Never",
+            "containers": [{
+                "name": "app", "image": "app:1", "env": [{ "name": "A", "value": "1" }, { "name": "B", "value": "2" }],
+                "volumeMounts": [{ "name": "flux-view", "mountPath": "/mnt/flux" }, { "name": "data", "mountPath": "/data" }],
+            }],
+            "initContainers": [{ "name": "flux-agent" }, { "name": "side" }],
+            "volumes": [{ "name": "flux-view", "emptyDir": {} }, { "name": "data", "configMap": { "name": "c" } }],
+            "tolerations": [{ "key": "a" }],
+        },
+    })
+}
+
+fn over(overlay: Value) -> Value {
+    Overlay::checked("spec.podTemplate", &overlay, &pod()).unwrap().over(template())
+}
+
+fn refused(overlay: &Value) -> Vec<String> {
+    let problems = Overlay::checked("spec.podTemplate", overlay, &pod()).unwrap_err();
+    problems.iter().map(ToString::to_string).collect()
+}
+
+#[test]
+fn lists_with_keys_are_merged_and_others_are_taken_whole() {
+    let merged = over(json!({ "spec": {
+        "hostNetwork": true, "tolerations": [{ "key": "b" }],
+        "containers": [{ "name": "app", "env": [{ "name": "C", "valueFrom": { "fieldRef": { "fieldPath": "status.podIP" } } },
+            { "name": "B", "value": "3" }] }],
+        "volumes": [{ "name": "scratch", "ephemeral": {} }],
+    }}));
+    let spec = &merged["spec"];
+    assert_eq!((&spec["hostNetwork"], &spec["restartPolicy"]), (&json!(true), &json!("Never")));
+    assert_eq!(spec["tolerations"], json!([{ "key": "b" }]));
+    let env: Vec<_> = spec["containers"][0]["env"].as_array().unwrap().iter().map(|it| it["name"].as_str()).collect();
+    assert_eq!(env, [Some("C"), Some("A"), Some("B")], "new ones first, as kubectl has it");
+    assert_eq!(spec["containers"][0]["env"][2]["value"], "3");
+    assert_eq!(spec["containers"][0]["image"], "app:1");
+    let volumes: Vec<_> = spec["volumes"].as_array().unwrap().iter().map(|it| it["name"].as_str()).collect();
+    assert_eq!(volumes, [Some("scratch"), Some("flux-view"), Some("data")]);
+}
+
+#[test]
+fn directives_and_null_take_away() {
+    let merged = over(json!({ "spec": {
+        "tolerations": null, "affinity": null,
+        "containers": [{ "name": "app", "env": [{ "name": "A", "$patch": "delete" }],
+            "volumeMounts": [{ "mountPath": "/data", "$patch": "delete" }] }],
+        "volumes": [{ "name": "data", "$retainKeys": ["name", "secret"], "secret": { "secretName": "s" } }],
+    }}));
+    let spec = &merged["spec"];
+    assert_eq!(spec.get("tolerations"), None);
+    assert_eq!(spec.get("affinity"), None);
+    assert_eq!(spec["containers"][0]["env"], json!([{ "name": "B", "value": "2" }]));
+    assert_eq!(spec["containers"][0]["volumeMounts"], json!([{ "name": "flux-view", "mountPath": "/mnt/flux" }]));
+    let data = spec["volumes"].as_array().unwrap().iter().find(|it| it["name"] == "data").unwrap();
+    assert_eq!(data, &json!({ "name": "data", "secret": { "secretName": "s" } }));
+    assert!(!merged.to_string().contains('$'));
+}
+
+/// Each with the field that is named.
+#[test]
+fn what_the_operator_and_the_agent_rely_on_is_refused_with_its_place() {
+    let container = |fields: Value| {
+        let mut container = json!({ "name": "app" });
+        container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+        json!({ "spec": { "containers": [container] } })
+    };
+    let init = |fields: Value| json!({ "spec": { "initContainers": [fields] } });
+    let cases = [
+        (json!({ "spec": { "hostname": "a" } }), "spec.hostname"),
+        (json!({ "spec": { "subdomain": null } }), "spec.subdomain"),
+        (json!({ "spec": { "restartPolicy": "OnFailure" } }), "spec.restartPolicy"),
+        (json!({ "spec": { "securityContext": { "runAsUser": 0 } } }), "spec.securityContext"),
+        (json!({ "spec": { "terminationGracePeriodSeconds": 1 } }), "spec.terminationGracePeriodSeconds"),
+        (json!({ "spec": null }), "spec"),
+        (json!({ "spec": { "$patch": "replace" } }), "spec"),
+        (json!({ "$patch": "delete" }), "$patch"),
+        (json!({ "status": {} }), "status"),
+        (json!({ "metadata": { "labels": { "hpa-selector": "x" } } }), "metadata.labels[hpa-selector]"),
+        (
+            json!({ "metadata": { "labels": { "flux-framework.org/services-of": "x" } } }),
+            "metadata.labels[flux-framework.org/services-of]",
+        ),
+        (
+            json!({ "metadata": { "labels": { "batch.kubernetes.io/job-name": "x" } } }),
+            "metadata.labels[batch.kubernetes.io/job-name]",
+        ),
+        (json!({ "metadata": { "labels": null } }), "metadata.labels"),
+        (json!({ "metadata": { "labels": { "$patch": "replace" } } }), "metadata.labels"),
+        (json!({ "metadata": { "finalizers": ["a/b"] } }), "metadata.finalizers"),
+        (
+            json!({ "metadata": { "annotations": { "batch.kubernetes.io/job-index-failure-count": "0" } } }),
+            "metadata.annotations[batch.kubernetes.io/job-index-failure-count]",
+        ),
+        (json!({ "spec": { "containers": null } }), "spec.containers"),
+        (json!({ "spec": { "containers": [{ "$patch": "replace" }] } }), "spec.containers"),
+        (json!({ "spec": { "containers": [{ "name": "app", "$patch": "delete" }] } }), "spec.containers[0]"),
+        (json!({ "spec": { "containers": [{ "name": "more", "image": "a" }] } }), "spec.containers[0].name"),
+        (json!({ "spec": { "containers": [{ "name": "side" }] } }), "spec.containers[0]"),
+        (json!({ "spec": { "volumes": [{ "name": "flux-agent-bin", "emptyDir": {} }] } }), "spec.volumes[0]"),
+        (json!({ "spec": { "volumes": [{ "$patch": "replace" }] } }), "spec.volumes"),
+        (init(json!({ "name": "flux-agent", "image": "mine" })), "spec.initContainers[0]"),
+        (init(json!({ "name": "flux-view", "$patch": "delete" })), "spec.initContainers[0]"),
+        (init(json!({ "name": "side", "command": ["sh"] })), "spec.initContainers[0].command"),
+        (init(json!({ "name": "db", "restartPolicy": null })), "spec.initContainers[0].restartPolicy"),
+        (init(json!({ "name": "app" })), "spec.initContainers[0]"),
+        (
+            init(json!({ "name": "new", "image": "a", "volumeMounts": [{ "name": "flux-view", "mountPath": "/x" }] })),
+            "spec.initContainers[0].volumeMounts[0].name",
+        ),
+        (container(json!({ "command": ["sh"] })), "spec.containers[0].command"),
+        (container(json!({ "args": [] })), "spec.containers[0].args"),
+        (container(json!({ "image": "b" })), "spec.containers[0].image"),
+        (container(json!({ "securityContext": { "privileged": true } })), "spec.containers[0].securityContext"),
+        (container(json!({ "startupProbe": null })), "spec.containers[0].startupProbe"),
+        (container(json!({ "terminationMessagePath": "/x" })), "spec.containers[0].terminationMessagePath"),
+        (container(json!({ "restartPolicyRules": [] })), "spec.containers[0].restartPolicyRules"),
+        (
+            container(json!({ "resources": { "limits": { "nvidia.com/gpu": 1 } } })),
+            "spec.containers[0].resources.limits",
+        ),
+        (
+            container(json!({ "env": [{ "name": "FLUX_AGENT_INDEX_FAILURES", "value": "0" }] })),
+            "spec.containers[0].env[0]",
+        ),
+        (container(json!({ "env": [{ "$patch": "replace" }] })), "spec.containers[0].env"),
+        (container(json!({ "volumeMounts": null })), "spec.containers[0].volumeMounts"),
+        (
+            container(json!({ "volumeMounts": [{ "name": "mine", "mountPath": "/mnt//flux/" }] })),
+            "spec.containers[0].volumeMounts[0].mountPath",
+        ),
+        (
+            container(json!({ "volumeMounts": [{ "name": "mine", "mountPath": "/etc/flux-agent/bin/./x" }] })),
+            "spec.containers[0].volumeMounts[0].mountPath",
+        ),
+        (
+            container(json!({ "volumeMounts": [{ "name": "mine", "mountPath": "/a/../mnt/flux" }] })),
+            "spec.containers[0].volumeMounts[0].mountPath",
+        ),
+        (
+            container(json!({ "volumeMounts": [{ "mountPath": "/mnt/flux", "$patch": "delete" }] })),
+            "spec.containers[0].volumeMounts[0].mountPath",
+        ),
+        (json!({ "spec": { "containers": [{ "env": [] }] } }), "spec.containers[0].name"),
+        (json!({ "spec": { "containers": { "name": "app" } } }), "spec.containers"),
+        (json!({ "spec": { "tolerations": [{ "$patch": "replace" }] } }), "spec.tolerations[0].$patch"),
+        (json!({ "spec": { "$setElementOrder/containers": [{ "name": "app" }] } }), "spec.$setElementOrder/containers"),
+        (json!({ "spec": { "affinity": { "$patch": "merge" } } }), "spec.affinity.$patch"),
+        (
+            json!({ "spec": { "volumes": [{ "name": "v", "$retainKeys": ["name"], "emptyDir": {} }] } }),
+            "spec.volumes[0].$retainKeys",
+        ),
+    ];
+    for (overlay, field) in cases {
+        let said = refused(&overlay);
+        assert_eq!(said.len(), 1, "{overlay}: {said:?}");
+        assert!(said[0].starts_with(&format!("spec.podTemplate.{field}: ")), "{overlay}: {said:?}");
+        assert!(said[0].len() > field.len() + 30, "with the reason: {said:?}");
+    }
+    assert!(refused(&json!([]))[0].starts_with("spec.podTemplate: must be an object"));
+}
+
+#[test]
+fn what_is_free_is_taken() {
+    for overlay in [
+        json!({ "spec": { "priorityClassName": "high", "resourceClaims": [{ "name": "gpu" }], "aFieldOf": { "2030": 1 } } }),
+        json!({ "spec": { "containers": [{ "name": "app", "livenessProbe": {}, "resources": { "claims": [{ "name": "gpu" }] } }] } }),
+        json!({ "spec": { "initContainers": [{ "name": "new", "image": "a", "command": ["x"] }, { "name": "side", "livenessProbe": {} }] } }),
+        json!({ "metadata": { "annotations": { "a/b": "c" }, "labels": { "a/b": "c" } } }),
+    ] {
+        Overlay::checked("spec.podTemplate", &overlay, &pod()).unwrap();
+    }
+}

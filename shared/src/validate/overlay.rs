@@ -1,0 +1,69 @@
+//! What is laid over the pods: well formed, and nothing of the operator's in it.
+
+use serde_json::Value;
+
+use super::containers::Parts;
+use super::flux::OWN_VOLUMES;
+use super::{Report, ViewContainer};
+use crate::crd::v1alpha2::MiniClusterSpec;
+use crate::overlay::{Overlay, Part, Pod};
+use crate::paths::{self, PodPaths};
+
+/// The init container that installs the agent.
+const AGENT: &str = "flux-agent";
+
+/// `podTemplate` and `servicesPodTemplate`.
+pub(super) fn check(
+    spec: &MiniClusterSpec,
+    view: &ViewContainer,
+    parts: &Parts,
+    report: &mut Report,
+) -> (Option<Overlay>, Option<Overlay>) {
+    let brokers = checked("spec.podTemplate", &spec.pod_template, || pod(view, parts), report);
+    let services = &parts.services;
+    let containers = || services.iter().map(|service| (service.name.clone(), Part::Service)).collect();
+    let field = "spec.servicesPodTemplate";
+    let services_pod =
+        checked(field, &spec.services_pod_template, || Pod { containers: containers(), ..Pod::default() }, report);
+    if services_pod.is_some() && spec.services.is_empty() {
+        report.problem(field, "lies over the pod of spec.services, and there is none");
+    }
+    (brokers, services_pod)
+}
+
+fn checked(field: &str, value: &Option<Value>, pod: impl Fn() -> Pod, report: &mut Report) -> Option<Overlay> {
+    let value = value.as_ref().filter(|value| value.as_object().is_none_or(|map| !map.is_empty()))?;
+    match Overlay::checked(field, value, &pod()) {
+        Ok(overlay) => Some(overlay),
+        Err(problems) => {
+            report.problems.extend(problems);
+            None
+        }
+    }
+}
+
+/// The brokers' pods.
+fn pod(view: &ViewContainer, parts: &Parts) -> Pod {
+    let runner = parts.runner.iter().map(|runner| (runner.container.name.clone(), Part::Runner));
+    let sidecars = parts.sidecars.iter().map(|sidecar| {
+        let part = if sidecar.wrapped.is_some() { Part::WrappedSidecar } else { Part::Sidecar };
+        (sidecar.container.name.clone(), part)
+    });
+    let own = [AGENT.to_owned(), view.name.clone()].map(|name| (name, Part::Own));
+    let config = PodPaths::new(&view.mount_path).config_root();
+    let own_mounts = [
+        view.mount_path.as_str(),
+        &config,
+        paths::SOFTWARE_DIR,
+        paths::SOFTWARE_STAGE,
+        paths::FALLBACK_HOME,
+        paths::MOUNT_STAGE,
+        paths::VIEW_IMAGE_MOUNT,
+        paths::MUNGE_DIR,
+    ];
+    Pod {
+        containers: runner.chain(sidecars).chain(own).collect(),
+        own_volumes: OWN_VOLUMES.iter().map(|name| (*name).to_owned()).chain([view.name.clone()]).collect(),
+        own_mounts: own_mounts.map(str::to_owned).into(),
+    }
+}
