@@ -19,7 +19,7 @@ use crate::install::{self, Installed, install};
 use crate::local;
 use crate::plan::ContainerRole;
 use crate::report::failure::Failure;
-use crate::report::log::{Format, Log};
+use crate::report::log::{self, Format};
 use crate::run;
 use crate::system::runtime::end_when_told;
 use crate::view;
@@ -224,8 +224,8 @@ struct LogArgs {
 
 impl LogArgs {
     /// Where there is no spec to say it.
-    fn log(&self) -> Log {
-        Log::new(self.log_format.unwrap_or_default(), false)
+    fn apply(&self) {
+        log::set_format(self.log_format.unwrap_or_default());
     }
 }
 
@@ -234,15 +234,18 @@ impl Cli {
     pub fn run(self) -> ExitCode {
         ExitCode::from(match self.command {
             Command::Install { binary, to, link_view, log } => {
-                finish(put_in(binary, to, link_view, log.log()).map(|()| 0))
+                log.apply();
+                finish(put_in(binary, to, link_view).map(|()| 0))
             }
             Command::View { to, root, link: true, log, .. } => {
-                let view = || view::link(&root, &to, log.log());
+                log.apply();
+                let view = || view::link(&root, &to);
                 finish(noted("view", &to, view).and_then(|()| install::link_own(&to)).map(|()| 0))
             }
             Command::View { to, software, root, log, .. } => {
                 let options = view::Options { root, mount: to, stage: software };
-                let view = || view::view(&options, log.log());
+                log.apply();
+                let view = || view::view(&options);
                 finish(noted("view", &options.mount, view).map(|()| 0))
             }
             Command::Run { container, options } => {
@@ -299,7 +302,7 @@ impl Cli {
 }
 
 /// The init container of the agent's own image.
-fn put_in(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBuf>, log: Log) -> Result<(), Failure> {
+fn put_in(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBuf>) -> Result<(), Failure> {
     // All in one volume: the view's container, or the entrypoint, lays it out.
     let in_one = binary.is_none();
     let mount = if in_one { Some(to.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into())) } else { to };
@@ -307,10 +310,10 @@ fn put_in(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBu
     let installed = noted("install", &folder, || install(&folder))?;
     let (Installed::Now(path) | Installed::Already(path)) = &installed;
     let verb = if matches!(installed, Installed::Now(_)) { "installed as" } else { "already at" };
-    log.info("install", &format!("{verb} {}", path.display()));
+    tracing::info!(stage = "install", "{verb} {}", path.display());
     let Some(mount) = mount else { return Ok(()) };
     match link_view {
-        Some(root) => noted("view", &mount, || view::link(&root, &mount, log))?,
+        Some(root) => noted("view", &mount, || view::link(&root, &mount))?,
         None if in_one => return Ok(()),
         None => view::lay_out(&mount)?,
     }
@@ -357,7 +360,7 @@ fn show(found: Result<(String, u8), Failure>) -> u8 {
 /// The pod's termination message is not for what a person or a probe ran beside the entrypoint.
 fn tell(result: Result<u8, Failure>) -> u8 {
     result.unwrap_or_else(|failure| {
-        Log::new(Format::Text, false).failure(&failure);
+        log::failure(&failure);
         failure.category.code()
     })
 }
@@ -375,7 +378,7 @@ pub fn show_plans(args: &dry_run::Args) -> u8 {
         Err(error) => {
             let category = error.category();
             if let Some(lines) = error.lines() {
-                crate::report::log::write_whole(format!("flux-agent: {}: {lines}\n", category.name()));
+                log::write_whole(format!("flux-agent: {}: {lines}\n", category.name()));
                 return category.code();
             }
             tell(Err(Failure::new(category, run::chain(&error), error.hint().unwrap_or_default())))

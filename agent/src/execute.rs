@@ -9,7 +9,6 @@
 #![expect(clippy::disallowed_methods, reason = "act: writes files, runs the shell; with all below it")]
 
 mod archive;
-mod crypt;
 pub mod curve;
 mod follower;
 mod launch;
@@ -38,7 +37,7 @@ use crate::plan::{Content, Parent, Plan, Planned, Role, Step, Waits};
 use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
-use crate::report::log::Log;
+use crate::report::log;
 use crate::supervise::Supervisor;
 use crate::wait;
 use curve::Certificate;
@@ -84,7 +83,6 @@ pub struct Executor<'a> {
     shell: Option<Shell>,
     /// Where this container's starts are recorded, where its program may run once only.
     record: Option<starts::Record>,
-    log: Log,
     timed: bool,
     waits: Waits,
     timeline: &'a mut Timeline,
@@ -123,7 +121,6 @@ pub async fn execute(
     again: &dyn Fn() -> Result<Plan, Failure>,
     options: Options,
     supervisor: &mut Supervisor,
-    log: Log,
     timeline: &mut Timeline,
     ending: &mut Ending,
 ) -> Result<u8, Failure> {
@@ -144,7 +141,6 @@ pub async fn execute(
         supervisor,
         shell: None,
         record: None,
-        log,
         timed: plan.log.timed,
         waits: plan.waits,
         timeline,
@@ -186,7 +182,7 @@ impl Executor<'_> {
             if code.is_none()
                 && let Some(signal) = self.supervisor.stop_wanted()
             {
-                self.log.info("stop", &format!("told to stop (signal {signal})"));
+                tracing::info!(stage = "stop", "told to stop (signal {signal})");
                 return Ok(Done::Exit(stop_code(&plan.role, signal)));
             }
             if planned.step == Step::Stay && code.is_some_and(|code| code != 0) {
@@ -201,7 +197,7 @@ impl Executor<'_> {
                 }
                 Err(failure) => match code {
                     Some(code @ 1..) => {
-                        self.log.failure(&failure);
+                        log::failure(&failure);
                         self.ending.note(failure.sentences());
                         return Ok(Done::Exit(code));
                     }
@@ -228,7 +224,7 @@ impl Executor<'_> {
                 Err(failure) => failure,
                 done => return done,
             };
-            match attempts.after(failure, Awaited::Volume, self.supervisor, self.log).await? {
+            match attempts.after(failure, Awaited::Volume, self.supervisor).await? {
                 Then::Again => {}
                 Then::GiveUp(failure) => return Err(failure),
                 Then::Stop(signal) => return Ok(Flow::Exit(stop_code(role, signal))),
@@ -314,7 +310,7 @@ impl Executor<'_> {
 
     /// Until it is told to stop; then all is done.
     async fn stay(&mut self) -> Result<Flow, Failure> {
-        self.log.info("stay", "all is done; this container ends with its pod");
+        tracing::info!(stage = "stay", "all is done; this container ends with its pod");
         let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
         stopped.map(|_| Flow::Exit(0)).map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
     }
@@ -326,7 +322,7 @@ impl Executor<'_> {
             let remedy = "no restart is left: backoffLimit (or maxRestarts) allows more";
             return Err(Failure::new(Category::LeadLost, cause, remedy));
         }
-        self.log.info("lead", &format!("{cause}; the operator starts this MiniCluster anew"));
+        tracing::info!(stage = "lead", "{cause}; the operator starts this MiniCluster anew");
         let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
         stopped.map_err(wait_failed).map(|ended| Flow::Exit(ended.map_or_else(of_signal, |()| 0)))
     }
@@ -345,10 +341,8 @@ impl Executor<'_> {
         let begin = Instant::now();
         let host = parent.host.as_str();
         let mut parent = self.parent(parent);
-        let waited = self
-            .supervisor
-            .unless_stopped(parent.wait(self.log, self.waits.parent_deadline.map(Duration::from_secs)))
-            .await;
+        let waited =
+            self.supervisor.unless_stopped(parent.wait(self.waits.parent_deadline.map(Duration::from_secs))).await;
         let reached = match waited.map_err(wait_failed)? {
             // Whether the lead stays is not known; if it does, another pod may come in place of this one.
             Err(_) => return Ok(Flow::Exit(REPLACE)),
@@ -362,7 +356,7 @@ impl Executor<'_> {
 
     async fn wait_socket(&mut self, path: &str, begin: Instant) -> Result<Flow, Failure> {
         let real = self.files.at(path);
-        let waited = self.supervisor.unless_stopped(crate::wait::socket::wait(&real, self.log)).await;
+        let waited = self.supervisor.unless_stopped(crate::wait::socket::wait_aloud(&real)).await;
         self.timeline.record("socket", begin);
         match waited.map_err(wait_failed)? {
             Ok(()) => Ok(Flow::Next),

@@ -16,7 +16,7 @@ use crate::execute::session::Session;
 use crate::execute::timing::flux_time;
 use crate::flux_rpc::jobs;
 use crate::report::failure::Failure;
-use crate::report::log::{Format, Log};
+use crate::report::log;
 use crate::supervise::program::{Output, Program};
 use crate::supervise::{Gently, Policy, Supervisor, Target};
 use crate::system::raw::ChildSetup;
@@ -31,7 +31,7 @@ pub fn time(label: &str, command: &[OsString]) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
         let begin = Instant::now();
         let code = Inside::new()?.run(command, Output::Inherit).await?;
-        Log::new(Format::Text, false).plain("time", &flux_time(label, begin.elapsed()));
+        log::plain("time", &flux_time(label, begin.elapsed()));
         Ok(code)
     }))
 }
@@ -139,23 +139,22 @@ fn collect(mut source: PipeReader, ended: &PipeReader) -> Vec<u8> {
 
 /// Shows the end of what a batch that failed has printed, which `flux batch` keeps in a file.
 fn tell_output(command: &[OsString], id: &str, code: u8) {
-    let log = Log::new(Format::Text, false);
     let given = command.iter().rev().find_map(|word| word.to_str()?.strip_prefix("--output="));
     let place = |id: &str| given.unwrap_or("flux-{{id}}.out").replace("{{id}}", id);
     // Flux writes the id without its first letter's hook where the locale lacks that.
     let places = [place(id), place(&id.replace('ƒ', "f"))];
     let Some(text) = places.iter().find_map(|path| end_of(path, SHOWN_OF).ok()) else {
         let [place, _] = places;
-        log.info(
-            "batch",
-            &format!("the batch ended with code {code}; its output is in {place} of the pod where it ran"),
+        tracing::info!(
+            stage = "batch",
+            "the batch ended with code {code}; its output is in {place} of the pod where it ran"
         );
         return;
     };
-    log.info("batch", &format!("the batch ended with code {code}; the end of its output:"));
+    tracing::info!(stage = "batch", "the batch ended with code {code}; the end of its output:");
     let text = String::from_utf8_lossy(&text);
     let lines: Vec<&str> = text.lines().collect();
-    lines.iter().skip(lines.len().saturating_sub(SHOWN)).for_each(|line| log.plain("batch", line));
+    lines.iter().skip(lines.len().saturating_sub(SHOWN)).for_each(|line| log::plain("batch", line));
 }
 
 /// The last bytes of a file, `most` at most.
@@ -176,7 +175,6 @@ const BANK: &str = "default";
 pub fn accounting(database: &Path, users: &[String], command: &[OsString]) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
         let mut inside = Inside::new()?;
-        let log = Log::new(Format::Text, false);
         let account = ["flux".into(), "account".into(), "-p".into(), database.as_os_str().to_owned()];
         let with = |words: &[&str]| -> Vec<OsString> {
             account.iter().cloned().chain(words.iter().map(OsString::from)).collect()
@@ -200,11 +198,11 @@ pub fn accounting(database: &Path, users: &[String], command: &[OsString]) -> Re
             if code != 0 {
                 let words: Vec<_> = step.iter().map(|word| word.to_string_lossy()).collect();
                 let why = format!("`{}` ended with code {code}", words.join(" "));
-                log.info("accounting", &format!("failed to add the users to Flux Accounting: {why}"));
+                tracing::info!(stage = "accounting", "failed to add the users to Flux Accounting: {why}");
                 return inside.run(command, Output::Inherit).await;
             }
         }
-        log.info("accounting", &format!("the users {} are in Flux Accounting", users.join(", ")));
+        tracing::info!(stage = "accounting", "the users {} are in Flux Accounting", users.join(", "));
         inside.run(command, Output::Inherit).await
     }))
 }
@@ -213,13 +211,12 @@ pub fn accounting(database: &Path, users: &[String], command: &[OsString]) -> Re
 pub fn diagnostics() -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
         let mut inside = Inside::new()?;
-        let log = Log::new(Format::Text, false);
         for report in REPORTS {
-            log.info("diagnostics", &report.join(" "));
+            tracing::info!(stage = "diagnostics", "{}", report.join(" "));
             let words: Vec<OsString> = report.iter().map(OsString::from).collect();
             inside.run(&words, Output::Inherit).await?;
         }
-        log.info("diagnostics", "the instance stays up; `/mnt/flux/flux-agent stop` ends it");
+        tracing::info!(stage = "diagnostics", "the instance stays up; `/mnt/flux/flux-agent stop` ends it");
         let stopped = inside.supervisor.unless_stopped(std::future::pending::<()>()).await;
         stopped.map(|_| 0).map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
     }))
@@ -233,9 +230,9 @@ pub struct Inside {
 
 impl Inside {
     pub fn new() -> Result<Inside, Failure> {
-        let log = Log::new(Format::Text, true);
+        log::leave_out_supervision();
         let supervisor =
-            Supervisor::new(log).map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
+            Supervisor::new().map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
         Ok(Inside { supervisor, session: Session::of_process() })
     }
 
@@ -260,7 +257,7 @@ impl Inside {
         let child = match program.start() {
             Ok(child) => child,
             Err(error) => {
-                Log::new(Format::Text, false).plain("start", &format!("flux-agent: {error}"));
+                log::plain("start", &format!("flux-agent: {error}"));
                 return Ok(error.code);
             }
         };

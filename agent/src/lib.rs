@@ -32,6 +32,7 @@ use clap::Parser;
 
 /// The whole program.
 pub fn main() -> ExitCode {
+    report::log::start();
     cli::Cli::parse().run()
 }
 

@@ -27,7 +27,7 @@ use flux_shared::exit::Category;
 
 use crate::dry_run::{DryRunError, Source, source};
 use crate::report::failure::{Failure, plain};
-use crate::report::log::{Format, Log};
+use crate::report::log;
 use crate::run::chain;
 use crate::supervise::program::{Environment, Found, find};
 use containers::{Arrangement, Machine};
@@ -68,11 +68,11 @@ pub fn local(args: &Args) -> Result<u8, Failure> {
     let mut arrangement = Arrangement::of(&source, &machine).map_err(|why| {
         Failure::new(Category::SpecInvalid, format!("failed to run it on this machine: {why}"), "run it in a cluster")
     })?;
-    let log = Log::new(Format::Text, source.spec.logging.quiet);
+    log::set_quiet(source.spec.logging.quiet);
     let ground = place.take()?;
-    let code = on(&ground, &mut arrangement, &source, &machine, log);
+    let code = on(&ground, &mut arrangement, &source, &machine);
     if args.keep {
-        log.info("local", &format!("the pods' files are in {}/pods/INDEX/root", ground.folder().display()));
+        tracing::info!(stage = "local", "the pods' files are in {}/pods/INDEX/root", ground.folder().display());
         return code;
     }
     let removed = ground.remove();
@@ -84,16 +84,20 @@ fn on(
     arrangement: &mut Arrangement,
     source: &Source,
     machine: &Machine,
-    log: Log,
 ) -> Result<u8, Failure> {
     ground.prepare(arrangement)?;
     let size = source.spec.size;
     let pods = if size == 1 { "1 pod".to_owned() } else { format!("{size} pods") };
-    log.info("local", &format!("{}: {pods} on this machine, with the Flux in {}", source.spec.name, machine.prefix));
-    arrangement.told.iter().for_each(|told| log.info("local", told));
+    tracing::info!(
+        stage = "local",
+        "{}: {pods} on this machine, with the Flux in {}",
+        source.spec.name,
+        machine.prefix
+    );
+    arrangement.told.iter().for_each(|told| tracing::info!(stage = "local", "{told}"));
     namespaces::enter(machine)?;
     network::up(size)?;
-    crate::system::runtime::block_on(Box::pin(run::run(arrangement, ground, machine, log)))
+    crate::system::runtime::block_on(Box::pin(run::run(arrangement, ground, machine)))
 }
 
 fn refused(error: DryRunError) -> Failure {

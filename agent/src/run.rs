@@ -21,7 +21,7 @@ use crate::plan::{ContainerRole, Plan, Role, Waits};
 use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
 use crate::report::failure::{Failure, without_number, write_termination};
-use crate::report::log::{Format, Log};
+use crate::report::log::{self, Format};
 use crate::supervise::Supervisor;
 
 /// How long what may pass is tried again, in seconds, where nobody says otherwise.
@@ -67,11 +67,11 @@ pub fn run(options: &Options, container: &ContainerRole) -> u8 {
     tell_panics(options);
     let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
     // As the command line says, until the spec has been read.
-    let mut log = Log::new(options.log_format.unwrap_or_default(), false);
-    let work = entrypoint(options, container, &mut timeline, &mut ending, &mut log);
+    log::set_format(options.log_format.unwrap_or_default());
+    let work = entrypoint(options, container, &mut timeline, &mut ending);
     let result = crate::system::runtime::block_on(Box::pin(work));
     if let Err(failure) = &result {
-        log.failure(failure);
+        log::failure(failure);
     }
     let termination = ending.termination(&result);
     write_termination(&options.termination_log, &termination.encode());
@@ -83,20 +83,18 @@ async fn entrypoint(
     container: &ContainerRole,
     timeline: &mut Timeline,
     ending: &mut Ending,
-    log: &mut Log,
 ) -> Result<u8, Failure> {
     let begin = Instant::now();
     let mut supervisor =
-        Supervisor::new(*log).map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
-    let planned = plan_patiently(options, container, &mut supervisor, *log).await;
+        Supervisor::new().map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
+    let planned = plan_patiently(options, container, &mut supervisor).await;
     let result = match planned {
         Ok(Ok((plan, mount))) => {
-            log.format = options.log_format.unwrap_or_else(|| plan.log.format.into());
+            log::set_format(options.log_format.unwrap_or_else(|| plan.log.format.into()));
+            log::set_quiet(plan.log.quiet);
             timeline.add_earlier(&options.root, &mount);
             timeline.record("plan", begin);
-            let log = Log { quiet: plan.log.quiet, ..*log };
-            supervisor.set_log(log);
-            carry_out(options, container, &plan, timeline, ending, &mut supervisor, log).await
+            carry_out(options, container, &plan, timeline, ending, &mut supervisor).await
         }
         Ok(Err(signal)) => Ok(stop_code(signal)),
         Err(failure) => Err(failure),
@@ -112,11 +110,10 @@ async fn carry_out(
     timeline: &mut Timeline,
     ending: &mut Ending,
     supervisor: &mut Supervisor,
-    log: Log,
 ) -> Result<u8, Failure> {
-    greet(log, plan);
+    greet(plan);
     let again = || self::plan(options, container).map(|(plan, _)| plan);
-    let result = execute(plan, &again, options.for_execute(), supervisor, log, timeline, ending).await;
+    let result = execute(plan, &again, options.for_execute(), supervisor, timeline, ending).await;
     let role = match plan.role {
         Role::Lead => "lead",
         Role::Follower => "follower",
@@ -127,21 +124,21 @@ async fn carry_out(
         Err(failure) => failure.category.code(),
     };
     if plan.log.timed {
-        timeline.report(log, role, code);
+        timeline.report(role, code);
     }
     result
 }
 
 /// A panic is a defect, and leaves a word like any other failure, whatever the build does at one.
 fn tell_panics(options: &Options) {
-    let (format, termination_log) = (options.log_format.unwrap_or_default(), options.termination_log.clone());
+    let termination_log = options.termination_log.clone();
     std::panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map_or(String::new(), |place| format!(" at {}:{}", place.file(), place.line()));
         let words = panic.payload();
         let text = words.downcast_ref::<&str>().copied().or(words.downcast_ref::<String>().map(String::as_str));
         let why = text.unwrap_or("no reason given");
         let failure = Failure::internal(format!("flux-agent panicked{place}: {why}"));
-        Log::new(format, false).failure(&failure);
+        log::failure(&failure);
         let termination = Ending::default().termination(&Err(failure));
         write_termination(&termination_log, &termination.encode());
         // An abort would have another code, and as process 1 none that can be foretold.
@@ -159,7 +156,6 @@ async fn plan_patiently(
     options: &Options,
     container: &ContainerRole,
     supervisor: &mut Supervisor,
-    log: Log,
 ) -> Result<Result<(Plan, String), i32>, Failure> {
     let mut attempts = Attempts::new(Duration::from_secs(options.patience));
     loop {
@@ -168,7 +164,7 @@ async fn plan_patiently(
             Err(failure) => failure,
         };
         let awaited = if failure.category == Category::ViewMissing { Awaited::View } else { Awaited::Spec };
-        match attempts.after(failure, awaited, supervisor, log).await? {
+        match attempts.after(failure, awaited, supervisor).await? {
             Then::Again => {}
             Then::GiveUp(failure) => return Err(failure),
             Then::Stop(signal) => return Ok(Err(signal)),
@@ -210,15 +206,15 @@ fn read_for(spec: &Path, root: &Path, process: Process) -> Result<(AgentSpec, Fa
     Ok((spec, facts))
 }
 
-fn greet(log: Log, plan: &Plan) {
+fn greet(plan: &Plan) {
     let who = match (&plan.role, plan.rank) {
         (Role::Sidecar(name), _) => format!("sidecar {name}"),
         (role, rank) => {
             format!("{} (rank {})", if *role == Role::Lead { "lead" } else { "follower" }, rank.unwrap_or_default())
         }
     };
-    log.info("plan", &format!("{} of {}: {who}", plan.hostname, plan.cluster));
-    plan.notices.iter().for_each(|notice| log.info("plan", notice));
+    tracing::info!(stage = "plan", "{} of {}: {who}", plan.hostname, plan.cluster);
+    plan.notices.iter().for_each(|notice| tracing::info!(stage = "plan", "{notice}"));
 }
 
 /// An error with what it came from.

@@ -21,7 +21,6 @@ use std::time::{Duration, Instant};
 
 use crate::flux_rpc::jobs;
 use crate::flux_rpc::lead_presence::{LeadPresence, lead_stays};
-use crate::report::log::Log;
 use crate::system::raw::{self, Status};
 use crate::system::signals::{Received, Signals};
 use crate::wait::connection::Watch;
@@ -137,7 +136,6 @@ pub struct Supervisor {
     events: VecDeque<Event>,
     first_stop: Option<Instant>,
     terminal: bool,
-    log: Log,
 }
 
 /// SIGTERM, SIGINT, SIGHUP: somebody wants an end.
@@ -147,17 +145,12 @@ pub fn is_stop(signal: i32) -> bool {
 
 impl Supervisor {
     /// Needs [`signals::block`] before, and a runtime around it. Also adopts orphans where the agent is not PID 1.
-    pub fn new(log: Log) -> io::Result<Supervisor> {
+    pub fn new() -> io::Result<Supervisor> {
         if std::process::id() != 1 {
             nix::sys::prctl::set_child_subreaper(true)?;
         }
         let (signals, events) = (Signals::new()?, VecDeque::new());
-        Ok(Supervisor { signals, events, first_stop: None, terminal: terminal::is_ours(), log })
-    }
-
-    /// How its lines look from now on.
-    pub fn set_log(&mut self, log: Log) {
-        self.log = log;
+        Ok(Supervisor { signals, events, first_stop: None, terminal: terminal::is_ours() })
     }
 
     /// When this process was told to stop for the first time.
@@ -299,9 +292,10 @@ impl Supervisor {
                 match &policy.hold {
                     Some(hold) => {
                         let bound = hold.bound;
-                        self.log.info(
-                            "stop",
-                            &format!("told to stop; {} s for the lead to end the instance first", bound.as_secs()),
+                        tracing::info!(
+                            stage = "stop",
+                            "told to stop; {} s for the lead to end the instance first",
+                            bound.as_secs()
                         );
                         stopping.deadline = Some(Instant::now() + bound);
                     }
@@ -312,7 +306,7 @@ impl Supervisor {
             Some((_, since)) if policy.second_kills && since.elapsed() < SAME_WISH => {}
             Some(_) if !stopping.passed_on => self.stop(signal, child, policy, stopping),
             Some(_) if policy.second_kills => {
-                self.log.info("stop", "told to stop again: killing what is left");
+                tracing::info!(stage = "stop", "told to stop again: killing what is left");
                 send(child, Target::Group, libc::SIGKILL);
             }
             Some(_) => send(child, policy.target, signal),
@@ -347,10 +341,10 @@ impl Supervisor {
                 stopping.deadline = Some(Instant::now() + LAST_WORDS);
                 return;
             }
-            self.log.info("stop", "it did not end in time: killing what is left");
+            tracing::info!(stage = "stop", "it did not end in time: killing what is left");
             return send(child, Target::Group, libc::SIGKILL);
         }
-        self.log.info("stop", "the lead did not end the instance in time: stopping this broker");
+        tracing::info!(stage = "stop", "the lead did not end the instance in time: stopping this broker");
         self.stop(libc::SIGTERM, child, policy, stopping);
     }
 
@@ -361,12 +355,12 @@ impl Supervisor {
             true => (libc::SIGKILL, "killing this broker, on which a job runs"),
             false => (libc::SIGTERM, "stopping this broker"),
         };
-        self.log.info("stop", &format!("the lead stays, only this pod is to go: {how}"));
+        tracing::info!(stage = "stop", "the lead stays, only this pod is to go: {how}");
         self.stop(signal, child, policy, stopping);
     }
 
     fn parent_lost(&mut self, missing: Missing, child: &Child, policy: &Policy<'_>, stopping: &mut Stopping) {
-        self.log.info("stop", &format!("the parent broker is gone ({missing}): stopping this broker"));
+        tracing::info!(stage = "stop", "the parent broker is gone ({missing}): stopping this broker");
         stopping.lost = Some(missing);
         self.stop(libc::SIGTERM, child, policy, stopping);
         let soon = Instant::now() + LOST_GRACE;

@@ -25,7 +25,6 @@ use flux_shared::paths::{HELPER_LINKS, PodPaths, SOFTWARE_DIR, VIEW_IMAGE_LINK, 
 
 use crate::files::{Files, make_parents};
 use crate::report::failure::{Failure, plain};
-use crate::report::log::Log;
 pub use link::link;
 use progress::Progress;
 use tree::{Tree, TreeError};
@@ -42,7 +41,7 @@ pub struct Options {
 }
 
 /// Brings the view in, unless it is there.
-pub fn view(options: &Options, log: Log) -> Result<(), Failure> {
+pub fn view(options: &Options) -> Result<(), Failure> {
     let begin = Instant::now();
     let paths = PodPaths::new(&options.mount.to_string_lossy());
     let (marker, target) = (PathBuf::from(paths.view_done()), PathBuf::from(paths.view()));
@@ -51,7 +50,7 @@ pub fn view(options: &Options, log: Log) -> Result<(), Failure> {
     let (mut view, software) = list(&source, &software).map_err(failed)?;
     let mark = mark(&view, software.as_ref());
     if fs::read_to_string(&marker).is_ok_and(|text| text == mark) && options.stage.is_dir() {
-        log.info("view", "the view is already there");
+        tracing::info!(stage = "view", "the view is already there");
         return Ok(());
     }
     // From here on nothing is whole until the marker says so.
@@ -63,7 +62,7 @@ pub fn view(options: &Options, log: Log) -> Result<(), Failure> {
     if let Some(software) = &software {
         fold::fold(&mut view, software, Path::new(SOFTWARE_DIR));
     }
-    let progress = Progress::new(view.bytes + software.as_ref().map_or(0, |tree| tree.bytes), log);
+    let progress = Progress::new(view.bytes + software.as_ref().map_or(0, |tree| tree.bytes));
     let result = bring(options, &view, software.as_ref(), &target, spare_memory, &progress);
     if result.is_err() {
         tidy(options);
@@ -77,7 +76,7 @@ pub fn view(options: &Options, log: Log) -> Result<(), Failure> {
     let (count, bytes) =
         software.iter().fold((view.files, view.bytes), |(count, bytes), tree| (count + tree.files, bytes + tree.bytes));
     let seconds = begin.elapsed().as_secs_f64();
-    log.info("view", &format!("copied Flux: {count} files, {} MB in {seconds:.2} s", bytes / 1_000_000));
+    tracing::info!(stage = "view", "copied Flux: {count} files, {} MB in {seconds:.2} s", bytes / 1_000_000);
     Ok(())
 }
 
@@ -211,7 +210,6 @@ fn failed(error: TreeError) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::log::Format;
     use std::os::unix::fs::symlink;
 
     pub fn image() -> tempfile::TempDir {
@@ -230,15 +228,11 @@ mod tests {
         Options { root: root.to_owned(), mount: pod.join("flux"), stage: pod.join("software") }
     }
 
-    pub fn quiet() -> Log {
-        Log::new(Format::Text, true)
-    }
-
     #[test]
     fn the_view_the_software_the_links_and_last_the_marker_are_there() {
         let (root, pod) = (image(), tempfile::tempdir().unwrap());
         let options = options(root.path(), pod.path());
-        view(&options, quiet()).unwrap();
+        view(&options).unwrap();
         let at = |path: &str| pod.path().join(path);
         assert_eq!(fs::read(at("software/flux/bin/flux")).unwrap(), b"flux");
         assert_eq!(fs::read_link(at("flux/view/bin/flux")).unwrap(), Path::new("/opt/software/flux/bin/flux"));
@@ -262,12 +256,12 @@ mod tests {
     fn a_second_run_copies_nothing_and_a_changed_image_is_copied_again() {
         let (root, pod) = (image(), tempfile::tempdir().unwrap());
         let options = options(root.path(), pod.path());
-        view(&options, quiet()).unwrap();
+        view(&options).unwrap();
         fs::write(pod.path().join("flux/view/mine"), "").unwrap();
-        view(&options, quiet()).unwrap();
+        view(&options).unwrap();
         assert!(pod.path().join("flux/view/mine").exists());
         fs::write(root.path().join("opt/software/flux/bin/flux"), "newer flux").unwrap();
-        view(&options, quiet()).unwrap();
+        view(&options).unwrap();
         assert!(!pod.path().join("flux/view/mine").exists());
         assert_eq!(fs::read(pod.path().join("software/flux/bin/flux")).unwrap(), b"newer flux");
     }
@@ -280,7 +274,7 @@ mod tests {
         fs::create_dir_all(pod.path().join("flux/view/half")).unwrap();
         fs::create_dir_all(pod.path().join("software/.software.new/x")).unwrap();
         fs::create_dir_all(pod.path().join("software/flux/half")).unwrap();
-        view(&options, quiet()).unwrap();
+        view(&options).unwrap();
         assert!(!pod.path().join("flux/view/half").exists() && !pod.path().join("software/flux/half").exists());
     }
 
@@ -288,7 +282,7 @@ mod tests {
     fn an_image_without_a_view_or_with_two_is_refused() {
         let pod = tempfile::tempdir().unwrap();
         let empty = tempfile::tempdir().unwrap();
-        let refused = |root: &Path| view(&options(root, pod.path()), quiet()).unwrap_err();
+        let refused = |root: &Path| view(&options(root, pod.path())).unwrap_err();
         assert_eq!(refused(empty.path()).category, Category::ViewMissing);
         let two = image();
         fs::create_dir(two.path().join("opt/views/._view/def")).unwrap();

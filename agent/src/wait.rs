@@ -16,7 +16,6 @@ use std::time::{Duration, Instant};
 
 use tokio::net::TcpStream;
 
-use crate::report::log::Log;
 use resolve::{NameError, Resolver};
 
 /// Distance of the first attempts.
@@ -141,7 +140,7 @@ impl Parent {
     }
 
     /// Until the parent answers, or `deadline` after the begin; then what is missing.
-    pub async fn wait(&mut self, log: Log, deadline: Option<Duration>) -> Result<Reached, Missing> {
+    pub async fn wait(&mut self, deadline: Option<Duration>) -> Result<Reached, Missing> {
         let begin = Instant::now();
         let mut backoff = Backoff::default();
         let mut report = Reporter::new(begin);
@@ -158,7 +157,7 @@ impl Parent {
             if deadline.is_some_and(|deadline| begin.elapsed() >= deadline) {
                 return Err(missing);
             }
-            report.tick(log, &self.host, &missing.to_string());
+            report.tick(&self.host, &missing.to_string());
             tokio::time::sleep(backoff.next(missing.longest_pause(begin.elapsed()))).await;
         }
     }
@@ -190,12 +189,12 @@ impl Reporter {
         Reporter { begin, next: begin + Duration::from_secs(1) }
     }
 
-    pub fn tick(&mut self, log: Log, what: &str, missing: &str) {
+    pub fn tick(&mut self, what: &str, missing: &str) {
         let now = Instant::now();
         if now >= self.next {
             self.next = now + REPORT_EVERY;
             let waited = now.duration_since(self.begin).as_secs();
-            log.info("connect", &format!("waiting for {} ({waited} s): {missing}", what.trim_end_matches('.')));
+            tracing::info!(stage = "connect", "waiting for {} ({waited} s): {missing}", what.trim_end_matches('.'));
         }
     }
 }
@@ -203,7 +202,6 @@ impl Reporter {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::log::Format;
 
     fn block_on<T>(future: impl Future<Output = T>) -> T {
         tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
@@ -231,19 +229,18 @@ mod tests {
     #[test]
     fn a_late_parent_is_reached_and_an_absent_one_is_described() {
         let root = tempfile::tempdir().unwrap();
-        let quiet = Log::new(Format::Text, true);
         block_on(async {
             let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
             let address = listener.local_addr().unwrap();
             drop(listener);
             let mut parent = Parent::new("127.0.0.1", address.port(), root.path());
-            assert_eq!(parent.wait(quiet, Some(Duration::ZERO)).await.unwrap_err(), Missing::Port(address));
+            assert_eq!(parent.wait(Some(Duration::ZERO)).await.unwrap_err(), Missing::Port(address));
             let late = std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(300));
                 std::net::TcpListener::bind(address).unwrap().accept().unwrap();
                 Instant::now()
             });
-            let reached = parent.wait(quiet, Some(Duration::from_secs(20))).await.unwrap();
+            let reached = parent.wait(Some(Duration::from_secs(20))).await.unwrap();
             assert!(late.join().unwrap().duration_since(reached.connected) < Duration::from_secs(1));
             let mut nameless = Parent::new("mc-0.flux.", address.port(), root.path());
             assert_eq!(nameless.probe().await, Err(Missing::Name(NameError::NoServer)));

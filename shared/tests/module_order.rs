@@ -1,4 +1,5 @@
-//! No circles: in each folder listed here, a module uses only what stands before it. One list for all members.
+//! No circles: in each folder listed here, a module uses only what stands before it. One list for all members. And who
+//! logs: only what acts. (Who may look and act is clippy's ban, `clippy.toml` of each member.)
 //!
 //! A folder's own file (`plan.rs` of `plan/`) belongs to the folder above, and what it hands on by `pub use`
 //! counts as its own. Tests are not looked at.
@@ -160,6 +161,51 @@ const ORDER: &[(&str, &[&str])] = &[
     ("agent/src/system", &["owner", "elf", "glibc", "mount_table", "netlink", "identity", "raw", "signals", "runtime"]),
     ("agent/src/report", &["failure", "log", "activity", "ending"]),
 ];
+
+/// Modules that decide or look: from their arguments only, without a word.
+const SILENT: &[(&str, &[&str])] = &[
+    (
+        "agent/src",
+        &["commands::findings", "commands::preflight", "commands::status", "dry_run", "facts", "plan", "spec"],
+    ),
+    (
+        "operator/src",
+        &[
+            "health::metrics",
+            "install",
+            "labels",
+            "observe",
+            "observe::job",
+            "observe::node",
+            "observe::pod",
+            "observe::service",
+            "observe::storage",
+            "reconcile::decide",
+            "reconcile::fetch",
+            "reconcile::keys",
+            "reconcile::render",
+            "reconcile::status",
+            "yaml",
+        ],
+    ),
+];
+
+#[test]
+fn what_decides_does_not_log() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for (folder, silent) in SILENT {
+        let files = rust_files(&root.join(folder));
+        for name in *silent {
+            let below =
+                |module: &str| module == *name || module.starts_with(&format!("{name}::")) && *name != "observe";
+            let mut found = files.iter().filter(|(module, _)| below(&module.join("::"))).peekable();
+            assert!(found.peek().is_some(), "{folder} has no module {name}");
+            for (module, text) in found {
+                assert!(!text.contains("tracing::") && !text.contains("log::"), "{} logs", module.join("::"));
+            }
+        }
+    }
+}
 
 #[test]
 fn a_module_uses_only_what_stands_before_it() {

@@ -61,7 +61,7 @@ impl Executor<'_> {
         let path = self.files.at(dump);
         let removed = remove_leftovers(&self.files, leftovers, &path);
         if removed > 0 {
-            self.log.info("archive", &format!("removed {removed} unfinished dumps of earlier starts"));
+            tracing::info!(stage = "archive", "removed {removed} unfinished dumps of earlier starts");
         }
         let made = path
             .parent()
@@ -71,7 +71,7 @@ impl Executor<'_> {
             // A volume that is mounted to be read only: the state is loaded from it, and that may be all that is wanted.
             Err(_) if is_read_only(&path) => {
                 let why = "its volume is mounted read-only";
-                self.log.info("archive", &format!("the archive will not be saved: {why}"));
+                tracing::info!(stage = "archive", "the archive will not be saved: {why}");
                 self.ending.archive_not_saved = Some(why.into());
                 Ok(())
             }
@@ -93,11 +93,11 @@ impl Executor<'_> {
         match saved {
             Ok(()) => {
                 self.ending.archive_not_saved = None;
-                self.log.info("archive", &format!("archive saved to {to}"));
+                tracing::info!(stage = "archive", "archive saved to {to}");
             }
             Err(why) => {
                 let _ = fs::remove_file(&dump);
-                self.log.error("archive", &format!("the archive {to} was not saved, and stays as it was: {why}"));
+                tracing::error!(stage = "archive", "the archive {to} was not saved, and stays as it was: {why}");
                 self.ending.archive_not_saved = Some(why);
             }
         }

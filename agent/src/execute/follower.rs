@@ -8,7 +8,6 @@ use flux_shared::exit::{Category, REPLACE};
 use super::{Executor, wait_failed};
 use crate::plan::Launch;
 use crate::report::failure::Failure;
-use crate::report::log::Log;
 use crate::supervise::{End, Ended, orphans};
 use crate::wait::{Missing, Parent, Reporter};
 
@@ -74,7 +73,7 @@ impl Executor<'_> {
                 Some(limit) if failures > limit => return Err(kept_failing(failures, ended.end.code())),
                 Some(limit) => {
                     let pause = pause.as_secs();
-                    self.log.info("broker", &format!("{why}; starting it again in {pause} s ({failures} of {limit})"));
+                    tracing::info!(stage = "broker", "{why}; starting it again in {pause} s ({failures} of {limit})");
                 }
             }
             if self.pause(pause).await?.is_err() {
@@ -95,7 +94,7 @@ impl Executor<'_> {
     async fn end_orphans(&mut self, others: &BTreeSet<i32>) -> Result<(), Failure> {
         let count = orphans::end(self.supervisor, others).await.map_err(wait_failed)?;
         if count > 0 {
-            self.log.info("broker", &format!("killed {count} processes that the broker had left"));
+            tracing::info!(stage = "broker", "killed {count} processes that the broker had left");
         }
         Ok(())
     }
@@ -108,13 +107,13 @@ impl Executor<'_> {
     async fn parent_again(&mut self, parent: Option<&mut Parent>, again: bool) -> Result<Option<u8>, Failure> {
         let Some(parent) = parent else { return Ok(None) };
         let gone = (!again).then(|| self.waits.lead_gone.map_or(LEAD_GONE, Duration::from_secs));
-        let waited = await_return(parent, gone, self.waits.lead_silent.map(Duration::from_secs), self.log);
+        let waited = await_return(parent, gone, self.waits.lead_silent.map(Duration::from_secs));
         let waited = self.supervisor.unless_stopped(waited).await;
         match waited.map_err(wait_failed)? {
             Err(_) => Ok(Some(REPLACE)),
             Ok(Ok(())) => Ok(None),
             Ok(Err(missing)) if missing.is_name_gone() => {
-                self.log.info("stop", "the lead has ended: its name is gone");
+                tracing::info!(stage = "stop", "the lead has ended: its name is gone");
                 Ok(Some(0))
             }
             Ok(Err(missing)) => Err(unreachable_parent(&parent.host, &missing)),
@@ -123,8 +122,7 @@ impl Executor<'_> {
 
     /// After the end of an instance whose lead may start again: until it is there. Some code: told to stop meanwhile.
     async fn next_attempt(&mut self, parent: Option<&mut Parent>) -> Result<Option<u8>, Failure> {
-        self.log.info("stop", "the instance has ended; this pod stays for the lead's next attempt");
-        let log = self.log;
+        tracing::info!(stage = "stop", "the instance has ended; this pod stays for the lead's next attempt");
         let Some(parent) = parent else {
             return Ok(self.pause(FIRST_PAUSE).await?.is_err().then_some(0));
         };
@@ -134,7 +132,7 @@ impl Executor<'_> {
             while begin.elapsed() < WAY_DOWN && parent.probe_port().await.is_ok() {
                 tokio::time::sleep(LOOK_WHETHER_DOWN).await;
             }
-            let _ = parent.wait(log, None).await;
+            let _ = parent.wait(None).await;
         };
         let waited = self.supervisor.unless_stopped(waited).await.map_err(wait_failed)?;
         Ok(waited.is_err().then_some(0))
@@ -157,12 +155,7 @@ fn judge(ended: &Ended) -> Verdict {
 
 /// Until the parent answers again; the error says that it won't: its name has been `gone` for so long, or it has been
 /// `silent`.
-async fn await_return(
-    parent: &mut Parent,
-    gone: Option<Duration>,
-    silent: Option<Duration>,
-    log: Log,
-) -> Result<(), Missing> {
+async fn await_return(parent: &mut Parent, gone: Option<Duration>, silent: Option<Duration>) -> Result<(), Missing> {
     let mut backoff = crate::wait::Backoff::default();
     let begin = Instant::now();
     let mut report = Reporter::new(begin);
@@ -180,7 +173,7 @@ async fn await_return(
         if name_gone.is_some_and(|since| is_longer(since, gone)) || is_longer(begin, silent) {
             return Err(missing);
         }
-        report.tick(log, &parent.host, &missing.to_string());
+        report.tick(&parent.host, &missing.to_string());
         tokio::time::sleep(backoff.next(Duration::from_secs(1))).await;
     }
 }

@@ -15,6 +15,7 @@ use crate::flux_rpc::lead_presence::LeadPresence;
 use crate::flux_rpc::states::States;
 use crate::plan::{AtEnd, Launch, Owner, Part, Reach, Stdout};
 use crate::report::failure::Failure;
+use crate::report::log;
 use crate::supervise::program::{Found, Output, Program, StartError, find};
 use crate::supervise::{End, Ended, Hold, Policy, Target};
 use crate::system::glibc::Libc;
@@ -62,7 +63,7 @@ impl Executor<'_> {
         }
         if end != ended.end {
             let code = ended.end.code();
-            self.log.info("broker", &format!("the job has succeeded; the broker ended after it with code {code}"));
+            tracing::info!(stage = "broker", "the job has succeeded; the broker ended after it with code {code}");
         }
         match (end, ended.stopped) {
             (End::Exited(0), Some((signal, _))) if launch.at_end == AtEnd::ExitUnlessStopped => of_signal(signal),
@@ -85,7 +86,7 @@ impl Executor<'_> {
     }
 
     fn no_instance(&mut self, why: String) -> u8 {
-        self.log.plain("broker", &format!("flux-agent: {why}"));
+        log::plain("broker", &format!("flux-agent: {why}"));
         self.ending.note(why);
         self.ending.no_instance = true;
         Category::BrokerFailed.code()
@@ -114,7 +115,7 @@ impl Executor<'_> {
         let bound = self.options.hold();
         let socket = launch.socket.as_ref().map(|path| self.files.at(path));
         let staying = (launch.part == Part::Lead).then(LeadPresence::default);
-        let states = socket.clone().map(|path| States::watch(path, staying.clone(), self.log));
+        let states = socket.clone().map(|path| States::watch(path, staying.clone()));
         let socket = socket.as_deref();
         let hold = parent.map(|parent| Hold { parent, bound, socket });
         let target = match launch.signals {
@@ -177,7 +178,7 @@ impl Executor<'_> {
         let Owner { uid, gid } = owner;
         let remedy = "give its group the right to and name the group in pod.securityContext.supplementalGroups or fsGroup, or choose that user by fluxUser";
         let line = format!("{path} is a folder or volume to which uid {uid}, gid {gid} cannot write: {remedy}");
-        self.log.error("user", &line);
+        tracing::error!(stage = "user", "{line}");
     }
 
     /// Starts a program and waits until it has gone to the background.
@@ -194,7 +195,7 @@ impl Executor<'_> {
         let child = match program.start() {
             Ok(child) => child,
             Err(error) => {
-                self.log.info("daemon", &format!("{name} does not start, and is passed over: {error}"));
+                tracing::info!(stage = "daemon", "{name} does not start, and is passed over: {error}");
                 return Ok(());
             }
         };
@@ -202,8 +203,8 @@ impl Executor<'_> {
         let ended = self.supervisor.run(child, policy).await;
         let ended = ended.map_err(|error| Failure::internal(format!("failed to supervise {name}: {error}")))?;
         match ended.end.code() {
-            0 => self.log.info("daemon", &format!("started {name}")),
-            code => self.log.info("daemon", &format!("{name} ended with code {code}, and is passed over")),
+            0 => tracing::info!(stage = "daemon", "started {name}"),
+            code => tracing::info!(stage = "daemon", "{name} ended with code {code}, and is passed over"),
         }
         Ok(())
     }
@@ -237,7 +238,7 @@ impl Executor<'_> {
         let code = end.code();
         if let Some(why) = self.unfit(launch, end) {
             let line = format!("the program ended with code {code}: {why}");
-            self.log.plain("broker", &format!("flux-agent: {line}"));
+            log::plain("broker", &format!("flux-agent: {line}"));
             self.ending.note(line);
         }
         code
@@ -260,17 +261,17 @@ impl Executor<'_> {
         if launch.part != Part::Command {
             return self.no_instance(error.to_string());
         }
-        self.log.plain("broker", &format!("flux-agent: {error}"));
+        log::plain("broker", &format!("flux-agent: {error}"));
         self.ending.note(error.to_string());
         error.code
     }
 
     fn note(&mut self, launch: &Launch, begin: Instant, ended: &Ended) {
-        if self.timed && !self.log.quiet {
-            self.log.plain("time", &flux_time(launch.label, ended.at.duration_since(begin)));
+        if self.timed && !log::is_quiet() {
+            log::plain("time", &flux_time(launch.label, ended.at.duration_since(begin)));
         }
         if let End::Signaled(signal) = ended.end {
-            self.log.info("broker", &format!("{} was ended by signal {signal}", called(launch)));
+            tracing::info!(stage = "broker", "{} was ended by signal {signal}", called(launch));
         }
     }
 }

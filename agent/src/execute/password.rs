@@ -5,15 +5,15 @@ use std::io::{self, Read};
 use std::os::unix::fs::MetadataExt;
 
 use flux_shared::exit::Category;
+use sha_crypt::{PasswordHash, PasswordHasher, PasswordVerifier, ShaCrypt, password_hash};
 
-use super::crypt;
 use crate::files::Files;
 use crate::plan::{Mode, Owner};
 use crate::report::failure::{Failure, plain};
 
 const SHADOW: &str = "/etc/shadow";
-/// Characters of a salt.
-const SALT: usize = 16;
+/// Bytes of a salt: sixteen letters.
+const SALT: usize = 12;
 
 /// Gives `user` the password that stands in the file `source`.
 pub fn ensure(files: &Files, user: &str, source: &str) -> Result<(), Failure> {
@@ -41,15 +41,16 @@ pub fn ensure(files: &Files, user: &str, source: &str) -> Result<(), Failure> {
         return Ok(());
     }
     let salt = salt().map_err(|error| failed("get random bytes", &error))?;
-    let text = with_password(&text, user, &crypt::sha512(&password, &salt));
+    let hash = hash(&password, &salt)
+        .map_err(|error| Failure::internal(format!("failed to hash the password of {user}: {error}")))?;
+    let text = with_password(&text, user, hash.as_str());
     files.file(SHADOW, mode, owner, text.as_bytes())
 }
 
 /// Whether an earlier run has set it.
 fn has_password(shadow: &str, user: &str, password: &[u8]) -> bool {
     let hash = shadow.lines().find_map(|line| line.strip_prefix(user)?.strip_prefix(':')?.split(':').next());
-    let salt = hash.and_then(|hash| hash.strip_prefix("$6$")?.split('$').next());
-    salt.is_some_and(|salt| hash == Some(&crypt::sha512(password, salt)))
+    hash.is_some_and(|hash| ShaCrypt::SHA512.verify_password(password, hash).is_ok())
 }
 
 /// The text with the user's hash: in its line, or in one more.
@@ -71,10 +72,15 @@ fn with_password(shadow: &str, user: &str, hash: &str) -> String {
     text
 }
 
-fn salt() -> io::Result<String> {
+fn salt() -> io::Result<[u8; SALT]> {
     let mut bytes = [0; SALT];
     File::open("/dev/urandom")?.read_exact(&mut bytes)?;
-    Ok(bytes.iter().map(|byte| crypt::letter(*byte)).collect())
+    Ok(bytes)
+}
+
+/// As it stands in /etc/shadow.
+fn hash(password: &[u8], salt: &[u8; SALT]) -> password_hash::Result<PasswordHash> {
+    ShaCrypt::SHA512.hash_password_with_salt(password, salt)
 }
 
 #[cfg(test)]
@@ -107,11 +113,19 @@ mod tests {
         assert_eq!(hash("root"), "*");
         for user in ["ada", "bob", "eve"] {
             let hash = hash(user);
-            let salt = hash.split('$').nth(2).unwrap();
-            assert_eq!(crypt::sha512(b"butter", salt), hash);
+            assert!(has_password(&format!("x:{hash}:"), "x", b"butter"), "{hash}");
         }
         assert_ne!(hash("ada"), hash("bob"));
         assert!(!text.contains("butter"));
+    }
+
+    /// The hash is one of crypt(3) by another implementation.
+    #[test]
+    fn a_password_that_another_program_has_set_stays() {
+        let hash = "$6$0123456789abcdef$Mw54KrNiWx/eWJYYyVUlXr0V6JJlU4AaYXO4YlGVeg4wq182KRR9x7bHdVsMnnyKMHGRwvXyOO3eXhtDOG1mg1";
+        assert!(has_password(&format!("ada:{hash}:1::::::"), "ada", b"butter"));
+        assert!(!has_password(&format!("ada:{hash}:1::::::"), "ada", b"margarine"));
+        assert!(!has_password("ada:!:1::::::", "ada", b"butter"));
     }
 
     #[test]

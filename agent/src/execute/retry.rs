@@ -5,7 +5,6 @@ use std::time::{Duration, Instant};
 
 use crate::report::activity::{self, Activity, Awaited};
 use crate::report::failure::Failure;
-use crate::report::log::Log;
 use crate::supervise::Supervisor;
 
 const FIRST_PAUSE: Duration = Duration::from_millis(200);
@@ -42,7 +41,6 @@ impl Attempts {
         failure: Failure,
         awaited: Awaited,
         supervisor: &mut Supervisor,
-        log: Log,
     ) -> Result<Then, Failure> {
         if !failure.passing || self.begin.elapsed() >= self.bound {
             return Ok(Then::GiveUp(failure));
@@ -50,7 +48,7 @@ impl Attempts {
         if self.told.is_none_or(|told| told.elapsed() >= REPORT_EVERY) {
             self.told = Some(Instant::now());
             let left = self.bound.saturating_sub(self.begin.elapsed()).as_secs();
-            log.error("wait", &format!("{}; trying again for up to {left} s", failure.cause));
+            tracing::error!(stage = "wait", "{}; trying again for up to {left} s", failure.cause);
         }
         activity::be_known_for(Some(&Activity::Waits(awaited)));
         let waited = supervisor.unless_stopped(tokio::time::sleep(self.pause)).await;

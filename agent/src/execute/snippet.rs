@@ -7,7 +7,6 @@ use super::{Executor, Flow};
 use crate::plan::{Snippet, Stage};
 use crate::report::activity::{self, Activity};
 use crate::report::failure::Failure;
-use crate::report::log::Log;
 
 /// A snippet that takes longer is named: whoever looks why nothing happens sees it in the log.
 const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
@@ -19,7 +18,7 @@ impl Executor<'_> {
         let is_program = stage == Stage::Program;
         let work = shell.run(self.supervisor, &mut self.session, &snippet.source, silent);
         activity::be_known_for(Some(&Activity::Snippet(name.to_owned())));
-        let outcome = if is_program { work.await } else { impatiently(self.log, name, work).await };
+        let outcome = if is_program { work.await } else { impatiently(name, work).await };
         activity::be_known_for(None);
         let outcome = outcome?;
         self.timeline.record(name, begin);
@@ -32,7 +31,7 @@ impl Executor<'_> {
                 "after the snippet {name} its shell could not start a program (code {code}): a variable that it exports \
                  is too large, or a limit that it sets (ulimit) too low"
             );
-            self.log.error(name, &line);
+            tracing::error!(stage = name, "{line}");
             self.was_the_end(name, line);
             return Ok(Flow::Exit(code.max(1)));
         }
@@ -48,16 +47,19 @@ impl Executor<'_> {
         match outcome {
             Outcome::Went(0) => {}
             Outcome::Went(status) if !strict => {
-                self.log
-                    .error(name, &format!("the snippet {name} failed with code {status} and is passed over{}", said()));
+                tracing::error!(
+                    stage = name,
+                    "the snippet {name} failed with code {status} and is passed over{}",
+                    said()
+                );
             }
             Outcome::Went(status) => {
                 // A snippet that has switched -e off: its own decision.
-                self.log.info(name, &format!("the snippet {name} ended with code {status}"));
+                tracing::info!(stage = name, "the snippet {name} ended with code {status}");
             }
             Outcome::Ended(0) => {
                 let line = format!("the snippet {name} ended the entrypoint with code 0");
-                self.log.info(name, &line);
+                tracing::info!(stage = name, "{line}");
                 self.was_the_end(name, line);
                 return Ok(Flow::Exit(0));
             }
@@ -66,13 +68,13 @@ impl Executor<'_> {
                 if stage == Stage::After && self.supervisor.first_stop().is_some_and(|stop| stop >= begin) =>
             {
                 let line = format!("the pod was told to stop while the snippet {name} ran, which did not end");
-                self.log.error(name, &line);
+                tracing::error!(stage = name, "{line}");
                 self.was_the_end(name, line);
                 return Ok(Flow::Next);
             }
             Outcome::Ended(code) | Outcome::Lost(code) => {
                 let line = format!("the snippet {name} ended the entrypoint with code {code}{}", said());
-                self.log.error(name, &line);
+                tracing::error!(stage = name, "{line}");
                 self.was_the_end(name, line);
                 return Ok(Flow::Exit(code));
             }
@@ -89,14 +91,14 @@ impl Executor<'_> {
 }
 
 /// Lets `work` go on, and says ever more rarely that it does.
-async fn impatiently<T>(log: Log, name: &'static str, work: impl Future<Output = T>) -> T {
+async fn impatiently<T>(name: &'static str, work: impl Future<Output = T>) -> T {
     let (begin, mut pause) = (Instant::now(), SNIPPET_IS_SLOW);
     tokio::pin!(work);
     loop {
         if let Ok(done) = tokio::time::timeout(pause, &mut work).await {
             return done;
         }
-        log.info(name, &format!("the snippet {name} is still running after {} s", begin.elapsed().as_secs()));
+        tracing::info!(stage = name, "the snippet {name} is still running after {} s", begin.elapsed().as_secs());
         pause *= 2;
     }
 }

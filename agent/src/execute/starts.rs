@@ -94,7 +94,7 @@ impl Executor<'_> {
         match end {
             Some((code, after)) if code == 0 || is_last => {
                 let line = format!("the program ended with code {code} before this container was started again");
-                self.log.info("plan", &line);
+                tracing::info!(stage = "plan", "{line}");
                 self.ending.program = Some((code, Instant::now()));
                 self.ending.note(line);
                 if restarts > 0 && code != 0 {
@@ -123,8 +123,11 @@ impl Executor<'_> {
     /// How the program ended. The result stands without this note: it is told, and passed over.
     pub(super) fn note_end(&mut self, code: u8) {
         if let Some(Err(error)) = self.record.as_ref().map(|record| record.end(code)) {
-            self.log
-                .error("plan", &format!("failed to note the program's end: {}", crate::report::failure::plain(&error)));
+            tracing::error!(
+                stage = "plan",
+                "failed to note the program's end: {}",
+                crate::report::failure::plain(&error)
+            );
         }
     }
 

@@ -77,13 +77,12 @@ fn execute_all(role: Role, quiet: bool, steps: Vec<Step>) -> Result<u8, Failure>
         notices: Vec::new(),
         steps: steps.into_iter().map(|step| Planned { step, depends_on: Vec::new() }).collect(),
     };
-    let log = Log::new(crate::report::log::Format::Text, quiet);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut supervisor = Supervisor::new(log).unwrap();
+        let mut supervisor = Supervisor::new().unwrap();
         let again = || panic!("nothing says look again");
         let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
-        execute(&plan, &again, options(), &mut supervisor, log, &mut timeline, &mut ending).await
+        execute(&plan, &again, options(), &mut supervisor, &mut timeline, &mut ending).await
     })
 }
 
@@ -236,10 +235,9 @@ fn who_leads_and_who_follows_is_the_plans_word_not_that_of_the_end() {
 
 /// The code of a launch that finds a stop signal waiting.
 fn stopped_before(launch: &Launch) -> u8 {
-    let log = Log::new(crate::report::log::Format::Text, false);
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     runtime.block_on(async {
-        let mut supervisor = Supervisor::new(log).unwrap();
+        let mut supervisor = Supervisor::new().unwrap();
         nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::SIGTERM).unwrap();
         let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
         let mut executor = Executor {
@@ -249,7 +247,6 @@ fn stopped_before(launch: &Launch) -> u8 {
             supervisor: &mut supervisor,
             shell: None,
             record: None,
-            log,
             timed: false,
             waits: Waits::default(),
             timeline: &mut timeline,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use flux_shared::paths::{AGENT_DIR, PodPaths, stage_in};
 
 use crate::files::Files;
-use crate::report::log::{Format, Log, since_epoch, timestamp};
+use crate::report::log::{self, Format, since_epoch, timestamp};
 use crate::system::owner::{Mode, Owner};
 
 /// The stages of one container, in order.
@@ -77,12 +77,12 @@ impl Timeline {
     }
 
     /// The table and the JSON line, where they are asked for.
-    pub fn report(&self, log: Log, role: &str, exit_code: u8) {
+    pub fn report(&self, role: &str, exit_code: u8) {
         let total = self.started.elapsed();
-        if log.format == Format::Text {
-            log.plain("timeline", &self.table(total));
+        if log::format() == Format::Text {
+            log::plain("timeline", &self.table(total));
         }
-        crate::report::log::write_whole(format!("{}\n", self.json(role, total, exit_code)));
+        log::write_whole(format!("{}\n", self.json(role, total, exit_code)));
     }
 
     fn table(&self, total: Duration) -> String {

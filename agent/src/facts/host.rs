@@ -99,7 +99,7 @@ impl Host {
         names
     }
 
-    /// The first executable file `program` in the folders of `path`.
+    /// The first executable file `program` in the folders of `path`. The crate `which` does not look below a root.
     pub fn which(&self, program: &str, path: &str) -> Option<String> {
         path.split(':')
             .filter(|folder| folder.starts_with('/'))

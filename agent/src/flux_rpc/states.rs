@@ -15,7 +15,6 @@ use std::time::Instant;
 use super::connection::Talk;
 use super::lead_presence::LeadPresence;
 use crate::flux_rpc::message::{ANY, request, stream_request};
-use crate::report::log::Log;
 use crate::wait::{Backoff, LONGEST_PAUSE, socket};
 
 /// From here on the broker waits for its clients to go.
@@ -30,11 +29,11 @@ pub struct States {
 
 impl States {
     /// Watches the broker whose socket will be at `path`. As long as it is up, `staying` says so to the others.
-    pub fn watch(path: PathBuf, staying: Option<LeadPresence>, log: Log) -> States {
+    pub fn watch(path: PathBuf, staying: Option<LeadPresence>) -> States {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&seen);
         let task = tokio::spawn(async move {
-            socket::wait(&path, Log { quiet: true, ..log }).await;
+            socket::wait(&path).await;
             if let Some(staying) = &staying {
                 staying.begin(&path).await;
             }
@@ -88,7 +87,6 @@ async fn follow(mut talk: Talk, seen: &Mutex<Vec<(String, Instant)>>) -> io::Res
 mod tests {
     use super::super::connection::peer::{Peer, answer_of, answer_with, asked};
     use super::*;
-    use crate::report::log::Format;
     use std::io::Write;
     use std::os::unix::net::UnixListener;
 
@@ -99,7 +97,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let states = runtime.block_on(async {
-            let mut states = States::watch(path, None, Log::new(Format::Text, true));
+            let mut states = States::watch(path, None);
             let peer = std::thread::spawn(move || {
                 drop(listener.accept().unwrap()); // the look whether it answers
                 broker(listener.accept().unwrap().0);

@@ -18,7 +18,7 @@ use flux_shared::paths::{RESTFUL_SECRET_KEY, RESTFUL_TOKEN, RESTFUL_USERNAME};
 
 use crate::in_instance::Inside;
 use crate::report::failure::{Failure, plain};
-use crate::report::log::{Format, Log};
+use crate::report::log;
 use crate::supervise::program::Output;
 
 /// Says that what is in the folder is whole, the database as well.
@@ -91,15 +91,14 @@ impl Stopped {
 /// Serves; the exit code.
 pub fn restful(args: &Args) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
-        let log = Log::new(Format::Text, false);
         let mut server = Server { inside: Inside::new()?, args, code: args.directory.join("api") };
-        let served = match server.prepare(log).await {
+        let served = match server.prepare().await {
             Ok(()) => server.serve().await,
             Err(stopped) => Err(stopped),
         };
         Ok(served.unwrap_or_else(|Stopped { code, line }| {
             if !line.is_empty() {
-                log.plain("restful", &format!("flux-agent: {line}"));
+                log::plain("restful", &format!("flux-agent: {line}"));
             }
             code
         }))
@@ -114,14 +113,14 @@ struct Server<'a> {
 }
 
 impl Server<'_> {
-    async fn prepare(&mut self, log: Log) -> Result<(), Stopped> {
+    async fn prepare(&mut self) -> Result<(), Stopped> {
         if self.code.join(INSTALLED).exists() {
             return self.enter();
         }
         // What a run before this one left half done goes with its folder.
-        log.info("restful", &format!("fetching {} ({})", self.args.repository, self.args.branch));
+        tracing::info!(stage = "restful", "fetching {} ({})", self.args.repository, self.args.branch);
         self.fetch().await?;
-        log.info("restful", "installing what it needs, with pip");
+        tracing::info!(stage = "restful", "installing what it needs, with pip");
         self.install().await?;
         self.enter()?;
         self.database().await?;

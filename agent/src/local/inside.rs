@@ -22,7 +22,7 @@ use super::containers::{Bind, Container};
 use super::run_folder::failed;
 use crate::plan::Owner;
 use crate::report::failure::{Failure, plain};
-use crate::report::log::{Format, Log};
+use crate::report::log;
 use crate::system::identity::Identity;
 
 /// The container of `file`.
@@ -60,8 +60,9 @@ fn lay_out(container: &Container) -> Result<(), Failure> {
         return Ok(());
     }
     let (mount, image) = (Path::new(&container.mount_path), Path::new(VIEW_IMAGE_MOUNT));
+    log::set_quiet(true);
     match container.view {
-        true => crate::view::link(image, mount, Log::new(Format::Text, true))?,
+        true => crate::view::link(image, mount)?,
         false => crate::view::lay_out(mount)?,
     }
     crate::install::link(mount, Path::new(AGENT_FILE))

@@ -21,7 +21,6 @@ use super::inside::not_started;
 use super::output::{self, To};
 use super::run_folder::{Ground, pod_folder};
 use crate::report::failure::Failure;
-use crate::report::log::Log;
 use crate::supervise::program::{Environment, Output, Program};
 use crate::supervise::{Event, Policy, Supervisor, is_stop, until};
 use crate::system::raw::{self, ChildSetup, Status};
@@ -38,9 +37,9 @@ struct Running<'a> {
 }
 
 /// The lead's exit code, or that of the follower that failed.
-pub async fn run(arrangement: &Arrangement, ground: &Ground, machine: &Machine, log: Log) -> Result<u8, Failure> {
+pub async fn run(arrangement: &Arrangement, ground: &Ground, machine: &Machine) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| Failure::internal(format!("failed to receive signals: {error}"));
-    let mut supervisor = Supervisor::new(log).map_err(failed)?;
+    let mut supervisor = Supervisor::new().map_err(failed)?;
     if arrangement.spec.max_size() > 1 {
         certificate(arrangement, ground, machine, &mut supervisor).await?;
         ground.hand_out(&arrangement.containers)?;
@@ -49,8 +48,7 @@ pub async fn run(arrangement: &Arrangement, ground: &Ground, machine: &Machine, 
     for container in &arrangement.containers {
         all.push(Running { container, pid: start(container, ground, arrangement, machine, &mut copiers)?, code: None });
     }
-    let mut course =
-        Course { all, grace: Duration::from_secs(arrangement.grace_period), next: None, result: None, log };
+    let mut course = Course { all, grace: Duration::from_secs(arrangement.grace_period), next: None, result: None };
     while !course.is_over() {
         tokio::select! {
             biased;
@@ -155,7 +153,6 @@ struct Course<'a> {
     grace: Duration,
     next: Option<(Instant, Then)>,
     result: Option<u8>,
-    log: Log,
 }
 
 impl Course<'_> {
@@ -183,7 +180,7 @@ impl Course<'_> {
         let container = running.container;
         if container.sidecar.is_some() {
             if code != 0 && self.next.is_none() {
-                self.log.info("local", &format!("{} ended with {code}", container.name()));
+                tracing::info!(stage = "local", "{} ended with {code}", container.name());
             }
             return;
         }
@@ -208,13 +205,13 @@ impl Course<'_> {
     }
 
     fn stop(&mut self, why: &str) {
-        self.log.info("local", why);
+        tracing::info!(stage = "local", "{why}");
         self.next = Some((Instant::now() + self.grace, Then::Kill));
         self.signal(libc::SIGTERM, |other| other.sidecar.is_none());
     }
 
     fn kill(&mut self, why: &str) {
-        self.log.info("local", why);
+        tracing::info!(stage = "local", "{why}");
         // Nothing outlives the first process of a namespace.
         self.next = None;
         self.signal(libc::SIGKILL, |_| true);

@@ -14,7 +14,6 @@ use super::containers::Container;
 use super::inside;
 use super::run_folder::{Place, failed, pod_folder};
 use crate::report::failure::Failure;
-use crate::report::log::{Format, Log};
 use crate::supervise::program::{Environment, Output, Program};
 use crate::supervise::{Policy, Supervisor};
 use crate::system::raw::ChildSetup;
@@ -61,9 +60,8 @@ pub fn shell(place: &Place, name: &str, index: u32, command: &[OsString]) -> Res
 
 /// `flux-agent connect`: with the environment, the socket and the user of Flux.
 async fn connect(container: &Container, command: &[OsString]) -> Result<u8, Failure> {
-    let log = Log::new(Format::Text, false);
     let lost = |error: io::Error| Failure::internal(format!("failed to receive signals: {error}"));
-    let mut supervisor = Supervisor::new(log).map_err(lost)?;
+    let mut supervisor = Supervisor::new().map_err(lost)?;
     let environment: Environment =
         container.environment.iter().map(|(name, value)| (name.into(), value.into())).collect();
     let mut argv: Vec<OsString> = vec![AGENT_FILE.into(), "connect".into(), "--".into()];

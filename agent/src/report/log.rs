@@ -1,12 +1,23 @@
-//! The agent's own lines: short, timestamped, whole, on standard error.
+//! The agent's own lines: short, timestamped, whole, on standard error. Whoever acts writes them with `tracing::info!` and
+//! `tracing::error!`, with the field `stage`; how they look is decided here, once for the process.
 //!
 //! Text: `04:22:56.123 flux-agent: waiting for mc-0`; JSON: one object a line. Quiet leaves only errors.
 #![expect(clippy::disallowed_methods, reason = "act: writes lines, reads the clock")]
 
-use std::io::Write;
+use std::fmt::{self, Debug, Write as _};
+use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
 use flux_shared::agent_spec::LogFormat;
+use jiff::Timestamp;
+use tracing::field::{Field, Visit};
+use tracing::{Event, Level, Subscriber};
+use tracing_subscriber::fmt::format::{FormatEvent, Writer};
+use tracing_subscriber::fmt::{FmtContext, FormatFields};
+use tracing_subscriber::registry::LookupSpan;
+
+use crate::report::failure::Failure;
 
 /// How lines look.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default, clap::ValueEnum)]
@@ -25,57 +36,111 @@ impl From<LogFormat> for Format {
     }
 }
 
-/// Where the agent's own lines go.
-#[derive(Debug, Clone, Copy)]
-pub struct Log {
-    pub format: Format,
-    pub quiet: bool,
+/// Target of what is shown as it is, also when quiet: a failure, a FLUXTIME line, a table.
+const PLAIN: &str = "plain";
+
+static JSON: AtomicBool = AtomicBool::new(false);
+static QUIET: AtomicBool = AtomicBool::new(false);
+static WITHOUT_SUPERVISION: AtomicBool = AtomicBool::new(false);
+/// The module whose lines these are.
+const SUPERVISION: &str = "flux_agent::supervise";
+
+/// Lines are written from now on, in text.
+pub fn start() {
+    // A pod's standard error may be closed: that is no reason to say more there, or to panic over it.
+    let lines = tracing_subscriber::fmt::fmt().with_writer(std::io::stderr).log_internal_errors(false);
+    let _ = tracing::subscriber::set_global_default(lines.event_format(Lines).finish());
 }
 
-impl Log {
-    pub fn new(format: Format, quiet: bool) -> Log {
-        Log { format, quiet }
-    }
+pub fn set_format(format: Format) {
+    JSON.store(format == Format::Json, Ordering::Relaxed);
+}
 
-    /// What is going on; nothing when quiet.
-    pub fn info(self, stage: &str, message: &str) {
-        if !self.quiet {
-            self.line("info", stage, message);
+pub fn format() -> Format {
+    if JSON.load(Ordering::Relaxed) { Format::Json } else { Format::Text }
+}
+
+/// Whether only errors are written.
+pub fn set_quiet(quiet: bool) {
+    QUIET.store(quiet, Ordering::Relaxed);
+}
+
+pub fn is_quiet() -> bool {
+    QUIET.load(Ordering::Relaxed)
+}
+
+/// How a stop goes on is told by the pod's entrypoint, not by each program of the agent's below it.
+pub fn leave_out_supervision() {
+    WITHOUT_SUPERVISION.store(true, Ordering::Relaxed);
+}
+
+/// A line that is not the agent's own (a FLUXTIME line, a table): as it is in text.
+pub fn plain(stage: &str, message: &str) {
+    tracing::info!(target: PLAIN, stage, "{message}");
+}
+
+/// Why the agent gives up: one line, also when quiet.
+pub fn failure(failure: &Failure) {
+    let said = Said { stage: failure.category.name().into(), message: failure.to_string() };
+    let mut text = String::new();
+    // Not by way of the subscriber: a panic in it is told here, too.
+    if line(&mut text, format(), true, Level::ERROR, &said).is_ok() {
+        write_whole(text);
+    }
+}
+
+/// What an event says.
+#[derive(Default)]
+struct Said {
+    stage: String,
+    message: String,
+}
+
+impl Visit for Said {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        if field.name() == "stage" {
+            value.clone_into(&mut self.stage);
         }
     }
 
-    /// What went wrong, also when quiet.
-    pub fn error(self, stage: &str, message: &str) {
-        self.line("error", stage, message);
-    }
-
-    /// A line that is not the agent's own (a failure, a FLUXTIME line, a table): as it is in text.
-    pub fn plain(self, stage: &str, message: &str) {
-        match self.format {
-            Format::Text => write_whole(format!("{message}\n")),
-            Format::Json => self.line("info", stage, message),
+    fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+        if field.name() == "message" {
+            let _ = write!(self.message, "{value:?}");
         }
     }
+}
 
-    /// Why the agent gives up: one line, also when quiet.
-    pub fn failure(self, failure: &crate::report::failure::Failure) {
-        match self.format {
-            Format::Text => write_whole(format!("{failure}\n")),
-            Format::Json => self.line("error", failure.category.name(), &failure.to_string()),
+/// One event, one line.
+struct Lines;
+
+impl<S, N> FormatEvent<S, N> for Lines
+where
+    S: Subscriber + for<'a> LookupSpan<'a>,
+    N: for<'a> FormatFields<'a> + 'static,
+{
+    fn format_event(&self, _: &FmtContext<'_, S, N>, mut writer: Writer<'_>, event: &Event<'_>) -> fmt::Result {
+        let (level, target) = (*event.metadata().level(), event.metadata().target());
+        let is_plain = target == PLAIN;
+        let is_left_out = is_quiet() || target == SUPERVISION && WITHOUT_SUPERVISION.load(Ordering::Relaxed);
+        if is_left_out && !is_plain && level != Level::ERROR {
+            return Ok(());
         }
+        let mut said = Said::default();
+        event.record(&mut said);
+        line(&mut writer, format(), is_plain, level, &said)
     }
+}
 
-    fn line(self, level: &str, stage: &str, message: &str) {
-        let now = since_epoch();
-        write_whole(match self.format {
-            Format::Text => format!("{} flux-agent: {message}\n", &timestamp(now)[11..23]),
-            Format::Json => {
-                let line = serde_json::json!({
-                    "time": timestamp(now), "level": level, "stage": stage, "message": message,
-                });
-                format!("{line}\n")
-            }
-        });
+fn line(to: &mut dyn fmt::Write, format: Format, is_plain: bool, level: Level, said: &Said) -> fmt::Result {
+    let Said { stage, message } = said;
+    match format {
+        Format::Text if is_plain => writeln!(to, "{message}"),
+        Format::Text => writeln!(to, "{} flux-agent: {message}", &timestamp(since_epoch())[11..23]),
+        Format::Json => {
+            let level = if level == Level::ERROR { "error" } else { "info" };
+            let time = timestamp(since_epoch());
+            writeln!(to, "{}", serde_json::json!({ "time": time, "level": level, "stage": stage, "message": message }))
+        }
     }
 }
 
@@ -90,19 +155,8 @@ pub fn since_epoch() -> Duration {
 
 /// `2026-11-21T04:22:56.123Z` (RFC 3339, UTC).
 pub fn timestamp(since_epoch: Duration) -> String {
-    let seconds = since_epoch.as_secs();
-    let (days, rest) = (seconds / 86_400, seconds % 86_400);
-    // Years of 400 come in 146,097 days; counting them from 1 March puts the leap day last.
-    let shifted = days + 719_468;
-    let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
-    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
-    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
-    let month_from_march = (5 * day_of_year + 2) / 153;
-    let day = day_of_year - (153 * month_from_march + 2) / 5 + 1;
-    let month = if month_from_march < 10 { month_from_march + 3 } else { month_from_march - 9 };
-    let year = era * 400 + year_of_era + u64::from(month <= 2);
-    let (hour, minute, second) = (rest / 3_600, rest / 60 % 60, rest % 60);
-    format!("{year:04}-{month:02}-{day:02}T{hour:02}:{minute:02}:{second:02}.{:03}Z", since_epoch.subsec_millis())
+    let time = since_epoch.try_into().ok().and_then(|time| Timestamp::from_duration(time).ok());
+    format!("{:.3}", time.unwrap_or_default())
 }
 
 #[cfg(test)]
@@ -117,5 +171,23 @@ mod tests {
         assert_eq!(at(951_782_400, 1), "2000-02-29T00:00:00.001Z");
         assert_eq!(at(1_709_251_199, 0), "2024-02-29T23:59:59.000Z");
         assert_eq!(at(4_107_542_400, 0), "2100-03-01T00:00:00.000Z");
+    }
+
+    #[test]
+    fn a_line_looks_as_its_format_says() {
+        let text = |format, is_plain, level| {
+            let mut text = String::new();
+            let said = Said { stage: "stop".into(), message: "told \"so\"".into() };
+            line(&mut text, format, is_plain, level, &said).unwrap();
+            text
+        };
+        assert_eq!(text(Format::Text, false, Level::INFO)[12..], *" flux-agent: told \"so\"\n");
+        assert_eq!(text(Format::Text, true, Level::ERROR), "told \"so\"\n");
+        let line: serde_json::Value = serde_json::from_str(&text(Format::Json, true, Level::ERROR)).unwrap();
+        assert_eq!(
+            (&line["level"], &line["stage"], &line["message"]),
+            (&"error".into(), &"stop".into(), &"told \"so\"".into())
+        );
+        assert!(line["time"].as_str().unwrap().ends_with('Z'));
     }
 }

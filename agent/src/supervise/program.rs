@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -131,31 +130,20 @@ pub fn find(name: &OsStr, environment: &Environment, directory: &Path) -> Found 
     if name.is_empty() {
         return Found::Nowhere;
     }
-    if name.as_bytes().contains(&b'/') {
-        return judge(directory.join(name));
-    }
     let path = environment.get(OsStr::new("PATH")).map_or(OsStr::new(DEFAULT_PATH), OsString::as_os_str);
-    let mut second_best = Found::Nowhere;
-    for folder in path.as_bytes().split(|byte| *byte == b':') {
-        match judge(directory.join(OsStr::from_bytes(folder)).join(name)) {
-            Found::Nowhere => {}
-            Found::Program(path) => return Found::Program(path),
-            other => second_best = other,
-        }
+    if let Ok(program) = which::which_in(name, Some(path), directory) {
+        return Found::Program(program);
     }
-    second_best
-}
-
-fn judge(path: PathBuf) -> Found {
-    match std::fs::metadata(&path) {
-        Ok(data) if data.is_file() && data.permissions().mode() & 0o111 != 0 => Found::Program(path),
-        Ok(_) => Found::NotExecutable(path),
-        Err(_) => Found::Nowhere,
-    }
+    let folders =
+        if name.as_bytes().contains(&b'/') { vec![PathBuf::new()] } else { std::env::split_paths(path).collect() };
+    let there = folders.into_iter().map(|folder| directory.join(folder).join(name)).find(|file| file.exists());
+    there.map_or(Found::Nowhere, Found::NotExecutable)
 }
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
     use super::*;
 
     #[test]

@@ -205,7 +205,6 @@ fn forget(file: &File) -> io::Result<()> {
 mod tests {
     use super::super::tree::remove;
     use super::*;
-    use crate::report::log::{Format, Log};
     use std::os::unix::fs::{MetadataExt, symlink};
     use std::time::SystemTime;
 
@@ -225,7 +224,7 @@ mod tests {
         for spare_memory in [false, true] {
             let tree = Tree::list(&from).unwrap();
             assert_eq!((tree.files, tree.folders.len()), (3, 3));
-            copy(&tree, &to, spare_memory, &Progress::new(0, Log::new(Format::Text, true))).unwrap();
+            copy(&tree, &to, spare_memory, &Progress::new(0)).unwrap();
             assert_eq!(Tree::list(&to).unwrap().digest(), tree.digest());
             let data = fs::metadata(to.join("bin/flux")).unwrap();
             assert_eq!((data.mode() & 0o7777, data.nlink(), data.modified().unwrap()), (0o555, 2, old));

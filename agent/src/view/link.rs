@@ -17,13 +17,12 @@ use super::tree::{self, TreeError};
 use super::{failed, find_view, lay_out};
 use crate::files::make_parents;
 use crate::report::failure::Failure;
-use crate::report::log::Log;
 
 /// The view's folders that get a folder of their own, by depth.
 const OWN: [&str; 2] = ["etc", "flux"];
 
 /// Links the view of the image at `root` into the shared volume at `mount`.
-pub fn link(root: &Path, mount: &Path, log: Log) -> Result<(), Failure> {
+pub fn link(root: &Path, mount: &Path) -> Result<(), Failure> {
     let source = find_view(root)?;
     let paths = PodPaths::new(&mount.to_string_lossy());
     let (target, beside) = (PathBuf::from(paths.view()), mount.join(".view.new"));
@@ -35,7 +34,7 @@ pub fn link(root: &Path, mount: &Path, log: Log) -> Result<(), Failure> {
     tree::remove(&target).map_err(failed)?;
     fs::rename(&beside, &target).map_err(|error| Failure::write("put in place", &target, &error))?;
     lay_out(mount)?;
-    log.info("view", &format!("linked to {}: nothing is copied", source.display()));
+    tracing::info!(stage = "view", "linked to {}: nothing is copied", source.display());
     Ok(())
 }
 
@@ -56,7 +55,7 @@ fn folder(from: &Path, to: &Path, own: &[&str]) -> Result<(), TreeError> {
 
 #[cfg(test)]
 mod tests {
-    use super::super::tests::{image, quiet};
+    use super::super::tests::image;
     use super::*;
 
     #[test]
@@ -67,8 +66,8 @@ mod tests {
         fs::write(root.path().join("opt/views/._view/abc/etc/other"), "other").unwrap();
         // Twice, and over what a killed run left.
         fs::create_dir_all(mount.join(".view.new/half")).unwrap();
-        link(root.path(), &mount, quiet()).unwrap();
-        link(root.path(), &mount, quiet()).unwrap();
+        link(root.path(), &mount).unwrap();
+        link(root.path(), &mount).unwrap();
         let leads = |path: &str| fs::read_link(mount.join(path)).unwrap();
         let in_image = |path: &str| root.path().join("opt/views/._view/abc").join(path);
         assert_eq!(leads("view/bin"), in_image("bin"));

@@ -4,14 +4,11 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::report::log::Log;
-
 const EVERY: Duration = Duration::from_secs(5);
 
 /// What has been copied, by several threads.
 #[derive(Debug)]
 pub struct Progress {
-    log: Log,
     total: u64,
     begin: Instant,
     done: AtomicU64,
@@ -20,14 +17,14 @@ pub struct Progress {
 
 impl Progress {
     /// Of `total` bytes.
-    pub fn new(total: u64, log: Log) -> Progress {
-        Progress { log, total, begin: Instant::now(), done: AtomicU64::new(0), told: AtomicU64::new(0) }
+    pub fn new(total: u64) -> Progress {
+        Progress { total, begin: Instant::now(), done: AtomicU64::new(0), told: AtomicU64::new(0) }
     }
 
     /// So many bytes more.
     pub fn add(&self, bytes: u64) {
         if let Some(line) = self.line(bytes, self.begin.elapsed()) {
-            self.log.info("view", &line);
+            tracing::info!(stage = "view", "{line}");
         }
     }
 
@@ -44,11 +41,10 @@ impl Progress {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::log::Format;
 
     #[test]
     fn a_slow_copy_tells_how_far_it_is_every_five_seconds_and_a_quick_one_nothing() {
-        let progress = Progress::new(130_000_000, Log::new(Format::Text, true));
+        let progress = Progress::new(130_000_000);
         let line = |seconds| progress.line(13_000_000, Duration::from_secs(seconds));
         assert_eq!((line(1), line(4)), (None, None));
         assert_eq!(line(5).unwrap(), "copying Flux: 39 of 130 MB after 5 s");

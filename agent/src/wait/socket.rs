@@ -9,13 +9,21 @@ use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
 use super::{Backoff, Reporter};
-use crate::report::log::Log;
 
 const SLOW_POLL: Duration = Duration::from_secs(2);
 
-/// Until something answers at `path`.
-pub async fn wait(path: &Path, log: Log) {
+/// Until something answers at `path`, and says now and then what is missing.
+pub async fn wait_aloud(path: &Path) {
     let mut report = Reporter::new(Instant::now());
+    until_answered(path, |missing| report.tick(&path.display().to_string(), missing)).await;
+}
+
+/// Until something answers at `path`.
+pub async fn wait(path: &Path) {
+    until_answered(path, |_| {}).await;
+}
+
+async fn until_answered(path: &Path, mut tell: impl FnMut(&str)) {
     let mut refused = Backoff::default();
     loop {
         // The watch comes before the look, so that nothing falls between the two.
@@ -24,7 +32,7 @@ pub async fn wait(path: &Path, log: Log) {
             Ok(_) => return,
             Err(error) => error,
         };
-        report.tick(log, &path.display().to_string(), &crate::report::failure::plain(&missing));
+        tell(&crate::report::failure::plain(&missing));
         if missing.kind() == std::io::ErrorKind::ConnectionRefused {
             // A left-over, or bound but not listening yet: of that inotify says nothing.
             tokio::time::sleep(refused.next(Duration::from_millis(500))).await;
@@ -54,7 +62,6 @@ async fn changed_or_late(watch: Option<AsyncFd<OwnedFd>>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::report::log::Format;
 
     #[test]
     fn a_socket_that_comes_later_in_a_folder_that_comes_later_is_noticed_at_once() {
@@ -71,7 +78,7 @@ mod tests {
             bound
         });
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        runtime.block_on(wait(&path, Log::new(Format::Text, true)));
+        runtime.block_on(wait(&path));
         assert!(maker.join().unwrap().elapsed() < Duration::from_millis(1000));
     }
 }
