@@ -234,6 +234,33 @@ fn the_services_pod_has_an_overlay_of_its_own() {
     });
 }
 
+/// A list in which one object is nested deeper than a parser goes cannot be read: whoever may make a MiniCluster could stop all others
+/// from being served, and everybody from listing theirs.
+#[test]
+fn one_that_is_nested_too_deep_is_told_so_and_hides_no_other() {
+    test("overlay-deep", async |bed| {
+        let deep = format!("{}1{}", r#"{"a":["#.repeat(1500), "]}".repeat(1500));
+        let body = format!(
+            r#"{{"apiVersion":"flux-framework.org/v1alpha2","kind":"MiniCluster","metadata":{{"name":"deep"}},"spec":{{"containers":[{{"image":"a"}}],"podTemplate":{{"spec":{deep}}}}}}}"#
+        );
+        let uri = format!("/apis/flux-framework.org/v1alpha2/namespaces/{}/miniclusters", bed.namespace);
+        let request = http::Request::post(&uri).header("content-type", "application/json").body(body.into_bytes());
+        bed.client.request_text(request.unwrap()).await.unwrap();
+        // Seen by the list of an operator that starts, and by the watch of one that runs.
+        let operator = bed.operator().await;
+        bed.create("good", json!({ "size": 1 })).await.unwrap();
+        bed.pods("good", 1).await;
+        let said = async || {
+            let path = "jsonpath={.status.phase}: {.status.conditions[?(@.type==\"Valid\")].message}";
+            bed.kubectl(&["get", "miniclusters.v1alpha2.flux-framework.org", "deep", "-o", path]).ok()
+        };
+        let message = until("it is told", async || said().await.filter(|text| text.starts_with("Invalid"))).await;
+        assert!(message.contains("nested more than 100 levels deep"), "{message}");
+        bed.kubectl(&["delete", "miniclusters.v1alpha2.flux-framework.org", "deep"]).unwrap();
+        operator.stop().await;
+    });
+}
+
 /// Pod Security judges the pods with what lies over them: nobody gets a privileged one by it.
 #[test]
 fn an_overlay_is_judged_as_any_pod() {
