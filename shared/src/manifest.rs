@@ -160,6 +160,16 @@ fn drop_nulls(value: &mut Value) {
 mod tests {
     use super::*;
 
+    /// It takes away what lies below.
+    #[test]
+    fn no_value_is_kept_in_what_lies_over_the_pods_and_nowhere_else() {
+        let text = "{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {name: a}, \
+            spec: {size: null, podTemplate: {spec: {affinity: null}}, servicesPodTemplate: null, containers: [{image: b}]}}";
+        let spec = parse(text).unwrap().spec;
+        assert_eq!((spec.size, spec.services_pod_template), (1, None));
+        assert_eq!(spec.pod_template, Some(serde_json::json!({ "spec": { "affinity": null } })));
+    }
+
     fn problems(text: &str) -> Vec<String> {
         parse(text).unwrap_err().iter().map(ToString::to_string).collect()
     }

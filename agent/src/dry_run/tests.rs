@@ -121,6 +121,17 @@ fn every_problem_of_a_manifest_is_told() {
 }
 
 #[test]
+fn what_lies_over_the_container_that_runs_flux_is_in_its_environment() {
+    let text = "{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {name: mc}, spec: {\
+        podTemplate: {spec: {containers: [{name: app, env: [{name: B, value: over}, {name: A, $patch: delete}, \
+        {name: C, valueFrom: {fieldRef: {fieldPath: spec.nodeName}}}]}]}}, \
+        containers: [{image: a, name: app, command: b, environment: {A: one, D: two}}]}}";
+    let environment = Source::parse(text).unwrap().assumed_facts().environment;
+    let of = |name: &str| environment.get(name).map(String::as_str);
+    assert_eq!((of("A"), of("B"), of("C"), of("D")), (None, Some("over"), None, Some("two")));
+}
+
+#[test]
 fn a_certificate_in_the_manifest_is_not_told() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("secret.yaml");
