@@ -136,7 +136,7 @@ pub const REASONS: &[Reason] = &[
     reason(
         Of::Spec,
         "PodTemplateRefused",
-        "the API server does not take the pods with what `podTemplate` or `servicesPodTemplate` lays over them",
+        "the API server refuses the pods as `podTemplate` or `servicesPodTemplate` patches them",
     ),
     reason(Of::Spec, "ImageVolume", "the view's image is mounted: nothing is copied"),
     reason(Of::Spec, "ImageVolumeUnsure", "the view's image is mounted, though not every node is known to be able to"),

@@ -278,9 +278,15 @@ fn run_dies_at_any_write() {
     let curve = &want["/mnt/flux/config/curve/curve.cert"];
     assert_eq!((curve.mode, curve.owner), (0o400, (1002, 1002)));
     assert!(moments.len() > 40, "{moments:?}");
+    let died = AtomicUsize::new(0);
     each(&moments, |moment| {
         let image = lead();
-        assert_eq!(run_lead(&image, death(moment, false)), 137, "{moment:?} did not come");
+        match run_lead(&image, death(moment, false)) {
+            137 => died.fetch_add(1, Ordering::Relaxed),
+            // A slow run has said once more that it waits: that was one write more than now.
+            0 => return,
+            code => panic!("{moment:?}: ended with {code}"),
+        };
         let have = image.tree();
         assert!(readable_keys(&have).is_empty(), "{moment:?}: {:?}", readable_keys(&have));
         // What stands at its final name is whole.
@@ -305,6 +311,8 @@ fn run_dies_at_any_write() {
         }
         assert_same(&want, &same, &format!("run, killed at {moment:?}"));
     });
+    let died = died.into_inner();
+    assert!(died + 3 >= moments.len(), "{died} of {} deaths came", moments.len());
 }
 
 /// Runs `script` with a tmpfs of this size at $1; its standard error, and what it says on standard output.

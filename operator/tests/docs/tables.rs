@@ -124,7 +124,7 @@ const LABELS: &[(&str, &str)] = &[
     ("flux-framework.org/maximum-size", "the largest size, fixed when the Job was made"),
     ("flux-framework.org/initial-size", "the size when the Job was made"),
     ("flux-framework.org/spec-hash", "what of the spec the Job was made from"),
-    ("flux-framework.org/pod-template-hash", "what lies over the pods, if `podTemplate` or `servicesPodTemplate` does"),
+    ("flux-framework.org/pod-template-hash", "hash of `podTemplate` and `servicesPodTemplate`, if one is set"),
     ("flux-framework.org/view", "how the view comes into the pods"),
     ("flux-framework.org/namespace", "the namespace of the MiniCluster that a PersistentVolume was made for"),
     ("flux-framework.org/owner-uid", "the uid of the MiniCluster that a PersistentVolume was made for"),

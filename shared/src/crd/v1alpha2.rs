@@ -157,7 +157,7 @@ pub struct MiniClusterSpec {
     /// Attributes of every pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
-    /// Laid over the template of the MiniCluster's pods, as a strategic merge patch: for every field of a pod or a container that
+    /// A strategic merge patch on the template of the MiniCluster's pods, for every field of a pod or a container that
     /// has no place here. Lists with names are merged by them; `$patch: delete` takes an item away. What the operator and the agent
     /// rely on is refused, with the field that says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -26,7 +26,7 @@ pub(super) fn check(
     let services_pod =
         checked(field, &spec.services_pod_template, || Pod { containers: containers(), ..Pod::default() }, report);
     if services_pod.is_some() && spec.services.is_empty() {
-        report.problem(field, "lies over the pod of spec.services, and there is none");
+        report.problem(field, "patches the services pod, which spec.services does not ask for");
     }
     (brokers, services_pod)
 }
