@@ -42,6 +42,14 @@ pub struct Held {
     renewed: Instant,
 }
 
+/// The Lease as it was when we last saw it change.
+struct Seen {
+    version: Option<String>,
+    since: Instant,
+    /// It goes with the operator's Deployment.
+    is_owned: bool,
+}
+
 impl Candidate {
     /// A third of the duration: two renewals may fail.
     fn pause(&self) -> Duration {
@@ -51,7 +59,7 @@ impl Candidate {
     /// Waits until the Lease is ours.
     pub async fn acquire(self, client: &Client) -> Held {
         // A clock of somebody else's means nothing: what counts is how long we have seen no change.
-        let mut seen: Option<(Option<String>, Instant)> = None;
+        let mut seen = None;
         loop {
             let begin = Instant::now();
             match self.attempt(client, &mut seen).await {
@@ -64,22 +72,21 @@ impl Candidate {
     }
 
     /// The version of the Lease, if it is ours now.
-    async fn attempt(
-        &self,
-        client: &Client,
-        seen: &mut Option<(Option<String>, Instant)>,
-    ) -> Result<Option<Option<String>>, kube::Error> {
+    async fn attempt(&self, client: &Client, seen: &mut Option<Seen>) -> Result<Option<Option<String>>, kube::Error> {
         let api = self.leases(client);
         let Some(lease) = api.get_opt(NAME).await? else {
-            return self.create(client).await.map(Some);
+            return self.create(client, seen.as_ref().is_some_and(|seen| seen.is_owned)).await;
         };
         let version = lease.resource_version();
         let holder = lease.spec.as_ref().and_then(|spec| spec.holder_identity.clone()).unwrap_or_default();
         let duration = lease.spec.as_ref().and_then(|spec| spec.lease_duration_seconds).unwrap_or(0);
         let duration = Duration::from_secs(u64::try_from(duration).unwrap_or(0));
         let since = match seen {
-            Some((known, since)) if *known == version => *since,
-            _ => seen.insert((version.clone(), Instant::now())).1,
+            Some(seen) if seen.version == version => seen.since,
+            _ => {
+                let is_owned = !lease.owner_references().is_empty();
+                seen.insert(Seen { version: version.clone(), since: Instant::now(), is_owned }).since
+            }
         };
         if holder.is_empty() || holder == self.identity || since.elapsed() >= duration {
             return self.write(&api, version, &self.spec()).await.map(Some);
@@ -87,13 +94,17 @@ impl Candidate {
         Ok(None)
     }
 
-    /// Makes the Lease, which goes with the operator's Deployment.
-    async fn create(&self, client: &Client) -> Result<Option<String>, kube::Error> {
+    /// Makes the Lease, which goes with the operator's Deployment; not where `it_was_owned` and has gone so: another one would stay
+    /// for ever, and this process goes, too.
+    async fn create(&self, client: &Client, it_was_owned: bool) -> Result<Option<Option<String>>, kube::Error> {
         let owner = installed::owner(client, &self.namespace, NAME).await?;
+        if owner.is_none() && it_was_owned {
+            return Ok(None);
+        }
         let owner_references = owner.map(|owner| vec![owner]);
         let metadata = ObjectMeta { name: Some(NAME.into()), owner_references, ..ObjectMeta::default() };
         let lease = Lease { metadata, spec: Some(self.spec()) };
-        Ok(self.leases(client).create(&PostParams::default(), &lease).await?.resource_version())
+        self.leases(client).create(&PostParams::default(), &lease).await.map(|lease| Some(lease.resource_version()))
     }
 
     fn leases(&self, client: &Client) -> Api<Lease> {

@@ -7,7 +7,7 @@ use flux_operator::controller::ControllerError;
 use flux_operator::install::OWN_PERMISSIONS;
 use k8s_openapi::api::apps::v1::Deployment;
 use k8s_openapi::api::coordination::v1::Lease;
-use kube::api::{Patch, PatchParams};
+use kube::api::{DeleteParams, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -89,5 +89,47 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
         assert!(matches!(two.end().await, Err(ControllerError::LostLease)));
         let asked = [first.all(), calls.all()].concat();
         assert_exactly(&asked, &[OWN_PERMISSIONS]);
+    });
+}
+
+/// A replica that is told to stop a moment after its Deployment has gone finds no Lease.
+#[test]
+fn a_lease_that_went_with_its_deployment_is_not_made_again() {
+    test("uninstalled", async |bed| {
+        let deployments: Api<Deployment> = bed.api();
+        let labels = json!({ "app": "none" });
+        let deployment = json!({
+            "metadata": { "name": "flux-operator" },
+            "spec": {
+                "replicas": 0, "selector": { "matchLabels": labels },
+                "template": { "metadata": { "labels": labels }, "spec": { "containers": [{ "name": "a", "image": "a" }] } },
+            },
+        });
+        let post = PostParams::default();
+        let made = deployments.create(&post, &serde_json::from_value(deployment).unwrap()).await.unwrap();
+        let leases: Api<Lease> = bed.api();
+        let owner =
+            json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": made.name_any(), "uid": made.uid() });
+        let lease = json!({
+            "metadata": { "name": "flux-operator", "ownerReferences": [owner] },
+            "spec": { "holderIdentity": "other", "leaseDurationSeconds": 3600 },
+        });
+        leases.create(&post, &serde_json::from_value(lease).unwrap()).await.unwrap();
+
+        let (namespace, client) = (bed.namespace.clone(), bed.client.clone());
+        let duration = Duration::from_millis(300);
+        let waiting = tokio::spawn(async move {
+            Candidate { namespace, identity: "waiting".into(), duration }.acquire(&client).await
+        });
+        tokio::time::sleep(Duration::from_secs(3)).await;
+        deployments.delete("flux-operator", &DeleteParams::default()).await.unwrap();
+        until("the Lease has gone with it", async || {
+            leases.get_opt("flux-operator").await.unwrap().is_none().then_some(())
+        })
+        .await;
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        assert_eq!(leases.get_opt("flux-operator").await.unwrap(), None);
+        assert!(!waiting.is_finished());
+        waiting.abort();
     });
 }
