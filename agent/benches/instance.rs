@@ -23,7 +23,6 @@
 mod hosts;
 #[path = "agent/place.rs"]
 mod place;
-mod report;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -31,7 +30,7 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use hosts::{CLUSTER, Hosts};
-use report::{Report, median, setting};
+use test_support::report::{Report, median, setting};
 
 const DEADLINE: Duration = Duration::from_secs(1800);
 const FLOOD: &str = "awk 'BEGIN { for (i = 0; i < 200000; i++) print \"line\", i, \"of the flood\" }'\n\

@@ -23,7 +23,6 @@ mod dns;
 mod hosts;
 #[path = "agent/place.rs"]
 mod place;
-mod report;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -32,7 +31,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 use hosts::{CLUSTER, Hosts, address};
-use report::{Report, median, setting};
+use test_support::report::{Report, median, setting};
 
 const TIMEOUTS: [Option<&str>; 3] = [Some("1s"), Some("5s"), None];
 const LATE: Duration = Duration::from_secs(3);

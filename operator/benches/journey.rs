@@ -14,9 +14,6 @@
     reason = "it looks, acts and tells"
 )]
 
-#[path = "../../agent/benches/report.rs"]
-mod report;
-
 use std::panic::AssertUnwindSafe;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -29,8 +26,8 @@ use k8s_openapi::api::core::v1::{ConfigMap, Namespace, Pod, Secret, Service};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::api::{DeleteParams, ListParams, LogParams, ObjectMeta, PostParams};
 use kube::{Api, Client};
-use report::{Report, median, setting};
 use serde_json::{Value, json};
+use test_support::report::{Report, median, setting};
 
 const DEADLINE: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(50);

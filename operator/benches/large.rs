@@ -12,20 +12,13 @@
     reason = "it looks, acts and tells"
 )]
 
-#[path = "../tests/it/controlplane.rs"]
-#[allow(dead_code, reason = "shared with the tests")]
-mod controlplane;
 #[allow(dead_code, reason = "shared with other benches")]
 mod plane;
-#[path = "../../agent/benches/report.rs"]
-#[allow(dead_code, reason = "shared with other benches")]
-mod report;
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use controlplane::ControlPlane;
 use flux_operator::install;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use k8s_openapi::api::batch::v1::Job;
@@ -33,7 +26,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ListParams, PostParams};
 use kube::{Api, Client};
 use plane::{DEADLINE, Operator, client};
-use report::{Report, setting};
+use test_support::control_plane::ControlPlane;
+use test_support::report::{Report, setting};
 
 const NODES: usize = 10;
 /// MiniClusters of each size that live their whole life.

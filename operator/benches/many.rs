@@ -13,20 +13,13 @@
     reason = "it looks, acts and tells"
 )]
 
-#[path = "../tests/it/controlplane.rs"]
-#[allow(dead_code, reason = "shared with the tests")]
-mod controlplane;
 #[allow(dead_code, reason = "shared with other benches")]
 mod plane;
-#[path = "../../agent/benches/report.rs"]
-#[allow(dead_code, reason = "shared with other benches")]
-mod report;
 
 use std::collections::{HashMap, HashSet};
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-use controlplane::ControlPlane;
 use flux_operator::install;
 use flux_operator::reconcile::render::{Facts, Options, objects};
 use flux_shared::crd::v1alpha2::MiniCluster;
@@ -40,7 +33,8 @@ use kube::api::{ListParams, ObjectMeta, PostParams, WatchParams};
 use kube::core::WatchEvent;
 use kube::{Api, Client, ResourceExt};
 use plane::{DEADLINE, Operator, client, counted};
-use report::{Report, median, quantile, setting};
+use test_support::control_plane::ControlPlane;
+use test_support::report::{Report, median, quantile, setting};
 
 /// Creations that a client in a rush has under way.
 const RUSH: usize = 32;

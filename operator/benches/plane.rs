@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use crate::controlplane::led_over;
+use test_support::control_plane::led_over;
 
 pub const DEADLINE: Duration = Duration::from_secs(600);
 

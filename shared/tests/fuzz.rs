@@ -4,15 +4,12 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "tests look, and say what they saw")]
 
-#[path = "fuzz/mutate.rs"]
-mod mutate;
-
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::quantity::Quantity;
 use flux_shared::validate::{Problem, ValidMiniCluster, validate};
 use flux_shared::{derive, fsd, hostlist, manifest, names, words};
-use mutate::{Dice, for_a_while, miniclusters, spoilt, texts};
 use proptest::prelude::*;
+use test_support::mutate::{Dice, for_a_while, miniclusters, spoilt, texts};
 
 /// What becomes of a manifest; whether it was accepted.
 fn follow(parsed: Result<manifest::Manifest, Vec<Problem>>) -> bool {

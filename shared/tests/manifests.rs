@@ -5,9 +5,7 @@
 #![allow(clippy::disallowed_methods, clippy::print_stdout, reason = "tests look, and say what they saw")]
 
 use std::collections::BTreeMap;
-
-#[path = "manifests/folder.rs"]
-mod folder;
+use test_support::upstream_manifests;
 
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::crd::convert::{Version, convert};
@@ -38,7 +36,7 @@ fn take(text: &str) -> Result<AgentSpec, String> {
 
 /// How many manifests of `version` were taken; all that was wrong otherwise.
 fn take_all(version: &str, broken: &[(&str, &str)]) {
-    let Some(folder) = folder::manifests(version) else { return };
+    let Some(folder) = upstream_manifests::manifests(version) else { return };
     let entries = std::fs::read_dir(&folder).unwrap();
     let mut expected: BTreeMap<&str, &str> = broken.iter().copied().collect();
     let mut wrong = Vec::new();

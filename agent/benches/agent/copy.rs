@@ -9,7 +9,7 @@ use std::time::Instant;
 use nix::sys::wait::{Id, WaitPidFlag, waitid};
 
 use crate::cpu::cpu_of_children;
-use crate::report::{Report, median, setting};
+use test_support::report::{Report, median, setting};
 
 const VIEW: &str = "opt/views/._view/abcdefghijklmnopqrstuvwxyz234567";
 /// As in the released images: 10,000 entries and 130 MB, the view itself links and folders only.

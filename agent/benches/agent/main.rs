@@ -20,8 +20,6 @@ mod copy;
 mod cpu;
 mod dns;
 mod place;
-#[path = "../report.rs"]
-mod report;
 mod start;
 mod wait;
 
@@ -36,7 +34,7 @@ fn main() {
     let parts: Vec<String> = std::env::args().skip(1).filter(|word| !word.starts_with('-')).collect();
     let is_wanted = |part: &str| parts.is_empty() || parts.iter().any(|wanted| wanted == part);
     place::enter(&agent);
-    let mut report = report::Report::new(include_str!("../ranges.toml"));
+    let mut report = test_support::report::Report::new(include_str!("../ranges.toml"));
     report.figure("binary-bytes", std::fs::metadata(&agent).unwrap().len() as f64);
     if is_wanted("start") {
         start::measure(&mut report);

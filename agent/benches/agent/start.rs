@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use crate::cpu::cpu_of_children;
 use crate::place::{AGENT, CLUSTER, STUB};
-use crate::report::{Report, median, quantile, setting};
+use test_support::report::{Report, median, quantile, setting};
 
 const NOTE: &str = "/mnt/note";
 

@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::dns::LEAD;
 use crate::place::AGENT;
-use crate::report::{Report, setting};
+use test_support::report::{Report, setting};
 
 /// How a lead can be missing; the first part of its cluster's name tells our DNS server what to say.
 const WAYS: [&str; 4] = ["nameless", "silent", "refused", "dropped"];

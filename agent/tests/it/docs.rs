@@ -5,11 +5,9 @@ use std::collections::BTreeSet;
 use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Stdio};
+use test_support::pages;
 
 use serde_json::Value;
-
-#[path = "../../../shared/tests/support/pages.rs"]
-mod pages;
 
 const AGENT: &str = env!("CARGO_BIN_EXE_flux-agent");
 

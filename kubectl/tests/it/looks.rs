@@ -4,9 +4,9 @@ use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::bed::{self, test};
 use crate::person::PROGRAM;
 use crate::person_of;
+use test_support::bed::{self, test};
 
 #[test]
 fn why_tells_the_reason_the_pods_and_the_remedy() {

@@ -3,26 +3,15 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
-#[path = "../../../operator/tests/it/bed.rs"]
-#[allow(dead_code, reason = "shared with the operator's tests")]
-mod bed;
-#[path = "../../../operator/tests/it/call.rs"]
-#[allow(dead_code, reason = "shared with the operator's tests")]
-mod call;
-#[path = "../../../operator/tests/it/controlplane.rs"]
-#[allow(dead_code, reason = "shared with the operator's tests")]
-mod controlplane;
 mod documents;
 mod looks;
-#[path = "../../../shared/tests/support/pages.rs"]
-mod pages;
 mod person;
 mod runs;
 mod wire;
 mod wires;
 
 /// A person of the bed's namespace.
-fn person_of(bed: &bed::Bed) -> person::Person {
+fn person_of(bed: &test_support::bed::Bed) -> person::Person {
     bed.kubectl(&["create", "serviceaccount", "person"]).unwrap();
     let kubectl = |arguments: &[&str]| drop(bed.kubectl(arguments).unwrap());
     person::Person::with(&bed.namespace, bed.kubeconfig_of("person"), kubectl)

@@ -7,9 +7,9 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, test, until};
 use crate::person::Said;
 use crate::person_of;
+use test_support::bed::{Bed, test, until};
 
 /// Plays the operator: the job of `name` has ended with `code`.
 async fn end(bed: &Bed, name: &str, code: u8) {

@@ -5,11 +5,11 @@ use std::time::Duration;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use tokio::net::TcpListener;
 
-use crate::bed::{test, until};
-use crate::controlplane::led_over;
 use crate::person::Said;
 use crate::person_of;
 use crate::wire::Wire;
+use test_support::bed::{test, until};
+use test_support::control_plane::led_over;
 
 #[test]
 fn a_job_that_ends_while_the_connection_is_lost_ends_the_run_as_it_did() {

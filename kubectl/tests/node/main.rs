@@ -3,9 +3,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
-#[path = "../../../operator/tests/e2e/bed.rs"]
-#[allow(dead_code, reason = "shared with the operator's tests")]
-mod bed;
 #[path = "../it/person.rs"]
 #[allow(dead_code, reason = "shared with the tests without nodes")]
 mod person;
@@ -19,8 +16,8 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
-use bed::{Bed, app_image, test};
 use person::{PROGRAM, Person, Said};
+use test_support::node::{Bed, app_image, test};
 use wire::Wire;
 
 fn kubectl(arguments: &[&str]) -> String {

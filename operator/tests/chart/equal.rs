@@ -47,7 +47,7 @@ fn installed(arguments: &[&str]) -> Objects {
 /// What Helm makes of the chart with a file of values.
 fn templated(helm: &Path, namespace: &str, values: &Path) -> Objects {
     let mut command = Command::new(helm);
-    command.args(["template", "flux-framework"]).arg(repository("chart")).arg("--values").arg(values);
+    command.args(["template", "flux-framework"]).arg(repository().join("chart")).arg("--values").arg(values);
     let output = command.args(["--namespace", namespace]).output().unwrap();
     assert!(output.status.success(), "{}: {}", values.display(), String::from_utf8_lossy(&output.stderr));
     objects(&output.stdout)
@@ -82,7 +82,7 @@ fn assert_same(what: &str, one: &Objects, other: &Objects) {
 
 #[test]
 fn the_chart_and_install_make_the_same_objects_for_each_file_of_values() {
-    let folder = repository("operator/tests/chart/values");
+    let folder = repository().join("operator/tests/chart/values");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     assert!(files.len() >= 12, "{files:?}");
@@ -119,10 +119,10 @@ fn options_and_values_of_the_same_meaning_make_the_same_objects() {
         ("minicluster-policy", &["--minicluster-network-policy"]),
         ("digests", &of_images),
     ] {
-        let file = repository(&format!("operator/tests/chart/values/{name}.yaml"));
+        let file = repository().join(format!("operator/tests/chart/values/{name}.yaml"));
         assert_same(name, &installed(options), &installed(&["--values", file.to_str().unwrap()]));
         // What the options ask for stands over a file.
-        let all = repository("operator/tests/chart/values/defaults.yaml");
+        let all = repository().join("operator/tests/chart/values/defaults.yaml");
         assert_same(name, &installed(options), &installed(&[options, &["--values", all.to_str().unwrap()]].concat()));
     }
 }
@@ -133,8 +133,11 @@ fn the_kustomize_base_is_the_installation() {
         Some(program) => program.into(),
         None => built("build", &[]).join("node"),
     };
-    let output =
-        Command::new(node).args(["kubectl", "kustomize"]).arg(repository("operator/manifests")).output().unwrap();
+    let output = Command::new(node)
+        .args(["kubectl", "kustomize"])
+        .arg(repository().join("operator/manifests"))
+        .output()
+        .unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     assert_same("kustomize", &objects(&output.stdout), &installed(&[]));
 }

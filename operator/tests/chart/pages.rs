@@ -5,7 +5,7 @@ use serde_json::Value;
 use crate::{repository, same};
 
 fn read(path: &str) -> String {
-    std::fs::read_to_string(repository(path)).unwrap()
+    std::fs::read_to_string(repository().join(path)).unwrap()
 }
 
 /// Path, default and comment of each value, in the file's order.
@@ -64,7 +64,7 @@ fn the_readme_has_a_table_of_all_values() {
     for (path, default, comment) in values {
         table += &format!("| `{path}` | `{default}` | {} |\n", comment.replace('|', "\\|"));
     }
-    same(&repository("chart/README.md"), &format!("{head}{begin}{table}\n{end}{tail}"));
+    same(&repository().join("chart/README.md"), &format!("{head}{begin}{table}\n{end}{tail}"));
 }
 
 #[test]

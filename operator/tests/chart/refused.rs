@@ -9,7 +9,7 @@ use crate::{flux_operator, helms, repository};
 /// The first line of each file is a comment with what both must name.
 #[test]
 fn wrong_values_are_refused_by_the_chart_and_by_install() {
-    let folder = repository("operator/tests/chart/bad");
+    let folder = repository().join("operator/tests/chart/bad");
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     assert!(files.len() >= 12, "{files:?}");
@@ -23,7 +23,7 @@ fn wrong_values_are_refused_by_the_chart_and_by_install() {
         assert!(said.contains(word), "{path}: install says {said}");
         for helm in helms() {
             let mut command = Command::new(&helm);
-            command.args(["template", "a"]).arg(repository("chart")).args(["--values", path]);
+            command.args(["template", "a"]).arg(repository().join("chart")).args(["--values", path]);
             let output = command.output().unwrap();
             let said = String::from_utf8_lossy(&output.stderr).into_owned();
             let last = word.rsplit('.').next().unwrap();
@@ -36,9 +36,9 @@ fn wrong_values_are_refused_by_the_chart_and_by_install() {
 /// A chart that depends on this one hands `global` on.
 #[test]
 fn every_value_stands_in_the_schema_and_the_schema_is_closed() {
-    let schema = std::fs::read_to_string(repository("chart/values.schema.json")).unwrap();
+    let schema = std::fs::read_to_string(repository().join("chart/values.schema.json")).unwrap();
     let schema: Value = serde_json::from_str(&schema).unwrap();
-    let values = std::fs::read_to_string(repository("chart/values.yaml")).unwrap();
+    let values = std::fs::read_to_string(repository().join("chart/values.yaml")).unwrap();
     let values: Value = serde_saphyr::from_str(&values).unwrap();
     assert_eq!(schema["properties"]["global"], serde_json::json!({ "type": "object" }));
     covers(&schema, &values, "", &["global"]);

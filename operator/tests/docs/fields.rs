@@ -8,7 +8,7 @@ use flux_shared::crd::FIXED;
 use flux_shared::crd::definition::{Conversion, WebhookClient, definition};
 use serde_json::Value;
 
-use super::pages::{is_committed, repository};
+use test_support::pages::{is_committed, repository};
 
 fn schema(version: &str) -> Value {
     let client = WebhookClient::Url("https://127.0.0.1/convert".into());

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::pages::{pages, repository};
+use test_support::pages::{pages, repository};
 
 /// The text without fenced blocks and code, where links are none.
 fn prose(page: &Path) -> String {

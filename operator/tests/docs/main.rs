@@ -6,13 +6,13 @@
 mod fields;
 mod links;
 mod manifests;
-#[path = "../../../shared/tests/support/pages.rs"]
-mod pages;
 mod tables;
 mod words;
 mod workflows;
 
 use std::path::Path;
+
+use test_support::pages;
 
 #[test]
 fn the_commands_of_the_pages_print_what_the_pages_show() {

@@ -6,7 +6,7 @@ use flux_shared::curve::Certificate;
 use flux_shared::{manifest, validate};
 use serde_json::{Value, json};
 
-use super::pages::{Block, blocks, pages};
+use test_support::pages::{Block, blocks, pages};
 
 fn check(block: &Block) -> Result<(), String> {
     let documents: Vec<Value> = serde_saphyr::from_multiple(&block.text).map_err(|error| error.to_string())?;

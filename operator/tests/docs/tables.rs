@@ -10,7 +10,7 @@ use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND, REPLACE};
 use flux_shared::{manifest, validate};
 use serde_json::Value;
 
-use super::pages::{is_committed, repository};
+use test_support::pages::{is_committed, repository};
 
 const MADE: &str = "<!-- made from the code by `make generate` -->";
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use flux_operator::vocabulary::{CONDITIONS, REASONS};
 use flux_shared::exit::{Category, REPLACE};
 
-use super::pages::repository;
+use test_support::pages::repository;
 
 /// Words in capitals in the operator's source that are no condition and no reason: kinds, phases, values of Kubernetes' fields.
 const OTHERS: &[&str] = &[

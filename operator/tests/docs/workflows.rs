@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use serde_json::Value;
 
-use super::pages::repository;
+use test_support::pages::repository;
 
 /// The one job that may write: it publishes.
 const WRITES: (&str, &str) = ("release.yml", "publish");

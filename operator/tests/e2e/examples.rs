@@ -17,7 +17,7 @@ use kube::api::{DeleteParams, ListParams, LogParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, test};
+use test_support::node::{Bed, test};
 
 /// So many at once: they mostly wait.
 const AT_ONCE: usize = 6;

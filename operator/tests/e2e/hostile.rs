@@ -4,8 +4,8 @@
 use kube::ResourceExt;
 use serde_json::json;
 
-use crate::bed::{app_image, test};
 use crate::examples::kubectl;
+use test_support::node::{app_image, test};
 
 /// What root would run leaves a word in a volume that outlives the container.
 const ATTACK: &str = r#"

@@ -4,7 +4,6 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
-mod bed;
 mod examples;
 mod hostile;
 mod restarts;
@@ -13,7 +12,6 @@ mod v1alpha1;
 
 use std::time::{Duration, Instant};
 
-use bed::{Bed, test};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use futures::{AsyncBufReadExt, TryStreamExt};
 use k8s_openapi::api::batch::v1::Job;
@@ -21,6 +19,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, LogParams};
 use serde_json::json;
+use test_support::node::{Bed, test};
 
 /// A stop takes 3 s, as promised, and a busy machine gets 5 more: far from the grace period of 30.
 const STOP: Duration = Duration::from_secs(3 + 5);

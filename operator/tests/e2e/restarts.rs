@@ -8,8 +8,8 @@ use kube::api::{DeleteParams, EvictParams, ListParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, app_image, test};
 use crate::examples::{has_flux_itself, try_kubectl};
+use test_support::node::{Bed, app_image, test};
 
 /// Where every node has room for a while.
 const NODE_FOLDER: &str = "/var/tmp";

@@ -6,8 +6,8 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::api::PostParams;
 use serde_json::{Value, json};
 
-use crate::bed::{app_image, test};
 use crate::restarts::Counter;
+use test_support::node::{app_image, test};
 
 /// How long the kubelet says nothing: longer than Kubernetes waits (50 s since 1.32, 40 s before), shorter than it takes until
 /// pods are evicted (300 s after that).

@@ -8,7 +8,7 @@ use kube::core::ApiResource;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, test};
+use test_support::node::{Bed, test};
 
 fn older(bed: &Bed) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("flux-framework.org", "v1alpha1", "MiniCluster");

@@ -3,23 +3,18 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
 
-#[path = "../e2e/bed.rs"]
-#[allow(dead_code, reason = "the other tests use all of it")]
-mod bed;
-#[path = "../support/helm.rs"]
-mod helm;
-
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use bed::{Bed, app_image, test};
-use helm::{helms, repository};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
 use kube::api::ListParams;
 use serde_json::{Value, json};
+use test_support::helm::helms;
+use test_support::node::{Bed, app_image, test};
+use test_support::repository::repository;
 
 const NAMESPACE: &str = "flux-helm";
 const RELEASE: &str = "flux-framework";
@@ -76,7 +71,7 @@ impl Release {
     }
 
     fn is_refused(&self, release: &str, namespace: &str, values: &[&str]) -> String {
-        let chart = repository("chart");
+        let chart = repository().join("chart");
         self.helm(&["install", release, chart.to_str().unwrap()], namespace, values).unwrap_err()
     }
 
@@ -86,7 +81,7 @@ impl Release {
 
     /// An earlier version of the chart, packed.
     fn earlier(&self) -> PathBuf {
-        let (chart, folder) = (repository("chart"), self.folder.path().to_str().unwrap());
+        let (chart, folder) = (repository().join("chart"), self.folder.path().to_str().unwrap());
         let options = ["--version", "0.0.1", "--destination", folder];
         run(&self.helm, &[&["package", chart.to_str().unwrap()], &options[..]].concat()).unwrap();
         self.folder.path().join("flux-framework-operator-0.0.1.tgz")
@@ -164,7 +159,7 @@ fn a_job_ends_as_if_nothing_had_been_while_a_release_comes_changes_and_goes() {
         test(&format!("helm-{number}"), async |bed| {
             println!("{}", helm.display());
             let release = Release::new(helm.clone());
-            let chart = repository("chart");
+            let chart = repository().join("chart");
             release.apply("install", &release.earlier(), &["--create-namespace"]);
             let pods = start_job(&bed, "job").await;
             let first =
@@ -238,7 +233,7 @@ fn what_somebody_else_has_installed_is_refused_and_stays() {
             assert_eq!(kubectl(&["get", "crd", CRD, "--ignore-not-found"]).unwrap(), "");
 
             // A second installation for all namespaces, beside one of ours.
-            release.apply("install", &repository("chart"), &["--create-namespace", "--set", "crds.keep=false"]);
+            release.apply("install", &repository().join("chart"), &["--create-namespace", "--set", "crds.keep=false"]);
             let said = release.is_refused("second", "default", &[]);
             assert!(said.contains("cannot be imported into the current release"), "{said}");
             assert_eq!(kubectl(&["get", "deployments", "--namespace", "default", "--output=name"]).unwrap(), "");

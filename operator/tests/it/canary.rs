@@ -12,7 +12,7 @@ use kube::discovery::{Discovery, verbs};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, condition, operator_kubeconfig, test, until};
+use test_support::bed::{Bed, condition, operator_kubeconfig, test, until};
 
 /// The program itself, with a log that nothing is kept out of.
 pub struct Program {

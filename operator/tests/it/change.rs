@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, PostParams, PropagationPolicy};
 use serde_json::json;
 
-use crate::bed::{Bed, condition, test, until};
+use test_support::bed::{Bed, condition, test, until};
 
 #[test]
 fn the_size_follows_the_spec_up_and_down_within_its_maximum() {

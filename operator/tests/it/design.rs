@@ -5,7 +5,7 @@ use flux_shared::crd::convert::{Version, convert};
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
-use crate::bed::test;
+use test_support::bed::test;
 
 /// "A MiniCluster is a CRD that includes containers (and for each, options such as image and command) and size."
 #[test]

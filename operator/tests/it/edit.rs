@@ -11,7 +11,7 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Resource;
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, condition, test, until};
+use test_support::bed::{Bed, condition, test, until};
 
 fn spec(which: &str) -> Value {
     json!([{ "image": "app:1", "command": format!("echo {which}"), "environment": { "WHICH": which } }])

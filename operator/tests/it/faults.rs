@@ -16,8 +16,8 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
-use crate::bed::{Bed, Call, Calls, Fault, condition, operator_kubeconfig, test, until};
-use crate::controlplane::led_over;
+use test_support::bed::{Bed, Call, Calls, Fault, condition, operator_kubeconfig, test, until};
+use test_support::control_plane::led_over;
 
 /// Everything of a cluster of size 2 is there, once.
 async fn is_whole(bed: &Bed, name: &str) {

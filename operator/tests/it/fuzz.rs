@@ -4,9 +4,7 @@ use flux_operator::reconcile::render::{self, Facts, Options};
 use flux_operator::webhook::review;
 use flux_shared::curve::Certificate;
 use flux_shared::{manifest, validate};
-
-#[path = "../../../shared/tests/fuzz/mutate.rs"]
-mod mutate;
+use test_support::mutate;
 
 #[test]
 fn what_is_accepted_can_be_rendered() {

@@ -5,10 +5,7 @@ use std::path::{Path, PathBuf};
 use clap::Parser;
 use flux_operator::install;
 
-#[path = "../support/committed.rs"]
-mod committed;
-
-use committed::same;
+use test_support::committed::same;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)

@@ -2,6 +2,7 @@
 //! to, users' manifests, and the folder of bad inputs. Nothing is kept (dry run).
 
 use std::path::{Path, PathBuf};
+use test_support::upstream_manifests;
 
 use flux_operator::reconcile::render::{Facts, Options, needs, objects};
 use flux_shared::crd::convert::{Version, convert};
@@ -13,10 +14,7 @@ use kube::api::PostParams;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, test};
-
-#[path = "../../../shared/tests/manifests/folder.rs"]
-mod folder;
+use test_support::bed::{Bed, test};
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -99,7 +97,7 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
 #[test]
 fn upstreams_manifests_are_accepted_where_they_are_at_hand() {
     test("upstream", async |bed| {
-        let Some(folder) = folder::manifests("v1alpha2") else { return };
+        let Some(folder) = upstream_manifests::manifests("v1alpha2") else { return };
         let mut wrong = Vec::new();
         for file in files(&folder) {
             let document = minicluster(&std::fs::read_to_string(&file).unwrap()).unwrap();

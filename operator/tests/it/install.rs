@@ -13,8 +13,8 @@ use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, Call, Calls, apply, test, until};
-use crate::call::of_all_parts;
+use test_support::bed::{Bed, Call, Calls, apply, test, until};
+use test_support::call::of_all_parts;
 
 const DIGEST: &str = "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
 

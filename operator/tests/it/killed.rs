@@ -8,7 +8,7 @@ use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, condition, test, until};
+use test_support::bed::{Bed, condition, test, until};
 
 /// A change of a cluster that stands.
 struct Change<'a> {

@@ -12,8 +12,8 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use crate::bed::{Calls, test, until};
-use crate::call::assert_exactly;
+use test_support::bed::{Calls, test, until};
+use test_support::call::assert_exactly;
 
 /// Where the shipped Role allows a Lease.
 const NAMESPACE: &str = "flux-operator";

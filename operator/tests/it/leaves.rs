@@ -6,9 +6,9 @@ use k8s_openapi::api::batch::v1::Job;
 use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, test, until};
 use crate::change::gone;
 use crate::dead_fields::{all_leaves, around, base, merge, outcome, patch, values};
+use test_support::bed::{Bed, test, until};
 
 /// What a cluster follows while it lives, each with a value that it can follow.
 const FOLLOWED: &[(&str, &str)] = &[

@@ -9,7 +9,7 @@ use kube::ResourceExt;
 use kube::api::{EvictParams, ListParams};
 use serde_json::json;
 
-use crate::bed::{condition, index, test, until};
+use test_support::bed::{condition, index, test, until};
 
 #[test]
 fn everything_is_made_and_the_status_says_so() {
@@ -336,7 +336,9 @@ fn an_evicted_follower_is_made_again_and_nobody_has_failed() {
             bed.end_pod(&pod, 143, "Error", "").await;
             let again = until("the follower is made again", async || {
                 let there = bed.all_pods("mc").await;
-                there.into_iter().find(|it| index(it) == 1 && it.uid() != pod.uid() && !crate::bed::has_ended(it))
+                there
+                    .into_iter()
+                    .find(|it| index(it) == 1 && it.uid() != pod.uid() && !test_support::bed::has_ended(it))
             })
             .await;
             let status = serde_json::to_value(bed.get("mc").await).unwrap()["status"].clone();

@@ -2,11 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
 
-mod bed;
-mod call;
 mod canary;
 mod change;
-mod controlplane;
 mod dead_fields;
 mod design;
 mod edit;

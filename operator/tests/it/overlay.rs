@@ -17,7 +17,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use serde_json::{Map, Value, json};
 
-use crate::bed::{condition, kubectl_program, test, until};
+use test_support::bed::{condition, kubectl_program, test, until};
 
 /// A runner and a sidecar, and volumes of a user's.
 fn spec(overlay: Value) -> Value {

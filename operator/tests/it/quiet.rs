@@ -7,8 +7,8 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams};
 use serde_json::json;
 
-use crate::bed::{Bed, Operator, SETTLE, test, until};
-use crate::call::{Call, assert_exactly, of_all_parts};
+use test_support::bed::{Bed, Operator, SETTLE, test, until};
+use test_support::call::{Call, assert_exactly, of_all_parts};
 
 async fn settled(bed: &Bed, operator: &Operator, names: &[&str]) {
     for name in names {

@@ -6,7 +6,7 @@ use k8s_openapi::api::events::v1::Event;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, condition, test, until};
+use test_support::bed::{Bed, condition, test, until};
 
 async fn events(bed: &Bed, reason: &str) -> Vec<Event> {
     let all = bed.api::<Event>().list(&ListParams::default()).await.unwrap().items;

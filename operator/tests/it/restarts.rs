@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, condition, index, test, until};
+use test_support::bed::{Bed, condition, index, test, until};
 
 /// What the agent leaves as its termination message.
 fn said(by: &str, code: i32, more: Value) -> String {

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::bed::test;
+use test_support::bed::test;
 
 /// An environment with the SDK, made once and kept under the hash of what is in it.
 fn python() -> PathBuf {
@@ -42,7 +42,7 @@ fn the_python_sdk_of_upstream_creates_reads_scales_and_deletes() {
         let operator = bed.operator().await;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sdk/use.py");
         let mut command = Command::new(python());
-        command.arg(script).arg(&bed.namespace).env("KUBECONFIG", crate::bed::kubeconfig());
+        command.arg(script).arg(&bed.namespace).env("KUBECONFIG", test_support::bed::kubeconfig());
         let out = tokio::task::spawn_blocking(move || run(&mut command, "the SDK")).await.unwrap();
         let steps: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let step = |name: &str| &steps.iter().find(|step| step["step"] == name).unwrap()["object"];

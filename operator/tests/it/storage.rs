@@ -15,8 +15,8 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, Wa
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, SETTLE, condition, test, until};
-use crate::call::assert_exactly;
+use test_support::bed::{Bed, SETTLE, condition, test, until};
+use test_support::call::assert_exactly;
 
 fn spec(volume: Value) -> Value {
     json!({

@@ -6,7 +6,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, condition, test, until};
+use test_support::bed::{Bed, condition, test, until};
 
 /// Plays the kubelet: the pod has a node, and its volumes cannot be mounted.
 async fn cannot_mount(bed: &Bed, pod: &Pod, message: &str) {

@@ -10,8 +10,8 @@ use kube::api::{ListParams, ObjectMeta, Patch, PatchParams, PostParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::bed::{Bed, DEADLINE, apply, condition, test, until};
 use crate::canary::Program;
+use test_support::bed::{Bed, DEADLINE, apply, condition, test, until};
 
 fn with_volume(volume: Value) -> Value {
     json!({

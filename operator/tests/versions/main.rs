@@ -24,17 +24,9 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::task::JoinHandle;
 
-#[allow(dead_code, reason = "the other suite asks for more")]
-#[path = "../it/call.rs"]
-mod call;
-#[allow(dead_code, reason = "the other suite asks for more")]
-#[path = "../it/controlplane.rs"]
-mod controlplane;
-#[path = "../../../shared/tests/manifests/folder.rs"]
-mod folder;
-
-use call::{Call, assert_exactly};
-use controlplane::ControlPlane;
+use test_support::call::{Call, assert_exactly};
+use test_support::control_plane::ControlPlane;
+use test_support::upstream_manifests;
 
 const NAMESPACE: &str = "flux-operator";
 const DEADLINE: Duration = Duration::from_secs(60);
@@ -198,7 +190,9 @@ fn holds(found: &Value, wanted: &Value, path: &str) -> Result<(), String> {
 fn of_2023() -> Vec<(String, Value)> {
     let mut all = Vec::new();
     for folder in ["v1alpha1-2023-05", "v1alpha1-2023-09"] {
-        for file in folder::manifests(folder).into_iter().flat_map(|folder| std::fs::read_dir(folder).unwrap()) {
+        for file in
+            upstream_manifests::manifests(folder).into_iter().flat_map(|folder| std::fs::read_dir(folder).unwrap())
+        {
             let text = std::fs::read_to_string(file.unwrap().path()).unwrap();
             let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
             let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(&text, options).unwrap();

@@ -5,10 +5,7 @@ use flux_shared::{derive, manifest, validate};
 
 use super::*;
 
-#[path = "../../../../shared/tests/fuzz/mutate.rs"]
-mod mutate;
-
-use mutate::Dice;
+use test_support::mutate::{self, Dice};
 
 /// Some host.
 fn host(dice: &mut Dice) -> Facts {

@@ -2,10 +2,7 @@
 
 use std::process::Command;
 
-#[path = "../../../../shared/tests/support/pattern.rs"]
-mod pattern;
-
-pub use pattern::matches;
+pub use test_support::pattern::matches;
 
 /// A command, and the lines below it. In these, `...` stands for any text.
 #[derive(Debug, PartialEq)]

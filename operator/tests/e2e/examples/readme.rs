@@ -3,7 +3,7 @@
 use std::process::Command;
 
 use super::consoles::{differences_of, shown_in};
-use crate::bed::test;
+use test_support::node::test;
 
 /// Blocks of `console,e2e`.
 #[test]

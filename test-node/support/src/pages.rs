@@ -1,10 +1,9 @@
-//! The pages that people read, and the fenced blocks in them: for tests of three members, so included by its path.
-#![allow(clippy::disallowed_methods, reason = "tests look")]
-#![allow(dead_code, reason = "each member uses a part")]
-
-mod pattern;
+//! The pages that people read, and the fenced blocks in them.
 
 use std::path::{Path, PathBuf};
+
+use crate::pattern;
+pub use crate::repository::repository;
 
 /// A fenced block of a page.
 #[derive(Debug, Clone)]
@@ -43,11 +42,6 @@ impl Block {
         }
         all
     }
-}
-
-/// The top of the repository.
-pub fn repository() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").canonicalize().unwrap()
 }
 
 /// README.md and every page below `docs/`.

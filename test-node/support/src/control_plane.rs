@@ -10,6 +10,8 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
+use crate::repository::repository;
+
 pub type Result<T> = std::result::Result<T, String>;
 
 #[derive(Debug)]
@@ -36,7 +38,7 @@ impl ControlPlane {
     pub fn start(manifests: &str) -> Result<Self> {
         let mut file = tempfile::NamedTempFile::new().map_err(|e| format!("failed to make a file: {e}"))?;
         file.write_all(manifests.as_bytes()).map_err(|e| format!("failed to write the manifests: {e}"))?;
-        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../test-node");
+        let folder = repository().join("test-node");
         let binary = match std::env::var_os("CONTROLPLANE") {
             Some(binary) => binary.into(),
             None => Path::new(&first_line(&mut start(&mut Command::new(folder.join("build")))?)?).join("node"),
@@ -48,7 +50,6 @@ impl ControlPlane {
     }
 
     /// The program that is all of Kubernetes' by its first argument.
-    #[allow(dead_code, reason = "a bench starts more of it")]
     pub fn binary(&self) -> &Path {
         &self.binary
     }

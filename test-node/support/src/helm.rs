@@ -1,12 +1,9 @@
-//! What the tests of the chart call: the repository, and programs that its test node builds.
+//! Programs that the test node builds for the tests of the chart.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
 
-/// A file of the repository.
-pub fn repository(path: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(path)
-}
+use crate::repository::repository;
 
 /// Helm is built once, as the control plane is. Helm 4 alone is tried, unless HELM="4 3" says more.
 pub fn helms() -> Vec<PathBuf> {
@@ -16,7 +13,7 @@ pub fn helms() -> Vec<PathBuf> {
 
 /// What a script of the test node prints: the path of a program that it has built.
 pub fn built(script: &str, arguments: &[&str]) -> PathBuf {
-    let output = Command::new(repository("test-node").join(script)).args(arguments).output().unwrap();
+    let output = Command::new(repository().join("test-node").join(script)).args(arguments).output().unwrap();
     assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap().trim().into()
 }

@@ -1,4 +1,4 @@
-//! What the benches of both crates share: order statistics, and figures with their goals and ranges (`ranges.toml`).
+//! Figures of benches: order statistics, and figures with their goals and ranges (`ranges.toml`).
 //!
 //! A goal is what we want. A range is where a figure was on a small, busy machine, with room: outside of it something has
 //! changed, for better or worse, and the bench says so. Neither fails anything.
@@ -48,7 +48,6 @@ impl Report {
     }
 
     /// Prints the table, then a line for each figure that left its range.
-    #[allow(clippy::print_stdout, reason = "a program")]
     pub fn print(&self, title: &str) {
         println!("\n{title} ({})\n", machine());
         println!("| figure | measured | goal, at most | range |\n| --- | --- | --- | --- |");

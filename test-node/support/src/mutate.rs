@@ -1,11 +1,12 @@
 //! What the fuzz tests of all three crates share: the examples, a way to spoil them, and a clock. The same seed spoils an
 //! example the same way, so a failure's seed is all that is needed to see it again.
-#![allow(clippy::print_stdout, reason = "the seed of a failure, and how many inputs there were")]
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use serde_json::{Map, Value, json};
+
+use crate::repository::repository;
 
 /// Longest that one input may take, in a debug build on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
@@ -46,7 +47,7 @@ fn files(folder: &Path, out: &mut Vec<PathBuf>) {
 /// Text of every example.
 pub fn texts() -> Vec<String> {
     let mut paths = Vec::new();
-    files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../examples"), &mut paths);
+    files(&repository().join("examples"), &mut paths);
     paths.iter().map(|path| std::fs::read_to_string(path).unwrap()).collect()
 }
 

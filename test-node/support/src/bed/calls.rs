@@ -1,0 +1,160 @@
+//! What an operator asks the API server for, counted, and what goes wrong with it.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use kube::client::{Body, DynBody};
+use serde_json::{Value, json};
+use tower::BoxError;
+
+use crate::call::Call;
+
+#[derive(Clone, Default)]
+pub struct Calls {
+    pub(super) log: Arc<Mutex<Vec<Call>>>,
+    /// After so many calls that change something, none is answered any more. None: never.
+    pub(super) dies_after: Option<usize>,
+    pub(super) writes: Arc<AtomicUsize>,
+    /// About every fourth call that changes something arrives, and its answer is lost.
+    pub(super) is_flaky: bool,
+    /// What goes wrong, by the call.
+    pub(super) faults: Option<Arc<Faults>>,
+}
+
+type Faults = dyn Fn(&Call) -> Option<Fault> + Send + Sync;
+
+/// What goes wrong with a call, which never arrives.
+#[derive(Debug, Clone)]
+pub enum Fault {
+    /// It is answered so.
+    Answer(u16),
+    /// It is answered so, but late.
+    Late(Duration, u16),
+    /// The connection breaks.
+    Lost,
+    /// The operator panics over it.
+    Panic,
+    /// It is answered with this.
+    Says(Value),
+    /// The watch begins, and says at once that its version is too old.
+    Expired,
+}
+
+impl Fault {
+    async fn happen(self) -> Result<http::Response<Box<DynBody>>, BoxError> {
+        let reason = |code: u16| match code {
+            400 => "BadRequest",
+            409 => "Conflict",
+            410 => "Expired",
+            422 => "Invalid",
+            429 => "TooManyRequests",
+            503 => "ServiceUnavailable",
+            504 => "Timeout",
+            _ => "InternalError",
+        };
+        let status = |code: u16| {
+            json!({
+                "kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Failure", "code": code,
+                "reason": reason(code), "message": format!("made up: {code}"),
+            })
+        };
+        let (code, body) = match self {
+            Fault::Panic => panic!("over a word with a secret: hunter2"),
+            Fault::Lost => return Err("the connection broke".into()),
+            Fault::Answer(code) => (code, status(code)),
+            Fault::Says(answer) => (200, answer),
+            Fault::Late(time, code) => {
+                tokio::time::sleep(time).await;
+                (code, status(code))
+            }
+            Fault::Expired => (200, json!({ "type": "ERROR", "object": status(410) })),
+        };
+        let body = http_body_util::Full::new(hyper::body::Bytes::from(format!("{body}\n")));
+        let body: Box<DynBody> = Box::new(http_body_util::BodyExt::map_err(body, |never| match never {}));
+        Ok(http::Response::builder().status(code).header("content-type", "application/json").body(body).unwrap())
+    }
+}
+
+impl Calls {
+    pub fn with_faults(faults: impl Fn(&Call) -> Option<Fault> + Send + Sync + 'static) -> Calls {
+        Calls { faults: Some(Arc::new(faults)), ..Calls::default() }
+    }
+
+    pub fn all(&self) -> Vec<Call> {
+        self.log.lock().unwrap().clone()
+    }
+
+    /// Without lists, watches and labels.
+    pub fn counted(&self) -> Vec<Call> {
+        self.all()
+            .into_iter()
+            .filter(|call| !matches!(call.verb.as_str(), "list" | "watch") && !call.is_label())
+            .collect()
+    }
+
+    pub fn clear(&self) {
+        self.log.lock().unwrap().clear();
+    }
+}
+
+/// A quarter of all numbers, without a rhythm that the calls of a reconcile could fall into.
+fn is_unlucky(number: usize) -> bool {
+    (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62 == 0
+}
+
+#[derive(Clone)]
+pub(super) struct Counting<S> {
+    pub(super) inner: S,
+    pub(super) log: Calls,
+}
+
+/// The name of the object that a call sends, where its path has none.
+async fn name_in(body: &Body) -> Option<String> {
+    let bytes = body.try_clone()?.collect_bytes().await.ok()?;
+    let object: Value = serde_json::from_slice(&bytes).ok()?;
+    object["metadata"]["name"].as_str().map(str::to_owned)
+}
+
+impl<S> tower::Service<http::Request<Body>> for Counting<S>
+where
+    S: tower::Service<http::Request<Body>, Response = http::Response<Box<DynBody>>, Error = BoxError>,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = S::Error;
+    type Future = std::pin::Pin<Box<dyn Future<Output = Result<S::Response, S::Error>> + Send>>;
+
+    fn poll_ready(&mut self, task: &mut std::task::Context<'_>) -> std::task::Poll<Result<(), S::Error>> {
+        self.inner.poll_ready(task)
+    }
+
+    fn call(&mut self, request: http::Request<Body>) -> Self::Future {
+        let mut call = Call::of(request.method().as_str(), request.uri());
+        let log = self.log.clone();
+        if let Some(faults) = &log.faults {
+            // A body that is at hand is read at once.
+            call.name = futures::FutureExt::now_or_never(name_in(request.body())).flatten().unwrap_or(call.name);
+            if let Some(fault) = faults(&call) {
+                log.log.lock().unwrap().push(call);
+                return Box::pin(fault.happen());
+            }
+        }
+        let number = log.writes.fetch_add(usize::from(!call.is_read()), Ordering::SeqCst);
+        let is_alive = log.dies_after.is_none_or(|last| number <= last);
+        let answer = is_alive.then(|| self.inner.call(request));
+        Box::pin(async move {
+            let Some(answer) = answer else { return std::future::pending().await };
+            let answer = answer.await;
+            call.status = answer.as_ref().map_or(0, |answer| answer.status().as_u16());
+            log.log.lock().unwrap().push(call.clone());
+            if !call.is_read() && log.dies_after.is_some_and(|last| number >= last) {
+                return std::future::pending().await;
+            }
+            if log.is_flaky && !call.is_read() && is_unlucky(number) {
+                return Err("the connection broke".into());
+            }
+            answer
+        })
+    }
+}

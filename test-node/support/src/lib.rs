@@ -1,0 +1,30 @@
+//! What the tests and benches of several members share. Development only: no program that is shipped depends on it.
+//!
+//! ```text
+//! pages, pattern, committed, repository     what is written down, against what is so
+//! mutate, upstream_manifests                inputs
+//! report                                    the figures of benches
+//! helm                                      programs that the test node builds
+//! control_plane ─► bed                      the operator on an API server without nodes (feature `cluster`)
+//! node                                      a namespace of a cluster where pods really run (feature `cluster`)
+//! ```
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(clippy::print_stdout, clippy::print_stderr, reason = "tests and benches tell")]
+#![allow(missing_debug_implementations, reason = "tests")]
+
+pub mod committed;
+pub mod helm;
+pub mod mutate;
+pub mod pages;
+pub mod pattern;
+pub mod report;
+pub mod repository;
+pub mod upstream_manifests;
+
+#[cfg(feature = "cluster")]
+pub mod bed;
+#[cfg(feature = "cluster")]
+pub mod call;
+pub mod control_plane;
+#[cfg(feature = "cluster")]
+pub mod node;
