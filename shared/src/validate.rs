@@ -10,14 +10,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::agent_spec::{LogFormat, Program, RemoteLead, SchedulerKind};
-use crate::crd::v1alpha2::{Logging, Pod, Resources, SecretKey, headless_name};
-use crate::curve::Certificate;
+use crate::crd::v1alpha2::{MiniClusterSpec, Resources, headless_name};
 use crate::manifest::Manifest;
 use crate::names;
-use crate::overlay::Overlay;
 use crate::quantity::Quantity;
-use crate::words::Word;
 
 mod access;
 mod containers;
@@ -28,7 +24,13 @@ mod overlay;
 mod pod;
 mod program;
 mod storage;
+mod valid;
 mod volumes;
+
+pub use valid::{
+    FluxOptions, Mount, PersistentSource, PersistentVolume, PullPolicy, Restful, Runner, Sidecar, ValidContainer,
+    ValidMiniCluster, ValidUser, ViewContainer, ViewSource, VolumeSource,
+};
 
 #[cfg(feature = "crd")]
 pub(crate) use flux::QUEUE_POLICIES;
@@ -93,316 +95,6 @@ impl Report {
     }
 }
 
-/// A MiniCluster that can be rendered without further questions.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ValidMiniCluster {
-    pub name: String,
-    pub namespace: String,
-    pub size: u32,
-    pub max_size: u32,
-    pub min_size: Option<u32>,
-    pub tasks: u32,
-    pub interactive: bool,
-    pub job_labels: BTreeMap<String, String>,
-    pub deadline_seconds: Option<i64>,
-    /// How often the whole cluster may start again for its lead's sake. 0: never.
-    pub backoff_limit: i32,
-    /// How often it may start again after a job that failed for a lost follower's sake.
-    pub max_restarts: i32,
-    pub cleanup: bool,
-    /// Delete pods and made volumes when the cluster has finished.
-    pub cleanup_pods: bool,
-    pub ttl_seconds_after_finished: Option<i32>,
-    pub suspend: Option<bool>,
-    pub share_process_namespace: bool,
-    pub archive: Option<String>,
-    pub headless_name: String,
-    pub disable_affinity: bool,
-    /// Value of the node label kubernetes.io/arch.
-    pub arch: Option<String>,
-    pub view: ViewContainer,
-    pub flux: FluxOptions,
-    pub logging: Logging,
-    pub log_format: LogFormat,
-    pub pod: Pod,
-    /// What lies over the template of its pods.
-    pub pod_template: Option<Overlay>,
-    /// What lies over the services pod.
-    pub services_pod_template: Option<Overlay>,
-    /// Users of every pod.
-    pub users: Vec<ValidUser>,
-    /// The lead serves the Flux RESTful API.
-    pub restful: Option<Restful>,
-    /// Volumes that the operator makes.
-    pub volumes: Vec<PersistentVolume>,
-    pub runner: Runner,
-    pub sidecars: Vec<Sidecar>,
-    pub services: Vec<ValidContainer>,
-    /// Valid, but perhaps not what the user meant.
-    pub notices: Vec<Notice>,
-}
-
-impl ValidMiniCluster {
-    /// How often it may start again, after so many times.
-    pub fn restarts_left(&self, used: u32) -> u32 {
-        u32::try_from(self.backoff_limit).unwrap_or(0).saturating_sub(used)
-    }
-}
-
-/// A user of every pod.
-#[derive(Clone, PartialEq)]
-pub struct ValidUser {
-    pub name: String,
-    /// None: the operator makes one at random.
-    pub password: Option<String>,
-}
-
-/// What the Flux RESTful API needs.
-#[derive(Clone, PartialEq)]
-pub struct Restful {
-    pub branch: String,
-    pub port: u16,
-    /// None: the operator makes one at random.
-    pub secret_key: Option<String>,
-    pub username: String,
-    /// None: the operator makes one at random.
-    pub token: Option<String>,
-}
-
-/// Without the password.
-impl std::fmt::Debug for ValidUser {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.debug_struct("ValidUser").field("name", &self.name).finish_non_exhaustive()
-    }
-}
-
-/// Without key and token.
-impl std::fmt::Debug for Restful {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let mut debug = formatter.debug_struct("Restful");
-        debug.field("branch", &self.branch).field("port", &self.port).field("username", &self.username);
-        debug.finish_non_exhaustive()
-    }
-}
-
-/// A volume that the operator makes, with its claim.
-#[derive(Debug, Clone, PartialEq)]
-pub struct PersistentVolume {
-    /// Its key in `spec.volumes`.
-    pub key: String,
-    /// Name of the PersistentVolume.
-    pub name: String,
-    /// Name of the claim.
-    pub claim: String,
-    pub storage_class: String,
-    pub capacity: Quantity,
-    pub labels: BTreeMap<String, String>,
-    pub annotations: BTreeMap<String, String>,
-    pub claim_annotations: BTreeMap<String, String>,
-    /// Delete it with the MiniCluster.
-    pub delete: bool,
-    pub source: PersistentSource,
-}
-
-/// What a PersistentVolume is made of.
-#[derive(Debug, Clone, PartialEq)]
-pub enum PersistentSource {
-    /// A directory of the node, made if it is missing.
-    HostPath(String),
-    /// A volume of a CSI driver.
-    Csi {
-        driver: String,
-        handle: String,
-        attributes: BTreeMap<String, String>,
-        /// The driver's Secret and its namespace; none: the driver needs none.
-        secret: Option<(String, String)>,
-    },
-}
-
-impl PersistentSource {
-    /// What must be one volume's alone: a CSI driver and its handle.
-    pub fn disk(&self) -> Option<(&str, &str)> {
-        match self {
-            PersistentSource::HostPath(_) => None,
-            PersistentSource::Csi { driver, handle, .. } => Some((driver, handle)),
-        }
-    }
-}
-
-/// The container that brings Flux.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ViewContainer {
-    pub enabled: bool,
-    /// Prefix of the image's own Flux, without a view.
-    pub install_root: Option<String>,
-    /// None: the operator's default.
-    pub image: Option<String>,
-    /// None: as the operator was told.
-    pub source: Option<ViewSource>,
-    /// Name of the init container and of the volume.
-    pub name: String,
-    pub python_path: Option<String>,
-    pub resources: Resources,
-    pub working_dir: Option<String>,
-    pub pull_policy: PullPolicy,
-    pub image_pull_secret: Option<String>,
-    pub mount_path: String,
-    pub security_context: Option<Value>,
-}
-
-/// How the view comes into the pods.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ViewSource {
-    /// An image volume where every node can mount one, else a copy.
-    #[default]
-    Auto,
-    ImageVolume,
-    Copy,
-}
-
-impl ViewSource {
-    const ALL: [ViewSource; 3] = [ViewSource::Auto, ViewSource::ImageVolume, ViewSource::Copy];
-    pub const NAMES: &'static [&'static str] = &[Self::ALL[0].name(), Self::ALL[1].name(), Self::ALL[2].name()];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            ViewSource::Auto => "auto",
-            ViewSource::ImageVolume => "imageVolume",
-            ViewSource::Copy => "copy",
-        }
-    }
-}
-
-impl std::str::FromStr for ViewSource {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<ViewSource, String> {
-        let found = ViewSource::ALL.into_iter().find(|source| source.name() == name);
-        found.ok_or_else(|| format!("must be one of {}", ViewSource::NAMES.join(", ")))
-    }
-}
-
-/// Options of Flux, checked.
-#[derive(Debug, Clone, PartialEq)]
-pub struct FluxOptions {
-    pub complete_workers: bool,
-    pub topology: Option<String>,
-    pub submit_command: Vec<String>,
-    pub option_flags: Vec<String>,
-    pub log_level: u8,
-    pub wrap: Option<String>,
-    pub scheduler: Option<SchedulerKind>,
-    pub queue_policy: Option<String>,
-    pub minimal_service: bool,
-    pub broker_config: Option<String>,
-    pub configs: BTreeMap<String, String>,
-    pub curve_cert: Option<Certificate>,
-    /// The user's Secret with the certificate, in place of the operator's.
-    pub curve_cert_secret: Option<String>,
-    pub connect_timeout: Option<String>,
-    pub heartbeat_timeout: Option<String>,
-    /// Seconds, as the next two.
-    pub parent_deadline: Option<u64>,
-    pub lead_gone: Option<u64>,
-    pub lead_silent: Option<u64>,
-    pub disable_socket: bool,
-    pub wait_socket: bool,
-    pub munge_secret: Option<String>,
-    pub environment: BTreeMap<String, String>,
-    /// All hosts of the instance; none: this cluster's own.
-    pub hostlist: Option<String>,
-    pub lead: Option<RemoteLead>,
-}
-
-/// When to pull an image.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum PullPolicy {
-    Always,
-    IfNotPresent,
-    Never,
-}
-
-impl PullPolicy {
-    pub const fn name(self) -> &'static str {
-        match self {
-            PullPolicy::Always => "Always",
-            PullPolicy::IfNotPresent => "IfNotPresent",
-            PullPolicy::Never => "Never",
-        }
-    }
-}
-
-/// What every container has.
-#[derive(Debug, Clone, PartialEq)]
-pub struct ValidContainer {
-    pub name: String,
-    pub image: String,
-    pub resources: Resources,
-    pub image_pull_secret: Option<String>,
-    pub working_dir: Option<String>,
-    pub pull_policy: PullPolicy,
-    pub environment: BTreeMap<String, String>,
-    pub secrets: BTreeMap<String, SecretKey>,
-    pub ports: Vec<u16>,
-    pub post_start: Option<Vec<String>>,
-    pub pre_stop: Option<Vec<String>>,
-    pub mounts: Vec<Mount>,
-    /// Kubernetes' SecurityContext.
-    pub security_context: Option<Value>,
-    /// Words in place of the image's entrypoint (services).
-    pub entrypoint: Option<Vec<String>>,
-}
-
-impl ValidContainer {
-    /// The user that its security context asks for, and the group, which is 0 where none is asked for.
-    pub fn run_as(&self) -> Option<(u32, u32)> {
-        let context = self.security_context.as_ref()?;
-        let id = |name: &str| context.get(name)?.as_u64().and_then(|id| u32::try_from(id).ok());
-        Some((id("runAsUser")?, id("runAsGroup").unwrap_or(0)))
-    }
-}
-
-/// A volume of the pod at its place in one container.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Mount {
-    /// The user's key; unique in the container, not in the pod.
-    pub name: String,
-    pub path: String,
-    pub read_only: bool,
-    pub source: VolumeSource,
-}
-
-/// Where a volume comes from.
-#[derive(Debug, Clone, PartialEq)]
-pub enum VolumeSource {
-    HostPath(String),
-    EmptyDir { memory: bool, size_limit: Option<Quantity> },
-    Claim(String),
-    ConfigMap { name: String, items: BTreeMap<String, String> },
-    Secret { name: String, items: BTreeMap<String, String> },
-    Csi { driver: String, attributes: BTreeMap<String, String>, read_only: bool },
-}
-
-/// The container that runs Flux.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Runner {
-    pub container: ValidContainer,
-    pub program: Program,
-    pub prefix: Vec<Word>,
-    pub cores: Option<u32>,
-    pub logs: Option<String>,
-    pub user: Option<crate::agent_spec::User>,
-    pub snippets: crate::agent_spec::Snippets,
-}
-
-/// A container beside the runner.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Sidecar {
-    pub container: ValidContainer,
-    /// Its entrypoint is the agent with this spec; none: the image's own entrypoint.
-    pub wrapped: Option<crate::agent_spec::Sidecar>,
-}
-
 /// The same as [`validate`], with notices of what has no effect as it stands. For the operator: the agent's dry-run shows
 /// what is done instead.
 pub fn validate_and_note(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
@@ -429,27 +121,8 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         );
     }
     labels("spec.jobLabels", &spec.job_labels, &mut report);
-    if spec.deadline_seconds.is_some_and(|seconds| seconds < 1) {
-        report.problem("spec.deadlineSeconds", "must be 1 or more; leave it out for no deadline");
-    }
-    if spec.backoff_limit.is_some_and(|limit| limit < 0) {
-        report.problem("spec.backoffLimit", "must be 0 or more");
-    }
-    if spec.max_restarts < 0 {
-        report.problem("spec.maxRestarts", "must be 0 or more");
-    }
-    if spec.ttl_seconds_after_finished.is_some_and(|seconds| seconds < 0) {
-        report.problem("spec.ttlSecondsAfterFinished", "must be 0 or more");
-    }
-    let archive = spec.archive.as_ref().map(|archive| archive.path.clone()).filter(|path| !path.is_empty());
-    if let Some(path) = &archive {
-        if !path.starts_with('/') || path.ends_with('/') {
-            report.problem("spec.archive.path", "must be the absolute path of a file, such as /state/archive.tgz");
-        } else if names::archive_suffix(path).is_none() {
-            let suffixes = names::ARCHIVE_SUFFIXES.join(", ");
-            report.problem("spec.archive.path", format!("must end in one of {suffixes}: Flux knows the format by it"));
-        }
-    }
+    limits(spec, &mut report);
+    let archive = archive(spec, &mut report);
     let flux = flux::check(spec, &manifest.name, sizes, &mut report);
     let view = flux::view(spec, &mut report);
     let pod = pod::check(spec.pod.clone().unwrap_or_default(), &mut report);
@@ -505,6 +178,36 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         services: parts.services,
         notices: report.notices,
     })
+}
+
+/// How long, how often.
+fn limits(spec: &MiniClusterSpec, report: &mut Report) {
+    if spec.deadline_seconds.is_some_and(|seconds| seconds < 1) {
+        report.problem("spec.deadlineSeconds", "must be 1 or more; leave it out for no deadline");
+    }
+    if spec.backoff_limit.is_some_and(|limit| limit < 0) {
+        report.problem("spec.backoffLimit", "must be 0 or more");
+    }
+    if spec.max_restarts < 0 {
+        report.problem("spec.maxRestarts", "must be 0 or more");
+    }
+    if spec.ttl_seconds_after_finished.is_some_and(|seconds| seconds < 0) {
+        report.problem("spec.ttlSecondsAfterFinished", "must be 0 or more");
+    }
+}
+
+/// The file that Flux's state is kept in.
+fn archive(spec: &MiniClusterSpec, report: &mut Report) -> Option<String> {
+    let archive = spec.archive.as_ref().map(|archive| archive.path.clone()).filter(|path| !path.is_empty());
+    if let Some(path) = &archive {
+        if !path.starts_with('/') || path.ends_with('/') {
+            report.problem("spec.archive.path", "must be the absolute path of a file, such as /state/archive.tgz");
+        } else if names::archive_suffix(path).is_none() {
+            let suffixes = names::ARCHIVE_SUFFIXES.join(", ");
+            report.problem("spec.archive.path", format!("must end in one of {suffixes}: Flux knows the format by it"));
+        }
+    }
+    archive
 }
 
 /// The sizes, as far as they are usable.

@@ -14,6 +14,8 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+mod full_disk;
+
 use crate::image::{
     self, AGENT, Container, Image, KEY, Node, Tree, What, agent, assert_same, folder, need_strace, tree,
 };
@@ -313,83 +315,6 @@ fn run_dies_at_any_write() {
     });
     let died = died.into_inner();
     assert!(died + 3 >= moments.len(), "{died} of {} deaths came", moments.len());
-}
-
-/// Runs `script` with a tmpfs of this size at $1; its standard error, and what it says on standard output.
-fn on_small_disk(options: &str, disk: &Path, script: &str) -> (String, String) {
-    let disk = disk.display().to_string();
-    let script = format!("mount -t tmpfs -o {options} tmpfs \"$1\"\n{script}");
-    let output = image::isolated(&["sh", "-c", &script, "-", &disk]);
-    assert!(output.status.success(), "{output:?}");
-    let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
-    (text(output.stderr), text(output.stdout))
-}
-
-/// The one line with which the agent gives up: nothing else is said.
-fn assert_one_line(stderr: &str, category: &str, cause: &str) {
-    let own: Vec<&str> = stderr.lines().collect();
-    let is_plain = own.len() == 1 && own[0].contains(&format!("flux-agent: {category}: ")) && own[0].contains(cause);
-    assert!(is_plain, "{stderr}");
-}
-
-#[test]
-fn a_full_disk_is_told_in_one_line_and_nothing_half_stays() {
-    let size = fs::metadata(agent()).unwrap().len() / 1024;
-    let disk = folder();
-    for (room, fits) in [(0, false), (size / 2, false), (size.saturating_sub(8), false), (size + 64, true)] {
-        // 0 would mean: as much as there is.
-        let options = format!("size={}k", room.max(4));
-        let script = format!(
-            "{} install --to \"$1/flux\"; echo \"code $?\"; find \"$1\" -type f ! -name .flux-stage.install",
-            agent().display()
-        );
-        let (stderr, stdout) = on_small_disk(&options, disk.path(), &script);
-        let there = format!("{}/flux/flux-agent", disk.path().display());
-        if fits {
-            assert_eq!(stdout, format!("code 0\n{there}\n"), "{options}: {stderr}");
-        } else {
-            assert_one_line(&stderr, "write-failed", "no space left on device");
-            assert_eq!(stdout, "code 245\n", "{options}: {stderr}");
-        }
-    }
-}
-
-#[test]
-fn a_view_that_does_not_fit_is_told_in_one_line_and_its_room_is_given_back() {
-    let image = view_image("version ");
-    let (whole, disk) = (folder(), folder());
-    run_and_die(&view(image.path(), whole.path()), None);
-    let mut want: Vec<String> =
-        tree(whole.path()).into_iter().filter(|(_, node)| node.what != What::Folder).map(|(path, _)| path).collect();
-    want.sort();
-    let view = view(image.path(), disk.path()).join(" ");
-    // Bytes, and names: each ends somewhere else.
-    let sizes = (1..40).step_by(4).map(|pages| format!("size={}k", pages * 8));
-    let counts = (2..40).step_by(3).map(|count| format!("nr_inodes={count}"));
-    let (mut failed, mut succeeded) = (0, 0);
-    for options in sizes.chain(counts) {
-        let script =
-            format!("{view}; echo \"code $?\"; cd \"$1\"; find . ! -type d ! -name '.flux-stage.*' | LC_ALL=C sort");
-        let (stderr, stdout) = on_small_disk(&options, disk.path(), &script);
-        let mut lines = stdout.lines();
-        let (code, files) = (lines.next().unwrap(), lines.map(|path| path[1..].to_owned()).collect::<Vec<_>>());
-        match code {
-            "code 0" => {
-                succeeded += 1;
-                assert_eq!(files, want, "{options}");
-            }
-            "code 245" => {
-                failed += 1;
-                assert_one_line(&stderr, "write-failed", "no space left on device");
-                assert!(
-                    !files.iter().any(|path| path.contains(".new") || path.contains("done")),
-                    "{options}: {files:?}"
-                );
-            }
-            other => panic!("{options}: {other}: {stderr}"),
-        }
-    }
-    assert!(failed > 5 && succeeded > 2, "{failed} {succeeded}");
 }
 
 /// A memory limit for one process and what it starts.

@@ -10,6 +10,8 @@ use flux_shared::termination::{Ender, Termination};
 use crate::image::{AGENT, Container, Image, V4, V6, real_flux, run};
 use crate::live::{Network, Running, eventually, forget_starts, gate, pod_image, run_words, send, termination_of};
 
+mod stops;
+
 /// By then the agents have seen their brokers connected: before, they would not believe in a lead for half a minute.
 const SEEN_BY: Duration = Duration::from_millis(1500);
 
@@ -104,110 +106,6 @@ fn a_quiet_run_prints_the_job_and_nothing_else() {
     assert_eq!((ended.code, ended.stdout.as_str(), ended.stderr.as_str()), (0, "hello\n", ""));
 }
 
-const HANGING: &str = "trap 'exit 3' TERM; echo up; while :; do sleep 0.05; done";
-
-#[test]
-fn a_stop_of_all_pods_at_once_ends_all_in_order_and_soon() {
-    let images = images(&submit(HANGING), 3);
-    let pods = start(&images, &Network::new(), &[]);
-    pods[0].says("up\n");
-    let begin = Instant::now();
-    // The worst order: followers first.
-    pods.iter().rev().for_each(|pod| pod.signal(15));
-    let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
-    assert_eq!(codes, [3, 0, 0]);
-    let told = Termination { program_code: Some(3), ..Termination::new(Ender::Stop, 3) };
-    assert_eq!(termination_of(&images[0]), told);
-    // Far less than the time that a follower would wait for.
-    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
-}
-
-#[test]
-fn a_follower_that_alone_is_told_to_stop_leaves_soon_and_is_no_success() {
-    let images = images(&submit(HANGING), 2);
-    let mut pods = start(&images, &Network::new(), &["--grace-period", "60"]);
-    pods[0].says("up\n");
-    let begin = Instant::now();
-    pods[1].signal(15);
-    let ended = pods.remove(1).end();
-    assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
-    assert_eq!(termination_of(&images[1]), Termination::new(Ender::Stop, REPLACE));
-    assert!(ended.stderr.contains("the lead stays, only this pod is to go"), "{}", ended.stderr);
-    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
-}
-
-#[test]
-fn a_follower_of_a_lead_that_says_nothing_waits_for_its_bound() {
-    // Nobody knows where its socket is.
-    let images = images(&(submit(HANGING) + "[flux]\ndisable_socket = true\n"), 2);
-    let mut pods = start(&images, &Network::new(), &["--grace-period", "10"]);
-    pods[0].says("up\n");
-    let begin = Instant::now();
-    pods[1].signal(15);
-    let ended = pods.remove(1).end();
-    assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
-    assert_eq!(termination_of(&images[1]), Termination::new(Ender::Stop, REPLACE));
-    let held = begin.elapsed();
-    assert!(held >= Duration::from_secs(8) && held < Duration::from_secs(20), "{held:?}");
-}
-
-/// A program that ends `seconds` after it has been told to, with 3: submitted, or a launcher.
-fn tidy(seconds: u32, mode: &str) -> String {
-    let script = format!("trap 'sleep {seconds}; echo tidied up; exit 3' TERM; echo up; while :; do sleep 0.05; done");
-    submit(&script).replace("'submit'", &format!("'{mode}'"))
-}
-
-#[test]
-fn a_program_that_was_told_to_stop_has_its_time_and_followers_wait_for_it() {
-    // More than Flux's own five seconds.
-    for mode in ["submit", "launcher"] {
-        let images = images(&tidy(7, mode), 2);
-        let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
-        pods[0].says("up\n");
-        pods.iter().rev().for_each(|pod| pod.signal(15));
-        let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
-        assert!(ended[0].stdout.ends_with("tidied up\n"), "{mode}: {}", ended[0].stderr);
-        assert_eq!((ended[0].code, ended[1].code), (3, 0), "{mode}: {}", ended[1].stderr);
-    }
-}
-
-#[test]
-fn the_jobs_of_a_batch_have_their_time_as_well() {
-    // The stand-in's batch is no instance: what it is given is compared with the plan elsewhere.
-    if real_flux().is_none() {
-        return;
-    }
-    let job = "trap 'sleep 7; echo >/tmp/tidied; exit 3' TERM; echo >/tmp/up; while :; do sleep 0.05; done";
-    let text = serde_json::to_string(&format!("flux run sh -c \"{job}\"\n")).unwrap();
-    let images = images(&format!("[runner.program]\nmode = 'batch-raw'\ntext = {text}\n"), 2);
-    let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
-    eventually("the batch's job", || images.iter().any(|image| gate(image, "up").exists()).then_some(()));
-    pods.iter().for_each(|pod| pod.signal(15));
-    let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
-    assert!(images.iter().any(|image| gate(image, "tidied").exists()), "{ended:?}");
-    assert_ne!(ended[0].code, 0, "{ended:?}");
-    assert_eq!(termination_of(&images[0]).by, Ender::Stop);
-}
-
-#[test]
-fn a_program_that_does_not_heed_a_stop_is_killed_while_there_is_time_for_the_rest() {
-    for mode in ["submit", "launcher"] {
-        let script = "trap '' TERM; echo up; while :; do sleep 0.05; done";
-        let images = images(&submit(script).replace("'submit'", &format!("'{mode}'")), 2);
-        // Flux's own way down is Python, which takes its time on a busy machine.
-        let (grace, least, most) = if real_flux().is_some() { ("40", 30, 40) } else { ("10", 6, 10) };
-        let pods = start(&images, &Network::new(), &["--grace-period", grace]);
-        pods[0].says("up\n");
-        let begin = Instant::now();
-        pods.iter().for_each(|pod| pod.signal(15));
-        let ended: Vec<_> = pods.into_iter().map(Running::end).collect();
-        assert_eq!((ended[0].code, ended[1].code), (137, 0), "{mode}: {} {}", ended[0].stderr, ended[1].stderr);
-        let took = begin.elapsed();
-        assert!(took >= Duration::from_secs(least) && took < Duration::from_secs(most), "{mode}: {took:?}");
-        assert_eq!(termination_of(&images[0]).by, Ender::Stop);
-    }
-}
-
 #[test]
 fn a_job_that_lost_a_node_is_told_from_one_that_failed() {
     let failing = images(&submit("exit 143"), 2);
@@ -241,7 +139,7 @@ fn a_job_that_lost_a_node_is_told_from_one_that_failed() {
 
 #[test]
 fn a_lead_whose_name_is_gone_is_waited_for_as_long_as_the_brokers_are_connected() {
-    let images = images(&tidy(3, "launcher"), 2);
+    let images = images(&stops::tidy(3, "launcher"), 2);
     let pods = start(&images, &Network::new(), &["--grace-period", "60"]);
     pods[0].says("up\n");
     // A delete takes the Service along, and with it the names.
@@ -255,7 +153,7 @@ fn a_lead_whose_name_is_gone_is_waited_for_as_long_as_the_brokers_are_connected(
 
 #[test]
 fn a_lead_that_is_killed_takes_its_followers_brokers_along_within_seconds() {
-    let images = images(&submit(HANGING), 2);
+    let images = images(&submit(stops::HANGING), 2);
     let mut pods = start(&images, &Network::new(), &["--lead-silent", "2"]);
     pods[0].says("up\n");
     std::thread::sleep(SEEN_BY);
@@ -325,16 +223,6 @@ fn a_broker_that_is_killed_is_started_again() {
     pods[1].says("the broker was ended by signal 9; starting it again");
     eventually("another broker", || pods[1].children().first().filter(|pid| **pid != broker).copied());
     joined();
-    pods.iter().for_each(|pod| pod.signal(15));
-    let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
-    assert_eq!(codes, [143, 0]);
-}
-
-#[test]
-fn a_persistent_cluster_that_is_stopped_has_not_completed() {
-    let images = images("", 2);
-    let pods = start(&images, &Network::new(), &[]);
-    eventually("the instance", || (status(&pods[0])["state"] == "run").then_some(()));
     pods.iter().for_each(|pod| pod.signal(15));
     let codes: Vec<i32> = pods.into_iter().map(|pod| pod.end().code).collect();
     assert_eq!(codes, [143, 0]);
@@ -459,17 +347,4 @@ fn the_state_of_an_instance_is_saved_and_read_back() {
             assert_eq!(ended.stdout, "sh COMPLETED\n", "{suffix}: {}", ended.stderr);
         }
     }
-}
-
-#[test]
-fn a_follower_that_is_held_back_ends_within_the_grace_period() {
-    // The lead goes on, and nobody can tell: the follower is stopped late, and does not heed it.
-    let prefix = "[runner]\nprefix = ['bash', '-c', 'trap \"\" TERM; \"$@\"; sleep 60', '-']\n";
-    let images = images(&format!("{prefix}{}[flux]\ndisable_socket = true\n", submit(HANGING)), 2);
-    let mut pods = start(&images, &Network::new(), &["--grace-period", "20"]);
-    pods[0].says("up\n");
-    let begin = Instant::now();
-    pods[1].signal(15);
-    pods.remove(1).end();
-    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }

@@ -2,6 +2,8 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
 
+mod replaced;
+
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -309,118 +311,6 @@ fn a_webhook_that_is_away_takes_only_v1alpha1_with_it_and_comes_back_with_the_sa
     });
 }
 
-async fn is_ready(port: u16) -> Result<(), String> {
-    let mut stream = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.map_err(|error| error.to_string())?;
-    stream.write_all(b"GET /readyz HTTP/1.1\r\n\r\n").await.map_err(|error| error.to_string())?;
-    let mut answer = String::new();
-    stream.read_to_string(&mut answer).await.map_err(|error| error.to_string())?;
-    if answer.contains("200 OK") { Ok(()) } else { Err(answer) }
-}
-
-/// The Service of the webhooks: connections go to those that it leads to now.
-async fn service(port: u16, to: Arc<Mutex<Vec<u16>>>) {
-    let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.unwrap();
-    for number in 0usize.. {
-        let mut caller = listener.accept().await.unwrap().0;
-        let ports = to.lock().unwrap().clone();
-        let port = ports[number % ports.len()];
-        tokio::spawn(async move {
-            let mut webhook = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
-            let _ = tokio::io::copy_bidirectional(&mut caller, &mut webhook).await;
-        });
-    }
-}
-
-#[test]
-fn no_conversion_fails_while_the_webhooks_are_replaced() {
-    test(crd, async |bed| {
-        let to = Arc::new(Mutex::new(Vec::new()));
-        let start = async |port: u16| {
-            let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-            let mut settings = bed.settings(port, NAMESPACE);
-            let health = free_port();
-            settings.health = Some(([127, 0, 0, 1], health).into());
-            let stopped = async { drop(stopped.await) };
-            let run = webhook::run(Some(bed.operator.clone()), settings, stopped);
-            let task = tokio::spawn(async move { run.await.unwrap() });
-            until("it is ready", async || is_ready(health).await).await;
-            (port, stop, task)
-        };
-        let mut running = vec![start(free_port()).await, start(free_port()).await];
-        to.lock().unwrap().extend(running.iter().map(|(port, ..)| *port));
-        let _service = tokio::spawn(service(bed.port, to.clone()));
-        bed.answers().await;
-        let (asked, failed) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(Vec::new())));
-        let askers: Vec<_> = (0..8)
-            .map(|_| {
-                let (api, asked, failed) = (bed.api(Version::V1alpha1), asked.clone(), failed.clone());
-                tokio::spawn(async move {
-                    loop {
-                        match api.get("probe").await {
-                            Ok(_) => *asked.lock().unwrap() += 1,
-                            Err(error) => failed.lock().unwrap().push(error.to_string()),
-                        }
-                        tokio::time::sleep(Duration::from_millis(7)).await;
-                    }
-                })
-            })
-            .collect();
-        for _ in 0..3 {
-            // As a Deployment does it: one more, and when that is ready, one less; both at once are told of the end.
-            let new = start(free_port()).await;
-            to.lock().unwrap().push(new.0);
-            running.push(new);
-            let (port, stop, task) = running.remove(0);
-            stop.send(()).unwrap();
-            tokio::time::sleep(Duration::from_secs(1)).await;
-            to.lock().unwrap().retain(|it| *it != port);
-            task.await.unwrap();
-        }
-        for asker in askers {
-            asker.abort();
-        }
-        let asked = *asked.lock().unwrap();
-        println!("{asked} conversions while three of the webhooks were replaced");
-        assert!(asked > 200 && failed.lock().unwrap().is_empty(), "{asked}: {:?}", failed.lock().unwrap());
-    });
-}
-
-#[test]
-fn replicas_with_authorities_of_their_own_leave_each_other_in_the_bundle() {
-    test(crd, async |bed| {
-        let other = free_port();
-        let namespaces = [(bed.port, NAMESPACE), (other, "default")];
-        let run = |(port, namespace)| {
-            webhook::run(Some(bed.client.clone()), bed.settings(port, namespace), std::future::pending())
-        };
-        let bundle = || {
-            let path = "jsonpath={.spec.conversion.webhook.clientConfig.caBundle}";
-            let text = bed.plane.kubectl(&["get", "crd", "miniclusters.flux-framework.org", "-o", path]).unwrap();
-            let bytes: k8s_openapi::ByteString = serde_json::from_value(json!(text)).unwrap();
-            let text = String::from_utf8(bytes.0).unwrap();
-            let all = text.split_inclusive("-----END CERTIFICATE-----").map(|it| it.trim().to_owned());
-            all.filter(|it| !it.is_empty()).collect::<Vec<_>>()
-        };
-        let looks = async {
-            let mut before = Vec::new();
-            let both = until("both are in the bundle", async || {
-                let now = bundle();
-                assert!(before.iter().all(|one| now.contains(one)), "one that was there is gone");
-                before = now.clone();
-                if now.len() >= 2 { Ok(now) } else { Err(format!("{} are", now.len())) }
-            })
-            .await;
-            bed.answers().await;
-            tokio::time::sleep(Duration::from_secs(3)).await;
-            assert_eq!(bundle(), both, "and nobody writes any more");
-        };
-        tokio::select! {
-            _ = futures::future::join_all(namespaces.map(run)) => unreachable!(),
-            () = looks => {}
-        }
-    });
-}
-
 #[test]
 fn a_thousand_objects_are_listed_in_the_other_version() {
     test(crd, async |bed| {
@@ -437,40 +327,6 @@ fn a_thousand_objects_are_listed_in_the_other_version() {
         println!("1001 objects listed as v1alpha1 in {:?}", start.elapsed());
         assert_eq!(list.items.len(), 1001);
         assert!(list.items.iter().all(|it| it.data["spec"]["cleanup"].is_boolean()));
-    });
-}
-
-#[test]
-fn a_certificate_that_ends_soon_is_renewed_while_everything_is_answered() {
-    test(crd, async |bed| {
-        let _webhook = bed.webhook().await;
-        let read = |what: &str| {
-            let path = format!("jsonpath={{.data.{what}}}");
-            bed.plane.kubectl(&["-n", NAMESPACE, "get", "secret", "flux-operator-webhook", "-o", &path]).unwrap()
-        };
-        let before = read("tls\\.crt");
-        let soon = "flux-framework.org/not-after=2026-01-01T00:00:00Z";
-        bed.plane
-            .kubectl(&["-n", NAMESPACE, "annotate", "--overwrite", "secret", "flux-operator-webhook", soon])
-            .unwrap();
-        until("there is another certificate", async || {
-            bed.api(Version::V1alpha1).get("probe").await.unwrap();
-            if read("tls\\.crt") == before { Err("not yet".into()) } else { Ok(()) }
-        })
-        .await;
-        for _ in 0..40 {
-            bed.api(Version::V1alpha1).get("probe").await.unwrap();
-            tokio::time::sleep(Duration::from_millis(50)).await;
-        }
-        // The Secret gone, or its content broken: made again.
-        bed.plane.kubectl(&["-n", NAMESPACE, "delete", "secret", "flux-operator-webhook"]).unwrap();
-        until("there is a Secret again", async || {
-            bed.plane.kubectl(&["-n", NAMESPACE, "get", "secret", "flux-operator-webhook"])
-        })
-        .await;
-        bed.answers().await;
-        let calls = bed.calls.lock().unwrap().clone();
-        assert_exactly(&calls, &[install::WEBHOOK_OWN_PERMISSIONS, install::WEBHOOK_PERMISSIONS]);
     });
 }
 

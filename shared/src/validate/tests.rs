@@ -1,5 +1,8 @@
 use super::*;
 use crate::agent_spec::{AgentSpec, BatchLine};
+use crate::agent_spec::{Program, RemoteLead, SchedulerKind};
+use crate::crd::v1alpha2::Logging;
+use crate::words::Word;
 use crate::{derive, manifest};
 
 fn read(spec: &str) -> Result<ValidMiniCluster, Vec<Problem>> {

@@ -1,0 +1,187 @@
+//! The kubelets and the Job controller of the model.
+
+use super::*;
+
+impl World {
+    /// What is deleted, has ended and was counted goes.
+    pub(super) fn collect(&mut self) {
+        let is_gone = |pod: &Pod| pod.seen.deleting && pod.seen.ended && !pod.has_finalizer;
+        let gone: Vec<String> =
+            self.pods.iter().filter(|(_, pod)| is_gone(pod)).map(|(name, _)| name.clone()).collect();
+        for name in gone {
+            self.pods.remove(&name);
+            self.news_of_pods.push_back(News::Gone(name));
+        }
+    }
+
+    pub(super) fn kubelets(&mut self) {
+        let names: Vec<String> = self.pods.keys().cloned().collect();
+        for name in names {
+            let pod = self.pods[&name].clone();
+            if pod.seen.ended {
+                continue;
+            }
+            let replaces = pod.seen.index_failures + pod.seen.index_disruptions > 0;
+            if pod.seen.deleting {
+                let code = if pod.seen.index == 0 { 143 } else { REPLACE };
+                self.end(&name, Termination::new(Ender::Stop, code));
+            } else if pod.seen.index == 0 && replaces && pod.restarts_left == 0 {
+                let refused = Termination { category: Some(Category::LeadLost), ..Termination::new(Ender::Agent, 239) };
+                self.end(&name, refused);
+            } else if pod.seen.index == 0 && !replaces && !pod.runs {
+                self.start(&name);
+            }
+        }
+        self.collect();
+    }
+
+    fn start(&mut self, name: &str) {
+        if self.running_lead().is_some() {
+            self.is_wrong(format!("{name} starts beside another"));
+        }
+        self.starts += 1;
+        if self.final_ends > 0 {
+            self.is_wrong(format!("{name} starts after an end for good"));
+        }
+        if let Some(pod) = self.pods.get_mut(name) {
+            (pod.runs, pod.seen.running, pod.seen.ready, pod.seen.begun) = (true, true, true, true);
+        }
+        self.tell_pod(name);
+    }
+
+    /// What the failure policy makes of a pod: Some(true) fails the Job, Some(false) counts, None ignores.
+    fn judged(pod: &PodSeen) -> Option<bool> {
+        let code = pod.exit.as_ref().map_or(0, |exit| exit.code);
+        if pod.is_disrupted() {
+            return None;
+        }
+        Some(pod.labelled || code != i32::from(REPLACE))
+    }
+
+    pub(super) fn controller(&mut self) {
+        let Some(job) = self.job.clone() else { return self.clear_away() };
+        if job.seen.deleting {
+            return self.delete_job(job);
+        }
+        if job.seen.is_finished() {
+            return;
+        }
+        let (seen, succeeded) = self.verdict_on(&job);
+        if seen.failing.is_some() || succeeded {
+            return self.end_job(seen, succeeded);
+        }
+        if seen.suspended {
+            for name in &self.all_active() {
+                if let Some(pod) = self.pods.get_mut(name) {
+                    pod.has_finalizer = false;
+                }
+                self.delete_pod(name);
+            }
+            return self.collect();
+        }
+        for index in 0..SIZE {
+            self.replace(&job, index);
+        }
+    }
+
+    /// Of a Job that is gone or goes: the garbage collector deletes its pods, and nobody counts them.
+    fn clear_away(&mut self) {
+        let names: Vec<String> = self.pods.keys().cloned().collect();
+        for name in &names {
+            if let Some(pod) = self.pods.get_mut(name) {
+                pod.has_finalizer = false;
+            }
+            if !self.pods[name].seen.deleting {
+                self.delete_pod(name);
+            }
+        }
+        self.collect();
+    }
+
+    fn delete_job(&mut self, job: Job) {
+        self.clear_away();
+        if job.seen.failing.is_some() && job.seen.failed.is_none() && self.pods.values().all(|pod| pod.seen.ended) {
+            if let Some(job) = &mut self.job {
+                job.seen.failed = job.seen.failing.clone();
+            }
+            return self.tell_job();
+        }
+        if self.pods.is_empty() {
+            self.news_of_jobs.push_back(News::Gone(job.uid));
+            self.job = None;
+        }
+    }
+
+    /// The Job with what its pods say of it, and whether its lead has succeeded.
+    fn verdict_on(&self, job: &Job) -> (JobSeen, bool) {
+        let has_failed = |pod: &&Pod| pod.seen.ended && !pod.seen.succeeded;
+        let failed: Vec<&PodSeen> = self.pods.values().filter(has_failed).map(|pod| &pod.seen).collect();
+        let mut seen = job.seen.clone();
+        let succeeded = seen.has_succeeded
+            || self.pods.values().any(|pod| pod.seen.index == 0 && pod.seen.succeeded && pod.has_finalizer);
+        if seen.failing.is_none() && !seen.has_succeeded && failed.iter().any(|pod| World::judged(pod) == Some(true)) {
+            seen.failing = verdict("PodFailurePolicy");
+        }
+        let limit = u32::try_from(self.backoff_limit).unwrap();
+        if seen.failing.is_none()
+            && !seen.has_succeeded
+            && failed.iter().any(|pod| World::judged(pod) == Some(false) && pod.index_failures >= limit)
+        {
+            seen.failing = verdict("MaxFailedIndexesExceeded");
+        }
+        (seen, succeeded)
+    }
+
+    /// The pods first, then the word.
+    fn end_job(&mut self, mut seen: JobSeen, succeeded: bool) {
+        seen.has_succeeded = seen.failing.is_none();
+        for name in &self.all_active() {
+            self.delete_pod(name);
+        }
+        let all_ended = self.pods.values().all(|pod| pod.seen.ended);
+        for pod in self.pods.values_mut() {
+            pod.has_finalizer = !pod.seen.ended;
+        }
+        self.collect();
+        if seen.failing.is_some() && all_ended {
+            seen.failed = seen.failing.clone();
+        } else if succeeded && all_ended {
+            seen.complete = verdict("SuccessPolicy");
+        }
+        if let Some(job) = &mut self.job {
+            job.seen = seen;
+        }
+        self.tell_job();
+    }
+
+    /// Makes the pod of an index that has none, with the counts of the last one that failed.
+    fn replace(&mut self, job: &Job, index: u32) {
+        let of_index = || self.pods.values().filter(|pod| pod.seen.index == index);
+        if of_index().any(|pod| !pod.seen.ended || (pod.seen.succeeded && pod.has_finalizer)) {
+            return;
+        }
+        let before = of_index().rfind(|pod| pod.has_finalizer && !pod.seen.succeeded).map(|pod| pod.seen.clone());
+        let (failures, disruptions) = match &before {
+            None => (0, 0),
+            Some(pod) if World::judged(pod).is_some() => (pod.index_failures + 1, pod.index_disruptions),
+            Some(pod) => (pod.index_failures, pod.index_disruptions + 1),
+        };
+        let name = format!("{:06}-mc-{index}", self.tick());
+        let seen = PodSeen {
+            name: name.clone(),
+            job_uid: Some(job.uid.clone()),
+            index,
+            index_failures: failures,
+            index_disruptions: disruptions,
+            ready: index > 0,
+            ..PodSeen::default()
+        };
+        for pod in self.pods.values_mut().filter(|pod| pod.seen.index == index) {
+            pod.has_finalizer = false;
+        }
+        self.pods
+            .insert(name.clone(), Pod { seen, runs: false, has_finalizer: true, restarts_left: job.restarts_left });
+        self.tell_pod(&name);
+        self.collect();
+    }
+}

@@ -1,0 +1,218 @@
+//! What is said of a failure, and of whom.
+
+use super::*;
+
+#[test]
+fn a_node_that_stops_answering_is_named_and_its_pods_are_not_ready() {
+    let conditions = |ready: &str, reason: Option<&str>| {
+        serde_json::json!([
+            { "type": "PodScheduled", "status": "True" },
+            { "type": "ContainersReady", "status": "True" },
+            { "type": "Ready", "status": ready, "reason": reason },
+        ])
+    };
+    let seen = |conditions: serde_json::Value, going: bool| {
+        let container = serde_json::json!({
+            "name": "runner", "image": "i", "imageID": "i", "ready": true, "restartCount": 0, "started": true,
+            "state": { "running": { "startedAt": "2026-01-01T00:00:00Z" } },
+        });
+        let status = serde_json::json!({
+            "phase": "Running", "conditions": conditions, "containerStatuses": [container],
+        });
+        let going = going.then_some("2026-01-01T00:05:00Z");
+        let metadata = serde_json::json!({ "name": "mc-0-x", "deletionTimestamp": going });
+        let metadata = serde_json::from_value(metadata).unwrap();
+        let place = PodPlace { node_name: Some("node-7".into()) };
+        PodSeen::of(&metadata, serde_json::from_value(status).ok().as_ref()).on(&place)
+    };
+    let mut observation = observation("size: 1");
+    observation.job = Some(job(1));
+    observation.pods = vec![seen(conditions("True", None), false)];
+    observation.previous = observation.status();
+    assert!(is(&observation.previous, "Ready") && observation.previous.ready_size == 1);
+    // As the node's controller writes it: the condition's status alone, and later it deletes the pod.
+    for going in [false, true] {
+        observation.pods = vec![seen(conditions("False", None), going)];
+        let status = observation.status();
+        assert!(!is(&status, "Ready") && status.ready_size == 0, "{status:#?}");
+        assert_eq!(status.reason.as_deref(), Some("NodeLost"));
+        let message = status.message.clone().unwrap();
+        assert!(message.contains("mc-0-x") && message.contains("node node-7"), "{message}");
+        assert_eq!(condition(&status, "JobRunning").unwrap().status, "Unknown");
+        assert_eq!(status.phase.as_deref(), Some("Running"), "as far as anybody knows");
+        assert!(events::events(&observation.previous, &status).iter().any(|event| event.reason == "NodeLost"));
+    }
+    observation.pods = vec![seen(conditions("False", Some("ReadinessGatesNotReady")), false)];
+    assert_eq!(observation.status().reason, None, "the kubelet lives");
+    observation.pods = vec![seen(conditions("True", None), true)];
+    let going = observation.status();
+    assert!(!is(&going, "Ready") && going.ready_size == 0, "a pod that goes is not ready");
+}
+
+#[test]
+fn a_follower_that_fails_before_the_start_is_told_at_once() {
+    let mut observation = observation("size: 2");
+    observation.job = Some(job(2));
+    let mut follower = ended(1, 3, 2);
+    follower.exit.as_mut().unwrap().message = "the snippet workerPre ended with 3".into();
+    observation.pods = vec![PodSeen { running: true, ..pod(0) }, follower, pod(1)];
+    let status = observation.status();
+    assert_eq!(status.reason.as_deref(), Some("NonZeroExitCode"), "{status:#?}");
+    assert!(status.message.unwrap().contains("the pod of index 1 ended with exit code 3: the snippet workerPre"));
+    assert_eq!(status.phase.as_deref(), Some("Starting"));
+    observation.pods[1] = ended(1, 238, 2);
+    assert_eq!(observation.status().reason, None, "it gave way to another");
+
+    observation.pods = vec![ready(0), ended(1, 3, 2)];
+    observation.job = Some(JobSeen { failing: failed("PodFailurePolicy", "x"), ..job(2) });
+    observation.previous = observation.status();
+    assert_eq!(observation.previous.reason.as_deref(), Some("NonZeroExitCode"), "while the lead ends");
+    assert!(!is(&observation.previous, "Failed"));
+    observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", "x"), ..job(2) });
+    assert!(events::events(&observation.previous, &observation.status()).is_empty(), "it was told");
+}
+
+#[test]
+fn the_pod_that_failed_the_job_is_named_and_no_other() {
+    let cause = |reason: &str, pods: Vec<PodSeen>| {
+        let mut observation = observation("size: 2");
+        observation.job = Some(JobSeen { failed: failed(reason, "the Job's own words"), ..job(2) });
+        observation.pods = pods;
+        let status = observation.status();
+        (status.failed_index, status.reason.unwrap(), status.message.unwrap())
+    };
+    let evicted = PodSeen {
+        ended: true,
+        trouble: Some(Trouble {
+            reason: "EvictionByEvictionAPI".into(),
+            message: "drained".into(),
+            disruption: true,
+            ..Trouble::default()
+        }),
+        ..pod(1)
+    };
+    let told_to_end = PodSeen { deleting: true, ..ended(1, 143, 1) };
+    let init = PodSeen {
+        ended: true,
+        trouble: Some(Trouble {
+            reason: "InitFailed".into(),
+            init: Some(("flux-view".into(), ended(0, 242, 3).exit.unwrap())),
+            ..Trouble::default()
+        }),
+        ..pod(1)
+    };
+    for (reason, pods, index, word, message) in [
+        (
+            "PodFailurePolicy",
+            vec![ended(0, 7, 3)],
+            Some(0),
+            "NonZeroExitCode",
+            "the lead (index 0) ended with exit code 7",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![ended(0, 143, 4), ended(1, 3, 2)],
+            Some(1),
+            "NonZeroExitCode",
+            "the pod of index 1 ended with exit code 3",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![ended(0, 139, 4), told_to_end],
+            Some(0),
+            "Signalled",
+            "the lead (index 0) ended by signal 11",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![ended(0, 129, 4)],
+            Some(0),
+            "Signalled",
+            "the lead (index 0) ended by signal 1, as a program does whose Flux instance is shut down",
+        ),
+        // The agent's own codes are any program's, unless the agent says that it gave up.
+        (
+            "PodFailurePolicy",
+            vec![ended(0, 243, 1)],
+            Some(0),
+            "NonZeroExitCode",
+            "the lead (index 0) ended with exit code 243",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![said(0, Termination { category: Some(Category::ViewMissing), ..Termination::new(Ender::Agent, 242) })],
+            Some(0),
+            "ViewMissing",
+            "the agent in the lead (index 0) gave up",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![said(
+                0,
+                Termination {
+                    program_code: Some(7),
+                    snippet: Some("post".into()),
+                    ..Termination::new(Ender::Snippet, 3)
+                },
+            )],
+            Some(0),
+            "NonZeroExitCode",
+            "the program of the lead (index 0) ended with exit code 7; after it, snippet post ended with exit code 3",
+        ),
+        // What was made again did not fail the Job, though it came first.
+        (
+            "PodFailurePolicy",
+            vec![evicted.clone(), ended(0, 2, 5)],
+            Some(0),
+            "NonZeroExitCode",
+            "the lead (index 0) ended with exit code 2",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![PodSeen { deleting: true, ..ended(0, 143, 5) }],
+            Some(0),
+            "LeadLost",
+            "the lead's pod, mc-0, was taken away (Deleted: somebody has deleted it); backoffLimit (100) allows no further start",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![said(0, Termination { node_failure: true, ..Termination::new(Ender::Program, 1) })],
+            Some(0),
+            "PodLost",
+            "a follower was lost while the job ran on it; the lead ended with exit code 1; maxRestarts (0) allows no further start",
+        ),
+        (
+            "PodFailurePolicy",
+            vec![init],
+            Some(1),
+            "ViewMissing",
+            "the agent in init container flux-view of the pod of index 1 gave up",
+        ),
+        (
+            "MaxFailedIndexesExceeded",
+            vec![ended(1, 238, 1), ended(1, 238, 2)],
+            Some(1),
+            "NonZeroExitCode",
+            "the pod of index 1 ended with exit code 238 (tried again as often as backoffLimit allows)",
+        ),
+        ("LeadLost", vec![ended(0, 239, 3)], Some(0), "LeadLost", "the Job's own words"),
+        ("DeadlineExceeded", vec![ended(0, 143, 3)], None, "DeadlineExceeded", "the Job's own words"),
+        (
+            "PodFailurePolicy",
+            vec![],
+            None,
+            "PodFailurePolicy",
+            "the Job's own words (that pod is gone: somebody has deleted it)",
+        ),
+        // Its end has not been seen yet.
+        (
+            "PodFailurePolicy",
+            vec![PodSeen { name: "own".into(), ..pod(0) }],
+            None,
+            "PodFailurePolicy",
+            "the Job's own words",
+        ),
+    ] {
+        assert_eq!(cause(reason, pods), (index, word.to_owned(), message.to_owned()));
+    }
+}

@@ -1,0 +1,208 @@
+//! Any overlay at all, against `kubectl patch --local --type strategic`.
+
+use super::*;
+
+fn text() -> impl Strategy<Value = Value> {
+    "[a-d]".prop_map(Value::from)
+}
+
+/// An object of some of these fields.
+fn some(fields: Vec<(&'static str, BoxedStrategy<Value>)>) -> BoxedStrategy<Value> {
+    let fields: Vec<_> = fields
+        .into_iter()
+        .map(|(name, value)| {
+            proptest::option::weighted(0.4, value).prop_map(move |value| value.map(|it| (name.to_owned(), it)))
+        })
+        .collect();
+    fields.prop_map(|all| Value::Object(all.into_iter().flatten().collect::<Map<_, _>>())).boxed()
+}
+
+fn with_key(
+    key: &'static str,
+    value: impl Strategy<Value = Value> + 'static,
+    fields: BoxedStrategy<Value>,
+) -> BoxedStrategy<Value> {
+    (value, fields, proptest::option::weighted(0.2, Just("delete")))
+        .prop_map(move |(value, mut item, directive)| {
+            if let Some(directive) = directive {
+                item = json!({ "$patch": directive });
+            }
+            item[key] = value;
+            item
+        })
+        .boxed()
+}
+
+fn list(item: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
+    proptest::collection::vec(item, 0..4).prop_map(Value::Array).boxed()
+}
+
+/// Any overlay of these fields; what is the operator's is among them.
+fn overlay() -> BoxedStrategy<Value> {
+    let one_of = |names: &'static [&'static str]| proptest::sample::select(names).prop_map(Value::from);
+    let resources = || {
+        some(vec![
+            ("claims", list(some(vec![("name", text().boxed())]))),
+            ("limits", some(vec![("cpu", Just(json!("1")).boxed()), ("memory", Just(Value::Null).boxed())])),
+        ])
+    };
+    let env = || list(with_key("name", one_of(&["A", "B", "C", "D"]), some(vec![("value", text().boxed())])));
+    let mounts = || {
+        list(with_key(
+            "mountPath",
+            one_of(&["/data", "/x", "/y", "/mnt/flux"]),
+            some(vec![
+                ("name", one_of(&["data", "scratch"]).boxed()),
+                ("readOnly", any::<bool>().prop_map(Value::from).boxed()),
+            ]),
+        ))
+    };
+    let ports = || {
+        list(with_key(
+            "containerPort",
+            proptest::sample::select(&[80, 81, 82][..]).prop_map(Value::from),
+            some(vec![("name", text().boxed())]),
+        ))
+    };
+    let probe = || {
+        prop_oneof![
+            Just(Value::Null),
+            Just(json!({ "exec": { "command": ["a"] } })),
+            Just(json!({ "$patch": "replace", "httpGet": { "port": 1 } }))
+        ]
+        .boxed()
+    };
+    let container = |names: &'static [&'static str]| {
+        let fields = some(vec![
+            ("env", env()),
+            ("volumeMounts", mounts()),
+            ("ports", ports()),
+            ("resources", resources()),
+            ("livenessProbe", probe()),
+            ("lifecycle", Just(json!({ "preStop": { "exec": { "command": ["b"] } } })).boxed()),
+            ("tty", any::<bool>().prop_map(Value::from).boxed()),
+        ]);
+        // Whole items are never taken away: that is refused.
+        (one_of(names), fields)
+            .prop_map(|(name, mut item)| {
+                item["name"] = name;
+                item
+            })
+            .boxed()
+    };
+    let source = prop_oneof![
+        Just(json!({ "emptyDir": { "medium": "Memory" } })),
+        Just(json!({ "emptyDir": null, "secret": { "secretName": "s" } })),
+        Just(json!({ "$retainKeys": ["name", "hostPath"], "hostPath": { "path": "/h" } })),
+    ];
+    let spec = some(vec![
+        ("hostNetwork", any::<bool>().prop_map(Value::from).boxed()),
+        (
+            "tolerations",
+            prop_oneof![Just(Value::Null), Just(json!([])), Just(json!([{ "key": "k", "operator": "Exists" }]))]
+                .boxed(),
+        ),
+        (
+            "affinity",
+            prop_oneof![
+                Just(Value::Null),
+                Just(json!({ "$patch": "replace" })),
+                Just(json!({ "podAffinity": null, "nodeAffinity": { "x": { "y": null } } }))
+            ]
+            .boxed(),
+        ),
+        ("nodeSelector", some(vec![("a", text().boxed()), ("b", Just(Value::Null).boxed())])),
+        (
+            "hostAliases",
+            list(with_key(
+                "ip",
+                one_of(&["10.0.0.1", "10.0.0.2"]),
+                some(vec![("hostnames", Just(json!(["h"])).boxed())]),
+            )),
+        ),
+        ("imagePullSecrets", list(with_key("name", text(), Just(json!({})).boxed()))),
+        (
+            "topologySpreadConstraints",
+            list(with_key("topologyKey", text(), some(vec![("maxSkew", Just(json!(1)).boxed())]))),
+        ),
+        ("containers", list(container(&["app"]))),
+        ("initContainers", list(container(&["side", "new", "other"]))),
+        ("volumes", list(with_key("name", one_of(&["data", "scratch", "more"]), source.boxed()))),
+    ]);
+    some(vec![
+        ("spec", spec),
+        (
+            "metadata",
+            some(vec![
+                ("annotations", some(vec![("x", text().boxed()), ("y", Just(Value::Null).boxed())])),
+                ("labels", some(vec![("z", text().boxed())])),
+            ]),
+        ),
+    ])
+}
+
+/// Without nulls, and without the directives that kubectl leaves in new items of lists, which the API server takes for fields that it
+/// does not know.
+fn plain(value: &Value) -> Value {
+    let deletes = |value: &Value| value["$patch"] == "delete";
+    match value {
+        Value::Object(map) => {
+            let kept = map.iter().filter(|(key, value)| *key != "$patch" && !value.is_null() && !deletes(value));
+            Value::Object(kept.map(|(key, value)| (key.clone(), plain(value))).collect())
+        }
+        Value::Array(list) => Value::Array(list.iter().filter(|item| !deletes(item)).map(plain).collect()),
+        other => other.clone(),
+    }
+}
+
+/// `OVERLAYS=10000` for more.
+#[test]
+fn any_overlay_is_refused_or_lies_over_the_pods_as_kubectl_would_lay_it() {
+    let count: usize = std::env::var("OVERLAYS").ok().and_then(|text| text.parse().ok()).unwrap_or(120);
+    test("overlay-kubectl", async |_| {
+        let (kubectl, first) = kubectl_program();
+        let rendered = objects({
+            let mut spec = spec(json!({}));
+            spec["size"] = json!(1);
+            spec
+        })
+        .job;
+        let below = serde_json::to_value(&rendered.rendered).unwrap();
+        let folder = std::env::temp_dir().join(format!("overlay-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let file = folder.join("job.json");
+        std::fs::write(&file, below.to_string()).unwrap();
+        let mut runner = TestRunner::deterministic();
+        let (mut merged, mut refused) = (0, 0);
+        for _ in 0..count * 20 {
+            if merged >= count {
+                break;
+            }
+            let overlay = overlay().new_tree(&mut runner).unwrap().current();
+            let mut wanted = spec(overlay.clone());
+            wanted["size"] = json!(1);
+            let document = json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": wanted });
+            if validate::validate(&manifest::from_value(&document).unwrap()).is_err() {
+                refused += 1;
+                continue;
+            }
+            merged += 1;
+            let ours = serde_json::to_value(&objects(wanted).job).unwrap();
+            let patch = folder.join("patch.json");
+            std::fs::write(&patch, json!({ "spec": { "template": overlay } }).to_string()).unwrap();
+            let said = Command::new(&kubectl)
+                .args([first, "patch", "--local", "--type=strategic", "-o=json", "-f"])
+                .arg(&file)
+                .arg("--patch-file")
+                .arg(&patch)
+                .output()
+                .unwrap();
+            assert!(said.status.success(), "{overlay}: {}", String::from_utf8_lossy(&said.stderr));
+            let theirs: Value = serde_json::from_slice(&said.stdout).unwrap();
+            let template = |job: &Value| plain(&job["spec"]["template"]);
+            assert_eq!(template(&ours), template(&theirs), "{overlay}");
+        }
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert!(merged >= count && refused > 0, "{merged} merged, {refused} refused");
+    });
+}

@@ -1,0 +1,240 @@
+//! Of the instance that all pods are parts of: its view, network, brokers and log.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+
+use super::{is_false, yes};
+
+fn service() -> String {
+    "flux-service".into()
+}
+fn port() -> u16 {
+    8050
+}
+fn log_level() -> u8 {
+    6
+}
+fn submit_command() -> Vec<String> {
+    vec!["flux".into(), "submit".into()]
+}
+
+/// The view that brings Flux.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct View {
+    /// Flux comes from a view; false: from the runner's own image.
+    #[serde(default = "yes")]
+    pub enabled: bool,
+    /// PYTHONPATH in place of the view's own site-packages.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub python_path: Option<String>,
+    /// Without a view: the prefix of the image's own Flux. Unset: where PATH leads.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub install_root: Option<String>,
+}
+
+impl Default for View {
+    fn default() -> Self {
+        View { enabled: true, python_path: None, install_root: None }
+    }
+}
+
+/// How the brokers find each other.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Network {
+    /// Name of the headless Service, the pods' subdomain.
+    #[serde(default = "service")]
+    pub service: String,
+    /// Port of the brokers.
+    #[serde(default = "port")]
+    pub port: u16,
+    /// Domain of the cluster. Default: from resolv.conf, else cluster.local.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cluster_domain: Option<String>,
+    /// All hosts of the instance in rank order (RFC 29). Default: `<name>-[0-(max_size - 1)]`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub hostlist: Option<String>,
+    /// The lead broker, if it is in another cluster. Then every pod of this one is a follower.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lead: Option<RemoteLead>,
+}
+
+impl Default for Network {
+    fn default() -> Self {
+        Network { service: service(), port: port(), cluster_domain: None, hostlist: None, lead: None }
+    }
+}
+
+/// A lead broker in another cluster.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct RemoteLead {
+    /// Host name or address; the first host of the list.
+    pub address: String,
+    /// Port.
+    #[serde(default = "port")]
+    pub port: u16,
+}
+
+/// Which scheduler to load.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum SchedulerKind {
+    /// Flux's own.
+    Simple,
+    /// Fluxion; an error if the view lacks it.
+    Fluxion,
+}
+
+/// Options of Flux.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Flux {
+    /// Level of the broker's messages on standard error, 0 to 7.
+    #[serde(default = "log_level")]
+    pub log_level: u8,
+    /// `tbon.connect_timeout`, a Flux duration. Unset: not given.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub connect_timeout: Option<String>,
+    /// `heartbeat.timeout`, a Flux duration. Unset: Flux's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub heartbeat_timeout: Option<String>,
+    /// Seconds that a follower waits for its parent at the start. Unset: for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub parent_deadline: Option<u64>,
+    /// Seconds that the name of a lead that was there is gone before a follower takes it for ended. Unset: 30.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lead_gone: Option<u64>,
+    /// Seconds that a lead that was there does not answer before a follower gives up. Unset: for ever.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub lead_silent: Option<u64>,
+    /// `tbon.topo`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub topology: Option<String>,
+    /// Words in place of `flux submit`.
+    #[serde(default = "submit_command")]
+    pub submit_command: Vec<String>,
+    /// Words added to submit and batch.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub option_flags: Vec<String>,
+    /// `flux start --wrap=`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub wrap: Option<String>,
+    /// A follower ends after its broker's first end.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub complete_workers: bool,
+    /// Which scheduler to load. Unset: Fluxion with a queue policy or where the runner asks for GPUs, if the view has it; else
+    /// the simple one. Without a view: what the image's Flux comes with.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub scheduler: Option<SchedulerKind>,
+    /// Queue policy of Fluxion.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub queue_policy: Option<String>,
+    /// The whole broker.toml.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker_config: Option<String>,
+    /// Parts of it, by name: TOML whose tables are merged over those that the agent writes.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub configs: BTreeMap<String, String>,
+    /// Leave the socket where Flux puts it.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub disable_socket: bool,
+    /// Environment of brokers and jobs, also in flux-view.sh.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub environment: BTreeMap<String, String>,
+}
+
+impl Default for Flux {
+    fn default() -> Self {
+        Flux {
+            log_level: log_level(),
+            connect_timeout: None,
+            heartbeat_timeout: None,
+            parent_deadline: None,
+            lead_gone: None,
+            lead_silent: None,
+            topology: None,
+            submit_command: submit_command(),
+            option_flags: Vec::new(),
+            wrap: None,
+            complete_workers: false,
+            scheduler: None,
+            queue_policy: None,
+            broker_config: None,
+            configs: BTreeMap::new(),
+            disable_socket: false,
+            environment: BTreeMap::new(),
+        }
+    }
+}
+
+/// What is logged.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Logging {
+    /// Nothing but the job's output and errors.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub quiet: bool,
+    /// A failing snippet ends the entrypoint.
+    #[serde(default = "yes")]
+    pub strict: bool,
+    /// FLUXTIME lines, and at the end a table of the stages with their times, as a line of JSON, too.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub timed: bool,
+    /// -vvv for submit, the events of a batch; neither with quiet.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub debug: bool,
+    /// `tbon.zmqdebug`.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub zeromq: bool,
+    /// How the agent's own lines look.
+    #[serde(default, skip_serializing_if = "LogFormat::is_text")]
+    pub format: LogFormat,
+}
+
+/// How the agent's own lines look.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(rename_all = "lowercase")]
+pub enum LogFormat {
+    /// For people.
+    #[default]
+    Text,
+    /// One object a line.
+    Json,
+}
+
+impl LogFormat {
+    /// As the MiniCluster names them.
+    pub const NAMES: &'static [&'static str] = &["text", "json"];
+
+    pub fn is_text(&self) -> bool {
+        *self == LogFormat::Text
+    }
+}
+
+impl std::str::FromStr for LogFormat {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<LogFormat, String> {
+        match name {
+            "text" => Ok(LogFormat::Text),
+            "json" => Ok(LogFormat::Json),
+            _ => Err(format!("must be one of {}", LogFormat::NAMES.join(", "))),
+        }
+    }
+}
+
+impl Default for Logging {
+    fn default() -> Self {
+        Logging { quiet: false, strict: true, timed: false, debug: false, zeromq: false, format: LogFormat::Text }
+    }
+}

@@ -1,0 +1,224 @@
+//! Of what runs in the pods: the lead's program, snippets, sidecars.
+
+use serde::{Deserialize, Serialize};
+
+use super::{is_false, yes};
+use crate::words::Word;
+
+fn logs() -> String {
+    crate::paths::DEFAULT_LOGS.into()
+}
+
+/// What the lead does once the instance is up.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(rename_all = "kebab-case", tag = "mode", deny_unknown_fields)]
+pub enum Program {
+    /// Nothing: the broker stays up until it is shut down.
+    Persistent,
+    /// `flux submit … words`, watched.
+    Submit { words: Vec<Word> },
+    /// The words themselves are the initial program.
+    Launcher { words: Vec<Word> },
+    /// A script of the user's, submitted as the job (or, with `launch`, started as it is).
+    Script {
+        text: String,
+        #[serde(default, skip_serializing_if = "is_false")]
+        launch: bool,
+    },
+    /// One job a line, in a flux batch.
+    Batch { lines: Vec<BatchLine> },
+    /// The batch script itself.
+    BatchRaw { text: String },
+    /// Three reports on the instance, then it stays up.
+    Diagnostics,
+}
+
+/// A line of a batch: its text as the user wrote it, and its number (blank lines count).
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct BatchLine {
+    /// Names the files of its output.
+    pub number: u32,
+    /// What follows `flux submit` and its flags.
+    pub text: String,
+}
+
+/// The container that runs Flux.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Runner {
+    /// No initial program even if one is given (`broker.rc2_none`).
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub interactive: bool,
+    /// Words before submit, batch, the launcher's command, the broker and the followers' start.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub prefix: Vec<Word>,
+    /// Cores 0 to n-1 of every node. Unset: those that the container may use.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cores: Option<u32>,
+    /// The container asks for GPUs: Fluxion schedules unless something else is said.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub gpus: bool,
+    /// Directory for the output of batch jobs.
+    #[serde(default = "logs")]
+    pub logs: String,
+    /// The user to run Flux as. Unset: the container's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub user: Option<User>,
+    /// A directory that who runs Flux must be able to write to: the working directory that was asked for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub working_dir: Option<String>,
+    /// The user's snippets.
+    #[serde(default)]
+    pub snippets: Snippets,
+    /// What the lead does.
+    #[serde(default = "persistent")]
+    pub program: Program,
+    /// With a persistent program: the lead serves the Flux RESTful API.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub restful: Option<Restful>,
+}
+
+/// The Flux RESTful API. Its key, user and token are files of the mounted Secret.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Restful {
+    /// Address of its repository.
+    #[serde(default = "restful_repository")]
+    pub repository: String,
+    /// Branch or tag.
+    #[serde(default = "restful_branch")]
+    pub branch: String,
+    /// Port that it listens on.
+    #[serde(default = "restful_port")]
+    pub port: u16,
+}
+
+/// Where the Flux RESTful API comes from if the operator knows no other place.
+pub const RESTFUL_REPOSITORY: &str = "https://github.com/flux-framework/flux-restful-api";
+
+fn restful_repository() -> String {
+    RESTFUL_REPOSITORY.into()
+}
+fn restful_branch() -> String {
+    "main".into()
+}
+fn restful_port() -> u16 {
+    5000
+}
+
+impl Default for Restful {
+    fn default() -> Self {
+        Restful { repository: restful_repository(), branch: restful_branch(), port: restful_port() }
+    }
+}
+
+fn persistent() -> Program {
+    Program::Persistent
+}
+
+impl Default for Runner {
+    fn default() -> Self {
+        Runner {
+            interactive: false,
+            prefix: Vec::new(),
+            cores: None,
+            gpus: false,
+            logs: logs(),
+            user: None,
+            working_dir: None,
+            snippets: Snippets::default(),
+            program: Program::Persistent,
+            restful: None,
+        }
+    }
+}
+
+/// The user to run Flux as, made if missing.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct User {
+    /// Its name.
+    pub name: String,
+    /// Used only if the user must be made.
+    pub uid: u32,
+    /// Make the user, but run Flux as root.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub run_flux_as_root: bool,
+}
+
+/// The user's shell source, in the order of running.
+#[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Snippets {
+    /// First of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<String>,
+    /// Once Flux's files are there.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_command: Option<String>,
+    /// Then this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre: Option<String>,
+    /// Then this one, on the lead.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub broker_pre: Option<String>,
+    /// Then this one, on the followers, before they wait for their parent.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub worker_pre: Option<String>,
+    /// After Flux has ended.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub post: Option<String>,
+}
+
+/// A container beside the runner whose entrypoint is the agent.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Sidecar {
+    /// Wait for the broker's socket before the command.
+    #[serde(default = "yes")]
+    pub wait_socket: bool,
+    /// First of all.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub init: Option<String>,
+    /// Then this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre_command: Option<String>,
+    /// Then this one.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub pre: Option<String>,
+    /// Then this one, before the socket is waited for.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub service_pre: Option<String>,
+    /// Shell source.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub command: Option<String>,
+    /// A script to run in place of the command, byte for byte.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub script: Option<String>,
+    /// After the command.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub post: Option<String>,
+}
+
+impl Default for Sidecar {
+    fn default() -> Self {
+        Sidecar {
+            wait_socket: true,
+            init: None,
+            pre_command: None,
+            pre: None,
+            service_pre: None,
+            command: None,
+            script: None,
+            post: None,
+        }
+    }
+}
