@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use toml::{Table, Value};
 
-use crate::agent_spec::one_line;
 use crate::hostlist;
+use crate::toml_error::one_line;
 
 /// What the agent writes itself, or says in an option that counts for more: its keys, and what to do instead.
 const OWN: [(&[&str], &str); 5] = [

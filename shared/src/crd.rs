@@ -18,6 +18,8 @@ pub mod definition;
 mod rules;
 #[cfg(feature = "crd")]
 pub use rules::FIXED;
+#[cfg(feature = "crd")]
+mod schemas;
 pub mod shape;
 pub mod v1alpha1;
 pub mod v1alpha2;

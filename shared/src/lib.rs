@@ -10,6 +10,7 @@
 
 pub mod agent_spec;
 pub mod broker_config;
+pub mod choices;
 pub mod crd;
 pub mod curve;
 pub mod derive;
@@ -21,8 +22,10 @@ pub mod names;
 mod near;
 pub mod overlay;
 pub mod paths;
+pub mod problem;
 pub mod quantity;
 pub mod secret_names;
 pub mod termination;
+mod toml_error;
 pub mod validate;
 pub mod words;

@@ -8,16 +8,10 @@ use crate::crd::convert::{Version, convert_spec};
 use crate::crd::shape;
 use crate::crd::v1alpha2::{KIND, MiniClusterSpec};
 use crate::near;
-use crate::validate::{Problem, validate};
+use crate::problem::Problem;
+use crate::validate::validate;
 
-/// A MiniCluster read from text or from the API server.
-#[derive(Debug, Clone, PartialEq)]
-pub struct Manifest {
-    pub name: String,
-    /// Empty in the manifest: `default`.
-    pub namespace: String,
-    pub spec: MiniClusterSpec,
-}
+pub use crate::validate::Manifest;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "camelCase")]

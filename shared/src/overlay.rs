@@ -10,7 +10,7 @@
 
 use serde_json::{Map, Value};
 
-use crate::validate::Problem;
+use crate::problem::Problem;
 
 mod forms;
 mod protected;

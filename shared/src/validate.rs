@@ -11,7 +11,6 @@ use std::collections::BTreeMap;
 use serde_json::Value;
 
 use crate::crd::v1alpha2::{MiniClusterSpec, Resources, headless_name};
-use crate::manifest::Manifest;
 use crate::names;
 use crate::quantity::Quantity;
 
@@ -27,15 +26,12 @@ mod storage;
 mod valid;
 mod volumes;
 
+pub use crate::choices::ViewSource;
+pub use crate::problem::{Notice, Problem};
 pub use valid::{
     FluxOptions, Mount, PersistentSource, PersistentVolume, PullPolicy, Restful, Runner, Sidecar, ValidContainer,
-    ValidMiniCluster, ValidUser, ViewContainer, ViewSource, VolumeSource,
+    ValidMiniCluster, ValidUser, ViewContainer, VolumeSource,
 };
-
-#[cfg(feature = "crd")]
-pub(crate) use flux::QUEUE_POLICIES;
-#[cfg(feature = "crd")]
-pub(crate) use pod::DNS_POLICIES;
 
 /// The image of a container that names none, as upstream's schema has it.
 pub const DEFAULT_IMAGE: &str = "ghcr.io/rse-ops/accounting:app-latest";
@@ -46,32 +42,14 @@ pub const MAX_SIZE: i32 = 10_000;
 /// Most bytes of commands, scripts and snippets together: a ConfigMap holds 1 MiB.
 pub const MAX_TEXT: usize = 900_000;
 
-/// One thing that is wrong, and where.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Problem {
-    /// Path from the object's root, such as `spec.containers[0].image`.
-    pub field: String,
-    /// What is wrong and how to put it right.
-    pub message: String,
+/// A MiniCluster read from text or from the API server.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Manifest {
+    pub name: String,
+    /// Empty in the manifest: `default`.
+    pub namespace: String,
+    pub spec: MiniClusterSpec,
 }
-
-impl Problem {
-    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Problem {
-        Problem { field: field.into(), message: message.into() }
-    }
-}
-
-impl std::fmt::Display for Problem {
-    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.field.is_empty() {
-            true => write!(formatter, "{}", self.message),
-            false => write!(formatter, "{}: {}", self.field, self.message),
-        }
-    }
-}
-
-/// Something that a user may want to know, though it is valid.
-pub type Notice = Problem;
 
 /// Collects problems with the path of where it stands.
 #[derive(Debug, Default)]

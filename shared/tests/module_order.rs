@@ -11,6 +11,33 @@ use std::path::Path;
 /// Folders and their modules, the lowest first.
 const ORDER: &[(&str, &[&str])] = &[
     (
+        "shared/src",
+        &[
+            "problem",
+            "toml_error",
+            "choices",
+            "quantity",
+            "words",
+            "paths",
+            "names",
+            "near",
+            "fsd",
+            "curve",
+            "hostlist",
+            "secret_names",
+            "exit",
+            "termination",
+            "broker_config",
+            "agent_spec",
+            "crd",
+            "overlay",
+            "validate",
+            "manifest",
+            "derive",
+        ],
+    ),
+    ("shared/src/crd", &["schemas", "v1alpha2", "v1alpha1", "convert", "rules", "definition", "shape"]),
+    (
         "operator/src",
         &[
             "labels",

@@ -143,7 +143,5 @@ pub fn status_to_v1alpha1(status: &v1alpha2::MiniClusterStatus) -> v1alpha1::Min
     v1alpha1::MiniClusterStatus { jobid: String::new(), status: status.clone() }
 }
 
-#[cfg(all(test, feature = "crd"))]
-mod properties;
 #[cfg(test)]
 mod tests;

@@ -238,9 +238,9 @@ pub(super) const RANGES: &[(&str, i64, i64)] = &[
 /// Closed sets of values; empty, as every text, is as left out.
 pub(super) const ENUMS: &[(&str, &[&str])] = &[
     ("spec.pod.restartPolicy", &["Never", "OnFailure"]),
-    ("spec.pod.dnsPolicy", crate::validate::DNS_POLICIES),
-    ("spec.flux.container.source", crate::validate::ViewSource::NAMES),
-    ("spec.flux.scheduler.queuePolicy", crate::validate::QUEUE_POLICIES),
+    ("spec.pod.dnsPolicy", crate::choices::DNS_POLICIES),
+    ("spec.flux.container.source", crate::choices::ViewSource::NAMES),
+    ("spec.flux.scheduler.queuePolicy", crate::choices::QUEUE_POLICIES),
     ("spec.logging.format", crate::agent_spec::LogFormat::NAMES),
     ("spec.containers.[].imagePullPolicy", &["Always", "IfNotPresent", "Never"]),
     ("spec.services.[].imagePullPolicy", &["Always", "IfNotPresent", "Never"]),

@@ -9,7 +9,7 @@ use serde_json::{Map, Value};
 
 use super::convert::Version;
 use crate::near;
-use crate::validate::Problem;
+use crate::problem::Problem;
 
 const V1ALPHA1: &str = include_str!("shape/v1alpha1.json");
 const V1ALPHA2: &str = include_str!("shape/v1alpha2.json");

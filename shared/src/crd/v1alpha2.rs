@@ -161,11 +161,11 @@ pub struct MiniClusterSpec {
     /// has no place here. Lists with names are merged by them; `$patch: delete` takes an item away. What the operator and the agent
     /// rely on is refused, with the field that says it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::definition::overlay"))]
+    #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::overlay"))]
     pub pod_template: Option<serde_json::Value>,
     /// The same for the pod of services.
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::definition::overlay"))]
+    #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::overlay"))]
     pub services_pod_template: Option<serde_json::Value>,
     /// Users to make on every pod, each with a password of 8 characters at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -368,7 +368,7 @@ block! {
         pub mount_path: String,
         /// Kubernetes' SecurityContext of the init container that copies the view.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::definition::security_context"))]
+        #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::security_context"))]
         pub security_context: Option<Value>,
     }
 }
@@ -528,7 +528,7 @@ block! {
         pub host_pid: bool,
         /// Kubernetes' PodSecurityContext.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::definition::pod_security_context"))]
+        #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::pod_security_context"))]
         pub security_context: Option<Value>,
         /// Taints that the pods tolerate.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -666,7 +666,7 @@ block! {
         pub existing_volumes: BTreeMap<String, ExistingVolume>,
         /// Kubernetes' SecurityContext; the older addCapabilities is accepted as well.
         #[serde(default, skip_serializing_if = "Option::is_none")]
-        #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::definition::security_context"))]
+        #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::security_context"))]
         pub security_context: Option<Value>,
         /// Keep the image's own entrypoint (sidecars).
         #[serde(default, skip_serializing_if = "is_false")]

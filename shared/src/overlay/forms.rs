@@ -3,7 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::{PATCH, RETAIN_KEYS, merge_key};
-use crate::validate::Problem;
+use crate::problem::Problem;
 
 /// Everything that could not be merged.
 pub(super) fn problems(field: &str, overlay: &Value) -> Vec<Problem> {

@@ -4,7 +4,7 @@ use serde_json::{Map, Value};
 
 use super::{PATCH, directive};
 use crate::names::{INDEX_DISRUPTIONS, INDEX_FAILURES, OWN_POD_LABELS};
-use crate::validate::Problem;
+use crate::problem::Problem;
 
 /// A container of the rendered pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -6,15 +6,15 @@ use super::{
     FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, drop_empty, given, object_name, resources,
     security_context,
 };
-use crate::agent_spec::{RemoteLead, SchedulerKind, one_line};
+use crate::agent_spec::{RemoteLead, SchedulerKind};
+use crate::choices::QUEUE_POLICIES;
 use crate::crd::v1alpha2::{self, Bursting, Container, Flux, LeadBroker, MiniClusterSpec};
 use crate::curve::Certificate;
+use crate::toml_error::one_line;
 use crate::{broker_config, fsd, hostlist, names, words};
 
 /// The level where none is given.
 pub(super) const DEFAULT_LOG_LEVEL: u8 = 6;
-/// What Fluxion knows.
-pub(crate) const QUEUE_POLICIES: &[&str] = &["fcfs", "easy", "conservative", "hybrid"];
 /// Volumes of the pod that are the operator's own.
 pub(super) const OWN_VOLUMES: [&str; 10] = [
     "flux-agent-bin",

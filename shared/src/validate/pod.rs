@@ -1,11 +1,9 @@
 //! Attributes of the pods.
 
 use super::{Report, drop_empty, given, labels, object_name, quantities};
+use crate::choices::DNS_POLICIES;
 use crate::crd::v1alpha2::{MiniClusterSpec, Pod};
 use crate::names;
-
-/// Without `None`: Kubernetes takes no pod of it without name servers, which a MiniCluster does not have.
-pub(crate) const DNS_POLICIES: &[&str] = &["ClusterFirst", "ClusterFirstWithHostNet", "Default"];
 
 pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
     let mut pod = pod;

@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::Notice;
 use crate::agent_spec::{LogFormat, Program, RemoteLead, SchedulerKind};
+use crate::choices::ViewSource;
 use crate::crd::v1alpha2::{Logging, Pod, Resources, SecretKey};
 use crate::curve::Certificate;
 use crate::overlay::Overlay;
@@ -167,38 +168,6 @@ pub struct ViewContainer {
     pub image_pull_secret: Option<String>,
     pub mount_path: String,
     pub security_context: Option<Value>,
-}
-
-/// How the view comes into the pods.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum ViewSource {
-    /// An image volume where every node can mount one, else a copy.
-    #[default]
-    Auto,
-    ImageVolume,
-    Copy,
-}
-
-impl ViewSource {
-    const ALL: [ViewSource; 3] = [ViewSource::Auto, ViewSource::ImageVolume, ViewSource::Copy];
-    pub const NAMES: &'static [&'static str] = &[Self::ALL[0].name(), Self::ALL[1].name(), Self::ALL[2].name()];
-
-    pub const fn name(self) -> &'static str {
-        match self {
-            ViewSource::Auto => "auto",
-            ViewSource::ImageVolume => "imageVolume",
-            ViewSource::Copy => "copy",
-        }
-    }
-}
-
-impl std::str::FromStr for ViewSource {
-    type Err = String;
-
-    fn from_str(name: &str) -> Result<ViewSource, String> {
-        let found = ViewSource::ALL.into_iter().find(|source| source.name() == name);
-        found.ok_or_else(|| format!("must be one of {}", ViewSource::NAMES.join(", ")))
-    }
 }
 
 /// Options of Flux, checked.

@@ -1,5 +1,8 @@
 use serde_json::{Value, json};
 
+#[cfg(feature = "crd")]
+mod properties;
+
 use super::{ConvertError, Version, convert, convert_spec};
 
 fn v1alpha2(mut spec: Value) -> Value {

@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use proptest::strategy::Union;
 use serde_json::{Map, Value, json};
 
-use super::{Version, convert_spec, to_v1alpha1, to_v1alpha2};
+use crate::crd::convert::{Version, convert_spec, to_v1alpha1, to_v1alpha2};
 use crate::crd::definition::{Conversion, WebhookClient, definition};
 use crate::crd::{v1alpha1, v1alpha2};
 
@@ -95,8 +95,8 @@ fn converted(mut spec: Value, to: Version) -> Value {
 fn meaning(schema: &Value, spec: &Value, version: Version) -> Value {
     let older = version == Version::V1alpha1;
     let mut spec = defaulted(schema, spec.clone());
-    let serves = super::spec::has_nothing_else_to_run(spec.as_object().unwrap());
-    let runner = super::spec::runner_index(spec.as_object().unwrap());
+    let serves = crate::crd::convert::spec::has_nothing_else_to_run(spec.as_object().unwrap());
+    let runner = crate::crd::convert::spec::runner_index(spec.as_object().unwrap());
     let mut say = |pointer: &str, field: &str, value: Value| {
         let block = spec.pointer_mut(pointer).unwrap().as_object_mut().unwrap();
         block.entry(field).or_insert(value);

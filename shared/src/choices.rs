@@ -1,0 +1,39 @@
+//! Fields whose value is one of a few words: the CRD and the validation have them from here.
+
+/// `spec.pod.dnsPolicy`. Without `None`: Kubernetes takes no pod of it without name servers, which a MiniCluster does not have.
+pub(crate) const DNS_POLICIES: &[&str] = &["ClusterFirst", "ClusterFirstWithHostNet", "Default"];
+
+/// `spec.flux.scheduler.queuePolicy`: what Fluxion knows.
+pub(crate) const QUEUE_POLICIES: &[&str] = &["fcfs", "easy", "conservative", "hybrid"];
+
+/// How the view comes into the pods.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ViewSource {
+    /// An image volume where every node can mount one, else a copy.
+    #[default]
+    Auto,
+    ImageVolume,
+    Copy,
+}
+
+impl ViewSource {
+    const ALL: [ViewSource; 3] = [ViewSource::Auto, ViewSource::ImageVolume, ViewSource::Copy];
+    pub const NAMES: &'static [&'static str] = &[Self::ALL[0].name(), Self::ALL[1].name(), Self::ALL[2].name()];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            ViewSource::Auto => "auto",
+            ViewSource::ImageVolume => "imageVolume",
+            ViewSource::Copy => "copy",
+        }
+    }
+}
+
+impl std::str::FromStr for ViewSource {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<ViewSource, String> {
+        let found = ViewSource::ALL.into_iter().find(|source| source.name() == name);
+        found.ok_or_else(|| format!("must be one of {}", ViewSource::NAMES.join(", ")))
+    }
+}

@@ -1,0 +1,28 @@
+//! What is wrong with a MiniCluster, and where.
+
+/// One thing that is wrong, and where.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Problem {
+    /// Path from the object's root, such as `spec.containers[0].image`.
+    pub field: String,
+    /// What is wrong and how to put it right.
+    pub message: String,
+}
+
+impl Problem {
+    pub fn new(field: impl Into<String>, message: impl Into<String>) -> Problem {
+        Problem { field: field.into(), message: message.into() }
+    }
+}
+
+impl std::fmt::Display for Problem {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.field.is_empty() {
+            true => write!(formatter, "{}", self.message),
+            false => write!(formatter, "{}: {}", self.field, self.message),
+        }
+    }
+}
+
+/// Something that a user may want to know, though it is valid.
+pub type Notice = Problem;
