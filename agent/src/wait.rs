@@ -14,6 +14,7 @@ use std::net::{IpAddr, SocketAddr};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
+use flux_shared::pauses;
 use tokio::net::TcpStream;
 
 use resolve::{NameError, Resolver};
@@ -166,14 +167,15 @@ impl Parent {
 /// Pauses that double from the first to a cap, each between half and the whole of it.
 #[derive(Debug, Default)]
 pub struct Backoff {
-    last: Duration,
+    failures: u32,
 }
 
 impl Backoff {
     pub fn next(&mut self, cap: Duration) -> Duration {
-        self.last = (self.last * 2).clamp(FIRST_PAUSE, cap);
+        self.failures += 1;
+        let pause = pauses::after(self.failures, FIRST_PAUSE, cap);
         let spread = (RandomState::new().hash_one(()) % 1000) as u32;
-        self.last / 2 + self.last / 2 * spread / 1000
+        pause / 2 + pause / 2 * spread / 1000
     }
 }
 

@@ -22,6 +22,7 @@ pub mod names;
 mod near;
 pub mod overlay;
 pub mod paths;
+pub mod pauses;
 pub mod problem;
 pub mod quantity;
 pub mod secret_names;

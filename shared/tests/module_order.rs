@@ -16,6 +16,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "problem",
             "toml_error",
             "choices",
+            "pauses",
             "quantity",
             "words",
             "paths",

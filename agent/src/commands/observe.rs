@@ -12,7 +12,8 @@ use serde_json::Value;
 
 use super::Pod;
 use super::status::{self, Absent, Link, Seen, State};
-use crate::flux_rpc::message::{ANY, Silence, ask};
+use crate::flux_rpc::connection::ask;
+use crate::flux_rpc::message::{ANY, Silence};
 use crate::plan::Owner;
 use crate::report::activity::Activity;
 use crate::report::failure::{Failure, plain};

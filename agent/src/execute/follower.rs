@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE};
+use flux_shared::pauses;
 
 use super::{Executor, wait_failed};
 use crate::plan::Launch;
@@ -40,7 +41,7 @@ impl Executor<'_> {
         again: bool,
     ) -> Result<u8, Failure> {
         let mut parent = launch.parent.as_ref().map(|parent| self.parent(parent));
-        let (mut failures, mut pause) = (0, FIRST_PAUSE);
+        let mut failures = 0;
         loop {
             let begin = Instant::now();
             let others = orphans::children();
@@ -54,7 +55,7 @@ impl Executor<'_> {
                 Verdict::Done(_) => match self.next_attempt(parent.as_mut()).await? {
                     Some(code) => return Ok(code),
                     None => {
-                        (failures, pause) = (0, FIRST_PAUSE);
+                        failures = 0;
                         continue;
                     }
                 },
@@ -64,9 +65,10 @@ impl Executor<'_> {
                 return Ok(REPLACE);
             }
             if begin.elapsed() >= GOOD_RUN {
-                (failures, pause) = (0, FIRST_PAUSE);
+                failures = 0;
             }
             failures += 1;
+            let pause = pauses::after(failures, FIRST_PAUSE, LONGEST_PAUSE);
             match limit {
                 None if ended.joined => return Ok(0),
                 None => return Err(never_joined(&why)),
@@ -79,7 +81,6 @@ impl Executor<'_> {
             if self.pause(pause).await?.is_err() {
                 return Ok(REPLACE);
             }
-            pause = (pause * 2).min(LONGEST_PAUSE);
             if let Some(code) = self.parent_again(parent.as_mut(), again).await? {
                 return Ok(code);
             }

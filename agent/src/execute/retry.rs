@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 use crate::report::activity::{self, Activity, Awaited};
 use crate::report::failure::Failure;
 use crate::supervise::Supervisor;
+use crate::wait::Backoff;
 
-const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
@@ -16,7 +16,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 pub struct Attempts {
     begin: Instant,
     bound: Duration,
-    pause: Duration,
+    pause: Backoff,
     told: Option<Instant>,
 }
 
@@ -32,7 +32,7 @@ pub enum Then {
 
 impl Attempts {
     pub fn new(bound: Duration) -> Attempts {
-        Attempts { begin: Instant::now(), bound, pause: FIRST_PAUSE, told: None }
+        Attempts { begin: Instant::now(), bound, pause: Backoff::default(), told: None }
     }
 
     /// After `failure` of an attempt: waits a little if another one may help.
@@ -51,9 +51,8 @@ impl Attempts {
             tracing::error!(stage = "wait", "{}; trying again for up to {left} s", failure.cause);
         }
         activity::be_known_for(Some(&Activity::Waits(awaited)));
-        let waited = supervisor.unless_stopped(tokio::time::sleep(self.pause)).await;
+        let waited = supervisor.unless_stopped(tokio::time::sleep(self.pause.next(LONGEST_PAUSE))).await;
         activity::be_known_for(None);
-        self.pause = (self.pause * 2).min(LONGEST_PAUSE);
         match waited {
             Ok(Ok(())) => Ok(Then::Again),
             Ok(Err(signal)) => Ok(Then::Stop(signal)),

@@ -1,13 +1,53 @@
-//! A conversation with the broker on its socket, in its own messages (`message.rs` says how they look).
+//! The broker's socket: one question that is waited for ([`ask`]), or a conversation beside other work ([`Talk`]). Under a
+//! millisecond a question, without any `flux` program or Python.
+#![expect(clippy::disallowed_methods, reason = "looks: asks the broker")]
 
-use std::io;
+use std::io::{self, Read, Write};
+use std::os::unix::net;
 use std::path::Path;
 
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
-use crate::flux_rpc::message::{HEAD, Silence, answer, length};
+use crate::flux_rpc::message::{HEAD, PATIENCE, Silence, answer, errno_text, length, request};
+
+/// The answer of broker `rank` (`ANY`: this one) to the question `topic`, over the socket at `path`.
+pub fn ask(path: &str, rank: u32, topic: &str, payload: &str) -> Result<Value, Silence> {
+    let mut stream = connect(path)?;
+    stream.write_all(&request(rank, topic, payload)).map_err(odd)?;
+    let mut head = [0; HEAD];
+    stream.read_exact(&mut head).map_err(odd)?;
+    let length = length(head).ok_or_else(|| Silence::Odd("it speaks otherwise".into()))?;
+    let mut message = vec![0; length];
+    stream.read_exact(&mut message).map_err(odd)?;
+    answer(&message).unwrap_or_else(|| Err(Silence::Odd("its answer cannot be read".into())))
+}
+
+fn connect(path: &str) -> Result<net::UnixStream, Silence> {
+    let mut stream = net::UnixStream::connect(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => Silence::NoSocket(path.to_owned()),
+        io::ErrorKind::ConnectionRefused => Silence::Dead,
+        io::ErrorKind::PermissionDenied => Silence::Refused(crate::report::failure::plain(&error)),
+        _ => odd(error),
+    })?;
+    stream.set_read_timeout(Some(PATIENCE)).map_err(odd)?;
+    stream.set_write_timeout(Some(PATIENCE)).map_err(odd)?;
+    let mut verdict = [0];
+    stream.read_exact(&mut verdict).map_err(odd)?;
+    match verdict[0] {
+        0 => Ok(stream),
+        errno => Err(Silence::Refused(errno_text(errno.into()))),
+    }
+}
+
+fn odd(error: io::Error) -> Silence {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Silence::Slow,
+        io::ErrorKind::UnexpectedEof => Silence::Dead,
+        _ => Silence::Odd(crate::report::failure::plain(&error)),
+    }
+}
 
 /// A connection to a broker that has taken us for a client.
 #[derive(Debug)]

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use crate::flux_rpc::message::{ANY, ask};
+use crate::flux_rpc::connection::ask;
+use crate::flux_rpc::message::ANY;
 
 /// Jobs that have not begun: DEPEND, PRIORITY, SCHED (RFC 21).
 const WAITING: u32 = 2 | 4 | 8;

@@ -1,21 +1,18 @@
-//! Questions to a broker over its local socket, in Flux's own messages: no `flux` program, no Python, under a
-//! millisecond each. What a message looks like is Flux RFC 3; the socket's framing is that of flux-core's
-//! `librouter/sendfd.c` and `usock.c` (the same in every release since 0.12).
+//! What a question and an answer look like: a message by Flux RFC 3, framed on the socket as flux-core's `librouter/sendfd.c`
+//! and `usock.c` do (the same in every release since 0.12).
 //!
 //! ```text
 //! socket: one byte (0, or the errno of a refusal), then per message: magic, length, frames (length, bytes) …
 //! frames: end of route (empty), topic, payload (JSON with a NUL), header (20 bytes)
 //! ```
-#![expect(clippy::disallowed_methods, reason = "looks: asks the broker")]
 
-use std::io::{self, Read, Write};
-use std::os::unix::net::UnixStream;
+use std::io;
 use std::time::Duration;
 
 use serde_json::Value;
 
 /// How long a broker may take for one answer.
-const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 const MAGIC: [u8; 4] = 0xffee_0012_u32.to_ne_bytes();
 const HEADER: usize = 20;
 const REQUEST: u8 = 1;
@@ -47,44 +44,7 @@ pub enum Silence {
     Odd(String),
 }
 
-/// The answer of broker `rank` (`ANY`: this one) to the question `topic`, over the socket at `path`.
-pub fn ask(path: &str, rank: u32, topic: &str, payload: &str) -> Result<Value, Silence> {
-    let mut stream = connect(path)?;
-    stream.write_all(&request(rank, topic, payload)).map_err(odd)?;
-    let mut head = [0; HEAD];
-    stream.read_exact(&mut head).map_err(odd)?;
-    let length = length(head).ok_or_else(|| Silence::Odd("it speaks otherwise".into()))?;
-    let mut message = vec![0; length];
-    stream.read_exact(&mut message).map_err(odd)?;
-    answer(&message).unwrap_or_else(|| Err(Silence::Odd("its answer cannot be read".into())))
-}
-
-fn connect(path: &str) -> Result<UnixStream, Silence> {
-    let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Silence::NoSocket(path.to_owned()),
-        io::ErrorKind::ConnectionRefused => Silence::Dead,
-        io::ErrorKind::PermissionDenied => Silence::Refused(crate::report::failure::plain(&error)),
-        _ => odd(error),
-    })?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(odd)?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(odd)?;
-    let mut verdict = [0];
-    stream.read_exact(&mut verdict).map_err(odd)?;
-    match verdict[0] {
-        0 => Ok(stream),
-        errno => Err(Silence::Refused(errno_text(errno.into()))),
-    }
-}
-
-fn odd(error: io::Error) -> Silence {
-    match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Silence::Slow,
-        io::ErrorKind::UnexpectedEof => Silence::Dead,
-        _ => Silence::Odd(crate::report::failure::plain(&error)),
-    }
-}
-
-fn errno_text(errno: u32) -> String {
+pub(super) fn errno_text(errno: u32) -> String {
     crate::report::failure::plain(&io::Error::from_raw_os_error(errno.cast_signed()))
 }
 
@@ -93,7 +53,7 @@ pub fn request(rank: u32, topic: &str, payload: &str) -> Vec<u8> {
     message(rank, topic, payload, FLAGS)
 }
 
-/// Of one that is answered again and again.
+/// The bytes of a question to which more than one answer comes.
 pub fn stream_request(rank: u32, topic: &str, payload: &str) -> Vec<u8> {
     message(rank, topic, payload, FLAGS | STREAMING)
 }

@@ -4,6 +4,7 @@
 use std::error::Error;
 use std::time::Duration;
 
+use flux_shared::pauses;
 use futures::StreamExt;
 use futures::stream::FuturesUnordered;
 use tokio::sync::mpsc::UnboundedReceiver;
@@ -20,12 +21,12 @@ where
     E: Error + 'static,
     F: Future<Output = Result<(), E>>,
 {
-    let attempt = |item: T, pause: Duration| {
+    let attempt = |item: T, failures: u32| {
         let result = write(item.clone());
         async move {
             let error = result.await.err()?;
             crate::health::log::warn(failed, &error);
-            Some((item, pause))
+            Some((item, failures + 1))
         }
     };
     let mut running = FuturesUnordered::new();
@@ -34,23 +35,23 @@ where
         let has_place = running.len() < places;
         tokio::select! {
             item = items.recv(), if has_place => match item {
-                Some(item) => running.push(attempt(item, FIRST_PAUSE)),
+                Some(item) => running.push(attempt(item, 0)),
                 None => return,
             },
-            Some((item, pause)) = later.next(), if has_place && !later.is_empty() => {
-                running.push(attempt(item, pause));
+            Some((item, failures)) = later.next(), if has_place && !later.is_empty() => {
+                running.push(attempt(item, failures));
             }
             Some(result) = running.next(), if !running.is_empty() => {
-                later.extend(result.map(|(item, pause)| after(pause, item)));
+                later.extend(result.map(|(item, failures)| later_again(item, failures)));
             }
         }
     }
 }
 
-/// The item, and its next pause.
-async fn after<T>(pause: Duration, item: T) -> (T, Duration) {
-    tokio::time::sleep(pause).await;
-    (item, (pause * 2).min(LONGEST_PAUSE))
+/// The item, when its pause is over.
+async fn later_again<T>(item: T, failures: u32) -> (T, u32) {
+    tokio::time::sleep(pauses::after(failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
+    (item, failures)
 }
 
 #[cfg(test)]

@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
+use flux_shared::pauses;
 
 use crate::health::metrics::Metrics;
 use crate::observe::pod::Trouble;
@@ -204,8 +205,8 @@ impl Context {
         let count = failures.entry(key.clone()).or_default();
         let is_outage = error.obstacle().is_none() && !matches!(error, ReconcileError::Panicked(_));
         let longest = if is_outage { LONGEST_OUTAGE } else { LONGEST_PAUSE };
-        let pause = FIRST_PAUSE.saturating_mul(1 << (*count).min(16)).min(longest).max(error.asked_to_wait());
-        *count += 1;
+        *count = count.saturating_add(1);
+        let pause = pauses::after(*count, FIRST_PAUSE, longest).max(error.asked_to_wait());
         let mut hasher = DefaultHasher::new();
         (key, *count).hash(&mut hasher);
         pause.mul_f64(1.0 + (hasher.finish() % 256) as f64 / 1024.0)

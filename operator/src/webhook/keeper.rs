@@ -13,6 +13,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
+use flux_shared::pauses;
 use futures::StreamExt;
 use k8s_openapi::ByteString;
 use k8s_openapi::api::core::v1::Secret;
@@ -75,17 +76,17 @@ pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Curren
     let definitions: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(client);
     let definitions = watcher(definitions, only(CRD)).default_backoff().map(drop).boxed();
     let mut news = futures::stream::select(secrets, definitions);
-    let mut pause = PAUSES.0;
+    let mut failures = 0;
     loop {
         let rest = match keeper.look().await {
             Ok(()) => {
-                pause = PAUSES.0;
+                failures = 0;
                 LOOK
             }
             Err(error) => {
                 log::warn("the webhook's certificate is not in its place; it will be tried again", &error);
-                tokio::time::sleep(pause).await;
-                pause = (pause * 2).min(PAUSES.1);
+                failures += 1;
+                tokio::time::sleep(pauses::after(failures, PAUSES.0, PAUSES.1)).await;
                 continue;
             }
         };
