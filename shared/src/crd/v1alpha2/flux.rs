@@ -1,0 +1,271 @@
+//! Flux itself: its options, the container that brings it, other clusters of the same instance.
+
+use std::collections::BTreeMap;
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::{Resources, is_false};
+
+fn connect_timeout() -> String {
+    "5s".into()
+}
+pub(crate) fn mount_path() -> String {
+    crate::paths::DEFAULT_MOUNT_PATH.into()
+}
+pub(crate) fn view_name() -> String {
+    "flux-view".into()
+}
+fn log_level() -> i32 {
+    6
+}
+fn broker_port() -> i32 {
+    8050
+}
+pub(crate) fn submit_command() -> String {
+    "flux submit".into()
+}
+
+block! {
+    /// Options of Flux, and of the container that brings it.
+    pub struct Flux {
+        /// Architecture of the nodes, as in their label kubernetes.io/arch: amd64, arm64 (or arm).
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub arch: Option<String>,
+        /// The container that brings Flux.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub container: Option<FluxContainer>,
+        /// A follower whose broker has ended completes and is not started again.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub complete_workers: bool,
+        /// Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: flat.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub topology: Option<String>,
+        /// The words in place of `flux submit`.
+        #[serde(default = "submit_command")]
+        pub submit_command: String,
+        /// Flags added to submit and batch, such as -ompi=openmpi@5.
+        #[serde(default, skip_serializing_if = "String::is_empty")]
+        pub option_flags: String,
+        /// Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). Quiet logging means 0.
+        #[serde(default = "log_level")]
+        pub log_level: i32,
+        /// Words, separated by commas, put before the broker (`flux start --wrap`), on every pod.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub wrap: Option<String>,
+        /// The scheduler.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub scheduler: Option<Scheduler>,
+        /// Make only the lead broker reachable by name: a Service for index 0 instead of a headless one for all.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub minimal_service: bool,
+        /// The whole broker.toml, taken as it is.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub broker_config: Option<String>,
+        /// Parts of broker.toml, by name: TOML whose tables are merged over those of the agent's, such as queues, policy, exec
+        /// and ingest. In the order of their names.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub configs: BTreeMap<String, String>,
+        /// The curve certificate (as flux keygen writes it), to share one between clusters. Default: made once, at random.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub curve_cert: Option<String>,
+        /// A Secret whose key curve.cert is the curve certificate, in place of curveCert.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub curve_cert_secret: Option<String>,
+        /// Longest time of one attempt to connect to the parent broker, such as 5s; empty: the option is not given.
+        #[serde(default = "connect_timeout")]
+        pub connect_timeout: String,
+        /// How long a follower's broker lives on without a heartbeat of the lead's, such as 60s; 0: for ever. Default: Flux's
+        /// own, 5m. A pod that is gone is noticed sooner, by its connections.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub heartbeat_timeout: Option<String>,
+        /// A follower gives up when its parent broker has not answered for so many seconds at the start. Default: never.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub parent_deadline_seconds: Option<i64>,
+        /// A follower takes the lead for ended when its name has been gone from the DNS for so many seconds. Default: 30.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub lead_gone_seconds: Option<i64>,
+        /// A follower gives up on a lead that was there and has not answered for so many seconds. Default: never.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub lead_silent_seconds: Option<i64>,
+        /// Other clusters of the same Flux instance.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub bursting: Option<Bursting>,
+        /// The documented place of bursting.leadBroker.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub lead_broker: Option<LeadBroker>,
+        /// With container.disable: the prefix of the image's own Flux, such as /opt/flux. Default: where PATH leads.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub install_root: Option<String>,
+        /// Do not put the broker's socket at its known place.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub disable_socket: bool,
+        /// Sidecars do not wait for the broker's socket.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub no_wait_socket: bool,
+        /// A Secret, mounted at /etc/munge.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub munge_secret: Option<String>,
+        /// Environment of the brokers, and so of the jobs; also set by flux-view.sh.
+        #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+        pub environment: BTreeMap<String, String>,
+    }
+}
+
+impl Default for Flux {
+    fn default() -> Self {
+        Flux {
+            arch: None,
+            container: None,
+            complete_workers: false,
+            topology: None,
+            submit_command: submit_command(),
+            option_flags: String::new(),
+            log_level: log_level(),
+            wrap: None,
+            scheduler: None,
+            minimal_service: false,
+            broker_config: None,
+            configs: BTreeMap::new(),
+            curve_cert: None,
+            curve_cert_secret: None,
+            install_root: None,
+            connect_timeout: connect_timeout(),
+            heartbeat_timeout: None,
+            parent_deadline_seconds: None,
+            lead_gone_seconds: None,
+            lead_silent_seconds: None,
+            bursting: None,
+            lead_broker: None,
+            disable_socket: false,
+            no_wait_socket: false,
+            munge_secret: None,
+            environment: BTreeMap::new(),
+        }
+    }
+}
+
+block! {
+    /// The container that brings Flux as a view (a tree of links below one folder).
+    pub struct FluxContainer {
+        /// Image with the view; its libc must not be newer than that of the Flux runner's image. Default: set by the
+        /// operator, ghcr.io/converged-computing/flux-view-rocky:tag-9.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub image: Option<String>,
+        /// How the view comes into the pods: imageVolume mounts its image, read-only, and copies nothing (Kubernetes 1.35,
+        /// containerd 2.1 or CRI-O 1.33); copy lets an init container copy it; auto takes the image volume where every
+        /// node can. Default: as the operator was told, else auto.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub source: Option<String>,
+        /// Name of the init container and of its volume.
+        #[serde(default = "view_name")]
+        pub name: String,
+        /// Use the Flux of the Flux runner's own image instead.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub disable: bool,
+        /// PYTHONPATH of the view. Default: its own site-packages.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub python_path: Option<String>,
+        /// Resources of the init containers, which install the agent and copy the view.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub resources: Option<Resources>,
+        /// Working directory of the init container that copies the view.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub working_dir: Option<String>,
+        /// Pull the image at every start.
+        #[serde(default, skip_serializing_if = "is_false")]
+        pub pull_always: bool,
+        /// Secret to pull the image with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub image_pull_secret: Option<String>,
+        /// Where the view and all of Flux's files are in the pods.
+        #[serde(default = "mount_path")]
+        pub mount_path: String,
+        /// Kubernetes' SecurityContext of the init container that copies the view.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::security_context"))]
+        pub security_context: Option<Value>,
+    }
+}
+
+impl Default for FluxContainer {
+    fn default() -> Self {
+        FluxContainer {
+            image: None,
+            source: None,
+            name: view_name(),
+            disable: false,
+            python_path: None,
+            resources: None,
+            working_dir: None,
+            pull_always: false,
+            image_pull_secret: None,
+            mount_path: mount_path(),
+            security_context: None,
+        }
+    }
+}
+
+block! {
+    /// The scheduler.
+    #[derive(Default)]
+    pub struct Scheduler {
+        /// Queue policy of Fluxion: fcfs, easy, conservative or hybrid. Default: fcfs.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub queue_policy: Option<String>,
+        /// Use Flux's own simple scheduler (true) or Fluxion (false). Default: simple, but Fluxion with a queuePolicy or where
+        /// the Flux runner asks for GPUs, if the view has it; without a view, what the image's Flux comes with.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub simple: Option<bool>,
+    }
+}
+
+block! {
+    /// Other clusters of the same Flux instance.
+    #[derive(Default)]
+    pub struct Bursting {
+        /// The lead broker, if it is in another cluster.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub lead_broker: Option<LeadBroker>,
+        /// The clusters that may join, in order.
+        #[serde(default, skip_serializing_if = "Vec::is_empty")]
+        pub clusters: Vec<BurstedCluster>,
+        /// The whole list of hosts, in place of the one made from clusters.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub hostlist: Option<String>,
+    }
+}
+
+block! {
+    /// A lead broker in another cluster.
+    pub struct LeadBroker {
+        /// Name of its MiniCluster.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub name: Option<String>,
+        /// Host name or address at which this cluster reaches it.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub address: Option<String>,
+        /// Port at which this cluster reaches it.
+        #[serde(default = "broker_port")]
+        pub port: i32,
+        /// Number of hosts of its MiniCluster. Default: this cluster's size.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub size: Option<i32>,
+        /// The documented place of bursting.hostlist.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub hostlist: Option<String>,
+    }
+}
+
+block! {
+    /// A cluster that may join.
+    #[derive(Default)]
+    pub struct BurstedCluster {
+        /// Prefix of its hosts. Default: burst-N, N being its position from 0.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub name: Option<String>,
+        /// Number of its hosts. Default: this cluster's size.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub size: Option<i32>,
+    }
+}
