@@ -243,47 +243,7 @@ async fn reconciles(
     let number = AtomicU64::new(0);
     let reconcile = |cluster: Arc<Cluster>, context: Arc<Context>| {
         let id = number.fetch_add(1, Ordering::Relaxed);
-        let places = places.clone();
-        let timed = async move {
-            let large = cluster::left_out(&cluster);
-            let first = (large.is_none() && is_first(&cluster, &context)).then(|| context.job_first.begin());
-            if first.is_none() && large.is_none() {
-                context.job_first.wait_for_jobs().await;
-            }
-            // A few large ones at the same time, and never a small one behind them.
-            let room = match large {
-                Some(size) => context.room_for(size).await,
-                None => None,
-            };
-            // Nobody closes it.
-            let place = places.acquire().await;
-            let begin = Instant::now();
-            // Boxed now and not before: thousands may wait for a place.
-            let mut work = panics::caught(whole_and_reconcile(cluster.clone(), context.clone())).boxed();
-            let in_time = tokio::time::timeout(PLACE, &mut work).await;
-            drop((place, first));
-            let result = match in_time {
-                Ok(result) => result,
-                Err(_) => work.await,
-            };
-            let result = match result {
-                Ok(result) => result,
-                Err(panicked) => {
-                    // It may panic as well.
-                    let _ = panics::caught(report_panic(&cluster, &context, &panicked)).await;
-                    Err(panicked.into())
-                }
-            };
-            let outcome = match &result {
-                Ok(_) => Outcome::Success,
-                Err(error) if error.obstacle().is_some() => Outcome::Obstacle,
-                Err(ReconcileError::Panicked(_)) => Outcome::Panic,
-                Err(_) => Outcome::Error,
-            };
-            drop(room);
-            context.metrics.reconciled(outcome, begin.elapsed());
-            result
-        };
+        let timed = in_turn(cluster, context, places.clone());
         on_its_own(timed.instrument(tracing::info_span!("reconcile", id))).boxed()
     };
     let results = applier(reconcile, pause, context, store, queue, config);
@@ -300,6 +260,52 @@ async fn reconciles(
         std::future::ready(())
     };
     results.for_each(log).await;
+}
+
+/// One reconcile, when its turn has come: Jobs first, and never many large ones at the same time.
+async fn in_turn(
+    cluster: Arc<Cluster>,
+    context: Arc<Context>,
+    places: Arc<Semaphore>,
+) -> Result<Action, ReconcileError> {
+    let large = cluster::left_out(&cluster);
+    let first = (large.is_none() && is_first(&cluster, &context)).then(|| context.job_first.begin());
+    if first.is_none() && large.is_none() {
+        context.job_first.wait_for_jobs().await;
+    }
+    // A few large ones at the same time, and never a small one behind them.
+    let room = match large {
+        Some(size) => context.room_for(size).await,
+        None => None,
+    };
+    // Nobody closes it.
+    let place = places.acquire().await;
+    let begin = Instant::now();
+    // Boxed now and not before: thousands may wait for a place.
+    let mut work = panics::caught(whole_and_reconcile(cluster.clone(), context.clone())).boxed();
+    let in_time = tokio::time::timeout(PLACE, &mut work).await;
+    drop((place, first));
+    let result = match in_time {
+        Ok(result) => result,
+        Err(_) => work.await,
+    };
+    let result = match result {
+        Ok(result) => result,
+        Err(panicked) => {
+            // It may panic as well.
+            let _ = panics::caught(report_panic(&cluster, &context, &panicked)).await;
+            Err(panicked.into())
+        }
+    };
+    let outcome = match &result {
+        Ok(_) => Outcome::Success,
+        Err(error) if error.obstacle().is_some() => Outcome::Obstacle,
+        Err(ReconcileError::Panicked(_)) => Outcome::Panic,
+        Err(_) => Outcome::Error,
+    };
+    drop(room);
+    context.metrics.reconciled(outcome, begin.elapsed());
+    result
 }
 
 /// Reconciles the whole of a MiniCluster, which may not be kept.

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::crd::v1alpha2::{MiniClusterSpec, Resources, headless_name};
+use crate::crd::v1alpha2::{MiniClusterSpec, Network, Resources, headless_name};
 use crate::names;
 use crate::quantity::Quantity;
 
@@ -88,16 +88,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let spec = &manifest.spec;
     let mut report = Report::default();
     let sizes = sizes(manifest, &mut report);
-    let mut network = spec.network.clone().unwrap_or_default();
-    if network.headless_name.is_empty() {
-        network.headless_name = headless_name();
-    }
-    if !names::is_service_name(&network.headless_name) {
-        report.problem(
-            "spec.network.headlessName",
-            "must be a Service name: lower case letters, digits and `-`, beginning with a letter, 63 at most",
-        );
-    }
+    let network = network(spec, &mut report);
     labels("spec.jobLabels", &spec.job_labels, &mut report);
     limits(spec, &mut report);
     let archive = archive(spec, &mut report);
@@ -156,6 +147,21 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         services: parts.services,
         notices: report.notices,
     })
+}
+
+/// The Service that names the pods, and whether they are kept apart.
+fn network(spec: &MiniClusterSpec, report: &mut Report) -> Network {
+    let mut network = spec.network.clone().unwrap_or_default();
+    if network.headless_name.is_empty() {
+        network.headless_name = headless_name();
+    }
+    if !names::is_service_name(&network.headless_name) {
+        report.problem(
+            "spec.network.headlessName",
+            "must be a Service name: lower case letters, digits and `-`, beginning with a letter, 63 at most",
+        );
+    }
+    network
 }
 
 /// How long, how often.

@@ -63,34 +63,44 @@ pub(super) async fn create_or_update(
             tracing::info!("deleted the Job, whose spec was edited before anything had begun, to make it anew");
             Ok(Done::MadeJob)
         }
-        NextAction::Keep { facts, job_uid, elastic, join, services, services_pod } => {
+        keep @ NextAction::Keep { .. } => {
             join_index(target, cluster, context);
-            if let Some(elastic) = elastic {
-                let before = context.index.observed(&target.key).job.and_then(|job| job.rendered_hash);
-                let fields = elastic.patch(&job_uid, before.as_deref(), facts.maximum_size.unwrap_or(elastic.size));
-                context.writer.scale_job(&context.index, &target.key, &fields).await?;
-                tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
-            }
-            if join {
-                let service = next_action::headless_key(cluster);
-                context.writer.join(&context.index, &service, &member(target, cluster)).await?;
-            }
-            if !services.is_empty() || services_pod {
-                let objects = objects(cluster, &facts, context)?;
-                for service in objects
-                    .services
-                    .iter()
-                    .filter(|it| it.metadata.name.as_ref().is_some_and(|name| services.contains(name)))
-                {
-                    context.writer.service(&context.index, service, &target.uid).await?;
-                }
-                if let Some(pod) = objects.services_pod.filter(|_| services_pod) {
-                    context.writer.services_pod(&context.index, &pod, &target.uid).await?;
-                }
-            }
+            update(target, cluster, keep, context).await?;
             Ok(Done::All)
         }
     }
+}
+
+/// Changes what may change of a MiniCluster that has its Job, and makes what it lacks beside that.
+async fn update(
+    target: &Target,
+    cluster: &ValidMiniCluster,
+    action: NextAction,
+    context: &Context,
+) -> Result<(), ReconcileError> {
+    let NextAction::Keep { facts, job_uid, elastic, join, services, services_pod } = action else { return Ok(()) };
+    if let Some(elastic) = elastic {
+        let before = context.index.observed(&target.key).job.and_then(|job| job.rendered_hash);
+        let fields = elastic.patch(&job_uid, before.as_deref(), facts.maximum_size.unwrap_or(elastic.size));
+        context.writer.scale_job(&context.index, &target.key, &fields).await?;
+        tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
+    }
+    if join {
+        let service = next_action::headless_key(cluster);
+        context.writer.join(&context.index, &service, &member(target, cluster)).await?;
+    }
+    if !services.is_empty() || services_pod {
+        let objects = objects(cluster, &facts, context)?;
+        for service in
+            objects.services.iter().filter(|it| it.metadata.name.as_ref().is_some_and(|name| services.contains(name)))
+        {
+            context.writer.service(&context.index, service, &target.uid).await?;
+        }
+        if let Some(pod) = objects.services_pod.filter(|_| services_pod) {
+            context.writer.services_pod(&context.index, &pod, &target.uid).await?;
+        }
+    }
+    Ok(())
 }
 
 /// What is left of `deadlineSeconds` since the first start; none: nothing. By the control plane's clock alone.

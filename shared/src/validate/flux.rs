@@ -40,6 +40,51 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     if let Some(timeout) = &heartbeat_timeout {
         report.take("spec.flux.heartbeatTimeout", check_heartbeat(timeout));
     }
+    let curve_cert = checked(&flux, report);
+    let mut submit_command = words_of("spec.flux.submitCommand", &flux.submit_command, report);
+    if submit_command.is_empty() {
+        submit_command = words_of("spec.flux.submitCommand", &v1alpha2::submit_command(), report);
+    }
+    let option_flags = option_flags(spec, &flux, report);
+    let log_level = log_level(spec, &flux, report);
+    let (scheduler, queue_policy) = scheduler(&flux, report);
+    let (hostlist, lead) = hosts(&flux, name, sizes, report);
+    let parent_deadline = seconds("parentDeadlineSeconds", flux.parent_deadline_seconds, report);
+    let lead_gone = seconds("leadGoneSeconds", flux.lead_gone_seconds, report);
+    let lead_silent = seconds("leadSilentSeconds", flux.lead_silent_seconds, report);
+    let own = || hostlist::expand(&hostlist::of_instance(hostlist.as_deref(), name, sizes.max_size)).ok();
+    let own_hosts = if lead.is_some() { None } else { own() };
+    let configs = configs(&flux, own_hosts.as_deref(), report);
+    FluxOptions {
+        complete_workers: flux.complete_workers,
+        topology: flux.topology,
+        submit_command,
+        option_flags,
+        log_level,
+        wrap: flux.wrap,
+        scheduler,
+        queue_policy,
+        minimal_service: flux.minimal_service,
+        broker_config: flux.broker_config.filter(|config| !config.trim().is_empty()),
+        configs,
+        curve_cert,
+        curve_cert_secret: flux.curve_cert_secret,
+        connect_timeout,
+        heartbeat_timeout,
+        parent_deadline,
+        lead_gone,
+        lead_silent,
+        disable_socket: flux.disable_socket,
+        wait_socket: !flux.no_wait_socket,
+        munge_secret: flux.munge_secret,
+        environment: flux.environment,
+        hostlist,
+        lead,
+    }
+}
+
+/// Checks what is taken as it stands; the certificate, if one is given.
+fn checked(flux: &Flux, report: &mut Report) -> Option<Certificate> {
     if let Some(topology) = &flux.topology {
         report.take("spec.flux.topology", check_topology(topology));
     }
@@ -70,54 +115,13 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
             report.problem("spec.flux.curveCertSecret", "takes the place of curveCert: give one of them");
         }
     }
-    let mut submit_command = words_of("spec.flux.submitCommand", &flux.submit_command, report);
-    if submit_command.is_empty() {
-        submit_command = words_of("spec.flux.submitCommand", &v1alpha2::submit_command(), report);
-    }
-    let option_flags = option_flags(spec, &flux, report);
-    let log_level = log_level(spec, &flux, report);
-    let (scheduler, queue_policy) = scheduler(&flux, report);
-    let (hostlist, lead) = hosts(&flux, name, sizes, report);
-    let mut seconds = |field: &str, seconds: Option<i64>| {
-        let seconds = seconds?;
-        let positive = u64::try_from(seconds).ok().filter(|seconds| *seconds > 0);
-        report.take(
-            format!("spec.flux.{field}"),
-            positive.ok_or_else(|| "must be 1 or more; leave it out for the default".to_owned()),
-        )
-    };
-    let parent_deadline = seconds("parentDeadlineSeconds", flux.parent_deadline_seconds);
-    let lead_gone = seconds("leadGoneSeconds", flux.lead_gone_seconds);
-    let lead_silent = seconds("leadSilentSeconds", flux.lead_silent_seconds);
-    let own = || hostlist::expand(&hostlist::of_instance(hostlist.as_deref(), name, sizes.max_size)).ok();
-    let own_hosts = if lead.is_some() { None } else { own() };
-    let configs = configs(&flux, own_hosts.as_deref(), report);
-    FluxOptions {
-        complete_workers: flux.complete_workers,
-        topology: flux.topology,
-        submit_command,
-        option_flags,
-        log_level,
-        wrap: flux.wrap,
-        scheduler,
-        queue_policy,
-        minimal_service: flux.minimal_service,
-        broker_config: flux.broker_config.filter(|config| !config.trim().is_empty()),
-        configs,
-        curve_cert,
-        curve_cert_secret: flux.curve_cert_secret,
-        connect_timeout,
-        heartbeat_timeout,
-        parent_deadline,
-        lead_gone,
-        lead_silent,
-        disable_socket: flux.disable_socket,
-        wait_socket: !flux.no_wait_socket,
-        munge_secret: flux.munge_secret,
-        environment: flux.environment,
-        hostlist,
-        lead,
-    }
+    curve_cert
+}
+
+fn seconds(field: &str, seconds: Option<i64>, report: &mut Report) -> Option<u64> {
+    let positive = u64::try_from(seconds?).ok().filter(|seconds| *seconds > 0);
+    let positive = positive.ok_or_else(|| "must be 1 or more; leave it out for the default".to_owned());
+    report.take(format!("spec.flux.{field}"), positive)
 }
 
 /// The parts of broker.toml that say something.

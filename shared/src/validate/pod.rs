@@ -1,8 +1,10 @@
 //! Attributes of the pods.
 
+use serde_json::Value;
+
 use super::{Report, drop_empty, given, labels, object_name, quantities};
 use crate::choices::DNS_POLICIES;
-use crate::crd::v1alpha2::{MiniClusterSpec, Pod};
+use crate::crd::v1alpha2::{MiniClusterSpec, Pod, Toleration};
 use crate::names;
 
 pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
@@ -23,13 +25,6 @@ pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
         report.problem(format!("spec.pod.annotations[{key}]"), "is not an annotation's key");
     }
     quantities("spec.pod.resources", &pod.resources, report);
-    let one_of = |field: &str, value: &Option<String>, known: &[&str], report: &mut Report| {
-        if let Some(value) = value
-            && !known.contains(&value.as_str())
-        {
-            report.problem(field, format!("is `{value}`, must be one of {}", known.join(", ")));
-        }
-    };
     one_of("spec.pod.restartPolicy", &pod.restart_policy, &["Never", "OnFailure"], report);
     one_of("spec.pod.dnsPolicy", &pod.dns_policy, DNS_POLICIES, report);
     if pod.termination_grace_period_seconds.is_some_and(|seconds| seconds < 1) {
@@ -44,7 +39,27 @@ pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
             report.take(field, object_name(name));
         }
     }
-    for (i, toleration) in pod.tolerations.iter().enumerate() {
+    tolerations(&pod.tolerations, report);
+    for (key, values) in &pod.node_affinity {
+        let field = format!("spec.pod.nodeAffinity[{key}]");
+        if !names::is_label_key(key) || values.is_empty() || values.iter().any(|value| !names::is_label_value(value)) {
+            report.problem(field, "must be a label's key with a list of at least one value");
+        }
+    }
+    pod.security_context = security_context(pod.security_context, report);
+    pod
+}
+
+fn one_of(field: &str, value: &Option<String>, known: &[&str], report: &mut Report) {
+    if let Some(value) = value
+        && !known.contains(&value.as_str())
+    {
+        report.problem(field, format!("is `{value}`, must be one of {}", known.join(", ")));
+    }
+}
+
+fn tolerations(tolerations: &[Toleration], report: &mut Report) {
+    for (i, toleration) in tolerations.iter().enumerate() {
         let field = format!("spec.pod.tolerations[{i}]");
         one_of(&format!("{field}.operator"), &toleration.operator, &["Equal", "Exists"], report);
         one_of(
@@ -64,27 +79,20 @@ pub(super) fn check(pod: Pod, report: &mut Report) -> Pod {
             report.problem(format!("{field}.tolerationSeconds"), "needs effect: NoExecute");
         }
     }
-    for (key, values) in &pod.node_affinity {
-        let field = format!("spec.pod.nodeAffinity[{key}]");
-        if !names::is_label_key(key) || values.is_empty() || values.iter().any(|value| !names::is_label_value(value)) {
-            report.problem(field, "must be a label's key with a list of at least one value");
-        }
+}
+
+/// Kubernetes' securityContext of a pod; none where it says nothing.
+fn security_context(context: Option<Value>, report: &mut Report) -> Option<Value> {
+    let context = context.filter(|context| !context.is_null())?;
+    if !context.is_object() {
+        report.problem("spec.pod.securityContext", "must be an object, as Kubernetes' securityContext of a pod");
+        return Some(context);
     }
-    if let Some(context) = &pod.security_context {
-        if context.is_null() {
-            pod.security_context = None;
-        } else if !context.is_object() {
-            report.problem("spec.pod.securityContext", "must be an object, as Kubernetes' securityContext of a pod");
-        } else {
-            #[cfg(feature = "crd")]
-            if let Err(error) =
-                serde_json::from_value::<k8s_openapi::api::core::v1::PodSecurityContext>(context.clone())
-            {
-                report.problem("spec.pod.securityContext", error.to_string());
-            }
-        }
+    #[cfg(feature = "crd")]
+    if let Err(error) = serde_json::from_value::<k8s_openapi::api::core::v1::PodSecurityContext>(context.clone()) {
+        report.problem("spec.pod.securityContext", error.to_string());
     }
-    pod
+    Some(context)
 }
 
 /// The architecture as nodes are labelled.

@@ -72,36 +72,24 @@ fn a_follower_that_fails_before_the_start_is_told_at_once() {
     assert!(events::events(&observation.previous, &observation.status()).is_empty(), "it was told");
 }
 
-#[test]
-fn the_pod_that_failed_the_job_is_named_and_no_other() {
-    let cause = |reason: &str, pods: Vec<PodSeen>| {
+type Case = (&'static str, Vec<PodSeen>, Option<i32>, &'static str, &'static str);
+
+/// That a Job with these pods, which has failed for this reason, has this index, reason and message in its status.
+fn assert_told(cases: impl IntoIterator<Item = Case>) {
+    for (reason, pods, index, word, message) in cases {
         let mut observation = observation("size: 2");
         observation.job = Some(JobSeen { failed: failed(reason, "the Job's own words"), ..job(2) });
         observation.pods = pods;
         let status = observation.status();
-        (status.failed_index, status.reason.unwrap(), status.message.unwrap())
-    };
-    let evicted = PodSeen {
-        ended: true,
-        trouble: Some(Trouble {
-            reason: "EvictionByEvictionAPI".into(),
-            message: "drained".into(),
-            disruption: true,
-            ..Trouble::default()
-        }),
-        ..pod(1)
-    };
+        let told = (status.failed_index, status.reason.unwrap(), status.message.unwrap());
+        assert_eq!(told, (index, word.to_owned(), message.to_owned()));
+    }
+}
+
+#[test]
+fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
     let told_to_end = PodSeen { deleting: true, ..ended(1, 143, 1) };
-    let init = PodSeen {
-        ended: true,
-        trouble: Some(Trouble {
-            reason: "InitFailed".into(),
-            init: Some(("flux-view".into(), ended(0, 242, 3).exit.unwrap())),
-            ..Trouble::default()
-        }),
-        ..pod(1)
-    };
-    for (reason, pods, index, word, message) in [
+    assert_told([
         (
             "PodFailurePolicy",
             vec![ended(0, 7, 3)],
@@ -159,6 +147,31 @@ fn the_pod_that_failed_the_job_is_named_and_no_other() {
             "NonZeroExitCode",
             "the program of the lead (index 0) ended with exit code 7; after it, snippet post ended with exit code 3",
         ),
+    ]);
+}
+
+#[test]
+fn a_pod_that_was_taken_away_or_never_started_is_told_from_one_that_failed() {
+    let evicted = PodSeen {
+        ended: true,
+        trouble: Some(Trouble {
+            reason: "EvictionByEvictionAPI".into(),
+            message: "drained".into(),
+            disruption: true,
+            ..Trouble::default()
+        }),
+        ..pod(1)
+    };
+    let init = PodSeen {
+        ended: true,
+        trouble: Some(Trouble {
+            reason: "InitFailed".into(),
+            init: Some(("flux-view".into(), ended(0, 242, 3).exit.unwrap())),
+            ..Trouble::default()
+        }),
+        ..pod(1)
+    };
+    assert_told([
         // What was made again did not fail the Job, though it came first.
         (
             "PodFailurePolicy",
@@ -188,6 +201,12 @@ fn the_pod_that_failed_the_job_is_named_and_no_other() {
             "ViewMissing",
             "the agent in init container flux-view of the pod of index 1 gave up",
         ),
+    ]);
+}
+
+#[test]
+fn a_limit_of_the_job_itself_says_all_and_no_pod_is_made_up() {
+    assert_told([
         (
             "MaxFailedIndexesExceeded",
             vec![ended(1, 238, 1), ended(1, 238, 2)],
@@ -212,7 +231,5 @@ fn the_pod_that_failed_the_job_is_named_and_no_other() {
             "PodFailurePolicy",
             "the Job's own words",
         ),
-    ] {
-        assert_eq!(cause(reason, pods), (index, word.to_owned(), message.to_owned()));
-    }
+    ]);
 }
