@@ -3,12 +3,17 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
+mod examples;
 mod fields;
 mod links;
 mod manifests;
 #[path = "../../../shared/tests/support/pages.rs"]
 mod pages;
+mod readers;
 mod tables;
+#[path = "../support/tried.rs"]
+#[allow(dead_code, reason = "each of its users uses a part")]
+mod tried;
 mod words;
 mod workflows;
 

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::bed::{Bed, test, until};
 use crate::change::gone;
-use crate::dead_fields::{all_leaves, around, base, merge, outcome, patch, values};
+use crate::tried::{all_leaves, around, base, merge, outcome, patch, values};
 
 /// What a cluster follows while it lives, each with a value that it can follow.
 const FOLLOWED: &[(&str, &str)] = &[

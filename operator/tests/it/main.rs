@@ -29,4 +29,6 @@ mod shipped;
 mod storage;
 mod stuck;
 mod tenants;
+#[path = "../support/tried.rs"]
+mod tried;
 mod webhook;
