@@ -7,8 +7,10 @@ use serde_json::Value;
 
 use super::tried::{Outcome, all_leaves, around, merge, outcome, patch, values};
 
+type Part = fn(&Outcome) -> &Value;
+
 /// In the order in which they are named.
-const ALL: [(&str, fn(&Outcome) -> &Value); 6] = [
+const ALL: [(&str, Part); 6] = [
     ("agent", |it| &it.agent),
     ("Job", |it| &it.job),
     ("pods", |it| &it.pods),
