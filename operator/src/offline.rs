@@ -4,6 +4,7 @@ use clap::Args;
 use flux_shared::curve::Certificate;
 use flux_shared::validate::{Problem, ValidMiniCluster, ViewSource, validate_and_note};
 use flux_shared::{agent_spec, manifest};
+use serde_json::Value;
 
 use crate::reconcile::render::{self, Facts, Objects, Options};
 use crate::yaml::{self, YamlError};
@@ -71,7 +72,13 @@ pub fn validate(text: &str) -> Result<String, OfflineError> {
                 told.extend(notes.map(|note| format!("note: {note}\n")));
                 told.push_str(&format!("MiniCluster {} is valid\n", cluster.name));
             }
-            Err(found) => problems.extend(found),
+            Err(found) if documents.len() == 1 => problems.extend(found),
+            Err(found) => {
+                let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("without a name");
+                problems.extend(
+                    found.into_iter().map(|it| Problem::new(format!("MiniCluster {name}: {}", it.field), it.message)),
+                );
+            }
         }
     }
     if problems.is_empty() { Ok(told) } else { Err(OfflineError::Problems(problems)) }
@@ -104,4 +111,26 @@ fn to_yaml(objects: &Objects) -> Result<String, YamlError> {
         documents.push(yaml::document(pod)?);
     }
     Ok(yaml::stream(documents))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn problems_of_one_of_several_have_its_name() {
+        let one = |kind: &str, name: &str, size: u32| {
+            format!(
+                "apiVersion: flux-framework.org/v1alpha2\nkind: {kind}\nmetadata: {{name: {name}}}\n\
+                 spec: {{size: {size}, containers: [{{image: a}}]}}\n---\n"
+            )
+        };
+        let said = |text: &str| validate(text).unwrap_err().to_string();
+        assert_eq!(said(&one("MiniCluster", "a", 0)), "spec.size: must be 1 to 10000");
+        let several = one("MiniCluster", "a", 1) + &one("MiniCluster", "b", 0) + &one("Minicluster", "c", 0);
+        let wanted = "MiniCluster b: spec.size: must be 1 to 10000\n\
+                      MiniCluster c: kind: is `Minicluster`; did you mean MiniCluster?\n\
+                      MiniCluster c: spec.size: must be 1 to 10000";
+        assert_eq!(said(&several), wanted);
+    }
 }

@@ -50,9 +50,13 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
         let first_line = error.to_string().lines().next().unwrap_or_default().to_owned();
         vec![Problem::new("", format!("this is not YAML: {first_line}"))]
     })?;
-    let kinds = documents.iter().filter_map(|document| document.get("kind")?.as_str());
-    let misspelt = kinds.filter(|kind| near::nearest(kind, [KIND].into_iter()).is_some()).map(str::to_owned).next();
-    let is_ours = |document: &Value| document.get("kind").and_then(Value::as_str) == Some(KIND);
+    let text = |document: &Value, key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
+    let misspelt = documents.iter().filter_map(|it| text(it, "kind")).find(|kind| is_nearly_ours(kind));
+    // One that is misspelt beside others is no document of somebody else's.
+    let is_ours = |document: &Value| {
+        let is_of_group = text(document, "apiVersion").is_some_and(|version| version.starts_with(GROUP));
+        text(document, "kind").is_some_and(|kind| kind == KIND || is_of_group && is_nearly_ours(&kind))
+    };
     let ours: Vec<Value> = documents.into_iter().filter(is_ours).collect();
     match (ours.is_empty(), misspelt) {
         (true, Some(kind)) => Err(vec![Problem::new(
@@ -62,6 +66,12 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
         (true, None) => Err(vec![Problem::new("kind", format!("there is no document of kind {KIND}"))]),
         (false, _) => Ok(ours),
     }
+}
+
+const GROUP: &str = "flux-framework.org/";
+
+fn is_nearly_ours(kind: &str) -> bool {
+    near::nearest(kind, [KIND].into_iter()).is_some()
 }
 
 /// The MiniCluster of one parsed document.
@@ -75,7 +85,11 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
         problems.push(Problem::new("apiVersion", format!("is `{}`, must be {known}", document.api_version)));
     }
     if document.kind != KIND {
-        problems.push(Problem::new("kind", format!("is `{}`, must be {KIND}", document.kind)));
+        let remedy = match is_nearly_ours(&document.kind) {
+            true => format!("; did you mean {KIND}?"),
+            false => format!(", must be {KIND}"),
+        };
+        problems.push(Problem::new("kind", format!("is `{}`{remedy}", document.kind)));
     }
     if document.spec.is_null() {
         problems.push(Problem::new("spec", "is missing"));
@@ -201,6 +215,14 @@ mod tests {
         assert_eq!(twice.spec.size, 3);
         assert!(problems("kind: Pod")[0].contains("kind MiniCluster"));
         assert!(problems("kind: Minicluster")[0].ends_with("did you mean MiniCluster?"));
+        let misspelt = HEAD.replace("MiniCluster", "Minicluster") + "spec: {size: 0, containers: [{image: a}]}\n";
+        let wanted = ["kind: is `Minicluster`; did you mean MiniCluster?", "spec.size: must be 1 to 10000"];
+        assert_eq!(problems(&misspelt), wanted);
+        // Beside one that is spelt right, too; what is not of our group may be called so.
+        let right = format!("{HEAD}spec: {{containers: [{{image: a}}]}}\n---\n");
+        assert_eq!(documents(&format!("{right}{misspelt}")).unwrap().len(), 2);
+        let strange = misspelt.replace("flux-framework.org", "example.org");
+        assert_eq!(documents(&format!("{right}{strange}")).unwrap().len(), 1);
     }
 
     #[test]

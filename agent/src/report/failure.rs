@@ -53,12 +53,12 @@ impl Failure {
     /// Cause and remedy, a sentence each.
     pub fn sentences(&self) -> String {
         let cause = self.cause.replace('\n', " ");
+        let end = |sentence: &str| if sentence.ends_with('?') { "" } else { "." };
         match self.remedy.as_str() {
-            "" => format!("{cause}."),
+            "" => format!("{cause}{}", end(&cause)),
             remedy => {
                 let (first, rest) = remedy.split_at(remedy.chars().next().map_or(0, char::len_utf8));
-                let end = if rest.ends_with('?') { "" } else { "." };
-                format!("{cause}. {}{rest}{end}", first.to_uppercase())
+                format!("{cause}{} {}{rest}{}", end(&cause), first.to_uppercase(), end(rest))
             }
         }
     }
@@ -127,6 +127,8 @@ mod tests {
             line.starts_with("flux-agent: write-failed: failed to write /mnt/flux/R: no space left on device. Give")
         );
         assert!(!line.contains('\n') && line.ends_with('.'));
+        let asked = Failure::new(Category::SpecInvalid, "kind: did you mean MiniCluster?", "");
+        assert_eq!(asked.sentences(), "kind: did you mean MiniCluster?");
     }
 
     #[test]

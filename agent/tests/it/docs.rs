@@ -59,8 +59,9 @@ fn every_file_of_a_pod_is_explained() {
     let page = std::fs::read_to_string(pages::repository().join("docs/reference/files.md")).unwrap();
     let named: BTreeSet<&str> = page.lines().filter_map(|line| line.strip_prefix("| `")?.split('`').next()).collect();
     let mut made = BTreeSet::new();
-    for example in ["hello-world", "batch", "script", "sidecar", "archive", "fluxion", "flux-user"] {
-        let path = pages::repository().join("examples").join(example).join("minicluster.yaml");
+    let folders = ["hello-world", "batch", "script", "sidecar", "archive", "fluxion"];
+    for example in folders.map(|folder| format!("{folder}/minicluster")).into_iter().chain(["users/flux-user".into()]) {
+        let path = pages::repository().join("examples").join(format!("{example}.yaml"));
         let plan = dry_run(&std::fs::read_to_string(path).unwrap()).unwrap();
         paths(&plan["pods"], &mut made);
     }

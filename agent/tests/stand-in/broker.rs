@@ -341,10 +341,12 @@ impl Broker {
         }
         let text = match what {
             "uptime" => format!(" 00:00:00 {state} 1s,  owner stand-in,  size {size},  offline {}", size - online),
-            "overlay" => {
+            "overlay" | "overlay -v" => {
+                // With -v Flux says how long it has been so: `full for 2.89s`.
+                let since = if what.ends_with("-v") { " for 1.0s" } else { "" };
                 (1..size).filter(|rank| !followers.contains_key(&u32::try_from(*rank).unwrap_or_default())).fold(
-                    format!("0 {}: {}", self.hosts[0], if online == size { "full" } else { "partial" }),
-                    |text, rank| text + &format!("\n {rank} {}: offline", self.hosts[rank]),
+                    format!("0 {}: {}{since}", self.hosts[0], if online == size { "full" } else { "partial" }),
+                    |text, rank| text + &format!("\n {rank} {}: offline{since}", self.hosts[rank]),
                 )
             }
             "ranks" => [0].iter().chain(followers.keys()).map(u32::to_string).collect::<Vec<_>>().join(","),

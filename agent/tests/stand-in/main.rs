@@ -39,7 +39,10 @@ fn main() -> ExitCode {
         ["job", "status", id] => jobs::code_of(id),
         ["shutdown", ..] => broker::ask("shutdown").map_or(1, |_| 0),
         ["uptime"] => broker::ask("uptime").map_or(1, |answer| say(&answer)),
-        ["overlay", "status", ..] => broker::ask("overlay").map_or(1, |answer| say(&answer)),
+        ["overlay", "status", rest @ ..] => {
+            let what = if rest.contains(&"-v") { "overlay -v" } else { "overlay" };
+            broker::ask(what).map_or(1, |answer| say(&answer))
+        }
         ["getattr", name] => broker::ask(&format!("getattr {name}")).map_or(1, |answer| say(&answer)),
         ["listen"] => listen(),
         ["proxy", uri, command @ ..] if !command.is_empty() => proxy(uri, command),

@@ -1,14 +1,18 @@
 //! The reference of the fields, made from the CustomResourceDefinition: what `kubectl explain` knows, with what the API server
 //! refuses, what can change, and an example.
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use flux_shared::crd::FIXED;
 use flux_shared::crd::definition::{Conversion, WebhookClient, definition};
 use serde_json::Value;
 
-use test_support::pages::{is_committed, repository};
+use test_support::pages::is_committed;
+
+use super::examples::Examples;
+use super::readers::Readers;
+
+static READERS: LazyLock<Readers> = LazyLock::new(Readers::found);
 
 fn schema(version: &str) -> Value {
     let client = WebhookClient::Url("https://127.0.0.1/convert".into());
@@ -16,64 +20,6 @@ fn schema(version: &str) -> Value {
         serde_json::to_value(definition(&Conversion::Webhook { client, ca_bundle: Vec::new() }).unwrap()).unwrap();
     let versions = crd["spec"]["versions"].as_array().unwrap();
     versions.iter().find(|it| it["name"] == version).unwrap()["schema"]["openAPIV3Schema"].clone()
-}
-
-/// The examples of a version that set a field, by its path: the folder with the shortest manifest.
-struct Examples(BTreeMap<String, (usize, String)>);
-
-impl Examples {
-    fn of(version: &str) -> Examples {
-        let mut files = Vec::new();
-        collect(&repository().join("examples"), &mut files);
-        let mut all = Examples(BTreeMap::new());
-        for file in files {
-            let text = std::fs::read_to_string(&file).unwrap();
-            for document in serde_saphyr::from_multiple::<Value>(&text).unwrap() {
-                if document["apiVersion"] == format!("flux-framework.org/{version}")
-                    && document["kind"] == "MiniCluster"
-                {
-                    let folder = file.parent().unwrap().strip_prefix(repository()).unwrap();
-                    all.add("spec", &document["spec"], (text.len(), folder.display().to_string()));
-                }
-            }
-        }
-        all
-    }
-
-    fn add(&mut self, path: &str, value: &Value, place: (usize, String)) {
-        match value {
-            Value::Object(map) => {
-                for (name, inner) in map {
-                    for path in [format!("{path}.{name}"), format!("{path}{{}}")] {
-                        let best = self.0.entry(path.clone()).or_insert_with(|| place.clone());
-                        *best = best.clone().min(place.clone());
-                        self.add(&path, inner, place.clone());
-                    }
-                }
-            }
-            Value::Array(list) => list.iter().for_each(|inner| self.add(&format!("{path}[]"), inner, place.clone())),
-            _ => {}
-        }
-    }
-
-    fn link(&self, path: &str) -> String {
-        let found = self.0.get(path).or_else(|| self.0.get(&path.replace("spec.services", "spec.containers")));
-        found.map_or(String::new(), |(_, folder)| {
-            format!(" ([{}](../../{folder}))", folder.trim_start_matches("examples/"))
-        })
-    }
-}
-
-fn collect(folder: &Path, files: &mut Vec<PathBuf>) {
-    let mut entries: Vec<PathBuf> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
-    entries.sort();
-    for path in entries {
-        match path.is_dir() {
-            true => collect(&path, files),
-            false if path.extension().is_some_and(|ending| ending == "yaml") => files.push(path),
-            false => {}
-        }
-    }
 }
 
 fn cell(text: &str) -> String {
@@ -84,6 +30,26 @@ fn number(value: &Value) -> String {
     value.as_f64().map_or_else(|| value.to_string(), |number| format!("{number:.0}"))
 }
 
+/// The units of numbers, by the ends of their fields' names.
+const UNITS: &[(&str, &str)] = &[
+    ("Seconds", "seconds"),
+    ("SecondsAfterFinished", "seconds"),
+    ("backoffLimit", "starts"),
+    ("maxRestarts", "starts"),
+    ("size", "pods"),
+    ("Size", "pods"),
+    ("tasks", "tasks"),
+    ("cores", "cores"),
+    ("port", "TCP port"),
+    ("ports[]", "TCP port"),
+    ("uid", "user id"),
+    ("ogLevel", "level"),
+];
+
+fn unit(path: &str) -> Option<&'static str> {
+    UNITS.iter().find(|(end, _)| path.ends_with(end)).map(|(_, unit)| *unit)
+}
+
 /// How a value is written, with its bounds.
 fn kind(schema: &Value, path: &str) -> String {
     let name = path.rsplit('.').next().unwrap_or_default();
@@ -91,7 +57,10 @@ fn kind(schema: &Value, path: &str) -> String {
         return "as Kubernetes has it".into();
     }
     if schema["x-kubernetes-int-or-string"] == true {
-        return "quantity".into();
+        return match name {
+            "capacity" | "emptyDirSizeLimit" => "quantity (bytes, `1Gi`)".into(),
+            _ => "quantity (`500m`, `1Gi`)".into(),
+        };
     }
     let bounds = match (&schema["minimum"], &schema["maximum"]) {
         (Value::Null, Value::Null) => String::new(),
@@ -109,12 +78,17 @@ fn kind(schema: &Value, path: &str) -> String {
         "array" if schema["items"]["properties"].is_object() => {
             format!("list of [{name}](#{}), {} at most", anchor(&format!("{path}[]")), schema["maxItems"])
         }
-        "array" => format!("list of {}, {} at most", kind(&schema["items"], ""), schema["maxItems"]),
+        "array" => format!("list of {}, {} at most", kind(&schema["items"], &format!("{path}[]")), schema["maxItems"]),
         "string" if schema["enum"].is_array() => {
             let values =
                 schema["enum"].as_array().unwrap().iter().filter_map(Value::as_str).filter(|value| !value.is_empty());
             values.map(|value| format!("`{value}`")).collect::<Vec<_>>().join(", ")
         }
+        "integer" if path.starts_with("spec") => {
+            let unit = unit(path).unwrap_or_else(|| panic!("{path} has no unit: name it in UNITS"));
+            format!("integer ({unit})")
+        }
+        "string" if name.ends_with("Timeout") => "duration (`5s`, `2m`)".into(),
         other => other.to_owned(),
     };
     let pattern = schema["pattern"].as_str().map(|pattern| format!(", matching `{}`", pattern.replace('|', "\\|")));
@@ -125,19 +99,40 @@ fn anchor(path: &str) -> String {
     path.chars().filter(|letter| letter.is_ascii_alphanumeric()).map(|letter| letter.to_ascii_lowercase()).collect()
 }
 
-fn default(schema: &Value, is_needed: bool) -> String {
-    match (&schema["default"], schema["type"].as_str()) {
-        _ if is_needed => "needed".into(),
-        (Value::Null, Some("boolean")) => "`false`".into(),
-        (Value::Null, _) => String::new(),
-        (Value::String(text), _) => format!("`{text}`"),
-        (value, _) => format!("`{value}`"),
+/// The default, and what the description says beside it: `Default: x.` there counts, and so does `x (default)`.
+fn default(schema: &Value, is_needed: bool) -> (String, String) {
+    let text = cell(schema["description"].as_str().unwrap_or_default());
+    let named = text.split(" (default)").next().filter(|_| text.contains(" (default)"));
+    let named = named.and_then(|before| before.rsplit(' ').next()).map(|word| format!("`{word}`"));
+    let said = text.find("Default: ").map(|at| {
+        let rest = &text[at + "Default: ".len()..];
+        let end = rest.find(". ").unwrap_or(rest.len());
+        let left = format!("{}{}", &text[..at], rest[end..].trim_start_matches(". "));
+        (rest[..end].trim_end_matches('.').to_owned(), left.trim_end().to_owned())
+    });
+    match (&schema["default"], schema["type"].as_str(), said, named) {
+        _ if is_needed => ("needed".into(), text),
+        (Value::Null, _, Some((default, left)), _) => (default, left),
+        (Value::Null, _, None, Some(named)) => (named, text),
+        (Value::Null, Some("boolean"), None, None) => ("`false`".into(), text),
+        (Value::Null, ..) => ("none".into(), text),
+        (Value::String(value), ..) => (format!("`{value}`"), text),
+        (value, ..) => (format!("`{value}`"), text),
     }
+}
+
+/// Fields of the spec are fixed with all that is in them.
+fn can_change(path: &str) -> &'static str {
+    let top = path.trim_start_matches("spec.").split(['.', '[', '{']).next().unwrap_or_default();
+    if FIXED.contains(&top) { "no" } else { "yes" }
 }
 
 struct Page<'a> {
     text: String,
     examples: &'a Examples,
+    readers: &'a Readers,
+    /// Fields of the spec without a reader or an example.
+    unknown: Vec<String>,
 }
 
 impl Page<'_> {
@@ -154,25 +149,29 @@ impl Page<'_> {
             return self.refusals(schema);
         }
         let needed: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
-        let is_top = path == "spec";
-        let (head, line) = if is_top { (" can change |", " --- |") } else { ("", "") };
-        self.text += &format!("\n| field | type | default |{head} meaning |\n| --- | --- | --- |{line} --- |\n");
+        let is_spec = path.starts_with("spec");
+        let columns: &[&str] = match is_spec {
+            true => &["field", "type", "default", "read by", "can change", "meaning", "example"],
+            false => &["field", "type", "default", "meaning"],
+        };
+        self.text += &format!("\n| {} |\n|{}\n", columns.join(" | "), " --- |".repeat(columns.len()));
         let mut inner = Vec::new();
         for (name, field) in schema["properties"].as_object().into_iter().flatten() {
             let below = format!("{path}.{name}");
-            let change = match (is_top, FIXED.contains(&name.as_str())) {
-                (false, _) => "",
-                (true, true) => " no |",
-                (true, false) => " yes |",
-            };
-            let meaning = cell(field["description"].as_str().unwrap_or_default());
             let is_needed = needed.contains(&name.as_str()) && field["default"].is_null();
-            self.text += &format!(
-                "| `{name}` | {} | {} |{change} {meaning}{} |\n",
-                kind(field, &below),
-                default(field, is_needed),
-                self.examples.link(&below)
-            );
+            let (default, meaning) = default(field, is_needed);
+            let mut cells = vec![format!("`{name}`"), kind(field, &below), default];
+            if is_spec {
+                cells.extend([self.readers.of(&below), can_change(&below).into()]);
+            }
+            cells.push(meaning);
+            if is_spec {
+                cells.push(self.examples.link(&below));
+                if cells.iter().any(String::is_empty) {
+                    self.unknown.push(below.clone());
+                }
+            }
+            self.text += &format!("| {} |\n", cells.join(" | "));
             if name.ends_with("ecurityContext") {
                 continue;
             }
@@ -213,18 +212,24 @@ impl Page<'_> {
 fn page(version: &str, words: &str) -> String {
     let root = schema(version);
     let examples = Examples::of(version);
-    let mut page = Page { text: String::new(), examples: &examples };
+    let mut page = Page { text: String::new(), examples: &examples, readers: &READERS, unknown: Vec::new() };
     page.text = format!(
         "# Fields of {version}\n\n<!-- made from the CustomResourceDefinition by `make generate` -->\n\n{words} `kubectl explain \
-         minicluster.spec --api-version=flux-framework.org/{version}` says the same.\n\nA field that cannot change is fixed once the \
+         minicluster.spec --api-version=flux-framework.org/{version}` says the same.\n\n\
+         **Read by:** who acts on the field. *agent*: `flux-agent` in each pod, which plans by it and hands it to Flux. *Job*, *pods*, \
+         *Service*, *volume*: Kubernetes, in the objects of that kind that the operator makes of it. *operator*: itself, while the \
+         MiniCluster lives and after its end. (A test sets each field to several values and looks where they make a difference.)\n\n\
+         **Can change:** a field that cannot is fixed once the \
          cluster has been made (`status.maximumSize` is set); the API server then refuses an edit: *cannot change once the cluster has \
-         been made: delete the MiniCluster and create it anew*. What stands in a block that cannot change cannot, either. `size` \
-         cannot exceed what the cluster was made for (the larger of `size` and `maxSize` then). A link after a field leads to its shortest \
-         example. Beside what the API server refuses, the operator checks each value: `flux-operator validate FILE` tells all.\n\n\
+         been made: delete the MiniCluster and create it anew*. `size` \
+         cannot exceed what the cluster was made for (the larger of `size` and `maxSize` then).\n\n\
+         **Example:** the shortest that explains the field. **Default:** *none* where nothing takes its place. \
+         Beside what the API server refuses, the operator checks each value: `flux-operator validate FILE` tells all.\n\n\
          `metadata.name` has 54 characters at most: lower case letters, digits and `-`, beginning with a letter.\n"
     );
     page.section("spec", &root["properties"]["spec"]);
     page.section("status", &root["properties"]["status"]);
+    assert!(page.unknown.is_empty(), "fields of {version} of which something is not known: {:#?}", page.unknown);
     page.text
 }
 

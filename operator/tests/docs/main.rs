@@ -3,9 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
+mod examples;
 mod fields;
 mod links;
 mod manifests;
+mod readers;
 mod tables;
 mod words;
 mod workflows;

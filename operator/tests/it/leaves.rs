@@ -7,8 +7,8 @@ use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::{Value, json};
 
 use crate::change::gone;
-use crate::dead_fields::{all_leaves, around, base, merge, outcome, patch, values};
 use test_support::bed::{Bed, test, until};
+use test_support::tried::{all_leaves, around, base, merge, outcome, patch, values};
 
 /// What a cluster follows while it lives, each with a value that it can follow.
 const FOLLOWED: &[(&str, &str)] = &[

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pages, pattern, committed, repository     what is written down, against what is so
-//! mutate, upstream_manifests                inputs
+//! mutate, upstream_manifests, tried         inputs
 //! report                                    the figures of benches
 //! helm                                      programs that the test node builds
 //! control_plane ─► bed                      the operator on an API server without nodes (feature `cluster`)
@@ -28,3 +28,5 @@ pub mod call;
 pub mod control_plane;
 #[cfg(feature = "cluster")]
 pub mod node;
+#[cfg(feature = "cluster")]
+pub mod tried;

@@ -1,0 +1,87 @@
+//! Who reads a field: each is tried with several values, and the difference shows where it goes.
+
+use std::collections::BTreeSet;
+
+use flux_shared::crd;
+use serde_json::Value;
+
+use test_support::tried::{Outcome, all_leaves, around, merge, outcome, patch, values};
+
+type Part = fn(&Outcome) -> &Value;
+
+/// In the order in which they are named.
+const ALL: [(&str, Part); 6] = [
+    ("agent", |it| &it.agent),
+    ("Job", |it| &it.job),
+    ("pods", |it| &it.pods),
+    ("Service", |it| &it.services),
+    ("volume", |it| &it.volumes),
+    ("operator", |it| &it.operator),
+];
+
+/// What is not tried: where another value alone is refused, and what the operator does with a Job that failed.
+const JUDGED: &[(&str, &[&str])] = &[
+    ("spec.containers[].runFlux", &["agent", "pods"]),
+    ("spec.containers[].noWrapEntrypoint", &["operator"]),
+    ("spec.backoffLimit", &["operator"]),
+    ("spec.deadlineSeconds", &["operator"]),
+];
+
+/// Every leaf of v1alpha2's spec, by its path in the reference, with those who read it.
+pub struct Readers(Vec<(String, BTreeSet<usize>)>);
+
+impl Readers {
+    pub fn found() -> Readers {
+        let crd = serde_json::to_value(crd::definition::crd().unwrap()).unwrap();
+        let spec = &crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"];
+        let leaves = all_leaves();
+        let tried = leaves.iter().map(|(leaf, schema)| (shown(leaf, spec), readers(leaf, schema)));
+        let number = |name: &&str| ALL.iter().position(|(other, _)| other == name).unwrap();
+        let judged = JUDGED.iter().map(|(path, names)| ((*path).to_owned(), names.iter().map(number).collect()));
+        Readers(tried.chain(judged).collect())
+    }
+
+    /// Of a field, or of all in a block. v1alpha1 has the same fields, but for two.
+    pub fn of(&self, path: &str) -> String {
+        let path = match path {
+            "spec.cleanupMiniCluster" => "spec.cleanup",
+            other => other,
+        };
+        let is_in = |leaf: &str| leaf.strip_prefix(path).is_some_and(|rest| !rest.starts_with(char::is_alphanumeric));
+        let found: BTreeSet<usize> =
+            self.0.iter().filter(|(leaf, _)| is_in(leaf)).flat_map(|(_, readers)| readers.iter().copied()).collect();
+        found.into_iter().map(|number| ALL[number].0).collect::<Vec<_>>().join(", ")
+    }
+}
+
+/// `containers.0.environment.key` as the reference writes it: `spec.containers[].environment{}`.
+fn shown(leaf: &str, spec: &Value) -> String {
+    let (mut path, mut schema) = ("spec".to_owned(), spec);
+    for part in leaf.split('.') {
+        if schema["items"].is_object() {
+            path += "[]";
+            schema = &schema["items"];
+        } else if schema["additionalProperties"].is_object() {
+            path += "{}";
+            schema = &schema["additionalProperties"];
+        } else {
+            path += &format!(".{part}");
+            schema = &schema["properties"][part];
+        }
+    }
+    path
+}
+
+/// Where the values of a leaf make a difference, and where its absence does.
+fn readers(leaf: &str, schema: &Value) -> BTreeSet<usize> {
+    let without = around(leaf).0;
+    let with = |value: Value| {
+        let mut spec = without.clone();
+        merge(&mut spec, &patch(leaf, value));
+        outcome(&spec)
+    };
+    let all: Vec<Outcome> =
+        values(leaf, schema).into_iter().map(with).chain([outcome(&without)]).filter_map(Result::ok).collect();
+    let differs = |number: &usize| all.iter().any(|it| ALL[*number].1(it) != ALL[*number].1(&all[0]));
+    (0..ALL.len()).filter(differs).collect()
+}
