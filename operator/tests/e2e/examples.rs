@@ -4,7 +4,10 @@
 //! from a registry.
 
 mod consoles;
+mod neighbours;
+mod of_v1alpha1;
 mod readme;
+mod volumes;
 
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -123,36 +126,13 @@ pub fn has_flux_itself(what: &str) -> bool {
     !is_stand_in()
 }
 
-/// MiniClusters of 2023, which go through the conversion webhook. Their image has Flux in it.
-const OF_V1ALPHA1: &[Expected] = &[
-    ("v1alpha1/batch/minicluster", 0, &[]),
-    ("v1alpha1/cleanup/minicluster", 0, &[("cleanup-v1alpha1-0", 1)]),
-    (
-        "v1alpha1/commands/minicluster",
-        0,
-        &[("I am running the pre-command", 1), ("on the lead", 1), ("commands-v1alpha1-0", 1), ("Finishing up...", 1)],
-    ),
-    ("v1alpha1/container/minicluster", 0, &[("/tmp/workflow", 1)]),
-    ("v1alpha1/flux/minicluster", 0, &[("flux-v1alpha1-0", 1)]),
-    ("v1alpha1/flux-option-flags/minicluster", 0, &[("flux-option-flags-v1alpha1-0", 1)]),
-    ("v1alpha1/flux-user/minicluster", 0, &[("fluxuser", 1)]),
-    ("v1alpha1/hello-world/minicluster", 0, &[("hello-world-v1alpha1-0", 1)]),
-    ("v1alpha1/job-labels/minicluster", 0, &[("job-labels-v1alpha1-0", 1)]),
-    ("v1alpha1/launcher/minicluster", 0, &[("launcher-v1alpha1-...", 2)]),
-    ("v1alpha1/life-cycle/minicluster", 0, &[("life-cycle-v1alpha1-0", 1)]),
-    ("v1alpha1/logging/minicluster", 0, &[("logging-v1alpha1-0", 1)]),
-    ("v1alpha1/pre-command/minicluster", 0, &[("1", 1)]),
-    ("v1alpha1/run-flux-as-root/minicluster", 0, &[("root", 1)]),
-    ("v1alpha1/tasks/minicluster", 0, &[("tasks-v1alpha1-...", 4)]),
-];
-
 /// An example's documents, for this namespace and with images that are here. Those of v1alpha1 are not cleaned up, so that
 /// their logs can be read.
 fn documents(bed: &Bed, file: &str) -> Vec<Value> {
     let folder = if is_twin(file) { "shared/tests" } else { "examples" };
     let path = format!("{}/../{folder}/{file}.yaml", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let folder = folder_on_the_node(bed);
+    let folder = volumes::folder_on_the_node(bed);
     let text = text
         .replace(".default.svc.", &format!(".{}.svc.", bed.namespace))
         .replace("hostPath: /data\n", &format!("hostPath: {folder}\n"))
@@ -191,11 +171,6 @@ const NGINX: &str = r#"sh -c "mkdir /tmp/www; sed -n 's/.*return 200 .\(.*\)[\\]
 
 fn image(variable: &str) -> String {
     std::env::var(variable).unwrap_or_else(|_| panic!("{variable} must name an image"))
-}
-
-/// For volumes of the node itself.
-fn folder_on_the_node(bed: &Bed) -> String {
-    format!("/tmp/{}", bed.namespace)
 }
 
 /// As a user does it; the names of what was applied.
@@ -282,11 +257,6 @@ fn examples_end_as_their_readmes_say() {
         prepare(&bed);
         all_to_the_end(&bed, &[TO_THE_END, TWINS].concat()).await;
     });
-}
-
-#[test]
-fn examples_of_v1alpha1_end_as_their_readmes_say() {
-    test("examples-v1alpha1", async |bed| all_to_the_end(&bed, OF_V1ALPHA1).await);
 }
 
 #[test]
@@ -474,145 +444,6 @@ fn inside(bed: &Bed, lead: &str, program: &str) -> String {
 fn try_inside(bed: &Bed, lead: &str, program: &str) -> Result<String, String> {
     let script = format!(". /mnt/flux/flux-view.sh && flux proxy $fluxsocket {program}");
     try_kubectl(bed, &["exec", lead, "--", "sh", "-c", &script], "")
-}
-
-#[test]
-fn a_second_cluster_bursts_into_the_first_ones_instance() {
-    test("bursting", async |bed| {
-        let root = apply(&bed, "bursting/minicluster");
-        bed.when_condition(&root, "Ready").await;
-        let lead = bed.lead(&root).await.unwrap().name_any();
-        let overlay = inside(&bed, &lead, "flux overlay status");
-        assert!(
-            overlay.starts_with("0 bursting-0: partial\n") && overlay.contains("3 burst-0-1: offline"),
-            "{overlay}"
-        );
-        apply(&bed, "bursting/burst");
-        bed.until("all four are one instance", async || {
-            inside(&bed, &lead, "flux overlay status").starts_with("0 bursting-0: full\n").then_some(())
-        })
-        .await;
-        let hosts = inside(&bed, &lead, "flux run -N 4 uname -n");
-        let mut hosts: Vec<&str> = hosts.lines().collect();
-        hosts.sort_unstable();
-        assert_eq!(hosts, ["burst-0-0", "burst-0-1", "bursting-0", "bursting-1"]);
-    });
-}
-
-/// A volume of the node for the claim of an example, and the claim.
-fn claim(bed: &Bed, file: &str) {
-    let claim = documents(bed, file).remove(0);
-    let name = claim["metadata"]["name"].clone();
-    let volume = json!({
-        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": bed.namespace },
-        "spec": {
-            "capacity": { "storage": "1Gi" }, "accessModes": claim["spec"]["accessModes"],
-            "claimRef": { "namespace": bed.namespace, "name": name },
-            "hostPath": { "path": folder_on_the_node(bed), "type": "DirectoryOrCreate" },
-        },
-    });
-    kubectl(
-        bed,
-        &["apply", "-f", "-"],
-        &json!({ "apiVersion": "v1", "kind": "List", "items": [volume, claim] }).to_string(),
-    );
-}
-
-/// The volumes of a test are in no namespace, and the node keeps their files.
-fn forget(bed: &Bed, volumes: &[&str]) {
-    kubectl(bed, &[&["delete", "--wait=false", "persistentvolume"], volumes].concat(), "");
-    let _ = std::fs::remove_dir_all(folder_on_the_node(bed));
-}
-
-#[test]
-fn an_archive_outlives_its_cluster() {
-    test("archive", async |bed| {
-        claim(&bed, "archive/claim");
-        let first = to_the_end(bed.clone(), ("archive/minicluster", 0, &[("remember me", 1)])).await;
-        assert_eq!(first, None);
-        if is_stand_in() {
-            // Its archive has a line for each start; the next one reads it before anything else.
-            let mut restore = documents(&bed, "archive/restore").remove(0);
-            restore["spec"]["containers"][0]["command"] = json!("tar -xzOf /state/archive.tar.gz");
-            kubectl(&bed, &["apply", "-f", "-"], &restore.to_string());
-            let status = bed.when_finished("archive-restore").await;
-            assert_eq!(status["exitCode"], 0, "{status:#}");
-            let log = log(&bed, &bed.lead("archive-restore").await.unwrap(), None).await;
-            assert_eq!(log.lines().filter(|line| *line == "start").count(), 1, "{log}");
-        } else {
-            assert_eq!(to_the_end(bed.clone(), ("archive/restore", 0, &[("remember me", 1)])).await, None);
-        }
-        forget(&bed, &[&bed.namespace]);
-    });
-}
-
-#[test]
-fn volumes_of_the_node_of_a_claim_and_made_ones_hold_what_they_should() {
-    test("volumes", async |bed| {
-        kubectl(
-            &bed,
-            &["apply", "-f", "-"],
-            &json!({ "apiVersion": "v1", "kind": "List", "items": documents(&bed, "volumes/data") }).to_string(),
-        );
-        prepare(&bed);
-        let lines: &[(&str, usize)] = &[("volumes-claim-0", 1), ("volumes-claim-1", 1)];
-        assert_eq!(to_the_end(bed.clone(), ("volumes/claim", 0, lines)).await, None);
-        // The same folder, three times more.
-        let lines: &[(&str, usize)] = &[("volumes-claim-0", 2), ("volumes-claim-1", 2)];
-        assert_eq!(to_the_end(bed.clone(), ("volumes/minicluster", 0, lines)).await, None);
-        let lines: &[(&str, usize)] = &[("volumes-claim-0", 1), ("colour = green", 1)];
-        assert_eq!(to_the_end(bed.clone(), ("spellings/existing-volumes", 0, lines)).await, None);
-        let name = apply(&bed, "volumes/made");
-        let status = bed.when_finished(&name).await;
-        assert_eq!(status["exitCode"], 0, "{status:#}");
-        let phase = kubectl(
-            &bed,
-            &["get", "pvc", "volumes-made.data", "-o", "jsonpath={.status.phase} {.spec.volumeName}"],
-            "",
-        );
-        let (phase, volume) = phase.split_once(' ').unwrap();
-        assert_eq!(phase, "Bound");
-        forget(&bed, &["data", volume]);
-    });
-}
-
-#[test]
-fn services_are_beside_the_cluster_and_end_with_it() {
-    test("services", async |bed| {
-        let conf = json!({ "apiVersion": "v1", "kind": "List", "items": documents(&bed, "services/nginx-conf") });
-        kubectl(&bed, &["apply", "-f", "-"], &conf.to_string());
-        assert_eq!(
-            to_the_end(bed.clone(), ("services/minicluster", 0, &[("served beside the cluster", 1)])).await,
-            None
-        );
-        bed.until("the services' pod goes with the MiniCluster", async || {
-            bed.api::<Pod>().get_opt("services-services").await.unwrap().is_none().then_some(())
-        })
-        .await;
-    });
-}
-
-#[test]
-fn two_clusters_share_a_headless_service_and_the_last_one_takes_it_along() {
-    test("headless", async |bed| {
-        let first = apply(&bed, "network/minicluster");
-        bed.when_condition(&first, "Ready").await;
-        let second = apply(&bed, "network/second");
-        let status = bed.when_finished(&second).await;
-        let log = log(&bed, &bed.lead(&second).await.unwrap(), None).await;
-        assert_eq!(status["exitCode"], 0, "{status:#} {log}");
-        let name = format!("network-1.my-network.{}.svc.cluster.local", bed.namespace);
-        assert!(log.lines().any(|line| line.ends_with(&name)), "{log}");
-        let services = bed.api::<k8s_openapi::api::core::v1::Service>();
-        bed.api::<MiniCluster>().delete(&first, &DeleteParams::default()).await.unwrap();
-        bed.until("the first one is gone", async || bed.pods(&first).await.is_empty().then_some(())).await;
-        assert!(services.get_opt("my-network").await.unwrap().is_some(), "the second one has it still");
-        bed.api::<MiniCluster>().delete(&second, &DeleteParams::default()).await.unwrap();
-        bed.until("the Service is gone", async || {
-            services.get_opt("my-network").await.unwrap().is_none().then_some(())
-        })
-        .await;
-    });
 }
 
 #[test]
