@@ -24,5 +24,6 @@ pub mod paths;
 pub mod quantity;
 pub mod secret_names;
 pub mod termination;
+pub mod usage;
 pub mod validate;
 pub mod words;

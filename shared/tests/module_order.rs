@@ -157,7 +157,7 @@ const ORDER: &[(&str, &[&str])] = &[
         ],
     ),
     ("agent/src/wait", &["diagnosis", "connection", "resolve", "socket"]),
-    ("agent/src/flux_rpc", &["message", "connection", "lead_presence", "states", "jobs"]),
+    ("agent/src/flux_rpc", &["message", "connection", "lead_presence", "states", "jobs", "usage"]),
     ("agent/src/system", &["owner", "elf", "glibc", "mount_table", "netlink", "identity", "raw", "signals", "runtime"]),
     ("agent/src/report", &["failure", "log", "activity", "ending"]),
 ];
