@@ -45,7 +45,7 @@ pub const MAX_SIZE: i32 = 10_000;
 pub const MAX_TEXT: usize = 900_000;
 
 /// One thing that is wrong, and where.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Problem {
     /// Path from the object's root, such as `spec.containers[0].image`.
     pub field: String,

@@ -21,6 +21,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "observe",
             "reconcile",
             "offline",
+            "on_server",
             "controller",
             "webhook",
             "install",
@@ -75,7 +76,7 @@ const ORDER: &[(&str, &[&str])] = &[
     ("operator/src/reconcile/decide", &["restart", "next_action", "stuck"]),
     ("operator/src/reconcile/status", &["patch", "outcome", "conditions", "events"]),
     ("operator/src/health", &["metrics", "panics", "log", "server"]),
-    ("operator/src/api", &["client", "installed", "lease", "retry", "version"]),
+    ("operator/src/api", &["client", "installed", "lease", "retry", "trial", "version"]),
     (
         "kubectl/src",
         &[
@@ -85,6 +86,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "seen",
             "progress",
             "screen",
+            "output",
             "logs",
             "connect",
             "stop",
@@ -92,12 +94,14 @@ const ORDER: &[(&str, &[&str])] = &[
             "run",
             "status",
             "timeline",
+            "top",
             "debug",
             "completion",
             "cli",
         ],
     ),
     ("kubectl/src/run", &["manifest", "follow"]),
+    ("kubectl/src/top", &["table", "display"]),
     (
         "agent/src",
         &[

@@ -13,17 +13,27 @@ mod call;
 #[allow(dead_code, reason = "shared with the operator's tests")]
 mod controlplane;
 mod documents;
+mod front;
+mod in_pods;
 mod looks;
 #[path = "../../../shared/tests/support/pages.rs"]
 mod pages;
 mod person;
 mod runs;
+mod server;
+mod terminals;
 mod wire;
 mod wires;
+mod words;
 
 /// A person of the bed's namespace.
 fn person_of(bed: &bed::Bed) -> person::Person {
-    bed.kubectl(&["create", "serviceaccount", "person"]).unwrap();
+    person_with(bed, "person", person::RIGHTS)
+}
+
+/// … with these rights.
+fn person_with(bed: &bed::Bed, name: &str, rights: &[(&str, &str)]) -> person::Person {
+    bed.kubectl(&["create", "serviceaccount", name]).unwrap();
     let kubectl = |arguments: &[&str]| drop(bed.kubectl(arguments).unwrap());
-    person::Person::with(&bed.namespace, bed.kubeconfig_of("person"), kubectl)
+    person::Person::with(&bed.namespace, name, rights, bed.kubeconfig_of(name), kubectl)
 }
