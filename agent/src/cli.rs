@@ -29,8 +29,8 @@ use crate::view;
 /// In a pod: `install` and `view` fill the shared volume, then `run` is the container's entrypoint. It writes Flux's
 /// files, runs the user's snippets, waits for the parent broker, starts Flux and ends with the job's own exit code.
 ///
-/// For people, by `kubectl exec POD -- /mnt/flux/flux-agent …`: `status` says what the instance waits for, `preflight`
-/// what is wrong with the pod, `connect` opens a shell in the instance, `stop` shuts it down.
+/// For people, by `kubectl exec POD -- /mnt/flux/flux-agent …`: `status` says what the instance waits for, `usage` how
+/// much of it is used, `preflight` what is wrong with the pod, `connect` opens a shell in the instance, `stop` shuts it down.
 ///
 /// On a laptop or a login node, without a cluster: `dry-run FILE` shows what every pod of a MiniCluster would do, and
 /// `local FILE` does it, with the Flux that is installed there.
@@ -146,6 +146,11 @@ enum Command {
         /// One JSON object
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        place: Place,
+    },
+    /// The figures of the instance as one JSON object: nodes, cores, GPUs, jobs; ends with 1 if there is no broker yet
+    Usage {
         #[command(flatten)]
         place: Place,
     },
@@ -274,6 +279,7 @@ impl Cli {
             Command::Connect { place, command } => tell(commands::connect(&place, &command)),
             Command::Status { ready: true, wait, place, .. } => show(commands::ready(&place, wait)),
             Command::Status { json, place, .. } => show(commands::status(&place, json)),
+            Command::Usage { place } => show(commands::usage(&place)),
             Command::Preflight { place } => show(commands::preflight(&place)),
             Command::Stop { place } => tell(commands::stop(&place)),
             Command::Completions { shell } => {

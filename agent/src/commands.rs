@@ -1,4 +1,4 @@
-//! Commands for people, over `kubectl exec POD -- /mnt/flux/flux-agent …`: connect, status, preflight, stop.
+//! Commands for people, over `kubectl exec POD -- /mnt/flux/flux-agent …`: connect, status, usage, preflight, stop.
 //!
 //! ```text
 //! spec, facts ─► plan::instance ─► look (broker's socket, network, files) ─► judge (pure) ─► lines, exit code
@@ -24,6 +24,7 @@ use crate::execute::session::Session;
 use crate::facts::Facts;
 use crate::plan::{Instance, PlanError};
 use crate::report::failure::Failure;
+use crate::report::log::write_whole;
 use crate::run::chain;
 
 pub use completions::{Shell, script};
@@ -85,6 +86,22 @@ pub fn status(place: &Place, json: bool) -> Result<(String, u8), Failure> {
     let seen = observe::all(&pod, state, stage)?;
     let report = status::report(&seen);
     Ok((if json { report.json() } else { report.text() }, code))
+}
+
+/// The figures of the instance, as JSON; an error where there is no broker that could tell them.
+pub fn usage(place: &Place) -> Result<(String, u8), Failure> {
+    let pod = Pod::read(place)?;
+    observe::be_owner(&pod)?;
+    match observe::usage(&pod) {
+        Ok(usage) => {
+            let text = serde_json::to_string(&usage);
+            Ok((text.map_err(|error| Failure::internal(format!("failed to write the figures: {error}")))? + "\n", 0))
+        }
+        Err(why) => {
+            write_whole(format!("flux-agent: not up: {why}\n"));
+            Ok((String::new(), 1))
+        }
+    }
 }
 
 /// What could keep Flux from starting here, each with its remedy; 1 if something will.

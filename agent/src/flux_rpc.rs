@@ -1,7 +1,7 @@
 //! Questions to a Flux broker over its local socket, in Flux's own messages (RFC 3): no `flux` program, no Python.
 //!
 //! ```text
-//! message (what a question and an answer look like) ─► connection (one question, or a conversation) ─► states, lead_presence, jobs
+//! message (what a question and an answer look like) ─► connection (one question, or a conversation) ─► states, lead_presence, jobs, usage
 //! ```
 
 pub mod connection;
@@ -9,3 +9,4 @@ pub mod jobs;
 pub mod lead_presence;
 pub mod message;
 pub mod states;
+pub mod usage;

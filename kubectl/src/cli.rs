@@ -5,7 +5,10 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use flux_operator::offline;
+use flux_operator::offline::{self, Judgement};
+use flux_operator::on_server;
+use flux_operator::reconcile::render::Options;
+use serde_json::{Value, json};
 
 use crate::completion;
 use crate::connect;
@@ -13,12 +16,14 @@ use crate::debug;
 use crate::failure::{FAILED, Failure, chain};
 use crate::input::read;
 use crate::logs;
+use crate::output::Output;
 use crate::place::{Access, Place};
 use crate::run;
 use crate::screen;
 use crate::status;
 use crate::stop;
 use crate::timeline;
+use crate::top;
 use crate::wait;
 
 #[derive(Debug, Parser)]
@@ -31,6 +36,8 @@ use crate::wait;
 struct Cli {
     #[command(flatten)]
     access: Access,
+    #[command(flatten)]
+    output: Output,
     #[command(subcommand)]
     command: Command,
 }
@@ -56,6 +63,8 @@ enum Command {
     Submit(connect::Submit),
     /// List the jobs of a running instance
     Jobs(connect::Jobs),
+    /// Show what a running instance has and does: nodes, cores, GPUs, jobs; on a terminal live, until q or Ctrl-C
+    Top(top::Args),
     /// Show where the time of a start and of the job went
     Timeline(timeline::Args),
     /// Write all that somebody needs who is to help into one file, without secrets
@@ -64,6 +73,10 @@ enum Command {
     Validate {
         /// A file with MiniClusters, or - for standard input
         file: PathBuf,
+        /// Ask the API server, too, by your own rights: it tries out the MiniCluster and the Job that it becomes, and makes
+        /// nothing
+        #[arg(long)]
+        server: bool,
     },
     /// Print the objects that a MiniCluster becomes, as YAML (keys redacted)
     Render {
@@ -96,7 +109,9 @@ pub(crate) fn command() -> clap::Command {
 /// The whole program.
 pub fn main() -> ExitCode {
     let command = match completer_words() {
-        Some(words) => Cli { access: Access::default(), command: Command::Complete { words } },
+        Some(words) => {
+            Cli { access: Access::default(), output: Output::default(), command: Command::Complete { words } }
+        }
         None => Cli::parse(),
     };
     ExitCode::from(answer(command).unwrap_or_else(|failure| {
@@ -114,11 +129,38 @@ fn completer_words() -> Option<Vec<String>> {
 }
 
 fn answer(cli: Cli) -> Result<u8, Failure> {
+    let output = cli.output;
     match &cli.command {
-        Command::Validate { file } => screen::print(&offline::validate(&read(file)?)?).map(|()| 0),
-        Command::DryRun(args) => Ok(flux_agent::show_plans(args)),
-        Command::Completion { folder } => screen::print(&completion::install(folder.clone())?).map(|()| 0),
+        Command::Validate { file, server: false } => told(offline::judge(&read(file)?), output),
+        Command::DryRun(args) => dry_run(args, output),
+        Command::Completion { folder } => {
+            output.refuse("completion", "it makes a link for kubectl")?;
+            screen::print(&completion::install(folder.clone())?).map(|()| 0)
+        }
         _ => in_cluster(cli),
+    }
+}
+
+/// What `validate` has found, and 1 if there is a problem.
+fn told(judgement: Judgement, output: Output) -> Result<u8, Failure> {
+    let is_valid = judgement.problems.is_empty();
+    match output.format {
+        None => screen::print(&judgement.told()?)?,
+        Some(_) => output.show(&judgement, String::new)?,
+    }
+    Ok(if is_valid { 0 } else { FAILED })
+}
+
+fn dry_run(args: &flux_agent::dry_run::Args, output: Output) -> Result<u8, Failure> {
+    if output.format.is_none() {
+        return Ok(flux_agent::show_plans(args));
+    }
+    let args = flux_agent::dry_run::Args { format: flux_agent::dry_run::Format::Json, ..args.clone() };
+    let plans = flux_agent::dry_run::run(&args).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
+    match plans {
+        Some(plans) => output.show(&plans, String::new).map(|()| 0),
+        // It tells what is wrong.
+        None => Ok(flux_agent::show_plans(&args)),
     }
 }
 
@@ -132,10 +174,15 @@ fn in_cluster(cli: Cli) -> Result<u8, Failure> {
 }
 
 async fn ask(cli: Cli) -> Result<u8, Failure> {
-    let Cli { access, command } = cli;
+    let Cli { access, output, command } = cli;
     let command = match command {
         Command::Render { file, choices } => {
-            return screen::print(&offline::render(&read(&file)?, &choices.into())?).map(|()| 0);
+            let (text, choices) = (read(&file)?, choices.into());
+            return match output.format {
+                None => screen::print(&offline::render(&text, &choices)?),
+                Some(_) => output.show_all(&offline::objects(&text, &choices)?),
+            }
+            .map(|()| 0);
         }
         Command::Complete { words } => {
             let mut command = self::command();
@@ -145,26 +192,38 @@ async fn ask(cli: Cli) -> Result<u8, Failure> {
         command => command,
     };
     let place = Place::find(&access).await?;
+    let is_asked_for = access.namespace.is_some();
     match command {
-        Command::Run(args) => run::run(place, access.namespace.is_some(), &args).await,
-        Command::Status(args) => status::status(&place, &args).await,
-        Command::Logs(args) => logs::logs(&place, &args).await,
-        Command::Wait(args) => wait::wait(&place, &args).await,
+        Command::Run(args) => run::run(place, is_asked_for, &args, output).await,
+        Command::Status(args) => status::status(&place, &args, output).await,
+        Command::Logs(args) => {
+            output.refuse("logs", "it prints what the pods have printed")?;
+            logs::logs(&place, &args).await
+        }
+        Command::Wait(args) => {
+            output.refuse("wait", "it prints nothing; its exit code is the answer")?;
+            wait::wait(&place, &args).await
+        }
         Command::Stop(args) => {
             let way = stop::stop(&place, &args).await?;
-            screen::print(&format!("{}\n", way.told(&args.name))).map(|()| 0)
+            let about = json!({ "name": args.name, "way": way });
+            output.show(&about, || format!("{}\n", way.told(&args.name))).map(|()| 0)
         }
-        Command::Scale(args) => wait::scale(&place, &args).await,
-        Command::Connect(args) => connect::connect(&place, &args).await,
-        Command::Submit(args) => connect::submit(&place, &args).await,
-        Command::Jobs(args) => connect::jobs(&place, &args).await,
-        Command::Debug(args) => debug::debug(&place, &args).await,
-        Command::Timeline(args) => timeline::timeline(&place, &args).await,
-        Command::Validate { .. }
-        | Command::Render { .. }
-        | Command::DryRun(_)
-        | Command::Completion { .. }
-        | Command::Complete { .. } => Ok(0),
+        Command::Scale(args) => wait::scale(&place, &args, output).await,
+        Command::Connect(args) => {
+            output.refuse("connect", "it prints what the program in the instance prints")?;
+            connect::connect(&place, &args).await
+        }
+        Command::Submit(args) => connect::submit(&place, &args, output).await,
+        Command::Jobs(args) => connect::jobs(&place, &args, output).await,
+        Command::Debug(args) => debug::debug(&place, &args, output).await,
+        Command::Timeline(args) => timeline::timeline(&place, &args, output).await,
+        Command::Top(args) => top::top(&place, &args, output).await,
+        Command::Validate { file, .. } => {
+            let target = on_server::Target { namespace: &place.namespace, is_asked_for };
+            told(on_server::judge(&place.client, target, &read(&file)?, &Options::default()).await?, output)
+        }
+        Command::Render { .. } | Command::DryRun(_) | Command::Completion { .. } | Command::Complete { .. } => Ok(0),
     }
 }
 

@@ -7,15 +7,21 @@ use futures::FutureExt;
 use k8s_openapi::api::core::v1::Pod;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Status;
 use kube::api::{AttachParams, AttachedProcess};
+use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-use crate::failure::{FAILED, Failure};
+use crate::failure::{FAILED, Failure, is_code};
+use crate::output::Output;
 use crate::place::Place;
 use crate::screen;
 use crate::seen;
 
 /// What is carried at a time.
 const CHUNK: usize = 32 * 1024;
+
+/// What helps who may not.
+const NEEDS_EXEC: &str = "It takes the right to `create` `pods/exec` in this namespace (docs/tasks/kubectl.md has a Role with all \
+                          rights that this program uses): ask your administrator";
 
 /// A shell, or a command, in the instance.
 #[derive(Debug, Clone, clap::Args)]
@@ -51,9 +57,6 @@ pub struct Jobs {
     /// Those that have ended, too
     #[arg(long, short)]
     pub all: bool,
-    /// For programs: as `flux jobs --json` has them
-    #[arg(long, short, value_name = "FORMAT", value_enum)]
-    pub output: Option<screen::Format>,
 }
 
 /// Becomes a shell, or a command, in the instance; its exit code.
@@ -69,23 +72,39 @@ pub async fn connect(place: &Place, args: &Connect) -> Result<u8, Failure> {
 }
 
 /// Submits a job; the exit code of the submission, or with `--watch` the job's.
-pub async fn submit(place: &Place, args: &Submit) -> Result<u8, Failure> {
+pub async fn submit(place: &Place, args: &Submit, output: Output) -> Result<u8, Failure> {
+    if args.watch {
+        output.refuse("submit --watch", "it prints the job's output. Without --watch it prints the job's id")?;
+    }
     let mut words = vec!["flux", "submit"];
     words.extend(args.watch.then_some("--watch"));
     words.extend(args.command.iter().map(String::as_str));
-    in_lead(place, &args.name, &words).await
+    if output.format.is_none() {
+        return in_lead(place, &args.name, &words).await;
+    }
+    let (code, said) = answer(place, &running(place, &args.name, 0).await?, &connected(&words)).await?;
+    match code {
+        // A job a line.
+        0 => {
+            output.show(&json!({ "jobs": String::from_utf8_lossy(&said).lines().collect::<Vec<_>>() }), String::new)?
+        }
+        _ => screen::put_error(&said),
+    }
+    Ok(code)
 }
 
-/// Lists the jobs.
-pub async fn jobs(place: &Place, args: &Jobs) -> Result<u8, Failure> {
+/// Lists the jobs; for programs as `flux jobs --json` has them.
+pub async fn jobs(place: &Place, args: &Jobs, output: Output) -> Result<u8, Failure> {
     let mut words = vec!["flux", "jobs"];
     words.extend(args.all.then_some("-a"));
-    let Some(format) = args.output else { return in_lead(place, &args.name, &words).await };
+    if output.format.is_none() {
+        return in_lead(place, &args.name, &words).await;
+    }
     words.push("--json");
-    let (code, output) = answer(place, &running(place, &args.name, 0).await?, &connected(&words)).await?;
-    match serde_json::from_slice::<serde_json::Value>(&output) {
-        Ok(jobs) => screen::print_value(&jobs, format)?,
-        Err(_) => screen::put(&output)?,
+    let (code, said) = answer(place, &running(place, &args.name, 0).await?, &connected(&words)).await?;
+    match serde_json::from_slice::<serde_json::Value>(&said) {
+        Ok(jobs) => output.show(&jobs, String::new)?,
+        Err(_) => screen::put_error(&said),
     }
     Ok(code)
 }
@@ -131,7 +150,14 @@ async fn start(place: &Place, pod: &Pod, words: &[&str], terminal: bool) -> Resu
         max_stderr_buf_size: Some(CHUNK),
     };
     let command: Vec<&str> = [&[agent], words].concat();
-    place.pods().exec(name, command, &parameters).await.map_err(Failure::call(format!("run a program in pod {name}")))
+    place.pods().exec(name, command, &parameters).await.map_err(|error| {
+        let may_not = is_code(&error, 403);
+        let failure = Failure::call(format!("run a program in pod {name}"))(error);
+        match may_not {
+            true => Failure::Told(format!("{failure}. {NEEDS_EXEC}")),
+            false => failure,
+        }
+    })
 }
 
 /// What the agent's command `words` prints, and its exit code.

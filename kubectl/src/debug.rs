@@ -18,8 +18,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::failure::{self, Failure};
+use crate::output::Output;
 use crate::place::Place;
-use crate::screen;
 use crate::seen;
 use crate::status;
 use crate::timeline;
@@ -44,18 +44,21 @@ pub struct Args {
 type Entries = Vec<(String, String)>;
 
 /// Collects all and writes it; where.
-pub async fn debug(place: &Place, args: &Args) -> Result<u8, Failure> {
+pub async fn debug(place: &Place, args: &Args, output: Output) -> Result<u8, Failure> {
     let name = &args.name;
     let path = args.to.clone().unwrap_or_else(|| PathBuf::from(format!("{name}-debug.tar")));
     let entries = collect(place, name).await?;
     write(&path, &entries).map_err(|source| Failure::Write { path: path.display().to_string(), source })?;
     let count = entries.len();
-    screen::print(&format!(
-        "{} has {count} files: the MiniCluster, its pods, warnings and logs. Values of environments, passwords, tokens and \
-         certificates are left out; look at what your program's own output tells before you hand it on\n",
-        path.display()
-    ))?;
-    Ok(0)
+    let about = serde_json::json!({ "file": path, "files": entries.iter().map(|(name, _)| name).collect::<Vec<_>>() });
+    let told = || {
+        format!(
+            "{} has {count} files: the MiniCluster, its pods, warnings and logs. Values of environments, passwords, tokens and \
+             certificates are left out; look at what your program's own output tells before you hand it on\n",
+            path.display()
+        )
+    };
+    output.show(&about, told).map(|()| 0)
 }
 
 async fn collect(place: &Place, name: &str) -> Result<Entries, Failure> {

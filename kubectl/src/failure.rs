@@ -14,6 +14,8 @@ pub enum Failure {
     Write { path: String, source: std::io::Error },
     #[error(transparent)]
     Offline(#[from] OfflineError),
+    #[error(transparent)]
+    Check(#[from] flux_operator::on_server::CheckError),
     #[error("failed to find the API server: {0}")]
     Config(String),
     #[error("failed to {doing}: {why}")]

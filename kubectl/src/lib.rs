@@ -3,9 +3,9 @@
 //! ```text
 //! cli ─► run: manifest (pure) ─► create ─► follow: watches ─► progress, log ─► exit code
 //! cli ─► status, logs, wait, stop, scale, timeline, debug: one look or one change
-//! cli ─► connect, submit, jobs: the agent in the lead's pod, by exec
+//! cli ─► connect, submit, jobs, top: the agent in the lead's pod, by exec
 //! cli ─► completion: names for the shell
-//! place (client and namespace), seen (what is known of a MiniCluster, pure), progress (pure), screen, input, failure: below all
+//! place (client and namespace), seen (what is known of a MiniCluster, pure), progress (pure), screen, output, input, failure: below all
 //! ```
 //!
 //! It needs no rights but its user's own, and nothing in the cluster but the operator.
@@ -18,6 +18,7 @@ mod debug;
 mod failure;
 mod input;
 mod logs;
+mod output;
 mod place;
 mod progress;
 mod run;
@@ -26,4 +27,5 @@ mod seen;
 mod status;
 mod stop;
 mod timeline;
+mod top;
 mod wait;

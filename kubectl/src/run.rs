@@ -14,8 +14,9 @@ use serde_json::json;
 
 use crate::failure::{self, Failure};
 use crate::input::read;
+use crate::output::Output;
 use crate::place::Place;
-use crate::screen::{self, Format, Screen};
+use crate::screen::{self, Screen};
 use crate::stop;
 use follow::Ending;
 use manifest::{RUN, Wanted};
@@ -37,13 +38,13 @@ pub struct Args {
     /// Leave the MiniCluster when its job has ended, with its pods and their logs
     #[arg(long)]
     pub keep: bool,
-    /// With --detach: print the whole MiniCluster
-    #[arg(long, short, value_name = "FORMAT", value_enum, requires = "detach")]
-    pub output: Option<Format>,
 }
 
 /// Makes it and follows it; its exit code.
-pub async fn run(mut place: Place, has_namespace: bool, args: &Args) -> Result<u8, Failure> {
+pub async fn run(mut place: Place, has_namespace: bool, args: &Args, output: Output) -> Result<u8, Failure> {
+    if !args.detach {
+        output.refuse("run", "it prints the job's output. With --detach it prints the MiniCluster")?;
+    }
     let file = match &args.wanted.from {
         Some(path) => Some(read(path.as_ref())?),
         None => None,
@@ -65,11 +66,7 @@ pub async fn run(mut place: Place, has_namespace: bool, args: &Args) -> Result<u
     let created = create(&place, &made.cluster).await?;
     let name = created.name_any();
     if args.detach {
-        match args.output {
-            Some(format) => screen::print_value(&created, format)?,
-            None => screen::print(&format!("{name}\n"))?,
-        }
-        return Ok(0);
+        return output.show(&created, || format!("{name}\n")).map(|()| 0);
     }
     let screen = Screen::open();
     screen.say(&format!("{name} is made: {}", pods(created.spec.size)));

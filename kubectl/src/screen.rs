@@ -8,20 +8,12 @@ use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
 use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
-use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::progress::{Stage, State};
 
 /// In a pipe a line whose count alone has changed waits so long: 64 pods are not 64 lines.
 const PAUSE: Duration = Duration::from_secs(2);
-
-/// For programs.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
-pub enum Format {
-    Json,
-    Yaml,
-}
 
 /// Where the lines of a start go.
 pub struct Screen {
@@ -141,15 +133,6 @@ pub fn put(bytes: &[u8]) -> Result<(), Failure> {
 /// Bytes to standard error.
 pub fn put_error(bytes: &[u8]) {
     let _ = std::io::stderr().write_all(bytes);
-}
-
-/// A value for programs.
-pub fn print_value(value: &impl Serialize, format: Format) -> Result<(), Failure> {
-    let not_written = |error: &dyn std::error::Error| Failure::Told(format!("failed to write the output: {error}"));
-    print(&match format {
-        Format::Json => serde_json::to_string_pretty(value).map_err(|error| not_written(&error))? + "\n",
-        Format::Yaml => flux_operator::yaml::document(value).map_err(|error| not_written(&error))?,
-    })
 }
 
 /// Whether both ends are a terminal, as a shell needs it.

@@ -11,8 +11,9 @@ use serde_json::Value;
 
 use crate::connect;
 use crate::failure::Failure;
+use crate::output::Output;
 use crate::place::Place;
-use crate::screen::{self, Format};
+use crate::screen;
 use crate::seen::{self, lead_of};
 
 /// So many pods are listed, those that do not run first.
@@ -26,9 +27,6 @@ const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 pub struct Args {
     /// Name of the MiniCluster
     pub name: String,
-    /// For programs
-    #[arg(long, short, value_name = "FORMAT", value_enum)]
-    pub output: Option<Format>,
 }
 
 /// All that is told.
@@ -68,15 +66,11 @@ struct EventLine {
 }
 
 /// Prints it.
-pub async fn status(place: &Place, args: &Args) -> Result<u8, Failure> {
+pub async fn status(place: &Place, args: &Args, output: Output) -> Result<u8, Failure> {
     let cluster = place.cluster(&args.name).await?;
     let pods = place.pods_of(&args.name).await?;
     let report = look(place, &cluster, &pods).await;
-    match args.output {
-        Some(format) => screen::print_value(&report, format)?,
-        None => screen::print(&text(&report))?,
-    }
-    Ok(0)
+    output.show(&report, || text(&report)).map(|()| 0)
 }
 
 /// As a person reads it.

@@ -1,6 +1,8 @@
 //! Ends a MiniCluster: in order where there is an instance to ask, else by taking its pods away.
 
+use flux_shared::crd::v1alpha2::MiniCluster;
 use kube::api::{DeleteParams, Patch, PatchParams};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::connect;
@@ -19,7 +21,8 @@ pub struct Args {
 }
 
 /// How it was ended.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub enum Way {
     /// The instance shuts down; status and logs stay.
     ShutDown,
@@ -31,6 +34,7 @@ pub enum Way {
 }
 
 impl Way {
+    /// As a person reads it.
     pub fn told(self, name: &str) -> String {
         match self {
             Way::ShutDown => format!("{name} shuts down: its programs get SIGTERM and the grace period"),
@@ -71,14 +75,14 @@ pub async fn at_once(place: &Place, name: &str) -> Result<Way, Failure> {
         Ok(_) => Ok(Way::Deleted),
         Err(error) if failure::is_code(&error, 404) => Ok(Way::HadEnded),
         Err(error) if failure::is_code(&error, 403) => {
-            change(place, name, json!({ "spec": { "suspend": true } }), "stop").await.map(|()| Way::Suspended)
+            change(place, name, json!({ "spec": { "suspend": true } }), "stop").await.map(|_| Way::Suspended)
         }
         Err(error) => Err(Failure::call(format!("delete MiniCluster {name}"))(error)),
     }
 }
 
-/// Changes the MiniCluster by a merge patch.
-pub async fn change(place: &Place, name: &str, change: Value, verb: &str) -> Result<(), Failure> {
+/// Changes the MiniCluster by a merge patch; as it is then.
+pub async fn change(place: &Place, name: &str, change: Value, verb: &str) -> Result<MiniCluster, Failure> {
     let patched = place.clusters().patch(name, &PatchParams::default(), &Patch::Merge(change)).await;
-    patched.map(drop).map_err(Failure::call(format!("{verb} MiniCluster {name}")))
+    patched.map_err(Failure::call(format!("{verb} MiniCluster {name}")))
 }

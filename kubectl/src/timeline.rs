@@ -5,8 +5,8 @@ use k8s_openapi::jiff::Timestamp;
 use serde::Serialize;
 
 use crate::failure::Failure;
+use crate::output::Output;
 use crate::place::Place;
-use crate::screen::{self, Format};
 
 /// Of the widest bar.
 const WIDTH: f64 = 50.0;
@@ -16,9 +16,6 @@ const WIDTH: f64 = 50.0;
 pub struct Args {
     /// Name of the MiniCluster
     pub name: String,
-    /// For programs
-    #[arg(long, short, value_name = "FORMAT", value_enum)]
-    pub output: Option<Format>,
 }
 
 /// What began at a time and took so long.
@@ -32,14 +29,10 @@ pub struct Step {
 }
 
 /// Prints it.
-pub async fn timeline(place: &Place, args: &Args) -> Result<u8, Failure> {
+pub async fn timeline(place: &Place, args: &Args, output: Output) -> Result<u8, Failure> {
     let cluster = place.cluster(&args.name).await?;
     let steps = steps(&cluster);
-    match args.output {
-        Some(format) => screen::print_value(&steps, format)?,
-        None => screen::print(&text(&steps))?,
-    }
-    Ok(0)
+    output.show(&steps, || text(&steps)).map(|()| 0)
 }
 
 /// As a person reads it.

@@ -8,6 +8,7 @@ use kube::runtime::watcher;
 use serde_json::json;
 
 use crate::failure::{FAILED, Failure};
+use crate::output::Output;
 use crate::place::Place;
 use crate::screen;
 use crate::seen::{Seen, code_of};
@@ -116,8 +117,7 @@ fn code(seen: &Seen, until: For) -> Option<u8> {
 }
 
 /// Changes its size.
-pub async fn scale(place: &Place, args: &Scale) -> Result<u8, Failure> {
-    change(place, &args.name, json!({ "spec": { "size": args.size } }), "scale").await?;
-    screen::print(&format!("{} is to have {} pods\n", args.name, args.size))?;
-    Ok(0)
+pub async fn scale(place: &Place, args: &Scale, output: Output) -> Result<u8, Failure> {
+    let changed = change(place, &args.name, json!({ "spec": { "size": args.size } }), "scale").await?;
+    output.show(&changed, || format!("{} is to have {} pods\n", args.name, args.size)).map(|()| 0)
 }

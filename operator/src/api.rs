@@ -4,4 +4,5 @@ pub mod client;
 pub mod installed;
 pub mod lease;
 pub mod retry;
+pub mod trial;
 pub mod version;

@@ -20,7 +20,9 @@ use crate::controller;
 use crate::health::log;
 use crate::health::metrics::Metrics;
 use crate::install;
-use crate::offline::{self, Choices, OfflineError};
+use crate::offline::{self, Choices, Judgement, OfflineError};
+use crate::on_server;
+use crate::reconcile::render::Options;
 use crate::webhook;
 use crate::webhook::migrate;
 
@@ -54,6 +56,9 @@ enum Command {
     Validate {
         /// A file with MiniClusters, or - for standard input
         file: PathBuf,
+        /// Ask the API server, too: it tries out the MiniCluster and the Job that it becomes, and makes nothing
+        #[arg(long)]
+        server: bool,
     },
 }
 
@@ -97,6 +102,8 @@ enum CliError {
     Read { path: String, source: std::io::Error },
     #[error(transparent)]
     Offline(#[from] OfflineError),
+    #[error(transparent)]
+    Check(#[from] on_server::CheckError),
     #[error(transparent)]
     Install(#[from] install::InstallError),
     #[error("failed to start")]
@@ -145,7 +152,8 @@ fn answer(command: Command) -> Result<(), CliError> {
             install::manifests(&settings.installation(values.as_deref())?)?
         }
         Command::Render { file, choices } => offline::render(&read(&file)?, &choices.into())?,
-        Command::Validate { file } => offline::validate(&read(&file)?)?,
+        Command::Validate { file, server: false } => offline::validate(&read(&file)?)?,
+        Command::Validate { file, .. } => ask_server(&read(&file)?)?.told()?,
     };
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
@@ -156,6 +164,15 @@ fn read(file: &Path) -> Result<String, CliError> {
         false => std::fs::read_to_string(file),
     };
     text.map_err(|source| CliError::Read { path: file.display().to_string(), source })
+}
+
+/// What the API server says, in the namespace of the kubeconfig.
+fn ask_server(text: &str) -> Result<Judgement, CliError> {
+    block_on(async {
+        let client = connect(Arc::default()).await?;
+        let target = on_server::Target { namespace: client.default_namespace(), is_asked_for: false };
+        Ok(on_server::judge(&client, target, text, &Options::default()).await?)
+    })
 }
 
 /// Serves until a signal to end.

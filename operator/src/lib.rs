@@ -15,6 +15,7 @@ pub mod install;
 pub mod labels;
 pub mod observe;
 pub mod offline;
+pub mod on_server;
 pub mod reconcile;
 pub mod vocabulary;
 pub mod webhook;

@@ -1,9 +1,11 @@
 //! What a manifest's text becomes without a cluster: `flux-operator render` and `validate`, and `kubectl minicluster`'s.
 
 use clap::Args;
+use flux_shared::agent_spec;
 use flux_shared::curve::Certificate;
-use flux_shared::validate::{Problem, ValidMiniCluster, ViewSource, validate_and_note};
-use flux_shared::{agent_spec, manifest};
+use flux_shared::manifest::{self, Manifest};
+use flux_shared::validate::{Notice, Problem, ValidMiniCluster, ViewSource, validate_and_note};
+use serde::Serialize;
 use serde_json::Value;
 
 use crate::reconcile::render::{self, Facts, Objects, Options};
@@ -47,6 +49,8 @@ pub enum OfflineError {
     Render(#[from] render::RenderError),
     #[error(transparent)]
     Yaml(#[from] YamlError),
+    #[error("failed to write the objects")]
+    Json(#[source] serde_json::Error),
 }
 
 fn lines(problems: &[Problem]) -> String {
@@ -55,62 +59,133 @@ fn lines(problems: &[Problem]) -> String {
 
 /// The objects of the first MiniCluster of `text`, as YAML, in the order in which they are made.
 pub fn render(text: &str, options: &Options) -> Result<String, OfflineError> {
+    let documents: Result<Vec<String>, YamlError> = objects(text, options)?.iter().map(yaml::document).collect();
+    Ok(yaml::stream(documents?))
+}
+
+/// The same as values.
+pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError> {
     let manifest = manifest::parse(text).map_err(OfflineError::Problems)?;
     let cluster = validate_and_note(&manifest).map_err(OfflineError::Problems)?;
     let objects = render::objects(&cluster, options, &Facts::default(), placeholder(&cluster))?;
-    Ok(to_yaml(&objects)?)
+    values(&objects).map_err(OfflineError::Json)
 }
 
-/// That every MiniCluster of `text` is valid, with what may surprise; or every problem.
-pub fn validate(text: &str) -> Result<String, OfflineError> {
-    let documents = manifest::documents(text).map_err(OfflineError::Problems)?;
-    let (mut told, mut problems) = (String::new(), Vec::new());
-    for document in &documents {
-        match manifest::from_value(document).and_then(|it| validate_and_note(&it)) {
-            Ok(cluster) => {
-                let notes = cluster.notices.iter().cloned().chain(cluster.hints());
-                told.extend(notes.map(|note| format!("note: {note}\n")));
-                told.push_str(&format!("MiniCluster {} is valid\n", cluster.name));
-            }
-            Err(found) if documents.len() == 1 => problems.extend(found),
-            Err(found) => {
-                let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("without a name");
-                problems.extend(
-                    found.into_iter().map(|it| Problem::new(format!("MiniCluster {name}: {}", it.field), it.message)),
-                );
-            }
+/// What `validate` finds.
+#[derive(Debug, Default, Serialize)]
+pub struct Judgement {
+    /// Those in which there is no problem of their own.
+    pub miniclusters: Vec<Judged>,
+    pub problems: Vec<Problem>,
+}
+
+/// A MiniCluster that is valid by itself.
+#[derive(Debug, Serialize)]
+pub struct Judged {
+    pub name: String,
+    /// What may surprise.
+    pub notes: Vec<Notice>,
+    /// Kinds of objects that the API server has tried out.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub checked: Vec<&'static str>,
+    /// What it was not asked about, and why.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub unchecked: Vec<String>,
+}
+
+impl Judged {
+    pub fn of(cluster: &ValidMiniCluster) -> Judged {
+        let notes = cluster.notices.iter().cloned().chain(cluster.hints()).collect();
+        Judged { name: cluster.name.clone(), notes, checked: Vec::new(), unchecked: Vec::new() }
+    }
+
+    fn told(&self) -> String {
+        let Judged { name, notes, checked, unchecked } = self;
+        let mut told: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
+        told += &format!("MiniCluster {name} is valid\n");
+        if !checked.is_empty() {
+            told += &format!("the API server would take MiniCluster {name}: {}\n", checked.join(", "));
+        }
+        told.extend(unchecked.iter().map(|what| format!("not checked: {what}\n")));
+        told
+    }
+}
+
+impl Judgement {
+    /// As a person reads it: that each is valid, with what may surprise; or every problem.
+    pub fn told(self) -> Result<String, OfflineError> {
+        match self.problems.is_empty() {
+            true => Ok(self.miniclusters.iter().map(Judged::told).collect()),
+            false => Err(OfflineError::Problems(self.problems)),
         }
     }
-    if problems.is_empty() { Ok(told) } else { Err(OfflineError::Problems(problems)) }
+}
+
+/// Whether every MiniCluster of `text` is valid.
+pub fn judge(text: &str) -> Judgement {
+    let documents = match manifest::documents(text) {
+        Ok(documents) => documents,
+        Err(problems) => return Judgement { problems, ..Judgement::default() },
+    };
+    let mut all = Judgement::default();
+    for document in &documents {
+        match understood(document) {
+            Ok((_, cluster)) => all.miniclusters.push(Judged::of(&cluster)),
+            Err(found) => all.problems.extend(named(document, found, documents.len())),
+        }
+    }
+    all
+}
+
+/// Problems of one of `count` MiniClusters, with its name where there are several.
+pub fn named(document: &Value, problems: Vec<Problem>, count: usize) -> Vec<Problem> {
+    if count == 1 {
+        return problems;
+    }
+    let name = document.pointer("/metadata/name").and_then(Value::as_str).unwrap_or("without a name");
+    let with_name = |it: Problem| Problem::new(format!("MiniCluster {name}: {}", it.field), it.message);
+    problems.into_iter().map(with_name).collect()
+}
+
+/// One MiniCluster, if there is no problem in it.
+pub fn understood(document: &Value) -> Result<(Manifest, ValidMiniCluster), Vec<Problem>> {
+    let manifest = manifest::from_value(document)?;
+    let cluster = validate_and_note(&manifest)?;
+    Ok((manifest, cluster))
+}
+
+/// The same in words.
+pub fn validate(text: &str) -> Result<String, OfflineError> {
+    judge(text).told()
 }
 
 /// The certificate is made when the cluster is; a person who looks at the objects gets none.
-fn placeholder(cluster: &ValidMiniCluster) -> Certificate {
+pub fn placeholder(cluster: &ValidMiniCluster) -> Certificate {
     Certificate::from_keys(&cluster.name, &[0; 32], &[0; 32])
 }
 
 /// Every object, in the order in which they are made.
-fn to_yaml(objects: &Objects) -> Result<String, YamlError> {
+fn values(objects: &Objects) -> Result<Vec<Value>, serde_json::Error> {
     let Objects { config_map, secrets, volumes, network_policy, headless, services, job, services_pod } = objects;
-    let mut documents = vec![yaml::document(config_map)?];
+    let mut values = vec![serde_json::to_value(config_map)?];
     for secret in secrets {
-        documents.push(yaml::document(&secret.redacted())?);
+        values.push(serde_json::to_value(secret.redacted())?);
     }
-    documents.push(yaml::document(headless)?);
+    values.push(serde_json::to_value(headless)?);
     if let Some(policy) = network_policy {
-        documents.push(yaml::document(policy)?);
+        values.push(serde_json::to_value(policy)?);
     }
     for made in volumes {
-        documents.extend([yaml::document(&made.volume)?, yaml::document(&made.claim)?]);
+        values.extend([serde_json::to_value(&made.volume)?, serde_json::to_value(&made.claim)?]);
     }
     for service in services {
-        documents.push(yaml::document(service)?);
+        values.push(serde_json::to_value(service)?);
     }
-    documents.push(yaml::document(job)?);
+    values.push(serde_json::to_value(job)?);
     if let Some(pod) = services_pod {
-        documents.push(yaml::document(pod)?);
+        values.push(serde_json::to_value(pod)?);
     }
-    Ok(yaml::stream(documents))
+    Ok(values)
 }
 
 #[cfg(test)]

@@ -28,5 +28,6 @@ pub mod quantity;
 pub mod secret_names;
 pub mod termination;
 mod toml_error;
+pub mod usage;
 pub mod validate;
 pub mod words;

@@ -1,7 +1,7 @@
 //! What is wrong with a MiniCluster, and where.
 
 /// One thing that is wrong, and where.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Problem {
     /// Path from the object's root, such as `spec.containers[0].image`.
     pub field: String,

@@ -28,6 +28,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "secret_names",
             "exit",
             "termination",
+            "usage",
             "broker_config",
             "agent_spec",
             "crd",
@@ -49,6 +50,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "observe",
             "reconcile",
             "offline",
+            "on_server",
             "controller",
             "webhook",
             "install",
@@ -103,7 +105,7 @@ const ORDER: &[(&str, &[&str])] = &[
     ("operator/src/reconcile/decide", &["restart", "next_action", "stuck"]),
     ("operator/src/reconcile/status", &["patch", "outcome", "conditions", "events"]),
     ("operator/src/health", &["metrics", "panics", "log", "server"]),
-    ("operator/src/api", &["client", "installed", "lease", "retry", "version"]),
+    ("operator/src/api", &["client", "installed", "lease", "retry", "trial", "version"]),
     (
         "kubectl/src",
         &[
@@ -113,6 +115,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "seen",
             "progress",
             "screen",
+            "output",
             "logs",
             "connect",
             "stop",
@@ -120,12 +123,14 @@ const ORDER: &[(&str, &[&str])] = &[
             "run",
             "status",
             "timeline",
+            "top",
             "debug",
             "completion",
             "cli",
         ],
     ),
     ("kubectl/src/run", &["manifest", "follow"]),
+    ("kubectl/src/top", &["table", "display"]),
     (
         "agent/src",
         &[
@@ -185,7 +190,7 @@ const ORDER: &[(&str, &[&str])] = &[
         ],
     ),
     ("agent/src/wait", &["diagnosis", "connection", "resolve", "socket"]),
-    ("agent/src/flux_rpc", &["message", "connection", "lead_presence", "states", "jobs"]),
+    ("agent/src/flux_rpc", &["message", "connection", "lead_presence", "states", "jobs", "usage"]),
     ("agent/src/system", &["owner", "elf", "glibc", "mount_table", "netlink", "identity", "raw", "signals", "runtime"]),
     ("agent/src/report", &["failure", "log", "activity", "ending"]),
 ];

@@ -8,12 +8,14 @@ use std::time::{Duration, Instant};
 
 use flux_shared::exit::Category;
 use flux_shared::hostlist;
+use flux_shared::usage::Usage;
 use serde_json::Value;
 
 use super::Pod;
 use super::status::{self, Absent, Link, Seen, State};
 use crate::flux_rpc::connection::ask;
 use crate::flux_rpc::message::{ANY, Silence};
+use crate::flux_rpc::usage;
 use crate::plan::Owner;
 use crate::report::activity::Activity;
 use crate::report::failure::{Failure, plain};
@@ -105,6 +107,17 @@ pub fn all(pod: &Pod, state: Result<State, Silence>, stage: Option<Activity>) ->
         Ok(0)
     }))?;
     Ok(seen)
+}
+
+/// The figures of the instance, or why nobody can tell them.
+pub fn usage(pod: &Pod) -> Result<Usage, String> {
+    let (state, stage) = state_and_stage(pod);
+    let (Ok(found), true) = (&state, state.as_ref().is_ok_and(State::has_joined)) else {
+        return Err(status::ready(&state, stage.as_ref()).err().unwrap_or_default());
+    };
+    let socket = socket(pod);
+    let instance = usage::Instance { socket: &socket, hosts: &pod.instance.hosts, spare: &pod.instance.spare };
+    Ok(Usage { state: found.name.clone(), seconds: found.seconds, ..usage::look(instance, found.has_resources()) })
 }
 
 /// The newest five.

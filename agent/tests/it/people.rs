@@ -129,6 +129,38 @@ fn a_lead_that_waits_names_who_is_missing_and_is_not_ready() {
 }
 
 #[test]
+fn the_figures_of_an_instance_are_those_of_its_broker() {
+    let folder = place(1, 0);
+    let (text, code) = agent(folder.path(), &["usage"]);
+    assert!(code == 1 && text.starts_with("flux-agent: not up: the broker does not answer: its socket"), "{text}");
+    let _broker = Broker::start(folder.path());
+    let usage = eventually("the nodes are known", || {
+        let (text, code) = agent(folder.path(), &["usage"]);
+        assert_eq!(code, 0, "{text}");
+        let usage: serde_json::Value = serde_json::from_str(&text).unwrap();
+        usage["resources"].is_object().then_some(usage)
+    });
+    let own = nix::unistd::gethostname().unwrap().into_string().unwrap();
+    assert_eq!((&usage["state"], &usage["brokers"]), (&"run".into(), &serde_json::json!({ "size": 1, "online": 1 })));
+    let resources = &usage["resources"];
+    assert_eq!(resources["nodes"], serde_json::json!({ "total": 1, "used": 0, "free": 1, "down": 0 }), "{usage}");
+    assert!(resources["cores"]["total"].as_u64() > Some(0) && resources["cores"]["used"] == 0, "{usage}");
+    let host = &resources["hosts"][0];
+    assert_eq!((&host["rank"], &host["name"], &host["state"]), (&0.into(), &own.into(), &"up".into()), "{usage}");
+    assert!(usage["jobs"]["waiting"].is_u64(), "{usage}");
+}
+
+#[test]
+fn figures_come_while_brokers_are_missing() {
+    let folder = place(3, 0);
+    let _broker = Broker::start(folder.path());
+    let (text, code) = agent(folder.path(), &["usage"]);
+    let usage: serde_json::Value = serde_json::from_str(&text).unwrap();
+    assert_eq!((code, &usage["state"]), (0, &"quorum".into()), "{text}");
+    assert_eq!(usage["brokers"], serde_json::json!({ "size": 3, "online": 1 }), "{text}");
+}
+
+#[test]
 fn a_host_that_the_cluster_may_grow_by_is_spare_and_not_missing() {
     let folder = place(2, 0);
     let file = folder.path().join("agent.toml");
@@ -198,7 +230,10 @@ fn completions_name_every_command_and_are_sound_to_bash() {
     for shell in ["bash", "zsh", "fish"] {
         let output = Command::new(env!("CARGO_BIN_EXE_flux-agent")).args(["completions", shell]).output().unwrap();
         let text = String::from_utf8(output.stdout).unwrap();
-        assert!(["connect", "status", "preflight", "stop", "dry-run"].iter().all(|name| text.contains(name)), "{text}");
+        assert!(
+            ["connect", "status", "usage", "preflight", "stop", "dry-run"].iter().all(|name| text.contains(name)),
+            "{text}"
+        );
         assert!(!text.contains("snippet-state"), "what is hidden stays so");
         if shell == "bash" {
             let check =

@@ -15,7 +15,7 @@ use std::time::Duration;
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 
-use super::{archive, message, remote};
+use super::{archive, message, remote, resources};
 
 const GOODBYE: &str = "goodbye\n";
 /// A follower asks for the group that the lead's agent is in, or has left.
@@ -332,6 +332,7 @@ impl Broker {
                 "state-machine.get" => Some(state_of(state)),
                 "groups.get" => Some(members(ranks.join(","))),
                 "resource.status" => Some("{\"drain\":{}}".to_owned()),
+                "resource.sched-status" => Some(resources::status(size, |rank| followers.contains_key(&rank))),
                 "job-list.job-stats" => Some("{\"job_states\":{\"run\":1}}".to_owned()),
                 "job-list.list" => Some("{\"jobs\":[]}".to_owned()),
                 _ => None,

@@ -22,6 +22,7 @@ mod broker;
 mod jobs;
 mod message;
 mod remote;
+mod resources;
 
 use std::io::Write;
 use std::os::unix::process::CommandExt;

@@ -42,6 +42,72 @@ fn a_file_that_is_wrong_is_refused_with_every_problem() {
     assert!(said.contains("did you mean tasks?") && said.contains("spec.size: "), "{said}");
 }
 
+/// Its own rules (internal/index/validation and cmd/validate-krew-manifest of kubernetes-sigs/krew).
+#[test]
+fn the_manifest_of_a_release_is_one_that_krew_takes() {
+    let folder = tempfile::tempdir().unwrap();
+    for arch in ["amd64", "arm64"] {
+        std::fs::write(folder.path().join(format!("kubectl-minicluster_1.2.3_linux_{arch}.tar.gz")), arch).unwrap();
+    }
+    let mut script = Command::new(pages::repository().join(".ci/krew"));
+    script.args(["1.2.3", "https://there/v1.2.3"]).arg(folder.path()).args(["amd64", "arm64"]);
+    let output = script.output().unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let manifest: Value = serde_saphyr::from_str(&text).unwrap();
+    let fields = |value: &Value| value.as_object().unwrap().keys().cloned().collect::<Vec<String>>();
+    assert_eq!(fields(&manifest), ["apiVersion", "kind", "metadata", "spec"]);
+    assert_eq!(manifest["apiVersion"], "krew.googlecontainertools.github.com/v1alpha2");
+    assert_eq!((&manifest["kind"], &manifest["metadata"]["name"]), (&"Plugin".into(), &"minicluster".into()));
+    let spec = &manifest["spec"];
+    let known = ["version", "shortDescription", "description", "caveats", "homepage", "platforms"];
+    assert!(fields(spec).iter().all(|field| known.contains(&field.as_str())), "{spec:#}");
+    assert_eq!(spec["version"], "v1.2.3");
+    let longest = |field: &str| spec[field].as_str().unwrap().lines().map(str::len).max().unwrap();
+    assert!(longest("shortDescription") <= 70 && !spec["shortDescription"].as_str().unwrap().contains('\n'));
+    assert!(longest("description") <= 80);
+    let platforms = spec["platforms"].as_array().unwrap();
+    let selected: Vec<&Value> = platforms.iter().map(|platform| &platform["selector"]).collect();
+    let of = |arch: &str| serde_json::json!({ "matchLabels": { "os": "linux", "arch": arch } });
+    assert_eq!(selected, [&of("amd64"), &of("arm64")], "each platform has one");
+    for (platform, arch) in platforms.iter().zip(["amd64", "arm64"]) {
+        assert_eq!(fields(platform), ["uri", "sha256", "bin", "files", "selector"]);
+        let archive = format!("kubectl-minicluster_1.2.3_linux_{arch}.tar.gz");
+        assert_eq!(platform["uri"], format!("https://there/v1.2.3/{archive}"));
+        let sum = Command::new("sha256sum").arg(folder.path().join(archive)).output().unwrap();
+        let sum = String::from_utf8(sum.stdout).unwrap();
+        assert_eq!(platform["sha256"].as_str(), sum.split_whitespace().next());
+        let files = platform["files"].as_array().unwrap();
+        assert!(files.iter().all(|file| fields(file) == ["from", "to"] && file["to"] == "."), "{files:?}");
+        assert!(files.iter().any(|file| file["from"] == platform["bin"]), "the program is one of the files");
+    }
+}
+
+#[test]
+fn an_answer_for_programs_says_the_same() {
+    let json = |arguments: &[&str]| -> Value {
+        serde_json::from_str(&printed(&[arguments, &["-o", "json"]].concat())).unwrap()
+    };
+    let valid = json(&["validate", EXAMPLE]);
+    assert_eq!(
+        (&valid["miniclusters"][0]["name"], &valid["problems"]),
+        (&"hello-world".into(), &serde_json::json!([]))
+    );
+    let rendered = json(&["render", EXAMPLE]);
+    let kinds: Vec<&str> =
+        rendered["items"].as_array().unwrap().iter().map(|it| it["kind"].as_str().unwrap()).collect();
+    assert_eq!(kinds, ["ConfigMap", "Secret", "Service", "Job"]);
+    assert_eq!(printed(&["render", EXAMPLE, "-o", "yaml"]), printed(&["render", EXAMPLE]));
+    assert_eq!(json(&["dry-run", EXAMPLE])["source"]["name"], "hello-world");
+    assert!(printed(&["dry-run", EXAMPLE, "-o", "yaml"]).contains("\nsource:\n"));
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("wrong.yaml");
+    std::fs::write(&file, std::fs::read_to_string(EXAMPLE).unwrap().replace("size: 4", "size: 0")).unwrap();
+    let output = Command::new(PROGRAM).args(["validate", "-o", "json"]).arg(&file).output().unwrap();
+    let found: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((output.status.code(), &found["problems"][0]["field"]), (Some(1), &"spec.size".into()), "{output:?}");
+}
+
 #[test]
 fn the_rights_that_the_page_names_are_those_that_the_tests_have() {
     let page = pages::blocks(&pages::repository().join("docs/tasks/kubectl.md"));

@@ -4,15 +4,25 @@
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
 mod documents;
+mod front;
+mod in_pods;
 mod looks;
 mod person;
 mod runs;
+mod server;
+mod terminals;
 mod wire;
 mod wires;
+mod words;
 
 /// A person of the bed's namespace.
 fn person_of(bed: &test_support::bed::Bed) -> person::Person {
-    bed.kubectl(&["create", "serviceaccount", "person"]).unwrap();
+    person_with(bed, "person", person::RIGHTS)
+}
+
+/// … with these rights.
+fn person_with(bed: &test_support::bed::Bed, name: &str, rights: &[(&str, &str)]) -> person::Person {
+    bed.kubectl(&["create", "serviceaccount", name]).unwrap();
     let kubectl = |arguments: &[&str]| drop(bed.kubectl(arguments).unwrap());
-    person::Person::with(&bed.namespace, bed.kubeconfig_of("person"), kubectl)
+    person::Person::with(&bed.namespace, name, rights, bed.kubeconfig_of(name), kubectl)
 }

@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 use std::process::{Output, Stdio};
+use std::time::Duration;
 
 use tokio::process::{Child, Command};
 
@@ -16,18 +17,25 @@ pub const RIGHTS: &[(&str, &str)] = &[
     ("events", "list"),
 ];
 
+#[derive(Debug, Clone)]
 pub struct Person {
     pub kubeconfig: PathBuf,
-    namespace: String,
+    pub namespace: String,
 }
 
 impl Person {
     /// An account of the namespace, made by `kubectl`, which is called there as an administrator.
-    pub fn with(namespace: &str, kubeconfig: PathBuf, kubectl: impl Fn(&[&str])) -> Person {
-        for (number, (resource, verbs)) in RIGHTS.iter().enumerate() {
-            let role = format!("person-{number}");
+    pub fn with(
+        namespace: &str,
+        name: &str,
+        rights: &[(&str, &str)],
+        kubeconfig: PathBuf,
+        kubectl: impl Fn(&[&str]),
+    ) -> Person {
+        for (number, (resource, verbs)) in rights.iter().enumerate() {
+            let role = format!("{name}-{number}");
             kubectl(&["create", "role", &role, &format!("--verb={verbs}"), &format!("--resource={resource}")]);
-            let account = format!("--serviceaccount={namespace}:person");
+            let account = format!("--serviceaccount={namespace}:{name}");
             kubectl(&["create", "rolebinding", &role, &format!("--role={role}"), &account]);
         }
         Person { kubeconfig, namespace: namespace.to_owned() }
@@ -36,20 +44,38 @@ impl Person {
     pub fn command(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(PROGRAM);
         command.args(["-n", &self.namespace]).args(arguments);
-        command.env("KUBECONFIG", &self.kubeconfig).env("NO_COLOR", "1");
+        command.env("KUBECONFIG", &self.kubeconfig).env_remove("NO_COLOR");
         command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
         command
     }
 
+    /// On a terminal of the size that `stty` is told, which script(1) plays. `line` is for a shell; `$plugin` is the program, in this
+    /// namespace.
+    pub fn on_terminal(&self, size: &str, line: &str) -> Command {
+        let mut script = Command::new("script");
+        script.args(["--quiet", "--return", "--command", &format!("stty {size}; {line}"), "/dev/null"]);
+        script.env("KUBECONFIG", &self.kubeconfig).env("plugin", format!("{PROGRAM} -n {}", self.namespace));
+        script.env_remove("NO_COLOR").env("TERM", "xterm").env("SHELL", "/bin/sh");
+        script.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).kill_on_drop(true);
+        script
+    }
+
     /// Calls it, in this namespace.
     pub async fn says(&self, arguments: &[&str]) -> Said {
-        Said::of(self.command(arguments).output().await.unwrap())
+        Said::of(in_time(&arguments.join(" "), self.command(arguments).output()).await.unwrap())
     }
 
     /// Calls it, and does not wait for its end.
     pub fn starts(&self, arguments: &[&str]) -> Child {
         self.command(arguments).spawn().unwrap()
     }
+}
+
+/// Longer than anything takes: what hangs is named, and holds up nobody.
+const LONGEST: Duration = Duration::from_secs(180);
+
+pub async fn in_time<T>(what: &str, done: impl Future<Output = T>) -> T {
+    tokio::time::timeout(LONGEST, done).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
 /// What it printed, and its end.
@@ -67,6 +93,6 @@ impl Said {
     }
 
     pub async fn when_over(child: Child) -> Said {
-        Said::of(child.wait_with_output().await.unwrap())
+        Said::of(in_time("the plugin does not end", child.wait_with_output()).await.unwrap())
     }
 }

@@ -150,7 +150,7 @@ fn scale_changes_the_size() {
 }
 
 /// Sends what Ctrl-C sends.
-fn interrupt(child: &tokio::process::Child) {
+pub fn interrupt(child: &tokio::process::Child) {
     let pid = child.id().unwrap().to_string();
     assert!(std::process::Command::new("kill").args(["-INT", &pid]).status().unwrap().success());
 }

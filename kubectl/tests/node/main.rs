@@ -40,7 +40,7 @@ fn person(bed: &Bed, folder: &Path) -> Person {
     let in_namespace = |arguments: &[&str]| drop(kubectl(&[&["-n", &bed.namespace], arguments].concat()));
     in_namespace(&["create", "serviceaccount", "person"]);
     let account = format!("system:serviceaccount:{}:person", bed.namespace);
-    Person::with(&bed.namespace, kubeconfig_as(&account, folder), in_namespace)
+    Person::with(&bed.namespace, "person", person::RIGHTS, kubeconfig_as(&account, folder), in_namespace)
 }
 
 #[test]

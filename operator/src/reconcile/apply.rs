@@ -16,6 +16,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
+use crate::api::trial::{self, Verdict};
 use crate::labels;
 use crate::observe::cluster::{Cluster, version};
 use crate::observe::job::JobSeen;
@@ -193,44 +194,21 @@ impl Writer {
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
-        let parameters = PostParams { dry_run: true, ..post() };
-        let request = self.request::<K>(&key.namespace, &parameters, &cover.sent, "&fieldValidation=Strict");
-        let answer = async { self.client.request::<Value>(request?).await };
-        match answer.await {
-            Ok(kept) => Ok(Ok(Some(kept))),
-            Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => Ok(Ok(None)),
-            Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => Ok(Err(status.message.clone())),
+        match trial::create(&self.client, &K::url_path(&(), Some(&key.namespace)), &cover.sent).await {
+            Ok(Verdict::Taken(kept)) => Ok(Ok(Some(kept))),
+            Ok(Verdict::Exists) => Ok(Ok(None)),
+            Ok(Verdict::Refused(status)) => Ok(Err(status.message.clone())),
             Err(error) => Err(sorted::<K>("create", &key.name, error)),
         }
-    }
-
-    fn request<K>(
-        &self,
-        namespace: &str,
-        parameters: &PostParams,
-        body: &impl Serialize,
-        more: &str,
-    ) -> Result<http::Request<Vec<u8>>, kube::Error>
-    where
-        K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
-    {
-        let bytes = serde_json::to_vec(body).map_err(kube::Error::SerdeError)?;
-        let request = Request::new(K::url_path(&(), Some(namespace))).create(parameters, bytes);
-        let mut request = request.map_err(kube::Error::BuildRequest)?;
-        if !more.is_empty() {
-            *request.uri_mut() = format!("{}{more}", request.uri())
-                .parse()
-                .map_err(http::Error::from)
-                .map_err(kube::Error::HttpError)?;
-        }
-        Ok(request)
     }
 
     async fn post<K>(&self, namespace: &str, parameters: &PostParams, body: &impl Serialize) -> Result<K, kube::Error>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope> + Clone + DeserializeOwned + std::fmt::Debug,
     {
-        self.client.request(self.request::<K>(namespace, parameters, body, "")?).await
+        let bytes = serde_json::to_vec(body).map_err(kube::Error::SerdeError)?;
+        let request = Request::new(K::url_path(&(), Some(namespace))).create(parameters, bytes);
+        self.client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
     /// Makes an object, unless it is there and ours.

@@ -140,8 +140,10 @@ async fn try_overlays(objects: &render::Objects, key: &Key, context: &Context) -
 }
 
 fn judge(cover: &Cover, tried: Result<Option<Value>, String>) -> Result<(), ReconcileError> {
-    match refusal::message(cover, &tried) {
-        Some(message) => Err(ApplyError::from(Obstacle { reason: POD_TEMPLATE_REFUSED, message }).into()),
+    match refusal::problem(cover, &tried) {
+        Some(problem) => {
+            Err(ApplyError::from(Obstacle { reason: POD_TEMPLATE_REFUSED, message: problem.to_string() }).into())
+        }
         None => Ok(()),
     }
 }

@@ -151,7 +151,7 @@ fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
         let status = bed.when_condition("bad", "OperatorPanicked", "True").await["status"].clone();
         let told = condition(&status, "OperatorPanicked");
         let message = told["message"].as_str().unwrap();
-        assert!(message.contains("tests/it/bed.rs:") && !message.contains("hunter2"), "{message}");
+        assert!(message.contains("bed/calls.rs:") && !message.contains("hunter2"), "{message}");
         until("an event tells", async || {
             let events =
                 bed.api::<k8s_openapi::api::core::v1::Event>().list(&ListParams::default()).await.unwrap().items;

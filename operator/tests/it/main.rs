@@ -17,6 +17,7 @@ mod killed;
 mod lead;
 mod leaves;
 mod life;
+mod on_server;
 mod overlay;
 mod quiet;
 mod refuse;

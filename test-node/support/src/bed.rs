@@ -70,7 +70,7 @@ fn plane() -> &'static Plane {
     })
 }
 
-async fn config(kubeconfig: &Path) -> Config {
+pub async fn config(kubeconfig: &Path) -> Config {
     let kubeconfig = Kubeconfig::read_from(kubeconfig).unwrap();
     Config::from_custom_kubeconfig(kubeconfig, &KubeConfigOptions::default()).await.unwrap()
 }

@@ -1,20 +1,23 @@
 //! What the API server says of an object that something lies over, in the terms of who wrote the overlay. Pure.
 
 use flux_shared::overlay::merge_key;
+use flux_shared::validate::Problem;
 use serde_json::Value;
 
 use super::laid_over::Cover;
 
 /// What is wrong with an overlay, and the remedy: of what the API server keeps of the object (None: it was not told), or said.
-pub fn message(cover: &Cover, tried: &Result<Option<Value>, String>) -> Option<String> {
-    let field = cover.field;
+pub fn problem(cover: &Cover, tried: &Result<Option<Value>, String>) -> Option<Problem> {
     match tried {
-        Err(words) => Some(format!("{field}: the API server refuses the pods with it: {}", rebased(words, cover))),
+        Err(words) => {
+            let words = rebased(words, cover);
+            Some(Problem::new(cover.field, format!("the API server refuses the pods with it: {words}")))
+        }
         Ok(None) => None,
         Ok(Some(kept)) => {
             let fields = left_out(kept, cover);
             let what = "the API server leaves it out without a word, as fields of a feature that is switched off: leave it out, or have the feature switched on";
-            (!fields.is_empty()).then(|| format!("{}: {what}", fields.join(", ")))
+            (!fields.is_empty()).then(|| Problem::new(fields.join(", "), what))
         }
     }
 }

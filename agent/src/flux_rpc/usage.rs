@@ -1,0 +1,194 @@
+//! What an instance has and does, in figures.
+//!
+//! ```text
+//! `groups.get`, `resource.sched-status`, `resource.status`, `job-list.job-stats` ─► counted (pure) ─► Usage
+//! ```
+
+use std::collections::BTreeMap;
+
+use flux_shared::hostlist;
+use flux_shared::usage::{Brokers, Host, HostState, Jobs, Resources, Usage};
+use serde_json::Value;
+
+use super::connection::ask;
+
+/// Of the broker that is asked, and of the instance's hosts.
+#[derive(Debug, Clone, Copy)]
+pub struct Instance<'a> {
+    /// Path of the broker's socket.
+    pub socket: &'a str,
+    /// In rank order.
+    pub hosts: &'a [String],
+    /// Ranks that the cluster may grow by, sorted.
+    pub spare: &'a [u32],
+}
+
+/// What the lead's broker answered; null where it did not.
+#[derive(Debug, Default)]
+struct Answers {
+    online: Value,
+    resources: Value,
+    drained: Value,
+    jobs: Value,
+}
+
+/// Asks the lead by way of this pod's broker. What it does not know yet is left out.
+pub fn look(instance: Instance, has_resources: bool) -> Usage {
+    let ask = |topic: &str, payload: &str| ask(instance.socket, 0, topic, payload);
+    let mut answers = Answers {
+        online: ask("groups.get", "{\"name\":\"broker.online\"}").unwrap_or_default()["members"].take(),
+        ..Answers::default()
+    };
+    if has_resources {
+        // Before flux-core 0.61 only the scheduler knew.
+        let resources = ask("resource.sched-status", "{}").or_else(|_| ask("sched.resource-status", "{}"));
+        answers.resources = resources.unwrap_or_default();
+        answers.drained = ask("resource.status", "{}").unwrap_or_default()["drain"].take();
+        answers.jobs = ask("job-list.job-stats", "{}").unwrap_or_default();
+    }
+    count(&answers, instance)
+}
+
+fn count(answers: &Answers, instance: Instance) -> Usage {
+    let online = answers.online.as_str().and_then(hostlist::idset);
+    Usage {
+        brokers: Brokers {
+            size: instance.hosts.len() - instance.spare.len(),
+            online: online.as_ref().map(|ranks| ranks.len()),
+        },
+        resources: answers.resources.is_object().then(|| resources(answers, instance)),
+        jobs: answers.jobs["job_states"].is_object().then(|| jobs(&answers.jobs)),
+        ..Usage::default()
+    }
+}
+
+fn resources(answers: &Answers, instance: Instance) -> Resources {
+    let (all, down, allocated) = {
+        let set = |name: &str| amounts(&answers.resources[name]);
+        (set("all"), set("down"), set("allocated"))
+    };
+    let drained: Vec<u32> = answers
+        .drained
+        .as_object()
+        .into_iter()
+        .flatten()
+        .filter_map(|(ranks, _)| hostlist::idset(ranks))
+        .flatten()
+        .collect();
+    let online = answers.online.as_str().and_then(hostlist::idset);
+    let mut sum = Resources::default();
+    for (rank, Amount { cores, gpus }) in all {
+        let is_online = online.as_ref().is_none_or(|online| online.contains(&rank));
+        let state = match () {
+            () if !down.contains_key(&rank) => HostState::Up,
+            () if is_online && drained.contains(&rank) => HostState::Drained,
+            () if !is_online && instance.spare.binary_search(&rank).is_ok() => HostState::Spare,
+            () => HostState::Down,
+        };
+        let used = allocated.get(&rank).copied();
+        let (cores_used, gpus_used) = used.map_or((0, 0), |used| (used.cores, used.gpus));
+        sum.nodes.add(state, 1, used.is_some().into());
+        sum.cores.add(state, cores, cores_used);
+        sum.gpus.add(state, gpus, gpus_used);
+        let name = instance.hosts.get(rank as usize).cloned().unwrap_or_default();
+        sum.hosts.push(Host { rank, name, state, cores, cores_used, gpus, gpus_used });
+    }
+    sum
+}
+
+#[derive(Debug, Clone, Copy, Default)]
+struct Amount {
+    cores: usize,
+    gpus: usize,
+}
+
+/// What a set of resources (RFC 20) has on each rank. Null is Fluxion's empty one.
+fn amounts(r: &Value) -> BTreeMap<u32, Amount> {
+    let mut found: BTreeMap<u32, Amount> = BTreeMap::new();
+    for group in r["execution"]["R_lite"].as_array().into_iter().flatten() {
+        let ids = |value: &Value| value.as_str().and_then(hostlist::idset).unwrap_or_default();
+        let (cores, gpus) = (ids(&group["children"]["core"]).len(), ids(&group["children"]["gpu"]).len());
+        for rank in ids(&group["rank"]) {
+            let amount = found.entry(rank).or_default();
+            amount.cores += cores;
+            amount.gpus += gpus;
+        }
+    }
+    found
+}
+
+fn jobs(stats: &Value) -> Jobs {
+    let state = |name: &str| stats["job_states"][name].as_u64().unwrap_or_default();
+    let of = |name: &str| stats[name].as_u64().unwrap_or_default();
+    Jobs {
+        waiting: state("depend") + state("priority") + state("sched"),
+        running: state("run") + state("cleanup"),
+        ended: state("inactive"),
+        successful: of("successful"),
+        failed: of("failed"),
+        canceled: of("canceled"),
+        timeout: of("timeout"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use flux_shared::usage::Count;
+    use serde_json::json;
+
+    use super::*;
+
+    fn r(groups: Value) -> Value {
+        json!({ "version": 1, "execution": { "R_lite": groups, "starttime": 0, "expiration": 0, "nodelist": ["mc-[0-4]"] } })
+    }
+
+    #[test]
+    fn nodes_cores_and_gpus_are_counted_by_what_jobs_have_and_can_have() {
+        let hosts: Vec<String> = (0..5).map(|rank| format!("mc-{rank}")).collect();
+        let answers = Answers {
+            online: json!("0-2"),
+            // What flux-core 0.88 says, with nodes that differ.
+            resources: json!({
+                "all": r(json!([
+                    { "rank": "0-1,3-4", "children": { "core": "0-3" } }, { "rank": "2", "children": { "core": "0-7", "gpu": "0-1" } },
+                ])),
+                "down": r(json!([
+                    { "rank": "1,3-4", "children": { "core": "0-3" } },
+                ])),
+                "allocated": r(json!([
+                    { "rank": "0", "children": { "core": "1" } }, { "rank": "2", "children": { "core": "0-1", "gpu": "1" } },
+                ])),
+            }),
+            drained: json!({ "1": { "reason": "hot", "timestamp": 1.0 } }),
+            jobs: json!({
+                "job_states": { "depend": 1, "priority": 0, "sched": 2, "run": 2, "cleanup": 1, "inactive": 9, "total": 15 },
+                "successful": 5, "failed": 2, "canceled": 1, "timeout": 1, "inactive_purged": 3, "queues": [],
+            }),
+        };
+        let usage = count(&answers, Instance { socket: "", hosts: &hosts, spare: &[4] });
+        assert_eq!(usage.brokers, Brokers { size: 4, online: Some(3) });
+        let resources = usage.resources.unwrap();
+        assert_eq!(resources.nodes, Count { total: 4, used: 2, free: 0, down: 2 });
+        assert_eq!(resources.cores, Count { total: 20, used: 3, free: 9, down: 8 });
+        assert_eq!(resources.gpus, Count { total: 2, used: 1, free: 1, down: 0 });
+        let states: Vec<&str> = resources.hosts.iter().map(|host| host.state.word()).collect();
+        assert_eq!(states, ["up", "drained", "up", "down", "spare"]);
+        assert_eq!((resources.hosts[2].name.as_str(), resources.hosts[2].gpus_used), ("mc-2", 1));
+        let jobs = usage.jobs.unwrap();
+        assert_eq!((jobs.waiting, jobs.running, jobs.ended, jobs.successful, jobs.failed), (3, 3, 9, 5, 2));
+    }
+
+    #[test]
+    fn what_is_not_known_is_not_nothing() {
+        let hosts = ["mc-0".to_owned()];
+        let instance = Instance { socket: "", hosts: &hosts, spare: &[] };
+        let usage = count(&Answers::default(), instance);
+        assert_eq!((usage.brokers.online, usage.resources, usage.jobs), (None, None, None));
+        // Fluxion's empty sets.
+        let idle =
+            json!({ "all": r(json!([{ "rank": "0", "children": { "core": "0" } }])), "down": null, "allocated": null });
+        let usage = count(&Answers { resources: idle, ..Answers::default() }, instance);
+        let resources = usage.resources.unwrap();
+        assert_eq!((resources.nodes, resources.cores.free), (Count { total: 1, used: 0, free: 1, down: 0 }, 1));
+    }
+}

@@ -1,0 +1,57 @@
+//! Answers on standard output: words for people, or the same as JSON or YAML for programs (`-o`). The one place for both.
+
+use serde::Serialize;
+use serde_json::{Value, json};
+
+use crate::failure::Failure;
+use crate::screen;
+
+/// For programs.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
+pub enum Format {
+    Json,
+    Yaml,
+}
+
+/// How a command is to answer.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
+pub struct Output {
+    /// Answer for programs, where there is an answer to print
+    #[arg(id = "output", long, short, global = true, value_name = "FORMAT", value_enum, help_heading = "Output")]
+    pub format: Option<Format>,
+}
+
+impl Output {
+    /// Prints an answer.
+    pub fn show(self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+        match self.format {
+            Some(format) => screen::print(&written(value, format)?),
+            None => screen::print(&text()),
+        }
+    }
+
+    /// Prints objects: as a list, or as one YAML stream.
+    pub fn show_all(self, objects: &[Value]) -> Result<(), Failure> {
+        if self.format == Some(Format::Json) {
+            return self.show(&json!({ "apiVersion": "v1", "kind": "List", "items": objects }), String::new);
+        }
+        let documents: Result<Vec<String>, Failure> = objects.iter().map(|it| written(it, Format::Yaml)).collect();
+        screen::print(&flux_operator::yaml::stream(documents?))
+    }
+
+    /// Refuses `-o` for a command that has no such answer; `why` says what it prints instead.
+    pub fn refuse(self, command: &str, why: &str) -> Result<(), Failure> {
+        match self.format {
+            None => Ok(()),
+            Some(_) => Err(Failure::Told(format!("`{command}` takes no -o: {why}"))),
+        }
+    }
+}
+
+fn written(value: &impl Serialize, format: Format) -> Result<String, Failure> {
+    let not_written = |error: &dyn std::error::Error| Failure::Told(format!("failed to write the output: {error}"));
+    Ok(match format {
+        Format::Json => serde_json::to_string_pretty(value).map_err(|error| not_written(&error))? + "\n",
+        Format::Yaml => flux_operator::yaml::document(value).map_err(|error| not_written(&error))?,
+    })
+}

@@ -1,0 +1,220 @@
+//! `top`: the figures of a running instance; on a terminal again and again.
+//!
+//! ```text
+//! the lead's `flux-agent usage`, by exec ─► Usage ─► table (pure) ─► the terminal, or a pipe
+//! ```
+#![expect(clippy::disallowed_methods, reason = "waits between two looks, reads keys")]
+
+mod display;
+mod table;
+
+use std::pin::Pin;
+use std::time::Duration;
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::usage::Usage;
+use k8s_openapi::api::core::v1::Pod;
+use serde::Serialize;
+use tokio::io::AsyncReadExt;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::connect;
+use crate::failure::{self, Failure};
+use crate::output::Output;
+use crate::place::Place;
+use crate::screen;
+use crate::seen::{self, Seen};
+use display::Display;
+
+/// What clap ends with, where an agent does not know the command.
+const NO_SUCH_COMMAND: u8 = 2;
+/// In raw mode it is a key as others are.
+const CTRL_C: u8 = 3;
+
+/// Whose, and how often.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// Name of the MiniCluster
+    pub name: String,
+    /// On a terminal: look again after so many seconds
+    #[arg(long, short, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
+    pub interval: u64,
+    /// On a terminal, too: print once and end
+    #[arg(long)]
+    pub once: bool,
+}
+
+#[derive(Debug, Serialize)]
+struct Report<'a> {
+    name: &'a str,
+    namespace: &'a str,
+    #[serde(flatten)]
+    usage: &'a Usage,
+}
+
+/// Shows them.
+pub async fn top(place: &Place, args: &Args, output: Output) -> Result<u8, Failure> {
+    let (lead, usage) = look(place, &args.name).await.map_err(|silence| silence.why)?;
+    if output.format.is_none() && !args.once && screen::is_terminal() {
+        return live(place, args, lead, usage).await;
+    }
+    let report = Report { name: &args.name, namespace: &place.namespace, usage: &usage };
+    output.show(&report, || table::lines(&args.name, &usage, table::WHOLE).join("\n") + "\n")?;
+    Ok(0)
+}
+
+/// Why there are no figures.
+struct Silence {
+    why: Failure,
+    /// There will be none any more.
+    is_over: bool,
+}
+
+impl From<Failure> for Silence {
+    fn from(why: Failure) -> Silence {
+        Silence { why, is_over: false }
+    }
+}
+
+/// The lead, and its instance's figures; or why there are none, and what helps.
+async fn look(place: &Place, name: &str) -> Result<(Pod, Usage), Silence> {
+    let cluster = place.clusters().get(name).await.map_err(|error| Silence {
+        is_over: failure::is_code(&error, 404),
+        why: Failure::call(format!("get MiniCluster {name}"))(error),
+    })?;
+    let pods = place.pods_of(name).await?;
+    let lead = seen::lead_of(pods.iter()).filter(|lead| seen::is_running(lead));
+    if let Some(silence) = silence(name, cluster, lead.is_some()) {
+        return Err(silence);
+    }
+    let Some(lead) = lead else { return Err(Failure::Told(format!("{name} has no lead")).into()) };
+    Ok((lead.clone(), ask(place, name, lead).await?))
+}
+
+/// Why a MiniCluster has no figures. None: its lead can be asked.
+fn silence(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<Silence> {
+    let seen = Seen { cluster: Some(cluster), ..Seen::default() };
+    let phase = seen.status().and_then(|status| status.phase.clone()).unwrap_or_else(|| "not begun".into());
+    let is_over = seen.is_true("JobFinished") || matches!(phase.as_str(), "Completed" | "Failed");
+    let why = match () {
+        () if is_over => format!(
+            "{name} has ended ({phase}): no instance runs any more. `kubectl minicluster why {name}` and \
+             `kubectl minicluster timeline {name}` tell how it went"
+        ),
+        () if lead_runs => return None,
+        () if seen.is_true("Suspended") => format!(
+            "{name} is suspended and has no pods: a queue holds it back, or its spec.suspend is true, which \
+             `kubectl patch minicluster {name} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'` changes"
+        ),
+        () => format!(
+            "{name} does not run yet ({phase}): `kubectl minicluster why {name}` says what it waits for, \
+             `kubectl minicluster wait {name} --for ready` waits for it"
+        ),
+    };
+    Some(Silence { why: Failure::Told(why), is_over })
+}
+
+/// Asks the lead's agent.
+async fn ask(place: &Place, name: &str, lead: &Pod) -> Result<Usage, Failure> {
+    let (code, said) = connect::answer(place, lead, &["usage"]).await?;
+    let words = || String::from_utf8_lossy(&said).trim().trim_start_matches("flux-agent: ").to_owned();
+    match code {
+        0 => serde_json::from_slice(&said)
+            .map_err(|error| Failure::Told(format!("the agent of {name} speaks otherwise ({error}): {}", words()))),
+        NO_SUCH_COMMAND => Err(Failure::Told(format!(
+            "the agent in the pods of {name} is older than this program and tells no figures: `kubectl minicluster status \
+             {name}` and `kubectl minicluster connect {name} -- flux top` work with it"
+        ))),
+        _ => Err(Failure::Told(format!(
+            "the instance of {name} tells no figures: {}. `kubectl minicluster wait {name} --for ready` waits until it is up",
+            words().trim_end_matches('.')
+        ))),
+    }
+}
+
+/// Until somebody presses q or Ctrl-C, or the MiniCluster has ended.
+async fn live(place: &Place, args: &Args, mut lead: Pod, mut usage: Usage) -> Result<u8, Failure> {
+    let mut resized = signal(SignalKind::window_change()).map_err(Failure::here("listen for the terminal's size"))?;
+    let mut told = told_to_end()?;
+    let mut keys = tokio::io::stdin();
+    let mut display = Display::begin()?;
+    let (mut key, mut trouble) = ([0], None);
+    let mut next = Box::pin(later(place, args, lead.clone()));
+    loop {
+        display.show(|height| table::lines(&args.name, &usage, height), trouble.as_deref(), args.interval)?;
+        tokio::select! {
+            read = keys.read(&mut key) => match (read, key[0]) {
+                (Ok(1), b'q' | b'Q' | CTRL_C) | (Ok(0) | Err(_), _) => return Ok(0),
+                _ => {}
+            },
+            _ = resized.recv() => {}
+            () = &mut told => return Ok(0),
+            found = &mut next => {
+                match found {
+                    Ok(found) => ((lead, usage), trouble) = (found, None),
+                    Err(Silence { why, is_over: true }) => {
+                        drop(display);
+                        screen::tell(&failure::chain(&why));
+                        return Ok(0);
+                    }
+                    // What was seen last stays to be seen.
+                    Err(Silence { why, .. }) => trouble = Some(failure::chain(&why)),
+                }
+                next.set(later(place, args, lead.clone()));
+            }
+        }
+    }
+}
+
+/// The figures after a while; of another lead, if this one does not answer any more.
+async fn later(place: &Place, args: &Args, lead: Pod) -> Result<(Pod, Usage), Silence> {
+    tokio::time::sleep(Duration::from_secs(args.interval)).await;
+    match ask(place, &args.name, &lead).await {
+        Ok(usage) => Ok((lead, usage)),
+        Err(_) => look(place, &args.name).await,
+    }
+}
+
+/// When somebody tells this process to end.
+fn told_to_end() -> Result<Pin<Box<dyn Future<Output = ()>>>, Failure> {
+    let listen = |kind| signal(kind).map_err(Failure::here("listen for signals"));
+    let mut interrupt = listen(SignalKind::interrupt())?;
+    let (mut terminate, mut hangup) = (listen(SignalKind::terminate())?, listen(SignalKind::hangup())?);
+    Ok(Box::pin(async move {
+        tokio::select! {
+            _ = interrupt.recv() => {}
+            _ = terminate.recv() => {}
+            _ = hangup.recv() => {}
+        }
+    }))
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn why(status: Value, lead_runs: bool) -> Option<(String, bool)> {
+        let cluster = serde_json::from_value(json!({
+            "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" },
+            "spec": { "containers": [{ "image": "a" }] }, "status": status,
+        }));
+        silence("mc", cluster.unwrap(), lead_runs).map(|it| (it.why.to_string(), it.is_over))
+    }
+
+    #[test]
+    fn what_has_no_figures_says_why_and_what_helps() {
+        let condition = |type_: &str| json!([{ "type": type_, "status": "True", "lastTransitionTime": "", "reason": "", "message": "" }]);
+        let (ended, is_over) = why(json!({ "phase": "Failed", "conditions": condition("JobFinished") }), true).unwrap();
+        assert!(
+            is_over && ended.starts_with("mc has ended (Failed)") && ended.contains("minicluster why mc"),
+            "{ended}"
+        );
+        let (suspended, is_over) = why(json!({ "conditions": condition("Suspended") }), false).unwrap();
+        assert!(!is_over && suspended.contains("\"suspend\":false"), "{suspended}");
+        let (early, is_over) = why(json!({ "phase": "Pending" }), false).unwrap();
+        assert!(!is_over && early.contains("does not run yet (Pending)") && early.contains("--for ready"), "{early}");
+        assert_eq!(why(json!({ "phase": "Running" }), true), None);
+    }
+}

@@ -1,0 +1,68 @@
+//! The person's terminal while figures are shown: they stand where they are and change. As it was, when this is dropped.
+#![expect(clippy::disallowed_methods, reason = "writes to the terminal")]
+
+use std::io::Write;
+
+use crossterm::cursor::{Hide, MoveTo, Show};
+use crossterm::queue;
+use crossterm::style::{Attribute, Print, SetAttribute};
+use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlternateScreen};
+
+use crate::failure::Failure;
+use crate::screen;
+
+/// Keys come here, one by one; what was on the screen comes back.
+pub struct Display(());
+
+impl Display {
+    pub fn begin() -> Result<Display, Failure> {
+        terminal::enable_raw_mode().map_err(Failure::here("make the terminal raw"))?;
+        let display = Display(());
+        let mut output = std::io::stdout();
+        queue!(output, EnterAlternateScreen, Hide).and_then(|()| output.flush()).map_err(failed())?;
+        Ok(display)
+    }
+
+    /// Writes what `lines` gives for the terminal's height; below it what goes wrong, or which key ends this.
+    pub fn show(
+        &mut self,
+        lines: impl FnOnce(usize) -> Vec<String>,
+        trouble: Option<&str>,
+        interval: u64,
+    ) -> Result<(), Failure> {
+        let (width, height) = terminal::size().map_err(failed())?;
+        let last = match trouble {
+            Some(trouble) => format!("! {trouble}"),
+            None => format!("every {interval} s; q ends"),
+        };
+        let lines = lines(usize::from(height).saturating_sub(2));
+        let mut output = std::io::BufWriter::new(std::io::stdout());
+        let mut write = || {
+            queue!(output, MoveTo(0, 0))?;
+            for (number, line) in lines.iter().enumerate() {
+                let line: String = line.chars().take(width.into()).collect();
+                match number == 0 && screen::shows_colours() {
+                    true => queue!(output, SetAttribute(Attribute::Bold), Print(line), SetAttribute(Attribute::Reset))?,
+                    false => queue!(output, Print(line))?,
+                }
+                queue!(output, Clear(ClearType::UntilNewLine), Print("\r\n"))?;
+            }
+            let last: String = last.replace('\n', " ").chars().take(width.into()).collect();
+            queue!(output, Clear(ClearType::FromCursorDown), MoveTo(0, height.saturating_sub(1)), Print(last))?;
+            output.flush()
+        };
+        write().map_err(failed())
+    }
+}
+
+fn failed() -> impl FnOnce(std::io::Error) -> Failure {
+    Failure::here("write to the terminal")
+}
+
+impl Drop for Display {
+    fn drop(&mut self) {
+        let mut output = std::io::stdout();
+        let _ = queue!(output, Show, LeaveAlternateScreen).and_then(|()| output.flush());
+        let _ = terminal::disable_raw_mode();
+    }
+}

@@ -1,0 +1,325 @@
+//! What asks programs in pods, and reads what pods print: `top`, `jobs`, `submit`, `connect`, `stop`, `status` of many.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use serde_json::{Value, json};
+
+use crate::front::{Asked, Front, Session, Told};
+use crate::person::{Person, Said};
+use crate::{person_of, person_with};
+use test_support::bed::{Bed, Operator, test};
+
+/// What an agent tells of a small instance.
+pub fn usage(running: u64) -> String {
+    let host = |rank: u32, state: &str| json!({ "rank": rank, "name": format!("mc-{rank}"), "state": state, "cores": 4, "coresUsed": running });
+    json!({
+        "state": "run", "seconds": 61, "brokers": { "size": 2, "online": 1 },
+        "resources": {
+            "nodes": { "total": 2, "used": running, "free": 1 - running, "down": 1 },
+            "cores": { "total": 8, "used": running, "free": 4 - running, "down": 4 },
+            "gpus": { "total": 0, "used": 0, "free": 0, "down": 0 },
+            "hosts": [host(0, "up"), host(1, "down")],
+        },
+        "jobs": { "waiting": 3, "running": running, "ended": 2, "successful": 2, "failed": 0, "canceled": 0, "timeout": 0 },
+    })
+    .to_string()
+        + "\n"
+}
+
+/// Agents that do what is asked of them; `top` sees a job come.
+pub fn agents() -> impl Fn(Session) -> futures::future::BoxFuture<'static, ()> + Send + Sync {
+    let looks = Arc::new(AtomicU64::new(0));
+    move |mut session| {
+        let looks = looks.clone();
+        async move {
+            let words: Vec<&str> = session.words.iter().map(String::as_str).collect();
+            let code = match words.as_slice() {
+                ["usage"] => {
+                    let running = looks.fetch_add(1, Ordering::SeqCst).min(1);
+                    session.say(&usage(running)).await;
+                    0
+                }
+                ["status", "--json"] => {
+                    session.say(r#"{"lines":[["broker","mc-0 (rank 0) is in state run"]]}"#).await;
+                    0
+                }
+                ["connect", "--", "flux", "submit", ..] => {
+                    session.say("ƒabc\n").await;
+                    0
+                }
+                ["connect", "--", "flux", "jobs", "--json"] => {
+                    session.say(r#"{"jobs":[{"id":1}]}"#).await;
+                    0
+                }
+                ["connect", "--", "flux", "jobs"] => {
+                    session.say("JOBID\nƒabc\n").await;
+                    0
+                }
+                ["connect", "--", "exit", code] => {
+                    let code = code.parse().unwrap();
+                    session.complain("bye\n").await;
+                    code
+                }
+                ["stop"] => 0,
+                words => panic!("{words:?}"),
+            };
+            session.end(code).await;
+        }
+        .boxed()
+    }
+}
+
+pub fn no_logs(_: &Asked) -> Option<Vec<(Duration, String)>> {
+    Some(Vec::new())
+}
+
+/// A MiniCluster `mc` of two pods that run.
+pub async fn up(bed: &Bed) -> Operator {
+    let operator = bed.operator().await;
+    bed.create("mc", json!({ "size": 2 })).await.unwrap();
+    for pod in bed.pods("mc", 2).await.into_values() {
+        bed.run_pod(&pod).await;
+    }
+    bed.when_condition("mc", "Ready", "True").await;
+    operator
+}
+
+/// A person whose calls go over a front with these agents.
+async fn over(person: Person) -> (Front, Person) {
+    let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), no_logs).await;
+    (front, Person { kubeconfig, ..person })
+}
+
+#[test]
+fn top_in_a_pipe_prints_once_without_colours() {
+    test("top", async |bed| {
+        let operator = up(&bed).await;
+        let (front, person) = over(person_of(&bed)).await;
+        let said = person.says(&["top", "mc"]).await;
+        assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
+        assert!(said.out.starts_with("mc: state run for 61 s; 1 of 2 brokers online\n"), "{said:?}");
+        for part in [
+            "nodes      2     0     1     1\n",
+            "cores      8     0     4     4\n",
+            "0 running, 3 waiting",
+            "mc-1  down",
+        ] {
+            assert!(said.out.contains(part), "no `{part}`:\n{}", said.out);
+        }
+        assert!(!said.out.contains('\x1b'), "{said:?}");
+        assert_eq!(front.started().len(), 1, "it costs one call of one program");
+        assert!(front.started()[0].pod.starts_with("mc-0-"), "in the lead");
+        let json = person.says(&["top", "mc", "-o", "json"]).await;
+        let json: Value = serde_json::from_str(&json.out).unwrap();
+        assert_eq!((&json["name"], &json["resources"]["cores"]["used"]), (&json!("mc"), &json!(1)));
+        let yaml = person.says(&["-o", "yaml", "top", "mc"]).await;
+        assert!(yaml.out.contains("\n  hosts:\n") && yaml.out.contains("waiting: 3\n"), "{yaml:?}");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn top_without_figures_says_why_and_what_helps() {
+    test("top-why", async |bed| {
+        let operator = bed.operator().await;
+        let plain = person_of(&bed);
+        let early = |session: Session| {
+            let mut session = session;
+            async move {
+                let words = "flux-agent: not up: the broker is in state join: it waits for its parent broker\n";
+                session.complain(words).await;
+                session.end(1).await;
+            }
+            .boxed()
+        };
+        let old = |session: Session| {
+            let mut session = session;
+            async move {
+                session.complain("error: unrecognized subcommand 'usage'\n").await;
+                session.end(2).await;
+            }
+            .boxed()
+        };
+        let none = plain.says(&["top", "none"]).await;
+        assert!(none.code == 1 && none.err.contains("failed to get MiniCluster none"), "{none:?}");
+        bed.create("mc", json!({ "size": 1 })).await.unwrap();
+        let pods = bed.pods("mc", 1).await;
+        let said = plain.says(&["top", "mc"]).await;
+        assert!(said.code == 1 && said.err.contains("does not run yet") && said.err.contains("why mc"), "{said:?}");
+        bed.run_pod(&pods[&0]).await;
+        bed.when_condition("mc", "Ready", "True").await;
+        let (_front, kubeconfig) = Front::before(&plain.kubeconfig, early, no_logs).await;
+        let said = Person { kubeconfig, ..plain.clone() }.says(&["top", "mc"]).await;
+        assert!(
+            said.code == 1 && said.err.contains("tells no figures: not up: the broker is in state join"),
+            "{said:?}"
+        );
+        let (_front, kubeconfig) = Front::before(&plain.kubeconfig, old, no_logs).await;
+        let said = Person { kubeconfig, ..plain.clone() }.says(&["top", "mc"]).await;
+        assert!(said.code == 1 && said.err.contains("is older than this program"), "{said:?}");
+        bed.end_pod(&pods[&0], 0, "Completed", "").await;
+        bed.when_condition("mc", "JobFinished", "True").await;
+        let said = plain.says(&["top", "mc"]).await;
+        assert!(said.code == 1 && said.err.contains("mc has ended (Completed)"), "{said:?}");
+        bed.create("later", json!({ "suspend": true })).await.unwrap();
+        bed.when_condition("later", "Suspended", "True").await;
+        let said = plain.says(&["top", "later"]).await;
+        assert!(
+            said.code == 1 && said.err.contains("later is suspended") && said.err.contains("suspend\":false"),
+            "{said:?}"
+        );
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn who_may_exec_alone_looks_and_works_and_who_may_not_is_told_which_right_it_takes() {
+    test("exec-only", async |bed| {
+        let operator = up(&bed).await;
+        let rights = [("miniclusters.flux-framework.org", "get"), ("pods", "get,list"), ("pods/exec", "get,create")];
+        let (_front, one) = over(person_with(&bed, "one", &rights)).await;
+        for (arguments, out) in [
+            (&["top", "mc"][..], "mc: state run"),
+            (&["jobs", "mc"], "ƒabc"),
+            (&["submit", "mc", "--", "true"], "ƒabc\n"),
+            (&["status", "mc"], "What the lead's agent says"),
+            (&["timeline", "mc"], "the job runs"),
+        ] {
+            let said = one.says(arguments).await;
+            assert!(said.code == 0 && said.out.contains(out), "{arguments:?}: {said:?}");
+        }
+        let said = one.says(&["connect", "mc", "--", "exit", "7"]).await;
+        assert_eq!((said.code, said.err.as_str()), (7, "bye\n"));
+        for arguments in [&["scale", "mc", "3"][..], &["logs", "mc"], &["run", "-d", "app:1"]] {
+            let said = one.says(arguments).await;
+            assert!(said.code == 1 && said.err.contains("is forbidden"), "{arguments:?}: {said:?}");
+        }
+        let (front, other) = over(person_with(&bed, "other", &rights[..2])).await;
+        for arguments in [&["top", "mc"][..], &["connect", "mc", "--", "true"], &["jobs", "mc"]] {
+            let said = other.says(arguments).await;
+            assert_eq!((said.code, said.out.as_str()), (1, ""), "{said:?}");
+            assert!(said.err.contains("is forbidden") && said.err.contains("`create` `pods/exec`"), "{said:?}");
+        }
+        assert!(front.started().is_empty());
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn answers_for_programs_are_the_same_everywhere_and_refused_where_there_is_none() {
+    test("answers", async |bed| {
+        let operator = up(&bed).await;
+        let (_front, person) = over(person_of(&bed)).await;
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mc.tar");
+        let json = async |arguments: &[&str]| -> Value {
+            let said = person.says(&[arguments, &["-o", "json"]].concat()).await;
+            assert_eq!((said.code, said.err.as_str()), (0, ""), "{arguments:?}: {said:?}");
+            serde_json::from_str(&said.out).unwrap()
+        };
+        assert_eq!(json(&["jobs", "mc"]).await["jobs"][0]["id"], 1);
+        assert_eq!(json(&["why", "mc"]).await["pods"].as_array().unwrap().len(), 2);
+        assert!(json(&["timeline", "mc"]).await.is_array());
+        assert_eq!(json(&["debug", "mc", "--to", file.to_str().unwrap()]).await["files"][1], "minicluster.yaml");
+        let scaled = person.says(&["scale", "mc", "2", "-o", "yaml"]).await;
+        assert!(scaled.out.contains("kind: MiniCluster\n"), "{scaled:?}");
+        assert_eq!(json(&["stop", "mc"]).await, json!({ "name": "mc", "way": "shutDown" }));
+        let submitted = person.says(&["submit", "mc", "-o", "json", "--", "true"]).await;
+        assert_eq!(serde_json::from_str::<Value>(&submitted.out).unwrap(), json!({ "jobs": ["ƒabc"] }));
+        for arguments in [
+            &["logs", "mc", "-o", "json"][..],
+            &["wait", "mc", "-o", "json"],
+            &["connect", "mc", "-o", "json"],
+            &["completion", "-o", "json"],
+            &["run", "-o", "json", "app:1", "--", "true"],
+            &["submit", "mc", "--watch", "-o", "yaml", "--", "true"],
+        ] {
+            let said = person.says(arguments).await;
+            assert!(said.code == 1 && said.err.contains("` takes no -o: it "), "{arguments:?}: {said:?}");
+        }
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn stop_asks_the_instance_and_says_so() {
+    test("stop", async |bed| {
+        let operator = up(&bed).await;
+        let (front, person) = over(person_of(&bed)).await;
+        let said = person.says(&["stop", "mc"]).await;
+        assert_eq!(
+            (said.code, said.out.as_str()),
+            (0, "mc shuts down: its programs get SIGTERM and the grace period\n"),
+            "{said:?}"
+        );
+        let started = front.started();
+        assert!(
+            started.len() == 1 && started[0].pod.starts_with("mc-0-") && started[0].words == ["stop"],
+            "{started:?}"
+        );
+        assert_eq!(bed.get("mc").await.spec.suspend, None, "its status and logs stay");
+        // Who may not delete takes the pods away.
+        let said = person.says(&["stop", "--now", "mc"]).await;
+        assert!(said.code == 0 && said.out.contains("mc is suspended and has no pods"), "{said:?}");
+        assert_eq!(bed.get("mc").await.spec.suspend, Some(true));
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn sixty_four_brokers_fit_on_a_screen() {
+    test("many", async |bed| {
+        let operator = bed.operator().await;
+        let (_front, person) = over(person_of(&bed)).await;
+        bed.create("mc", json!({ "size": 64 })).await.unwrap();
+        let pods = bed.pods("mc", 64).await;
+        for index in (0..64).filter(|index| *index != 40) {
+            bed.run_pod(&pods[&index]).await;
+        }
+        bed.when("mc", "told that 63 are ready", |status| status["readySize"] == 63).await;
+        let said = person.says(&["status", "mc"]).await;
+        assert_eq!(said.code, 0, "{said:?}");
+        assert!(said.out.contains("63 of 64 brokers ready") && said.out.contains("and 48 more"), "{}", said.out);
+        assert!(said.out.contains("mc-40-"), "who does not run is shown: {}", said.out);
+        assert!(said.out.lines().count() < 40, "{}", said.out);
+        let json = person.says(&["status", "mc", "-o", "json"]).await;
+        let json: Value = serde_json::from_str(&json.out).unwrap();
+        assert_eq!((json["pods"].as_array().unwrap().len(), &json["pods"][0]["index"]), (64, &json!(40)));
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn input_reaches_a_program_and_its_end_as_well() {
+    test("input", async |bed| {
+        let operator = up(&bed).await;
+        let person = person_of(&bed);
+        let cat = |mut session: Session| {
+            async move {
+                while let Some(told) = session.hear().await {
+                    match told {
+                        Told::Input(bytes) => session.say(&String::from_utf8(bytes).unwrap()).await,
+                        Told::EndOfInput => break,
+                        Told::Size(size) => panic!("no terminal, no size: {size}"),
+                    }
+                }
+                assert!(!session.terminal);
+                session.end(3).await;
+            }
+            .boxed()
+        };
+        let (_front, kubeconfig) = Front::before(&person.kubeconfig, cat, no_logs).await;
+        let person = Person { kubeconfig, ..person };
+        let mut connect = person.command(&["connect", "mc", "--", "cat"]);
+        let mut connect = connect.stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let mut input = connect.stdin.take().unwrap();
+        tokio::io::AsyncWriteExt::write_all(&mut input, b"a  b\n").await.unwrap();
+        drop(input);
+        let said = Said::when_over(connect).await;
+        assert_eq!((said.code, said.out.as_str()), (3, "a  b\n"), "{said:?}");
+        operator.stop().await;
+    });
+}

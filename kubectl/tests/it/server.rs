@@ -1,0 +1,113 @@
+//! `validate --server`: what the API server says of a file, by the caller's own rights.
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::batch::v1::Job;
+use serde_json::{Value, json};
+
+use crate::person::{Person, RIGHTS, Said};
+use crate::person_with;
+use test_support::bed::{Bed, test};
+
+/// A MiniCluster with this in its spec.
+fn document(more: Value) -> String {
+    let mut spec = json!({ "size": 2, "containers": [{ "name": "app", "image": "app:1", "command": "hostname" }] });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    json!({ "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": spec })
+        .to_string()
+        + "\n"
+}
+
+async fn says(person: &Person, text: &str, more: &[&str]) -> Said {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("mc.yaml");
+    std::fs::write(&file, text).unwrap();
+    person.says(&[&["validate", "--server", file.to_str().unwrap()], more].concat()).await
+}
+
+fn author(bed: &Bed) -> Person {
+    let rights = [RIGHTS, &[("jobs.batch", "create"), ("pods", "create")]].concat();
+    person_with(bed, "author", &rights)
+}
+
+#[test]
+fn the_api_server_tries_out_the_minicluster_and_its_job_and_makes_nothing() {
+    test("server", async |bed| {
+        let person = author(&bed);
+        let said = says(&person, &document(json!({})), &[]).await;
+        assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
+        assert!(
+            said.out.ends_with("MiniCluster mc is valid\nthe API server would take MiniCluster mc: MiniCluster, Job\n"),
+            "{said:?}"
+        );
+        let overlay = json!({ "podTemplate": { "spec": { "hostNetwork": true, "priorityClassName": "" } } });
+        let said = says(&person, &document(overlay), &[]).await;
+        assert_eq!(said.code, 0, "{said:?}");
+        assert!(bed.api::<MiniCluster>().list(&Default::default()).await.unwrap().items.is_empty());
+        assert!(bed.api::<Job>().list(&Default::default()).await.unwrap().items.is_empty());
+    });
+}
+
+#[test]
+fn a_wrong_field_of_an_overlay_is_told_in_the_api_server_s_words_at_its_place() {
+    test("server-wrong", async |bed| {
+        let person = author(&bed);
+        for (overlay, wanted) in [
+            (json!({ "spec": { "hostNetwrok": true } }), "unknown field \"spec.podTemplate.spec.hostNetwrok\""),
+            (
+                json!({ "spec": { "containers": [{ "name": "app", "env": [{ "name": "A", "vaule": "1" }] }] } }),
+                "unknown field \"spec.podTemplate.spec.containers[0].env[0].vaule\"",
+            ),
+            (json!({ "spec": { "nodeSelector": { "a b": "c" } } }), "spec.podTemplate.spec.nodeSelector"),
+        ] {
+            let text = document(json!({ "podTemplate": overlay }));
+            let said = says(&person, &text, &[]).await;
+            assert_eq!((said.code, said.out.as_str()), (1, ""), "{said:?}");
+            assert!(said.err.contains("spec.podTemplate: the API server refuses the pods with it: "), "{said:?}");
+            assert!(said.err.contains(wanted), "{wanted}: {said:?}");
+            let json = says(&person, &text, &["-o", "json"]).await;
+            let found: Value = serde_json::from_str(&json.out).unwrap();
+            assert_eq!((json.code, &found["problems"][0]["field"]), (1, &json!("spec.podTemplate")), "{json:?}");
+            assert_eq!(found["miniclusters"][0]["checked"], json!(["MiniCluster", "Job"]));
+        }
+        // Without the API server nobody knows.
+        let text = document(json!({ "podTemplate": { "spec": { "hostNetwrok": true } } }));
+        assert!(flux_operator::offline::validate(&text).is_ok());
+    });
+}
+
+#[test]
+fn what_the_caller_may_not_ask_is_said_to_be_unchecked() {
+    test("server-rights", async |bed| {
+        let person = crate::person_of(&bed);
+        let text = document(json!({ "podTemplate": { "spec": { "hostNetwrok": true } } }));
+        let said = says(&person, &text, &[]).await;
+        assert_eq!(said.code, 0, "{said:?}");
+        assert!(said.out.contains("the API server would take MiniCluster mc: MiniCluster\n"), "{said:?}");
+        assert!(said.out.contains("\nnot checked: its Job: jobs.batch is forbidden: "), "{said:?}");
+        let json = says(&person, &text, &["-o", "json"]).await;
+        let found: Value = serde_json::from_str(&json.out).unwrap();
+        assert_eq!(found["miniclusters"][0]["unchecked"].as_array().unwrap().len(), 1, "{json:?}");
+    });
+}
+
+#[test]
+fn the_minicluster_itself_is_judged_as_on_creation() {
+    test("server-itself", async |bed| {
+        let person = author(&bed);
+        let labels = document(json!({})).replace("\"name\":\"mc\"}", "\"name\":\"mc\",\"labels\":{\"a b\":\"c\"}}");
+        let said = says(&person, &labels, &[]).await;
+        assert!(said.code == 1 && said.err.contains("metadata.labels: ") && said.err.contains("a b"), "{said:?}");
+        // What is wrong to begin with needs no API server.
+        let said = says(&person, &document(json!({ "size": 0 })), &[]).await;
+        assert!(said.code == 1 && said.err == "spec.size: must be 1 to 10000\n", "{said:?}");
+        bed.create("mc", json!({})).await.unwrap();
+        let said = says(&person, &document(json!({})), &[]).await;
+        assert!(said.code == 0 && said.out.contains("there is a MiniCluster of this name"), "{said:?}");
+        let elsewhere = document(json!({})).replace("\"name\":\"mc\"}", "\"name\":\"mc\",\"namespace\":\"elsewhere\"}");
+        let said = says(&person, &elsewhere, &[]).await;
+        assert!(
+            said.code == 1 && said.err.contains("metadata.namespace: is elsewhere, and --namespace says"),
+            "{said:?}"
+        );
+    });
+}

@@ -1,0 +1,303 @@
+//! What a person sees on a terminal, which script(1) plays.
+
+use std::path::Path;
+use std::process::Stdio;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use futures::FutureExt;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::process::{Child, ChildStdout};
+
+use crate::front::{Front, Session, Told};
+use crate::in_pods::usage;
+use crate::person::{Person, Said, in_time};
+use crate::person_of;
+use test_support::bed::{test, until};
+
+/// The plugin that a terminal's shell has started, by the words in its command line.
+fn plugin_below(script: &Child, word: &str) -> Option<u32> {
+    let children = |pid: u32| -> Vec<u32> {
+        let path = format!("/proc/{pid}/task/{pid}/children");
+        std::fs::read_to_string(path).unwrap_or_default().split_whitespace().map(|it| it.parse().unwrap()).collect()
+    };
+    let mut all = vec![script.id().unwrap()];
+    while let Some(pid) = all.pop() {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+        let is_plugin = Path::new(std::str::from_utf8(words[0]).unwrap()).ends_with("kubectl-minicluster");
+        if is_plugin && words.contains(&word.as_bytes()) {
+            return Some(pid);
+        }
+        all.extend(children(pid));
+    }
+    None
+}
+
+async fn plugin_of(script: &Child, word: &str) -> u32 {
+    until(&format!("{word} runs"), async || plugin_below(script, word)).await
+}
+
+/// Another size for the terminal of a process, as by a window that is dragged.
+fn resize(pid: u32, rows: &str, columns: &str) {
+    let terminal = format!("/proc/{pid}/fd/0");
+    let stty = std::process::Command::new("stty").args(["-F", &terminal, "rows", rows, "cols", columns]).status();
+    assert!(stty.unwrap().success());
+}
+
+async fn read_until(from: &mut (impl AsyncReadExt + Unpin), seen: &mut String, words: &str) {
+    let mut buffer = [0; 4096];
+    let read = async {
+        while !seen.contains(words) {
+            let count = from.read(&mut buffer).await.unwrap();
+            assert!(count > 0, "it ended without `{words}`: {seen}");
+            seen.push_str(&String::from_utf8_lossy(&buffer[..count]));
+        }
+    };
+    let in_time = tokio::time::timeout(Duration::from_secs(60), read).await;
+    assert!(in_time.is_ok(), "no `{words}` in {seen:?}");
+}
+
+fn no_logs(_: &crate::front::Asked) -> Option<Vec<(Duration, String)>> {
+    Some(Vec::new())
+}
+
+const ENTER: &str = "\x1b[?1049h";
+const LEAVE: &str = "\x1b[?1049l";
+
+/// Before and after it the terminal says how it is.
+const TOP: &str = "echo before $(stty -g); $plugin top mc --interval 1; echo code $?; echo after $(stty -g) over";
+
+/// How a person ends it.
+enum How {
+    Key(&'static [u8]),
+    Signal(&'static str),
+}
+
+/// Figures come anew, trouble is told and passes, and no line is longer than the terminal's.
+async fn changes(script: &Child, out: &mut ChildStdout, seen: &mut String) {
+    assert!(seen.contains("0 running, 3 waiting"), "{seen}");
+    read_until(out, seen, "1 running, 3 waiting").await;
+    read_until(out, seen, "! the instance of mc tells no figures: not up: a hiccup").await;
+    seen.clear();
+    read_until(out, seen, "every 1 s; q ends").await;
+    resize(plugin_of(script, "top").await, "9", "20");
+    read_until(out, seen, "mc: state run for 61\x1b[0m").await;
+}
+
+async fn ends_as_it_began(mut script: Child, mut out: ChildStdout, mut seen: String, before: &str, how: How) {
+    let mut input = script.stdin.take().unwrap();
+    match how {
+        How::Signal(name) => {
+            let pid = plugin_of(&script, "top").await.to_string();
+            assert!(std::process::Command::new("kill").args([name, &pid]).status().unwrap().success());
+        }
+        How::Key(key) => input.write_all(key).await.unwrap(),
+    }
+    read_until(&mut out, &mut seen, " over").await;
+    let after = seen.split(LEAVE).nth(1).unwrap_or_else(|| panic!("it stays on the other screen: {seen:?}"));
+    assert!(after.contains("code 0\r\n") && after.contains(&format!("after {before} over")), "{before}: {after}");
+    assert!(seen.contains("\x1b[?25h"), "the cursor is back: {seen:?}");
+    drop(input);
+    assert_eq!(Said::when_over(script).await.code, 0);
+}
+
+#[test]
+fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
+    test("top-live", async |bed| {
+        let operator = bed.operator().await;
+        let person = person_of(&bed);
+        bed.create("mc", json!({ "size": 1 })).await.unwrap();
+        let pods = bed.pods("mc", 1).await;
+        bed.run_pod(&pods[&0]).await;
+        bed.when_condition("mc", "Ready", "True").await;
+        let looks = Arc::new(AtomicU64::new(0));
+        let agent = move |mut session: Session| {
+            let looks = looks.clone();
+            async move {
+                match looks.fetch_add(1, Ordering::SeqCst) {
+                    // Once it has trouble, which passes.
+                    2 => {
+                        session.complain("flux-agent: not up: a hiccup\n").await;
+                        session.end(1).await;
+                    }
+                    3 => {
+                        session.complain("flux-agent: not up: a hiccup\n").await;
+                        session.end(1).await;
+                    }
+                    look => {
+                        session.say(&usage(look.min(1))).await;
+                        session.end(0).await;
+                    }
+                }
+            }
+            .boxed()
+        };
+        let (front, kubeconfig) = Front::before(&person.kubeconfig, agent, no_logs).await;
+        let person = Person { kubeconfig, ..person };
+        for how in [How::Key(b"q"), How::Key(b"\x03"), How::Signal("-TERM")] {
+            let is_first = front.started().is_empty();
+            let mut script = person.on_terminal("rows 12 cols 60", TOP).spawn().unwrap();
+            let mut out = script.stdout.take().unwrap();
+            let mut seen = String::new();
+            read_until(&mut out, &mut seen, "every 1 s; q ends").await;
+            let before = seen.split("before ").nth(1).unwrap().split_whitespace().next().unwrap().to_owned();
+            if is_first {
+                changes(&script, &mut out, &mut seen).await;
+            }
+            ends_as_it_began(script, out, seen, &before, how).await;
+        }
+        // With figures of one moment it needs no other screen.
+        let mut once = person.on_terminal("rows 12 cols 60", "$plugin top mc --once");
+        let said = Said::of(in_time("top --once", once.stdin(Stdio::null()).output()).await.unwrap());
+        assert!(said.code == 0 && said.out.contains("1 running") && !said.out.contains(ENTER), "{said:?}");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn top_ends_when_the_job_does() {
+    test("top-ends", async |bed| {
+        let operator = bed.operator().await;
+        let person = person_of(&bed);
+        bed.create("mc", json!({ "size": 1 })).await.unwrap();
+        let pods = bed.pods("mc", 1).await;
+        bed.run_pod(&pods[&0]).await;
+        bed.when_condition("mc", "Ready", "True").await;
+        let looks = Arc::new(AtomicU64::new(0));
+        let agent = move |mut session: Session| {
+            let is_first = looks.fetch_add(1, Ordering::SeqCst) == 0;
+            async move {
+                if is_first {
+                    session.say(&usage(1)).await;
+                }
+                session.end(u8::from(!is_first)).await;
+            }
+            .boxed()
+        };
+        let (_front, kubeconfig) = Front::before(&person.kubeconfig, agent, no_logs).await;
+        let person = Person { kubeconfig, ..person };
+        let mut script =
+            person.on_terminal("rows 30 cols 100", "$plugin top mc --interval 1; echo code $?").spawn().unwrap();
+        let _input = script.stdin.take().unwrap();
+        let mut out = script.stdout.take().unwrap();
+        let mut seen = String::new();
+        read_until(&mut out, &mut seen, "every 1 s").await;
+        bed.end_pod(&pods[&0], 0, "Completed", "").await;
+        read_until(&mut out, &mut seen, "code 0").await;
+        assert!(seen.split(LEAVE).nth(1).unwrap().contains("mc has ended (Completed)"), "{seen:?}");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn a_later_size_of_the_terminal_reaches_the_program_in_the_pod() {
+    test("resize", async |bed| {
+        let operator = bed.operator().await;
+        let person = person_of(&bed);
+        bed.create("mc", json!({ "size": 1 })).await.unwrap();
+        let pods = bed.pods("mc", 1).await;
+        bed.run_pod(&pods[&0]).await;
+        let shell = |mut session: Session| {
+            async move {
+                assert!(session.terminal && session.words == ["connect"], "{:?}", session.words);
+                session.say("ready\r\n").await;
+                while let Some(told) = session.hear().await {
+                    match told {
+                        Told::Size(size) => session.say(&format!("size {size}\r\n")).await,
+                        Told::Input(keys) if keys == b"\x03" => session.say("got Ctrl-C\r\n").await,
+                        Told::Input(keys) if keys == b"\x04" => break,
+                        other => session.say(&format!("{other:?}\r\n")).await,
+                    }
+                }
+                session.end(9).await;
+            }
+            .boxed()
+        };
+        let (_front, kubeconfig) = Front::before(&person.kubeconfig, shell, no_logs).await;
+        let person = Person { kubeconfig, ..person };
+        until("the pod runs", async || {
+            let pods = bed.all_pods("mc").await;
+            (pods[0].status.as_ref()?.phase.as_deref() == Some("Running")).then_some(())
+        })
+        .await;
+        let mut script = person.on_terminal("rows 33 cols 77", "$plugin connect mc; echo code $?").spawn().unwrap();
+        let mut input = script.stdin.take().unwrap();
+        let mut out = script.stdout.take().unwrap();
+        let mut seen = String::new();
+        read_until(&mut out, &mut seen, r#"size {"Width":77,"Height":33}"#).await;
+        resize(plugin_of(&script, "connect").await, "40", "100");
+        read_until(&mut out, &mut seen, r#"size {"Width":100,"Height":40}"#).await;
+        // A key is for the program there.
+        input.write_all(b"\x03").await.unwrap();
+        read_until(&mut out, &mut seen, "got Ctrl-C").await;
+        input.write_all(b"\x04").await.unwrap();
+        read_until(&mut out, &mut seen, "code 9").await;
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn a_start_is_lines_that_change_on_a_terminal_and_plain_lines_in_a_pipe() {
+    test("spinner", async |bed| {
+        let operator = bed.operator().await;
+        let person = person_of(&bed);
+        for (name, line) in [
+            ("tty", "$plugin run --name tty app:1 -- true"),
+            ("pipe", "$plugin run --name pipe app:1 -- true 2>&1 | cat"),
+        ] {
+            let mut script = person.on_terminal("rows 30 cols 100", line).spawn().unwrap();
+            let _input = script.stdin.take().unwrap();
+            let pods = bed.pods(name, 1).await;
+            let mut out = script.stdout.take().unwrap();
+            let mut seen = String::new();
+            read_until(&mut out, &mut seen, "pods").await;
+            // Some turns of the spinner.
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            bed.run_pod(&pods[&0]).await;
+            bed.when_condition(name, "Ready", "True").await;
+            bed.end_pod(&pods[&0], 0, "Completed", "").await;
+            in_time("its output ends", out.read_to_string(&mut seen)).await.unwrap();
+            match name {
+                "tty" => {
+                    assert!(seen.contains("\x1b[") && seen.contains('\r'), "{seen:?}");
+                    assert!(seen.chars().any(|it| ('\u{2800}'..='\u{28ff}').contains(&it)), "it turns: {seen:?}");
+                    assert!(!seen.contains("pods: "), "no plain lines: {seen:?}");
+                }
+                _ => {
+                    assert!(
+                        !seen.contains('\x1b') && seen.contains("\r\nquorum: 1 brokers: the job starts\r\n"),
+                        "{seen:?}"
+                    );
+                }
+            }
+        }
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn colours_are_for_a_terminal_of_who_wants_them() {
+    test("colours", async |bed| {
+        let operator = bed.operator().await;
+        let person = person_of(&bed);
+        bed.create("mc", json!({ "size": 1 })).await.unwrap();
+        bed.when("mc", "seen", |status| status["phase"].is_string()).await;
+        for (line, shown) in [
+            ("$plugin status mc", true),
+            ("NO_COLOR=1 $plugin status mc", false),
+            ("NO_COLOR= $plugin status mc", true),
+            ("$plugin status mc | cat", false),
+            ("$plugin status mc -o yaml", false),
+        ] {
+            let mut script = person.on_terminal("rows 30 cols 100", line);
+            let said = Said::of(in_time(line, script.stdin(Stdio::null()).output()).await.unwrap());
+            assert_eq!(said.code, 0, "{said:?}");
+            assert_eq!(said.out.contains("\x1b["), shown, "{line}: {said:?}");
+            assert!(said.out.contains("mc"), "{said:?}");
+        }
+        operator.stop().await;
+    });
+}

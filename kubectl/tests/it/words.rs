@@ -1,0 +1,169 @@
+//! What jobs print, by `run` and `logs`; and how they are stopped meanwhile.
+
+use std::time::Duration;
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use futures::FutureExt;
+use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
+
+use crate::front::{Asked, Front, Session};
+use crate::in_pods::{agents, no_logs, up};
+use crate::person::{Person, Said, in_time};
+use crate::{person_of, person_with};
+use test_support::bed::test;
+
+#[test]
+fn one_ctrl_c_stops_a_job_in_order_and_its_last_words_are_printed() {
+    test("ctrl-c-once", async |bed| {
+        let operator = bed.operator().await;
+        let person = person_of(&bed);
+        let logs = |asked: &Asked| {
+            let lines =
+                [(0, "begins"), (4, "tidies up")].map(|(pause, line)| (Duration::from_secs(pause), line.to_owned()));
+            asked.follow.then(|| lines.to_vec()).or(Some(lines.to_vec()))
+        };
+        let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
+        let person = Person { kubeconfig, ..person };
+        let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "work"]);
+        let pods = bed.pods("mc", 1).await;
+        bed.run_pod(&pods[&0]).await;
+        let mut out = BufReader::new(run.stdout.take().unwrap());
+        let mut line = String::new();
+        in_time("it prints a line", out.read_line(&mut line)).await.unwrap();
+        assert_eq!(line, "begins\n");
+        crate::runs::interrupt(&run);
+        test_support::bed::until("it is told to stop", async || {
+            front.started().iter().any(|it| it.words == ["stop"]).then_some(())
+        })
+        .await;
+        bed.end_pod(&pods[&0], 143, "Error", "").await;
+        let mut rest = String::new();
+        in_time("its output ends", out.read_to_string(&mut rest)).await.unwrap();
+        let said = Said::when_over(run).await;
+        assert_eq!((said.code, rest.as_str()), (143, "tidies up\n"), "{said:?}");
+        assert!(
+            said.err.contains("stopping mc in order; Ctrl-C once more") && said.err.contains("mc shuts down"),
+            "{said:?}"
+        );
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn a_second_ctrl_c_waits_for_nothing() {
+    test("ctrl-c-twice", async |bed| {
+        let operator = bed.operator().await;
+        let person = person_with(
+            &bed,
+            "owner",
+            &[("miniclusters.flux-framework.org", "*"), ("pods", "*"), ("pods/exec,pods/log", "*")],
+        );
+        // The agent hangs.
+        let hangs = |session: Session| {
+            async move {
+                std::future::pending::<()>().await;
+                session.end(0).await;
+            }
+            .boxed()
+        };
+        let (front, kubeconfig) = Front::before(&person.kubeconfig, hangs, no_logs).await;
+        let person = Person { kubeconfig, ..person };
+        let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "work"]);
+        let pods = bed.pods("mc", 1).await;
+        bed.run_pod(&pods[&0]).await;
+        bed.when_condition("mc", "Ready", "True").await;
+        // It listens from when it says what it waits for.
+        let mut err = BufReader::new(run.stderr.take().unwrap());
+        let mut told = String::new();
+        while !told.contains("pods: ") {
+            assert!(in_time("it says what it waits for", err.read_line(&mut told)).await.unwrap() > 0, "{told}");
+        }
+        crate::runs::interrupt(&run);
+        test_support::bed::until("it stops in order", async || (!front.started().is_empty()).then_some(())).await;
+        crate::runs::interrupt(&run);
+        in_time("it ends", err.read_to_string(&mut told)).await.unwrap();
+        assert_eq!(run.wait().await.unwrap().code(), Some(130), "{told}");
+        assert!(told.contains("stopping mc in order") && told.contains("mc is deleted"), "{told}");
+        test_support::bed::until("it is deleted", async || {
+            let there = bed.api::<MiniCluster>().get_opt("mc").await.unwrap();
+            there.is_none_or(|it| it.metadata.deletion_timestamp.is_some()).then_some(())
+        })
+        .await;
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn the_job_s_output_and_code_are_those_of_run() {
+    test("output", async |bed| {
+        let operator = bed.operator().await;
+        let person = person_of(&bed);
+        let logs = |asked: &Asked| {
+            Some(vec![(Duration::ZERO, format!("hello from {}", &asked.pod[..4])), (Duration::ZERO, "b  c".into())])
+        };
+        let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
+        let person = Person { kubeconfig, ..person };
+        for code in [0, 1, 42, 137, 255] {
+            let name = format!("m{code}");
+            let run = person.starts(&["run", "--name", &name, "app:1", "--", "work"]);
+            let pods = bed.pods(&name, 1).await;
+            bed.run_pod(&pods[&0]).await;
+            bed.when_condition(&name, "Ready", "True").await;
+            bed.end_pod(&pods[&0], code, "Error", "").await;
+            let said = Said::when_over(run).await;
+            assert_eq!(
+                (said.code, said.out.as_str()),
+                (code, format!("hello from {}\nb  c\n", &format!("{name}-0-")[..4]).as_str()),
+                "{said:?}"
+            );
+        }
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn logs_follow_and_of_a_run_before_and_of_all() {
+    test("logs", async |bed| {
+        let operator = up(&bed).await;
+        let person = person_of(&bed);
+        let logs = |asked: &Asked| {
+            let line = |pause, text: &str| (Duration::from_millis(pause), text.to_owned());
+            let index = asked.pod.split('-').nth(1).unwrap();
+            match (asked.previous, asked.follow) {
+                (true, _) if index == "0" => Some(vec![line(0, "the run before")]),
+                (true, _) => None,
+                (false, true) => Some(vec![line(0, "first"), line(2500, "second")]),
+                (false, false) => Some(vec![line(0, &format!("I am {index}")), line(0, "")]),
+            }
+        };
+        let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
+        let person = Person { kubeconfig, ..person };
+        assert_eq!(person.says(&["logs", "mc"]).await.out, "I am 0\n\n");
+        assert_eq!(person.says(&["logs", "mc", "--index", "1"]).await.out, "I am 1\n\n");
+        let all = person.says(&["logs", "mc", "--all"]).await;
+        let mut lines: Vec<&str> = all.out.lines().collect();
+        lines.sort_unstable();
+        assert_eq!(lines, ["0: ", "0: I am 0", "1: ", "1: I am 1"], "{all:?}");
+        let before = person.says(&["logs", "mc", "--previous"]).await;
+        assert_eq!((before.code, before.out.as_str()), (0, "the run before\n"), "{before:?}");
+        let none = person.says(&["logs", "mc", "--previous", "--index", "1"]).await;
+        assert!(none.code == 1 && none.err.contains("previous terminated container not found"), "{none:?}");
+        let no_pod = person.says(&["logs", "mc", "--index", "7"]).await;
+        assert!(no_pod.code == 1 && no_pod.err.contains("there is no pod of index 7"), "{no_pod:?}");
+
+        // Lines come as they are printed, and it ends with the container.
+        let mut follow = person.starts(&["logs", "mc", "--follow"]);
+        let mut out = BufReader::new(follow.stdout.take().unwrap());
+        let mut first = String::new();
+        in_time("it prints a line", out.read_line(&mut first)).await.unwrap();
+        assert_eq!(first, "first\n");
+        assert!(follow.try_wait().unwrap().is_none(), "it goes on");
+        let pods = bed.pods("mc", 2).await;
+        bed.end_pod(&pods[&0], 0, "Completed", "").await;
+        let mut rest = String::new();
+        in_time("its output ends", out.read_to_string(&mut rest)).await.unwrap();
+        let said = Said::when_over(follow).await;
+        assert_eq!((said.code, rest.as_str()), (0, "second\n"), "{said:?}");
+        operator.stop().await;
+    });
+}

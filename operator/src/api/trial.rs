@@ -1,0 +1,39 @@
+//! What the API server would make of an object: a creation that it tries out (`dryRun=All`), strictly, so that a field which it
+//! does not know is told. Nothing is made.
+#![expect(clippy::disallowed_types, reason = "asks the API server")]
+
+use kube::Client;
+use kube::api::PostParams;
+use kube::core::{Request, Status};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::labels;
+
+/// What it says.
+#[derive(Debug)]
+pub enum Verdict {
+    /// It would keep this.
+    Taken(Value),
+    /// It has nothing against it, but that there is an object of this name.
+    Exists,
+    /// Something in the object cannot be.
+    Refused(Box<Status>),
+}
+
+/// Has it try to create `object` in the collection at `path`.
+pub async fn create(client: &Client, path: &str, object: &impl Serialize) -> Result<Verdict, kube::Error> {
+    let bytes = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
+    let parameters = PostParams { dry_run: true, field_manager: Some(labels::MANAGER.into()) };
+    let mut request = Request::new(path).create(&parameters, bytes).map_err(kube::Error::BuildRequest)?;
+    *request.uri_mut() = format!("{}&fieldValidation=Strict", request.uri())
+        .parse()
+        .map_err(http::Error::from)
+        .map_err(kube::Error::HttpError)?;
+    match client.request(request).await {
+        Ok(kept) => Ok(Verdict::Taken(kept)),
+        Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => Ok(Verdict::Exists),
+        Err(kube::Error::Api(status)) if matches!(status.code, 400 | 422) => Ok(Verdict::Refused(status)),
+        Err(error) => Err(error),
+    }
+}

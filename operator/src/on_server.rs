@@ -1,0 +1,194 @@
+//! What the API server would say of a manifest: `validate --server`, of `flux-operator` and of `kubectl minicluster`. It is asked to
+//! try out the MiniCluster itself and the objects with pods that it becomes, by the caller's own rights; nothing is made.
+//!
+//! ```text
+//! text ─► offline (each MiniCluster) ─► api::trial: the MiniCluster ─► its Job, its services pod ─► render::refusal ─► Judgement
+//! ```
+#![expect(clippy::disallowed_types, reason = "asks the API server")]
+
+use flux_shared::crd::v1alpha2::KIND;
+use flux_shared::manifest::{self, Manifest};
+use flux_shared::validate::{Problem, ValidMiniCluster};
+use k8s_openapi::Resource as _;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use kube::core::Status;
+use kube::{Client, Resource};
+use serde::Serialize;
+use serde_json::Value;
+
+use crate::api::trial::{self, Verdict};
+use crate::offline::{self, Judged, Judgement};
+use crate::reconcile::render::laid_over::LaidOver;
+use crate::reconcile::render::{self, Facts, Options, refusal};
+
+/// The collection of MiniClusters.
+const PLURAL: &str = "miniclusters";
+
+/// Why nobody knows.
+#[derive(Debug, thiserror::Error)]
+pub enum CheckError {
+    #[error("failed to have the API server look at {what} {name}: {why}")]
+    Call { what: &'static str, name: String, why: String },
+    #[error(transparent)]
+    Render(#[from] render::RenderError),
+}
+
+/// Where MiniClusters would be made.
+#[derive(Debug, Clone, Copy)]
+pub struct Target<'a> {
+    pub namespace: &'a str,
+    /// Somebody has asked for this one: a file that names another is not meant for it.
+    pub is_asked_for: bool,
+}
+
+/// What the API server says of each MiniCluster of `text` in which nothing is wrong to begin with.
+pub async fn judge(
+    client: &Client,
+    target: Target<'_>,
+    text: &str,
+    options: &Options,
+) -> Result<Judgement, CheckError> {
+    let documents = match manifest::documents(text) {
+        Ok(documents) => documents,
+        Err(problems) => return Ok(Judgement { problems, ..Judgement::default() }),
+    };
+    let mut all = Judgement::default();
+    for document in &documents {
+        match offline::understood(document) {
+            Err(problems) => all.problems.extend(offline::named(document, problems, documents.len())),
+            Ok((manifest, cluster)) => {
+                let check = Check { client, options, judged: Judged::of(&cluster), problems: Vec::new() };
+                let (judged, problems) = check.all(target, document, manifest).await?;
+                all.miniclusters.push(judged);
+                all.problems.extend(offline::named(document, problems, documents.len()));
+            }
+        }
+    }
+    Ok(all)
+}
+
+/// The check of one MiniCluster.
+struct Check<'a> {
+    client: &'a Client,
+    options: &'a Options,
+    judged: Judged,
+    problems: Vec<Problem>,
+}
+
+impl Check<'_> {
+    async fn all(
+        mut self,
+        target: Target<'_>,
+        document: &Value,
+        mut manifest: Manifest,
+    ) -> Result<(Judged, Vec<Problem>), CheckError> {
+        let named = document["metadata"]["namespace"].as_str();
+        let namespace = named.unwrap_or(target.namespace);
+        if target.is_asked_for && namespace != target.namespace {
+            let message = format!("is {namespace}, and --namespace says {}", target.namespace);
+            return Ok((self.judged, vec![Problem::new("metadata.namespace", message)]));
+        }
+        self.itself(namespace, document).await?;
+        namespace.clone_into(&mut manifest.namespace);
+        // It was valid a moment ago, in whichever namespace.
+        if let Ok(cluster) = flux_shared::validate::validate(&manifest) {
+            self.objects(namespace, &cluster).await?;
+        }
+        Ok((self.judged, self.problems))
+    }
+
+    /// The MiniCluster, in the version in which it is written.
+    async fn itself(&mut self, namespace: &str, document: &Value) -> Result<(), CheckError> {
+        let version = document["apiVersion"].as_str().unwrap_or_default();
+        let path = format!("/apis/{version}/namespaces/{namespace}/{PLURAL}");
+        match self.tried(KIND, &path, document).await? {
+            None | Some(Verdict::Taken(_)) => {}
+            Some(Verdict::Exists) => self.judged.notes.push(Problem::new(
+                "metadata.name",
+                "there is a MiniCluster of this name: whether it may be changed to this was not checked",
+            )),
+            Some(Verdict::Refused(status)) => self.problems.extend(of_fields(&status)),
+        }
+        Ok(())
+    }
+
+    /// What it becomes, as far as there are pods in it.
+    async fn objects(&mut self, namespace: &str, cluster: &ValidMiniCluster) -> Result<(), CheckError> {
+        let objects = render::objects(cluster, self.options, &Facts::default(), offline::placeholder(cluster))?;
+        self.object(Job::KIND, &Job::url_path(&(), Some(namespace)), &objects.job).await?;
+        if let Some(pod) = &objects.services_pod {
+            self.object(Pod::KIND, &Pod::url_path(&(), Some(namespace)), pod).await?;
+        }
+        Ok(())
+    }
+
+    async fn object<K: Serialize>(
+        &mut self,
+        what: &'static str,
+        path: &str,
+        object: &LaidOver<K>,
+    ) -> Result<(), CheckError> {
+        let tried = match self.tried(what, path, object).await? {
+            None => return Ok(()),
+            Some(Verdict::Taken(kept)) => Ok(Some(kept)),
+            Some(Verdict::Exists) => Ok(None),
+            Some(Verdict::Refused(status)) => Err(status.message.clone()),
+        };
+        self.problems.extend(match (&object.cover, tried) {
+            (Some(cover), tried) => refusal::problem(cover, &tried),
+            (None, Err(words)) => {
+                Some(Problem::new("spec", format!("the API server refuses the {what} that it becomes: {words}")))
+            }
+            (None, Ok(_)) => None,
+        });
+        Ok(())
+    }
+
+    /// None: the caller may not ask, or may not have it; then that is told.
+    async fn tried(
+        &mut self,
+        what: &'static str,
+        path: &str,
+        object: &impl Serialize,
+    ) -> Result<Option<Verdict>, CheckError> {
+        match trial::create(self.client, path, object).await {
+            Ok(verdict) => {
+                self.judged.checked.push(what);
+                Ok(Some(verdict))
+            }
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                // A quota, or a policy, is no question of who asks.
+                match status.message.contains("cannot create resource") {
+                    true => self.judged.unchecked.push(format!("its {what}: {}", status.message)),
+                    false => self.problems.push(Problem::new("", format!("{what}: {}", status.message))),
+                }
+                Ok(None)
+            }
+            Err(error) => {
+                let why = match error {
+                    kube::Error::Api(status) if status.code == 404 && status.details.is_none() => {
+                        "it does not know them: is the operator's CustomResourceDefinition installed?".to_owned()
+                    }
+                    kube::Error::Api(status) => status.message.clone(),
+                    error => error.to_string(),
+                };
+                Err(CheckError::Call { what, name: self.judged.name.clone(), why })
+            }
+        }
+    }
+}
+
+/// What is wrong, field by field where the API server says it so.
+fn of_fields(status: &Status) -> Vec<Problem> {
+    let causes = status.details.iter().flat_map(|details| &details.causes);
+    let fields: Vec<Problem> = causes.map(|cause| Problem::new(cause.field.clone(), cause.message.clone())).collect();
+    match fields.is_empty() {
+        true => {
+            let words = &status.message;
+            let from = words.find("strict decoding error: ").unwrap_or_default();
+            vec![Problem::new("", words.get(from..).unwrap_or(words))]
+        }
+        false => fields,
+    }
+}

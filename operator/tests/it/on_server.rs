@@ -1,0 +1,36 @@
+//! `flux-operator validate --server`. (What it says in each case is tested with the plugin: kubectl/tests/it/server.rs.)
+
+use std::process::Command;
+
+use k8s_openapi::api::batch::v1::Job;
+use serde_json::{Value, json};
+
+use test_support::bed::{kubeconfig, test};
+
+#[test]
+fn validate_asks_the_api_server_where_it_is_told_to() {
+    test("overlay-validate", async |bed| {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("mc.yaml");
+        let says = |overlay: Value, arguments: &[&str]| {
+            let document = json!({
+                "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+                "metadata": { "name": "mc", "namespace": bed.namespace }, "spec": { "containers": [{ "image": "app:1", "command": "hostname" }], "podTemplate": overlay },
+            });
+            std::fs::write(&file, document.to_string()).unwrap();
+            let mut command = Command::new(env!("CARGO_BIN_EXE_flux-operator"));
+            command.arg("validate").args(arguments).arg(&file).env("KUBECONFIG", kubeconfig());
+            let output = command.output().unwrap();
+            let text = |bytes| String::from_utf8(bytes).unwrap();
+            (output.status.code().unwrap(), text(output.stdout), text(output.stderr))
+        };
+        let wrong = json!({ "spec": { "hostNetwrok": true } });
+        assert_eq!(says(wrong.clone(), &[]).0, 0, "nobody but the API server knows");
+        let (code, _, told) = says(wrong, &["--server"]);
+        let wanted = "spec.podTemplate: the API server refuses the pods with it: strict decoding error: unknown field \"spec.podTemplate.spec.hostNetwrok\"\n";
+        assert_eq!((code, told.as_str()), (1, wanted));
+        let (code, told, _) = says(json!({ "spec": { "hostNetwork": true } }), &["--server"]);
+        assert!(code == 0 && told.ends_with("the API server would take MiniCluster mc: MiniCluster, Job\n"), "{told}");
+        assert!(bed.api::<Job>().list(&Default::default()).await.unwrap().items.is_empty(), "nothing is made");
+    });
+}
