@@ -75,23 +75,23 @@ fn main() {
     fs::write("/etc/hosts", hosts::names(2, 0)).unwrap();
     fs::write("/mnt/in.lj", lammps).unwrap();
     let mut report = Report::new(include_str!("ranges.toml"));
-    let bed = Bed { flux, runs: setting("BENCH_RUNS", 3) };
+    let fixture = Fixture { flux, runs: setting("BENCH_RUNS", 3) };
     if is_wanted("output") {
-        bed.output(&mut report);
+        fixture.output(&mut report);
     }
     if is_wanted("batch") {
-        bed.batch(&mut report);
+        fixture.batch(&mut report);
     }
     for library in LIBRARIES.iter().filter(|library| is_wanted("mpi") || is_wanted(library.name)) {
-        bed.mpi(library, &mut report);
+        fixture.mpi(library, &mut report);
     }
     if is_wanted("lammps") {
-        bed.lammps(&mut report);
+        fixture.lammps(&mut report);
     }
     report.print("Jobs under the agent and under plain Flux");
 }
 
-struct Bed {
+struct Fixture {
     flux: PathBuf,
     runs: usize,
 }
@@ -112,7 +112,7 @@ struct Job<'a> {
     last: Option<&'a str>,
 }
 
-impl Bed {
+impl Fixture {
     fn output(&self, report: &mut Report) {
         let job = Job { hosts: 1, tasks: 1, script: FLOOD, last: None };
         let bare = Command::new("bash").args(["-c", FLOOD]).output().unwrap().stdout;

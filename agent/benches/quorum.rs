@@ -67,13 +67,13 @@ fn main() {
     hosts::prepare(&flux);
     let mut report = Report::new(include_str!("ranges.toml"));
     for size in sizes.split(' ').map(|size| size.parse::<usize>().expect("BENCH_SIZES has numbers")) {
-        let bed = Bed { flux: flux.clone(), size };
+        let fixture = Fixture { flux: flux.clone(), size };
         for (what, trouble) in
             [("together", Trouble::Together), ("late-name", Trouble::LateName), ("lost-syns", Trouble::LostSyns)]
         {
             for (who, entrypoint) in [("agent", Entrypoint::Agent), ("plain", Entrypoint::Plain)] {
                 let times = TIMEOUTS.map(|timeout| {
-                    let runs = (0..setting("BENCH_RUNS", 1)).map(|_| bed.run(trouble, entrypoint, timeout));
+                    let runs = (0..setting("BENCH_RUNS", 1)).map(|_| fixture.run(trouble, entrypoint, timeout));
                     median(&runs.collect::<Vec<_>>())
                 });
                 for (timeout, time) in TIMEOUTS.iter().zip(&times) {
@@ -86,24 +86,24 @@ fn main() {
             }
         }
     }
-    let bed = Bed { flux, size: 4 };
+    let fixture = Fixture { flux, size: 4 };
     let questions = dns::serve();
-    let asks = |entrypoint| bed.asks(entrypoint, &questions);
+    let asks = |entrypoint| fixture.asks(entrypoint, &questions);
     let (agent, plain) = (asks(Entrypoint::Agent), asks(Entrypoint::Plain));
     for (what, rate) in [("agent-dns-per-s", agent), ("plain-dns-per-s", plain), ("dns-ratio", agent / plain)] {
         report.figure(&format!("follower-{what}"), rate);
     }
-    report.figure("stop-agent-s", bed.stop(Entrypoint::Agent));
-    report.figure("stop-bash-s", bed.stop(Entrypoint::Plain));
+    report.figure("stop-agent-s", fixture.stop(Entrypoint::Agent));
+    report.figure("stop-bash-s", fixture.stop(Entrypoint::Plain));
     report.print("Quorum with real brokers");
 }
 
-struct Bed {
+struct Fixture {
     flux: PathBuf,
     size: usize,
 }
 
-impl Bed {
+impl Fixture {
     /// Seconds from "nothing is missing" to the quorum.
     fn run(&self, trouble: Trouble, entrypoint: Entrypoint, timeout: Option<&str>) -> f64 {
         let _ = fs::remove_file(NOTE);

@@ -72,11 +72,11 @@ async fn make_crd(client: &Client) -> bool {
 }
 
 async fn measure(client: Client, namespace: String) -> Report {
-    let bed = Bed { client, namespace };
+    let fixture = Fixture { client, namespace };
     let mut report = Report::new(include_str!("ranges.toml"));
     let app = image("BENCH_APP_IMAGE", "test/app:1");
     let with_flux = image("BENCH_FLUX_IMAGE", "test/withflux:1");
-    let _operator = Operator::start(&bed.namespace);
+    let _operator = Operator::start(&fixture.namespace);
     let kinds = [
         ("bare-job", bare_job(&app, json!(["sh", "-c", "echo hello"]))),
         ("mounted-view", mini_cluster(&app, json!({ "flux": { "container": { "source": "imageVolume" } } }))),
@@ -87,7 +87,7 @@ async fn measure(client: Client, namespace: String) -> Report {
     for run in 0..setting("BENCH_RUNS", 5) {
         for (number, (kind, object)) in kinds.iter().enumerate() {
             let name = format!("{kind}-{run}");
-            let journey = bed.journey(&name, object).await;
+            let journey = fixture.journey(&name, object).await;
             eprintln!(
                 "  {name}: running {:.2}, first line {:.2}, complete {:.2} s",
                 journey[0], journey[1], journey[2]
@@ -112,11 +112,11 @@ async fn measure(client: Client, namespace: String) -> Report {
     for run in 0..setting("BENCH_STOPS", 3) {
         let staying =
             mini_cluster(&with_flux, json!({ "interactive": true, "flux": { "container": { "disable": true } } }));
-        stops[0].push(bed.stop(&format!("stop-{run}"), &staying).await);
+        stops[0].push(fixture.stop(&format!("stop-{run}"), &staying).await);
     }
     // A shell as process 1 sits out the grace period: once is enough.
     let shell = bare_job(&with_flux, json!(["bash", "-c", "flux start sleep 600; true"]));
-    stops[1].push(bed.stop("stop-shell", &shell).await);
+    stops[1].push(fixture.stop("stop-shell", &shell).await);
     report.figure("journey-stop-s", median(&stops[0]));
     report.figure("journey-stop-shell-s", median(&stops[1]));
     report
@@ -146,12 +146,12 @@ fn bare_job(image: &str, command: Value) -> Value {
     })
 }
 
-struct Bed {
+struct Fixture {
     client: Client,
     namespace: String,
 }
 
-impl Bed {
+impl Fixture {
     fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,

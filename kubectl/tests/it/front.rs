@@ -19,7 +19,7 @@ use tokio_tungstenite::tungstenite::handshake::derive_accept_key;
 use tokio_tungstenite::tungstenite::protocol::Role;
 use tokio_tungstenite::tungstenite::{self, Message};
 
-use test_support::bed;
+use test_support::api_server;
 
 type Answer = Response<UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + Sync>>>;
 type Programs = dyn Fn(Session) -> BoxFuture<'static, ()> + Send + Sync;
@@ -115,7 +115,7 @@ impl Front {
         programs: impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync + 'static,
         logs: impl Fn(&Asked) -> Option<Vec<(Duration, String)>> + Send + Sync + 'static,
     ) -> (Front, PathBuf) {
-        let client = Client::try_from(bed::config(kubeconfig).await).unwrap();
+        let client = Client::try_from(api_server::config(kubeconfig).await).unwrap();
         let front = Front { client, programs: Arc::new(programs), logs: Arc::new(logs), started: Arc::default() };
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();

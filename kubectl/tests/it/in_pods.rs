@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::front::{Asked, Front, Session, Told};
 use crate::person::{Person, Said};
 use crate::{person_of, person_with};
-use test_support::bed::{Bed, Operator, test};
+use test_support::api_server::{Fixture, Operator, test};
 
 /// What an agent tells of a small instance.
 pub fn usage(running: u64) -> String {
@@ -77,13 +77,13 @@ pub fn no_logs(_: &Asked) -> Option<Vec<(Duration, String)>> {
 }
 
 /// A MiniCluster `mc` of two pods that run.
-pub async fn up(bed: &Bed) -> Operator {
-    let operator = bed.operator().await;
-    bed.create("mc", json!({ "size": 2 })).await.unwrap();
-    for pod in bed.pods("mc", 2).await.into_values() {
-        bed.run_pod(&pod).await;
+pub async fn up(fixture: &Fixture) -> Operator {
+    let operator = fixture.operator().await;
+    fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+    for pod in fixture.pods("mc", 2).await.into_values() {
+        fixture.run_pod(&pod).await;
     }
-    bed.when_condition("mc", "Ready", "True").await;
+    fixture.when_condition("mc", "Ready", "True").await;
     operator
 }
 
@@ -95,9 +95,9 @@ async fn over(person: Person) -> (Front, Person) {
 
 #[test]
 fn top_in_a_pipe_prints_once_without_colours() {
-    test("top", async |bed| {
-        let operator = up(&bed).await;
-        let (front, person) = over(person_of(&bed)).await;
+    test("top", async |fixture| {
+        let operator = up(&fixture).await;
+        let (front, person) = over(person_of(&fixture)).await;
         let said = person.says(&["top", "mc"]).await;
         assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
         assert!(said.out.starts_with("mc: state run for 61 s; 1 of 2 brokers online\n"), "{said:?}");
@@ -123,9 +123,9 @@ fn top_in_a_pipe_prints_once_without_colours() {
 
 #[test]
 fn top_without_figures_says_why_and_what_helps() {
-    test("top-why", async |bed| {
-        let operator = bed.operator().await;
-        let plain = person_of(&bed);
+    test("top-why", async |fixture| {
+        let operator = fixture.operator().await;
+        let plain = person_of(&fixture);
         let early = |session: Session| {
             let mut session = session;
             async move {
@@ -145,12 +145,12 @@ fn top_without_figures_says_why_and_what_helps() {
         };
         let none = plain.says(&["top", "none"]).await;
         assert!(none.code == 1 && none.err.contains("failed to get MiniCluster none"), "{none:?}");
-        bed.create("mc", json!({ "size": 1 })).await.unwrap();
-        let pods = bed.pods("mc", 1).await;
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let pods = fixture.pods("mc", 1).await;
         let said = plain.says(&["top", "mc"]).await;
         assert!(said.code == 1 && said.err.contains("does not run yet") && said.err.contains("why mc"), "{said:?}");
-        bed.run_pod(&pods[&0]).await;
-        bed.when_condition("mc", "Ready", "True").await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture.when_condition("mc", "Ready", "True").await;
         let (_front, kubeconfig) = Front::before(&plain.kubeconfig, early, no_logs).await;
         let said = Person { kubeconfig, ..plain.clone() }.says(&["top", "mc"]).await;
         assert!(
@@ -160,12 +160,12 @@ fn top_without_figures_says_why_and_what_helps() {
         let (_front, kubeconfig) = Front::before(&plain.kubeconfig, old, no_logs).await;
         let said = Person { kubeconfig, ..plain.clone() }.says(&["top", "mc"]).await;
         assert!(said.code == 1 && said.err.contains("is older than this program"), "{said:?}");
-        bed.end_pod(&pods[&0], 0, "Completed", "").await;
-        bed.when_condition("mc", "JobFinished", "True").await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+        fixture.when_condition("mc", "JobFinished", "True").await;
         let said = plain.says(&["top", "mc"]).await;
         assert!(said.code == 1 && said.err.contains("mc has ended (Completed)"), "{said:?}");
-        bed.create("later", json!({ "suspend": true })).await.unwrap();
-        bed.when_condition("later", "Suspended", "True").await;
+        fixture.create("later", json!({ "suspend": true })).await.unwrap();
+        fixture.when_condition("later", "Suspended", "True").await;
         let said = plain.says(&["top", "later"]).await;
         assert!(
             said.code == 1 && said.err.contains("later is suspended") && said.err.contains("suspend\":false"),
@@ -177,10 +177,10 @@ fn top_without_figures_says_why_and_what_helps() {
 
 #[test]
 fn who_may_exec_alone_looks_and_works_and_who_may_not_is_told_which_right_it_takes() {
-    test("exec-only", async |bed| {
-        let operator = up(&bed).await;
+    test("exec-only", async |fixture| {
+        let operator = up(&fixture).await;
         let rights = [("miniclusters.flux-framework.org", "get"), ("pods", "get,list"), ("pods/exec", "get,create")];
-        let (_front, one) = over(person_with(&bed, "one", &rights)).await;
+        let (_front, one) = over(person_with(&fixture, "one", &rights)).await;
         for (arguments, out) in [
             (&["top", "mc"][..], "mc: state run"),
             (&["jobs", "mc"], "ƒabc"),
@@ -197,7 +197,7 @@ fn who_may_exec_alone_looks_and_works_and_who_may_not_is_told_which_right_it_tak
             let said = one.says(arguments).await;
             assert!(said.code == 1 && said.err.contains("is forbidden"), "{arguments:?}: {said:?}");
         }
-        let (front, other) = over(person_with(&bed, "other", &rights[..2])).await;
+        let (front, other) = over(person_with(&fixture, "other", &rights[..2])).await;
         for arguments in [&["top", "mc"][..], &["connect", "mc", "--", "true"], &["jobs", "mc"]] {
             let said = other.says(arguments).await;
             assert_eq!((said.code, said.out.as_str()), (1, ""), "{said:?}");
@@ -210,9 +210,9 @@ fn who_may_exec_alone_looks_and_works_and_who_may_not_is_told_which_right_it_tak
 
 #[test]
 fn answers_for_programs_are_the_same_everywhere_and_refused_where_there_is_none() {
-    test("answers", async |bed| {
-        let operator = up(&bed).await;
-        let (_front, person) = over(person_of(&bed)).await;
+    test("answers", async |fixture| {
+        let operator = up(&fixture).await;
+        let (_front, person) = over(person_of(&fixture)).await;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mc.tar");
         let json = async |arguments: &[&str]| -> Value {
@@ -246,9 +246,9 @@ fn answers_for_programs_are_the_same_everywhere_and_refused_where_there_is_none(
 
 #[test]
 fn stop_asks_the_instance_and_says_so() {
-    test("stop", async |bed| {
-        let operator = up(&bed).await;
-        let (front, person) = over(person_of(&bed)).await;
+    test("stop", async |fixture| {
+        let operator = up(&fixture).await;
+        let (front, person) = over(person_of(&fixture)).await;
         let said = person.says(&["stop", "mc"]).await;
         assert_eq!(
             (said.code, said.out.as_str()),
@@ -260,26 +260,26 @@ fn stop_asks_the_instance_and_says_so() {
             started.len() == 1 && started[0].pod.starts_with("mc-0-") && started[0].words == ["stop"],
             "{started:?}"
         );
-        assert_eq!(bed.get("mc").await.spec.suspend, None, "its status and logs stay");
+        assert_eq!(fixture.get("mc").await.spec.suspend, None, "its status and logs stay");
         // Who may not delete takes the pods away.
         let said = person.says(&["stop", "--now", "mc"]).await;
         assert!(said.code == 0 && said.out.contains("mc is suspended and has no pods"), "{said:?}");
-        assert_eq!(bed.get("mc").await.spec.suspend, Some(true));
+        assert_eq!(fixture.get("mc").await.spec.suspend, Some(true));
         operator.stop().await;
     });
 }
 
 #[test]
 fn sixty_four_brokers_fit_on_a_screen() {
-    test("many", async |bed| {
-        let operator = bed.operator().await;
-        let (_front, person) = over(person_of(&bed)).await;
-        bed.create("mc", json!({ "size": 64 })).await.unwrap();
-        let pods = bed.pods("mc", 64).await;
+    test("many", async |fixture| {
+        let operator = fixture.operator().await;
+        let (_front, person) = over(person_of(&fixture)).await;
+        fixture.create("mc", json!({ "size": 64 })).await.unwrap();
+        let pods = fixture.pods("mc", 64).await;
         for index in (0..64).filter(|index| *index != 40) {
-            bed.run_pod(&pods[&index]).await;
+            fixture.run_pod(&pods[&index]).await;
         }
-        bed.when("mc", "told that 63 are ready", |status| status["readySize"] == 63).await;
+        fixture.when("mc", "told that 63 are ready", |status| status["readySize"] == 63).await;
         let said = person.says(&["status", "mc"]).await;
         assert_eq!(said.code, 0, "{said:?}");
         assert!(said.out.contains("63 of 64 brokers ready") && said.out.contains("and 48 more"), "{}", said.out);
@@ -294,9 +294,9 @@ fn sixty_four_brokers_fit_on_a_screen() {
 
 #[test]
 fn input_reaches_a_program_and_its_end_as_well() {
-    test("input", async |bed| {
-        let operator = up(&bed).await;
-        let person = person_of(&bed);
+    test("input", async |fixture| {
+        let operator = up(&fixture).await;
+        let person = person_of(&fixture);
         let cat = |mut session: Session| {
             async move {
                 while let Some(told) = session.hear().await {

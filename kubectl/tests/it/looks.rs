@@ -6,21 +6,21 @@ use serde_json::{Value, json};
 
 use crate::person::PROGRAM;
 use crate::person_of;
-use test_support::bed::{self, test};
+use test_support::api_server::{self, test};
 
 #[test]
 fn why_tells_the_reason_the_pods_and_the_remedy() {
-    test("why", async |bed| {
-        let operator = bed.operator().await;
-        let person = person_of(&bed);
-        bed.create("mc", json!({ "size": 2 })).await.unwrap();
-        let pods = bed.pods("mc", 2).await;
+    test("why", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = person_of(&fixture);
+        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = fixture.pods("mc", 2).await;
         let waiting = json!({ "status": { "phase": "Pending", "initContainerStatuses": [{
             "name": "flux-agent", "image": "i", "imageID": "", "ready": false, "restartCount": 0,
             "state": { "waiting": { "reason": "ImagePullBackOff", "message": "no such image" } },
         }] } });
-        bed.patch_pod_status(&pods[&1], waiting).await;
-        bed.when("mc", "told of the image", |status| status["reason"] == "ImagePullBackOff").await;
+        fixture.patch_pod_status(&pods[&1], waiting).await;
+        fixture.when("mc", "told of the image", |status| status["reason"] == "ImagePullBackOff").await;
         let said = person.says(&["why", "mc"]).await;
         assert_eq!(said.code, 0, "{said:?}");
         for part in
@@ -43,9 +43,9 @@ fn why_tells_the_reason_the_pods_and_the_remedy() {
 
 #[test]
 fn where_nothing_runs_connect_says_so() {
-    test("idle", async |bed| {
-        let person = person_of(&bed);
-        bed.create("mc", json!({})).await.unwrap();
+    test("idle", async |fixture| {
+        let person = person_of(&fixture);
+        fixture.create("mc", json!({})).await.unwrap();
         for arguments in [&["connect", "mc"][..], &["jobs", "mc"], &["connect", "mc", "--index", "3"]] {
             let said = person.says(arguments).await;
             assert_eq!(said.code, 1, "{said:?}");
@@ -60,14 +60,14 @@ fn where_nothing_runs_connect_says_so() {
 
 #[test]
 fn a_bundle_for_who_helps_has_no_secret() {
-    test("debug", async |bed| {
-        let operator = bed.operator().await;
-        let person = person_of(&bed);
+    test("debug", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = person_of(&fixture);
         let container =
             json!({ "image": "app:1", "command": "work --token hunter2", "environment": { "KEY": "hunter2" } });
         let users = json!([{ "name": "ann", "password": "hunter2" }]);
-        bed.create("mc", json!({ "size": 1, "containers": [container], "users": users })).await.unwrap();
-        bed.pods("mc", 1).await;
+        fixture.create("mc", json!({ "size": 1, "containers": [container], "users": users })).await.unwrap();
+        fixture.pods("mc", 1).await;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mc.tar");
         let arguments = ["debug", "mc", "--to", file.to_str().unwrap()];
@@ -87,13 +87,13 @@ fn a_bundle_for_who_helps_has_no_secret() {
 
 #[test]
 fn the_timeline_is_that_of_the_status() {
-    test("timeline", async |bed| {
-        let operator = bed.operator().await;
-        let person = person_of(&bed);
-        bed.create("mc", json!({})).await.unwrap();
-        let pods = bed.pods("mc", 1).await;
-        bed.run_pod(&pods[&0]).await;
-        bed.when_condition("mc", "Ready", "True").await;
+    test("timeline", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = person_of(&fixture);
+        fixture.create("mc", json!({})).await.unwrap();
+        let pods = fixture.pods("mc", 1).await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture.when_condition("mc", "Ready", "True").await;
         let said = person.says(&["timeline", "mc"]).await;
         assert!(said.out.contains("the job runs") && said.out.contains("in all"), "{said:?}");
         let said = person.says(&["timeline", "mc", "-o", "json"]).await;
@@ -105,25 +105,25 @@ fn the_timeline_is_that_of_the_status() {
 
 #[test]
 fn kubectl_completes_the_names_of_the_namespace() {
-    test("complete", async |bed| {
-        let person = person_of(&bed);
+    test("complete", async |fixture| {
+        let person = person_of(&fixture);
         for name in ["one", "other", "two"] {
-            bed.create(name, json!({})).await.unwrap();
+            fixture.create(name, json!({})).await.unwrap();
         }
         let folder = tempfile::tempdir().unwrap();
         std::os::unix::fs::symlink(PROGRAM, folder.path().join("kubectl-minicluster")).unwrap();
         let made = person.says(&["completion", folder.path().to_str().unwrap()]).await;
         assert!(made.code == 0 && made.out.contains("kubectl_complete-minicluster is made"), "{made:?}");
         let path = format!("{}:{}", folder.path().display(), std::env::var("PATH").unwrap());
-        let (program, first) = bed::kubectl_program();
+        let (program, first) = api_server::kubectl_program();
         let kubectl = |words: &[&str]| {
             let mut command = Command::new(&program);
             command.args([first, "__complete"]).args(words).env("PATH", &path).env("KUBECONFIG", &person.kubeconfig);
             String::from_utf8(command.output().unwrap().stdout).unwrap()
         };
-        let names = kubectl(&["minicluster", "connect", "-n", &bed.namespace, ""]);
+        let names = kubectl(&["minicluster", "connect", "-n", &fixture.namespace, ""]);
         assert_eq!(names, "one\nother\ntwo\n:4\n");
-        assert_eq!(kubectl(&["minicluster", "connect", "-n", &bed.namespace, "o"]), "one\nother\n:4\n");
+        assert_eq!(kubectl(&["minicluster", "connect", "-n", &fixture.namespace, "o"]), "one\nother\n:4\n");
         assert!(kubectl(&["minicluster", "t"]).contains("timeline"), "and the commands");
     });
 }

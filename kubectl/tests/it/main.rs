@@ -15,14 +15,14 @@ mod wire;
 mod wires;
 mod words;
 
-/// A person of the bed's namespace.
-fn person_of(bed: &test_support::bed::Bed) -> person::Person {
-    person_with(bed, "person", person::RIGHTS)
+/// A person of the fixture's namespace.
+fn person_of(fixture: &test_support::api_server::Fixture) -> person::Person {
+    person_with(fixture, "person", person::RIGHTS)
 }
 
 /// … with these rights.
-fn person_with(bed: &test_support::bed::Bed, name: &str, rights: &[(&str, &str)]) -> person::Person {
-    bed.kubectl(&["create", "serviceaccount", name]).unwrap();
-    let kubectl = |arguments: &[&str]| drop(bed.kubectl(arguments).unwrap());
-    person::Person::with(&bed.namespace, name, rights, bed.kubeconfig_of(name), kubectl)
+fn person_with(fixture: &test_support::api_server::Fixture, name: &str, rights: &[(&str, &str)]) -> person::Person {
+    fixture.kubectl(&["create", "serviceaccount", name]).unwrap();
+    let kubectl = |arguments: &[&str]| drop(fixture.kubectl(arguments).unwrap());
+    person::Person::with(&fixture.namespace, name, rights, fixture.kubeconfig_of(name), kubectl)
 }

@@ -9,10 +9,10 @@ use serde_json::{Value, json};
 
 use crate::person::Said;
 use crate::person_of;
-use test_support::bed::{Bed, test, until};
+use test_support::api_server::{Fixture, test, until};
 
 /// Plays the operator: the job of `name` has ended with `code`.
-async fn end(bed: &Bed, name: &str, code: u8) {
+async fn end(fixture: &Fixture, name: &str, code: u8) {
     let condition = |type_: &str, status: bool| {
         json!({ "type": type_, "status": if status { "True" } else { "False" }, "lastTransitionTime": "2026-01-01T00:00:00Z",
             "reason": "Played", "message": "played" })
@@ -22,25 +22,25 @@ async fn end(bed: &Bed, name: &str, code: u8) {
         "message": format!("the lead (index 0) ended with exit code {code}"), "size": 0, "readySize": 0,
         "conditions": [condition("JobFinished", true), condition("Complete", code == 0), condition("Failed", code != 0)],
     } });
-    let clusters: Api<MiniCluster> = bed.api();
+    let clusters: Api<MiniCluster> = fixture.api();
     clusters.patch_status(name, &PatchParams::default(), &Patch::Merge(status)).await.unwrap();
 }
 
-async fn made(bed: &Bed, name: &str) {
-    until(&format!("{name} is made"), async || bed.api::<MiniCluster>().get_opt(name).await.unwrap()).await;
+async fn made(fixture: &Fixture, name: &str) {
+    until(&format!("{name} is made"), async || fixture.api::<MiniCluster>().get_opt(name).await.unwrap()).await;
 }
 
 #[test]
 fn every_exit_code_is_that_of_run() {
-    test("codes", async |bed| {
-        let (bed, person) = (&bed, &person_of(&bed));
+    test("codes", async |fixture| {
+        let (fixture, person) = (&fixture, &person_of(&fixture));
         let codes: Vec<u8> = (0..=255).collect();
         for some in codes.chunks(16) {
             let each = some.iter().map(|&code| async move {
                 let name = format!("code-{code}");
                 let run = person.starts(&["run", "--name", &name, "app:1", "--", "exit", &code.to_string()]);
-                made(bed, &name).await;
-                end(bed, &name, code).await;
+                made(fixture, &name).await;
+                end(fixture, &name, code).await;
                 let said = Said::when_over(run).await;
                 assert_eq!(said.code, i32::from(code), "{said:?}");
                 assert_eq!(said.out, "", "the job's output is all of it");
@@ -52,17 +52,17 @@ fn every_exit_code_is_that_of_run() {
 
 #[test]
 fn a_run_says_what_it_waits_for_and_leaves_nothing() {
-    test("run", async |bed| {
-        let operator = bed.operator().await;
-        let person = person_of(&bed);
+    test("run", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = person_of(&fixture);
         let run = person.starts(&["run", "--name", "mc", "--size", "2", "app:1", "--", "sh", "-c", "exit 7"]);
-        let pods = bed.pods("mc", 2).await;
-        bed.run_pod(&pods[&0]).await;
-        bed.when("mc", "told that one is ready", |status| status["readySize"] == 1).await;
-        bed.run_pod(&pods[&1]).await;
-        bed.when_condition("mc", "Ready", "True").await;
-        let command = bed.get("mc").await.spec.containers[0].command.clone();
-        bed.end_pod(&pods[&0], 7, "Error", "").await;
+        let pods = fixture.pods("mc", 2).await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture.when("mc", "told that one is ready", |status| status["readySize"] == 1).await;
+        fixture.run_pod(&pods[&1]).await;
+        fixture.when_condition("mc", "Ready", "True").await;
+        let command = fixture.get("mc").await.spec.containers[0].command.clone();
+        fixture.end_pod(&pods[&0], 7, "Error", "").await;
         let said = Said::when_over(run).await;
         assert_eq!((said.code, said.out.as_str()), (7, ""), "{said:?}");
         assert_eq!(command.as_deref(), Some("sh -c 'exit 7'"));
@@ -75,7 +75,7 @@ fn a_run_says_what_it_waits_for_and_leaves_nothing() {
         assert_eq!(said.err[up..].lines().count(), 2, "the end of the pods is no start: {}", said.err);
         assert!(!said.err.contains('\x1b') && !said.err.contains('\r'), "plain lines in a pipe: {:?}", said.err);
         until("nothing is left", async || {
-            bed.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
+            fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
         })
         .await;
         operator.stop().await;
@@ -84,21 +84,21 @@ fn a_run_says_what_it_waits_for_and_leaves_nothing() {
 
 #[test]
 fn what_is_kept_or_detached_stays() {
-    test("stays", async |bed| {
-        let person = person_of(&bed);
+    test("stays", async |fixture| {
+        let person = person_of(&fixture);
         let detached = person.says(&["run", "--detach", "--size", "3", "app:1"]).await;
         assert_eq!(detached.code, 0, "{detached:?}");
         let name = detached.out.trim();
-        assert!(name.starts_with("run-") && bed.get(name).await.spec.size == 3, "{detached:?}");
+        assert!(name.starts_with("run-") && fixture.get(name).await.spec.size == 3, "{detached:?}");
         let whole = person.says(&["run", "--detach", "-o", "json", "--name", "whole", "app:1"]).await;
         let whole: Value = serde_json::from_str(&whole.out).unwrap();
         assert_eq!(whole["metadata"]["name"], "whole");
 
         let run = person.starts(&["run", "--keep", "--name", "kept", "app:1", "--", "true"]);
-        made(&bed, "kept").await;
-        end(&bed, "kept", 0).await;
+        made(&fixture, "kept").await;
+        end(&fixture, "kept", 0).await;
         assert_eq!(Said::when_over(run).await.code, 0);
-        assert!(!bed.get("kept").await.spec.cleanup);
+        assert!(!fixture.get("kept").await.spec.cleanup);
         let again = person.says(&["run", "--name", "kept", "-d", "app:1"]).await;
         assert_eq!(again.code, 1);
         assert!(again.err.contains("there is one of this name; --name gives it another"), "{again:?}");
@@ -107,8 +107,8 @@ fn what_is_kept_or_detached_stays() {
 
 #[test]
 fn what_is_wrong_is_told_before_anything_is_made() {
-    test("wrong", async |bed| {
-        let person = person_of(&bed);
+    test("wrong", async |fixture| {
+        let person = person_of(&fixture);
         let said = person.says(&["run", "--size", "0", "--tasks", "-1", "-d", "app:1"]).await;
         assert_eq!(said.code, 2, "clap takes -1 for an option: {said:?}");
         let said = person.says(&["run", "--size", "0", "--tasks=-1", "-d", "app:1"]).await;
@@ -116,23 +116,23 @@ fn what_is_wrong_is_told_before_anything_is_made() {
         assert!(said.err.contains("spec.size: ") && said.err.contains("spec.tasks: "), "{said:?}");
         let said = person.says(&["run", "app:1"]).await;
         assert!(said.code == 1 && said.err.contains("give a command after `--`"), "{said:?}");
-        assert!(bed.api::<MiniCluster>().list(&ListParams::default()).await.unwrap().items.is_empty());
+        assert!(fixture.api::<MiniCluster>().list(&ListParams::default()).await.unwrap().items.is_empty());
     });
 }
 
 #[test]
 fn wait_ends_as_the_job_did() {
-    test("wait", async |bed| {
-        let person = person_of(&bed);
-        bed.create("mc", json!({})).await.unwrap();
+    test("wait", async |fixture| {
+        let person = person_of(&fixture);
+        fixture.create("mc", json!({})).await.unwrap();
         let too_long = person.says(&["wait", "mc", "--timeout", "1"]).await;
         assert_eq!(too_long.code, 124, "{too_long:?}");
         let (finished, ready) = (person.starts(&["wait", "mc"]), person.starts(&["wait", "mc", "--for=ready"]));
-        end(&bed, "mc", 77).await;
+        end(&fixture, "mc", 77).await;
         assert_eq!(Said::when_over(finished).await.code, 77);
         assert_eq!(Said::when_over(ready).await.code, 1, "it never will be");
         let deleted = person.starts(&["wait", "mc", "--for=deleted"]);
-        bed.api::<MiniCluster>().delete("mc", &Default::default()).await.unwrap();
+        fixture.api::<MiniCluster>().delete("mc", &Default::default()).await.unwrap();
         assert_eq!(Said::when_over(deleted).await.code, 0);
         let gone = person.says(&["wait", "mc"]).await;
         assert!(gone.code == 1 && gone.err.contains("\"mc\" not found"), "{gone:?}");
@@ -141,11 +141,11 @@ fn wait_ends_as_the_job_did() {
 
 #[test]
 fn scale_changes_the_size() {
-    test("scale", async |bed| {
-        let person = person_of(&bed);
-        bed.create("mc", json!({ "size": 1, "maxSize": 4 })).await.unwrap();
+    test("scale", async |fixture| {
+        let person = person_of(&fixture);
+        fixture.create("mc", json!({ "size": 1, "maxSize": 4 })).await.unwrap();
         let said = person.says(&["scale", "mc", "3"]).await;
-        assert_eq!((said.code, bed.get("mc").await.spec.size), (0, 3), "{said:?}");
+        assert_eq!((said.code, fixture.get("mc").await.spec.size), (0, 3), "{said:?}");
     });
 }
 
@@ -157,11 +157,11 @@ pub fn interrupt(child: &tokio::process::Child) {
 
 #[test]
 fn who_stops_a_run_that_has_not_begun_stops_its_pods_even_without_the_right_to_delete() {
-    test("ctrl-c", async |bed| {
-        let operator = bed.operator().await;
-        let person = person_of(&bed);
+    test("ctrl-c", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = person_of(&fixture);
         let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "true"]);
-        bed.pods("mc", 1).await;
+        fixture.pods("mc", 1).await;
         // It listens from when it says what it waits for.
         let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
         let mut line = String::new();
@@ -174,19 +174,19 @@ fn who_stops_a_run_that_has_not_begun_stops_its_pods_even_without_the_right_to_d
         tokio::io::AsyncReadExt::read_to_string(&mut lines, &mut rest).await.unwrap();
         assert_eq!(run.wait().await.unwrap().code(), Some(130), "{rest}");
         assert!(rest.contains("stopping mc in order") && rest.contains("mc is suspended"), "{rest}");
-        assert_eq!(bed.get("mc").await.spec.suspend, Some(true));
+        assert_eq!(fixture.get("mc").await.spec.suspend, Some(true));
         operator.stop().await;
     });
 }
 
 #[test]
 fn a_run_that_somebody_deletes_is_no_success() {
-    test("deleted", async |bed| {
-        let person = person_of(&bed);
+    test("deleted", async |fixture| {
+        let person = person_of(&fixture);
         let run = person.starts(&["run", "--name", "mc", "app:1", "--", "true"]);
-        made(&bed, "mc").await;
+        made(&fixture, "mc").await;
         tokio::time::sleep(Duration::from_millis(500)).await;
-        bed.api::<MiniCluster>().delete("mc", &Default::default()).await.unwrap();
+        fixture.api::<MiniCluster>().delete("mc", &Default::default()).await.unwrap();
         let said = Said::when_over(run).await;
         assert!(said.code == 1 && said.err.contains("was deleted by somebody else"), "{said:?}");
     });
@@ -194,12 +194,12 @@ fn a_run_that_somebody_deletes_is_no_success() {
 
 #[test]
 fn a_file_s_minicluster_runs_with_what_the_options_change() {
-    test("file", async |bed| {
-        let person = person_of(&bed);
+    test("file", async |fixture| {
+        let person = person_of(&fixture);
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/hello-world/minicluster.yaml");
         let said = person.says(&["run", "-d", "--from", file, "--size", "2", "--name", "mine"]).await;
         assert_eq!(said.code, 0, "{said:?}");
-        let made = bed.get("mine").await;
+        let made = fixture.get("mine").await;
         assert_eq!((made.spec.size, made.spec.tasks), (2, 4));
         assert_eq!(made.spec.containers[0].command.as_deref(), Some("echo hello world"));
         assert_eq!(made.name_any(), "mine");

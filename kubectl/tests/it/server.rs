@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::person::{Person, RIGHTS, Said};
 use crate::person_with;
-use test_support::bed::{Bed, test};
+use test_support::api_server::{Fixture, test};
 
 /// A MiniCluster with this in its spec.
 fn document(more: Value) -> String {
@@ -24,15 +24,15 @@ async fn says(person: &Person, text: &str, more: &[&str]) -> Said {
     person.says(&[&["validate", "--server", file.to_str().unwrap()], more].concat()).await
 }
 
-fn author(bed: &Bed) -> Person {
+fn author(fixture: &Fixture) -> Person {
     let rights = [RIGHTS, &[("jobs.batch", "create"), ("pods", "create")]].concat();
-    person_with(bed, "author", &rights)
+    person_with(fixture, "author", &rights)
 }
 
 #[test]
 fn the_api_server_tries_out_the_minicluster_and_its_job_and_makes_nothing() {
-    test("server", async |bed| {
-        let person = author(&bed);
+    test("server", async |fixture| {
+        let person = author(&fixture);
         let said = says(&person, &document(json!({})), &[]).await;
         assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
         assert!(
@@ -42,15 +42,15 @@ fn the_api_server_tries_out_the_minicluster_and_its_job_and_makes_nothing() {
         let overlay = json!({ "podTemplate": { "spec": { "hostNetwork": true, "priorityClassName": "" } } });
         let said = says(&person, &document(overlay), &[]).await;
         assert_eq!(said.code, 0, "{said:?}");
-        assert!(bed.api::<MiniCluster>().list(&Default::default()).await.unwrap().items.is_empty());
-        assert!(bed.api::<Job>().list(&Default::default()).await.unwrap().items.is_empty());
+        assert!(fixture.api::<MiniCluster>().list(&Default::default()).await.unwrap().items.is_empty());
+        assert!(fixture.api::<Job>().list(&Default::default()).await.unwrap().items.is_empty());
     });
 }
 
 #[test]
 fn a_wrong_field_of_an_overlay_is_told_in_the_api_server_s_words_at_its_place() {
-    test("server-wrong", async |bed| {
-        let person = author(&bed);
+    test("server-wrong", async |fixture| {
+        let person = author(&fixture);
         for (overlay, wanted) in [
             (json!({ "spec": { "hostNetwrok": true } }), "unknown field \"spec.podTemplate.spec.hostNetwrok\""),
             (
@@ -77,8 +77,8 @@ fn a_wrong_field_of_an_overlay_is_told_in_the_api_server_s_words_at_its_place() 
 
 #[test]
 fn what_the_caller_may_not_ask_is_said_to_be_unchecked() {
-    test("server-rights", async |bed| {
-        let person = crate::person_of(&bed);
+    test("server-rights", async |fixture| {
+        let person = crate::person_of(&fixture);
         let text = document(json!({ "podTemplate": { "spec": { "hostNetwrok": true } } }));
         let said = says(&person, &text, &[]).await;
         assert_eq!(said.code, 0, "{said:?}");
@@ -92,15 +92,15 @@ fn what_the_caller_may_not_ask_is_said_to_be_unchecked() {
 
 #[test]
 fn the_minicluster_itself_is_judged_as_on_creation() {
-    test("server-itself", async |bed| {
-        let person = author(&bed);
+    test("server-itself", async |fixture| {
+        let person = author(&fixture);
         let labels = document(json!({})).replace("\"name\":\"mc\"}", "\"name\":\"mc\",\"labels\":{\"a b\":\"c\"}}");
         let said = says(&person, &labels, &[]).await;
         assert!(said.code == 1 && said.err.contains("metadata.labels: ") && said.err.contains("a b"), "{said:?}");
         // What is wrong to begin with needs no API server.
         let said = says(&person, &document(json!({ "size": 0 })), &[]).await;
         assert!(said.code == 1 && said.err == "spec.size: must be 1 to 10000\n", "{said:?}");
-        bed.create("mc", json!({})).await.unwrap();
+        fixture.create("mc", json!({})).await.unwrap();
         let said = says(&person, &document(json!({})), &[]).await;
         assert!(said.code == 0 && said.out.contains("there is a MiniCluster of this name"), "{said:?}");
         let elsewhere = document(json!({})).replace("\"name\":\"mc\"}", "\"name\":\"mc\",\"namespace\":\"elsewhere\"}");

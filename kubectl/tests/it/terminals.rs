@@ -15,7 +15,7 @@ use crate::front::{Front, Session, Told};
 use crate::in_pods::usage;
 use crate::person::{Person, Said, in_time};
 use crate::person_of;
-use test_support::bed::{test, until};
+use test_support::api_server::{test, until};
 
 /// The plugin that a terminal's shell has started, by the words in its command line.
 fn plugin_below(script: &Child, word: &str) -> Option<u32> {
@@ -106,13 +106,13 @@ async fn ends_as_it_began(mut script: Child, mut out: ChildStdout, mut seen: Str
 
 #[test]
 fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
-    test("top-live", async |bed| {
-        let operator = bed.operator().await;
-        let person = person_of(&bed);
-        bed.create("mc", json!({ "size": 1 })).await.unwrap();
-        let pods = bed.pods("mc", 1).await;
-        bed.run_pod(&pods[&0]).await;
-        bed.when_condition("mc", "Ready", "True").await;
+    test("top-live", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = person_of(&fixture);
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let pods = fixture.pods("mc", 1).await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture.when_condition("mc", "Ready", "True").await;
         let looks = Arc::new(AtomicU64::new(0));
         let agent = move |mut session: Session| {
             let looks = looks.clone();
@@ -159,13 +159,13 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
 
 #[test]
 fn top_ends_when_the_job_does() {
-    test("top-ends", async |bed| {
-        let operator = bed.operator().await;
-        let person = person_of(&bed);
-        bed.create("mc", json!({ "size": 1 })).await.unwrap();
-        let pods = bed.pods("mc", 1).await;
-        bed.run_pod(&pods[&0]).await;
-        bed.when_condition("mc", "Ready", "True").await;
+    test("top-ends", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = person_of(&fixture);
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let pods = fixture.pods("mc", 1).await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture.when_condition("mc", "Ready", "True").await;
         let looks = Arc::new(AtomicU64::new(0));
         let agent = move |mut session: Session| {
             let is_first = looks.fetch_add(1, Ordering::SeqCst) == 0;
@@ -185,7 +185,7 @@ fn top_ends_when_the_job_does() {
         let mut out = script.stdout.take().unwrap();
         let mut seen = String::new();
         read_until(&mut out, &mut seen, "every 1 s").await;
-        bed.end_pod(&pods[&0], 0, "Completed", "").await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         read_until(&mut out, &mut seen, "code 0").await;
         assert!(seen.split(LEAVE).nth(1).unwrap().contains("mc has ended (Completed)"), "{seen:?}");
         operator.stop().await;
@@ -194,12 +194,12 @@ fn top_ends_when_the_job_does() {
 
 #[test]
 fn a_later_size_of_the_terminal_reaches_the_program_in_the_pod() {
-    test("resize", async |bed| {
-        let operator = bed.operator().await;
-        let person = person_of(&bed);
-        bed.create("mc", json!({ "size": 1 })).await.unwrap();
-        let pods = bed.pods("mc", 1).await;
-        bed.run_pod(&pods[&0]).await;
+    test("resize", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = person_of(&fixture);
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let pods = fixture.pods("mc", 1).await;
+        fixture.run_pod(&pods[&0]).await;
         let shell = |mut session: Session| {
             async move {
                 assert!(session.terminal && session.words == ["connect"], "{:?}", session.words);
@@ -219,7 +219,7 @@ fn a_later_size_of_the_terminal_reaches_the_program_in_the_pod() {
         let (_front, kubeconfig) = Front::before(&person.kubeconfig, shell, no_logs).await;
         let person = Person { kubeconfig, ..person };
         until("the pod runs", async || {
-            let pods = bed.all_pods("mc").await;
+            let pods = fixture.all_pods("mc").await;
             (pods[0].status.as_ref()?.phase.as_deref() == Some("Running")).then_some(())
         })
         .await;
@@ -241,24 +241,24 @@ fn a_later_size_of_the_terminal_reaches_the_program_in_the_pod() {
 
 #[test]
 fn a_start_is_lines_that_change_on_a_terminal_and_plain_lines_in_a_pipe() {
-    test("spinner", async |bed| {
-        let operator = bed.operator().await;
-        let person = person_of(&bed);
+    test("spinner", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = person_of(&fixture);
         for (name, line) in [
             ("tty", "$plugin run --name tty app:1 -- true"),
             ("pipe", "$plugin run --name pipe app:1 -- true 2>&1 | cat"),
         ] {
             let mut script = person.on_terminal("rows 30 cols 100", line).spawn().unwrap();
             let _input = script.stdin.take().unwrap();
-            let pods = bed.pods(name, 1).await;
+            let pods = fixture.pods(name, 1).await;
             let mut out = script.stdout.take().unwrap();
             let mut seen = String::new();
             read_until(&mut out, &mut seen, "pods").await;
             // Some turns of the spinner.
             tokio::time::sleep(Duration::from_millis(500)).await;
-            bed.run_pod(&pods[&0]).await;
-            bed.when_condition(name, "Ready", "True").await;
-            bed.end_pod(&pods[&0], 0, "Completed", "").await;
+            fixture.run_pod(&pods[&0]).await;
+            fixture.when_condition(name, "Ready", "True").await;
+            fixture.end_pod(&pods[&0], 0, "Completed", "").await;
             in_time("its output ends", out.read_to_string(&mut seen)).await.unwrap();
             match name {
                 "tty" => {
@@ -280,11 +280,11 @@ fn a_start_is_lines_that_change_on_a_terminal_and_plain_lines_in_a_pipe() {
 
 #[test]
 fn colours_are_for_a_terminal_of_who_wants_them() {
-    test("colours", async |bed| {
-        let operator = bed.operator().await;
-        let person = person_of(&bed);
-        bed.create("mc", json!({ "size": 1 })).await.unwrap();
-        bed.when("mc", "seen", |status| status["phase"].is_string()).await;
+    test("colours", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = person_of(&fixture);
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.when("mc", "seen", |status| status["phase"].is_string()).await;
         for (line, shown) in [
             ("$plugin status mc", true),
             ("NO_COLOR=1 $plugin status mc", false),

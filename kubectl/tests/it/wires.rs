@@ -8,23 +8,24 @@ use tokio::net::TcpListener;
 use crate::person::Said;
 use crate::person_of;
 use crate::wire::Wire;
-use test_support::bed::{test, until};
+use test_support::api_server::{test, until};
 use test_support::control_plane::led_over;
 
 #[test]
 fn a_job_that_ends_while_the_connection_is_lost_ends_the_run_as_it_did() {
-    test("wire", async |bed| {
-        let operator = bed.operator().await;
-        let mut person = person_of(&bed);
+    test("wire", async |fixture| {
+        let operator = fixture.operator().await;
+        let mut person = person_of(&fixture);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (kubeconfig, server) =
-            led_over(&person.kubeconfig, &format!("{}-wire", bed.namespace), listener.local_addr().unwrap()).unwrap();
+            led_over(&person.kubeconfig, &format!("{}-wire", fixture.namespace), listener.local_addr().unwrap())
+                .unwrap();
         let wire = Wire::to(server, listener).await;
         assert!(std::fs::read_to_string(&kubeconfig).unwrap().contains(&wire.address.to_string()));
         person.kubeconfig = kubeconfig;
 
         let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "true"]);
-        let pods = bed.pods("mc", 1).await;
+        let pods = fixture.pods("mc", 1).await;
         let mut lines = tokio::io::BufReader::new(run.stderr.take().unwrap());
         let mut said = String::new();
         let mut read_until = async |words: &str| {
@@ -35,10 +36,10 @@ fn a_job_that_ends_while_the_connection_is_lost_ends_the_run_as_it_did() {
         read_until("pods: ").await;
         wire.cut();
         read_until("no answer from the API server").await;
-        bed.run_pod(&pods[&0]).await;
-        bed.when_condition("mc", "Ready", "True").await;
-        bed.end_pod(&pods[&0], 9, "Error", "").await;
-        bed.when_condition("mc", "JobFinished", "True").await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture.when_condition("mc", "Ready", "True").await;
+        fixture.end_pod(&pods[&0], 9, "Error", "").await;
+        fixture.when_condition("mc", "JobFinished", "True").await;
         tokio::time::sleep(Duration::from_secs(1)).await;
         assert!(run.try_wait().unwrap().is_none(), "it does not give up");
         wire.mend();
@@ -46,7 +47,7 @@ fn a_job_that_ends_while_the_connection_is_lost_ends_the_run_as_it_did() {
         let said = Said::when_over(run).await;
         assert_eq!(said.code, 9, "{said:?}");
         until("nothing is left", async || {
-            bed.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
+            fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
         })
         .await;
         operator.stop().await;

@@ -10,13 +10,13 @@ use crate::front::{Asked, Front, Session};
 use crate::in_pods::{agents, no_logs, up};
 use crate::person::{Person, Said, in_time};
 use crate::{person_of, person_with};
-use test_support::bed::test;
+use test_support::api_server::test;
 
 #[test]
 fn one_ctrl_c_stops_a_job_in_order_and_its_last_words_are_printed() {
-    test("ctrl-c-once", async |bed| {
-        let operator = bed.operator().await;
-        let person = person_of(&bed);
+    test("ctrl-c-once", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = person_of(&fixture);
         let logs = |asked: &Asked| {
             let lines =
                 [(0, "begins"), (4, "tidies up")].map(|(pause, line)| (Duration::from_secs(pause), line.to_owned()));
@@ -25,18 +25,18 @@ fn one_ctrl_c_stops_a_job_in_order_and_its_last_words_are_printed() {
         let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
         let person = Person { kubeconfig, ..person };
         let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "work"]);
-        let pods = bed.pods("mc", 1).await;
-        bed.run_pod(&pods[&0]).await;
+        let pods = fixture.pods("mc", 1).await;
+        fixture.run_pod(&pods[&0]).await;
         let mut out = BufReader::new(run.stdout.take().unwrap());
         let mut line = String::new();
         in_time("it prints a line", out.read_line(&mut line)).await.unwrap();
         assert_eq!(line, "begins\n");
         crate::runs::interrupt(&run);
-        test_support::bed::until("it is told to stop", async || {
+        test_support::api_server::until("it is told to stop", async || {
             front.started().iter().any(|it| it.words == ["stop"]).then_some(())
         })
         .await;
-        bed.end_pod(&pods[&0], 143, "Error", "").await;
+        fixture.end_pod(&pods[&0], 143, "Error", "").await;
         let mut rest = String::new();
         in_time("its output ends", out.read_to_string(&mut rest)).await.unwrap();
         let said = Said::when_over(run).await;
@@ -51,10 +51,10 @@ fn one_ctrl_c_stops_a_job_in_order_and_its_last_words_are_printed() {
 
 #[test]
 fn a_second_ctrl_c_waits_for_nothing() {
-    test("ctrl-c-twice", async |bed| {
-        let operator = bed.operator().await;
+    test("ctrl-c-twice", async |fixture| {
+        let operator = fixture.operator().await;
         let person = person_with(
-            &bed,
+            &fixture,
             "owner",
             &[("miniclusters.flux-framework.org", "*"), ("pods", "*"), ("pods/exec,pods/log", "*")],
         );
@@ -69,9 +69,9 @@ fn a_second_ctrl_c_waits_for_nothing() {
         let (front, kubeconfig) = Front::before(&person.kubeconfig, hangs, no_logs).await;
         let person = Person { kubeconfig, ..person };
         let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "work"]);
-        let pods = bed.pods("mc", 1).await;
-        bed.run_pod(&pods[&0]).await;
-        bed.when_condition("mc", "Ready", "True").await;
+        let pods = fixture.pods("mc", 1).await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture.when_condition("mc", "Ready", "True").await;
         // It listens from when it says what it waits for.
         let mut err = BufReader::new(run.stderr.take().unwrap());
         let mut told = String::new();
@@ -79,13 +79,14 @@ fn a_second_ctrl_c_waits_for_nothing() {
             assert!(in_time("it says what it waits for", err.read_line(&mut told)).await.unwrap() > 0, "{told}");
         }
         crate::runs::interrupt(&run);
-        test_support::bed::until("it stops in order", async || (!front.started().is_empty()).then_some(())).await;
+        test_support::api_server::until("it stops in order", async || (!front.started().is_empty()).then_some(()))
+            .await;
         crate::runs::interrupt(&run);
         in_time("it ends", err.read_to_string(&mut told)).await.unwrap();
         assert_eq!(run.wait().await.unwrap().code(), Some(130), "{told}");
         assert!(told.contains("stopping mc in order") && told.contains("mc is deleted"), "{told}");
-        test_support::bed::until("it is deleted", async || {
-            let there = bed.api::<MiniCluster>().get_opt("mc").await.unwrap();
+        test_support::api_server::until("it is deleted", async || {
+            let there = fixture.api::<MiniCluster>().get_opt("mc").await.unwrap();
             there.is_none_or(|it| it.metadata.deletion_timestamp.is_some()).then_some(())
         })
         .await;
@@ -95,9 +96,9 @@ fn a_second_ctrl_c_waits_for_nothing() {
 
 #[test]
 fn the_job_s_output_and_code_are_those_of_run() {
-    test("output", async |bed| {
-        let operator = bed.operator().await;
-        let person = person_of(&bed);
+    test("output", async |fixture| {
+        let operator = fixture.operator().await;
+        let person = person_of(&fixture);
         let logs = |asked: &Asked| {
             Some(vec![(Duration::ZERO, format!("hello from {}", &asked.pod[..4])), (Duration::ZERO, "b  c".into())])
         };
@@ -106,10 +107,10 @@ fn the_job_s_output_and_code_are_those_of_run() {
         for code in [0, 1, 42, 137, 255] {
             let name = format!("m{code}");
             let run = person.starts(&["run", "--name", &name, "app:1", "--", "work"]);
-            let pods = bed.pods(&name, 1).await;
-            bed.run_pod(&pods[&0]).await;
-            bed.when_condition(&name, "Ready", "True").await;
-            bed.end_pod(&pods[&0], code, "Error", "").await;
+            let pods = fixture.pods(&name, 1).await;
+            fixture.run_pod(&pods[&0]).await;
+            fixture.when_condition(&name, "Ready", "True").await;
+            fixture.end_pod(&pods[&0], code, "Error", "").await;
             let said = Said::when_over(run).await;
             assert_eq!(
                 (said.code, said.out.as_str()),
@@ -123,9 +124,9 @@ fn the_job_s_output_and_code_are_those_of_run() {
 
 #[test]
 fn logs_follow_and_of_a_run_before_and_of_all() {
-    test("logs", async |bed| {
-        let operator = up(&bed).await;
-        let person = person_of(&bed);
+    test("logs", async |fixture| {
+        let operator = up(&fixture).await;
+        let person = person_of(&fixture);
         let logs = |asked: &Asked| {
             let line = |pause, text: &str| (Duration::from_millis(pause), text.to_owned());
             let index = asked.pod.split('-').nth(1).unwrap();
@@ -158,8 +159,8 @@ fn logs_follow_and_of_a_run_before_and_of_all() {
         in_time("it prints a line", out.read_line(&mut first)).await.unwrap();
         assert_eq!(first, "first\n");
         assert!(follow.try_wait().unwrap().is_none(), "it goes on");
-        let pods = bed.pods("mc", 2).await;
-        bed.end_pod(&pods[&0], 0, "Completed", "").await;
+        let pods = fixture.pods("mc", 2).await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         let mut rest = String::new();
         in_time("its output ends", out.read_to_string(&mut rest)).await.unwrap();
         let said = Said::when_over(follow).await;

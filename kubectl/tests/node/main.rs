@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
 use person::{PROGRAM, Person, Said};
-use test_support::node::{Bed, app_image, test};
+use test_support::node::{Fixture, app_image, test};
 use wire::Wire;
 
 fn kubectl(arguments: &[&str]) -> String {
@@ -36,18 +36,18 @@ fn kubeconfig_as(account: &str, folder: &Path) -> PathBuf {
     path
 }
 
-fn person(bed: &Bed, folder: &Path) -> Person {
-    let in_namespace = |arguments: &[&str]| drop(kubectl(&[&["-n", &bed.namespace], arguments].concat()));
+fn person(fixture: &Fixture, folder: &Path) -> Person {
+    let in_namespace = |arguments: &[&str]| drop(kubectl(&[&["-n", &fixture.namespace], arguments].concat()));
     in_namespace(&["create", "serviceaccount", "person"]);
-    let account = format!("system:serviceaccount:{}:person", bed.namespace);
-    Person::with(&bed.namespace, "person", person::RIGHTS, kubeconfig_as(&account, folder), in_namespace)
+    let account = format!("system:serviceaccount:{}:person", fixture.namespace);
+    Person::with(&fixture.namespace, "person", person::RIGHTS, kubeconfig_as(&account, folder), in_namespace)
 }
 
 #[test]
 fn a_run_prints_the_job_s_output_and_ends_with_its_code() {
-    test("plugin-run", async |bed| {
+    test("plugin-run", async |fixture| {
         let folder = tempfile::tempdir().unwrap();
-        let person = person(&bed, folder.path());
+        let person = person(&fixture, folder.path());
         let image = app_image();
         for code in ["0", "1", "7", "137", "255"] {
             let script = format!("echo \"a $((20 + 22))\"; echo 'b  c' >&2; exit {code}");
@@ -57,19 +57,20 @@ fn a_run_prints_the_job_s_output_and_ends_with_its_code() {
             lines.sort_unstable();
             assert!(lines.contains(&"a 42") && lines.contains(&"b  c"), "{said:?}");
         }
-        bed.until("nothing is left", async || {
-            let all = bed.api::<MiniCluster>().list(&Default::default()).await.unwrap();
-            all.items.is_empty().then_some(())
-        })
-        .await;
+        fixture
+            .until("nothing is left", async || {
+                let all = fixture.api::<MiniCluster>().list(&Default::default()).await.unwrap();
+                all.items.is_empty().then_some(())
+            })
+            .await;
     });
 }
 
 #[test]
 fn a_long_output_comes_whole_and_in_its_order() {
-    test("plugin-long", async |bed| {
+    test("plugin-long", async |fixture| {
         let folder = tempfile::tempdir().unwrap();
-        let person = person(&bed, folder.path());
+        let person = person(&fixture, folder.path());
         let said = person.says(&["run", &app_image(), "--", "seq", "1", "20000"]).await;
         let wanted: String = (1..=20000).map(|number| format!("{number}\n")).collect();
         assert_eq!((said.code, said.out == wanted), (0, true), "{} bytes; {}", said.out.len(), said.err);
@@ -78,9 +79,9 @@ fn a_long_output_comes_whole_and_in_its_order() {
 
 #[test]
 fn an_output_goes_on_where_the_connection_was_lost() {
-    test("plugin-wire", async |bed| {
+    test("plugin-wire", async |fixture| {
         let folder = tempfile::tempdir().unwrap();
-        let person = person(&bed, folder.path());
+        let person = person(&fixture, folder.path());
         let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&person.kubeconfig).unwrap()).unwrap();
         let server =
@@ -118,9 +119,9 @@ async fn up(person: &Person, size: &str) {
 
 #[test]
 fn connect_runs_a_command_with_its_input_and_its_code() {
-    test("plugin-connect", async |bed| {
+    test("plugin-connect", async |fixture| {
         let folder = tempfile::tempdir().unwrap();
-        let person = person(&bed, folder.path());
+        let person = person(&fixture, folder.path());
         up(&person, "2").await;
         for code in [0, 3, 255] {
             let said = person
@@ -163,9 +164,9 @@ fn connect_runs_a_command_with_its_input_and_its_code() {
 
 #[test]
 fn ctrl_c_stops_a_job_in_order() {
-    test("plugin-ctrl-c", async |bed| {
+    test("plugin-ctrl-c", async |fixture| {
         let folder = tempfile::tempdir().unwrap();
-        let person = person(&bed, folder.path());
+        let person = person(&fixture, folder.path());
         let script = "trap 'echo tidy; exit 5' TERM; echo up; sleep 1000 & wait";
         let mut run = person.starts(&["run", "--name", "mc", &app_image(), "--", "sh", "-c", script]);
         let mut lines = BufReader::new(run.stdout.take().unwrap()).lines();
@@ -183,13 +184,13 @@ fn ctrl_c_stops_a_job_in_order() {
 /// As on a person's terminal, which script(1) plays.
 #[test]
 fn a_shell_has_a_real_terminal_of_the_same_size() {
-    test("plugin-tty", async |bed| {
+    test("plugin-tty", async |fixture| {
         let folder = tempfile::tempdir().unwrap();
-        let person = person(&bed, folder.path());
+        let person = person(&fixture, folder.path());
         up(&person, "1").await;
         let line = format!(
             "stty rows 33 cols 77; {PROGRAM} -n {} connect mc -- sh -c 'sleep 1; tty; stty size; exit 9'",
-            bed.namespace
+            fixture.namespace
         );
         let mut script = tokio::process::Command::new("script");
         script.args(["-qec", &line, "/dev/null"]).env("KUBECONFIG", &person.kubeconfig).stdin(Stdio::piped());

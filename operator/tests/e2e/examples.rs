@@ -20,7 +20,7 @@ use kube::api::{DeleteParams, ListParams, LogParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use test_support::node::{Bed, test};
+use test_support::node::{Fixture, test};
 
 /// So many at once: they mostly wait.
 const AT_ONCE: usize = 6;
@@ -128,13 +128,13 @@ pub fn has_flux_itself(what: &str) -> bool {
 
 /// An example's documents, for this namespace and with images that are here. Those of v1alpha1 are not cleaned up, so that
 /// their logs can be read.
-fn documents(bed: &Bed, file: &str) -> Vec<Value> {
+fn documents(fixture: &Fixture, file: &str) -> Vec<Value> {
     let folder = if is_twin(file) { "shared/tests" } else { "examples" };
     let path = format!("{}/../{folder}/{file}.yaml", env!("CARGO_MANIFEST_DIR"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
-    let folder = volumes::folder_on_the_node(bed);
+    let folder = volumes::folder_on_the_node(fixture);
     let text = text
-        .replace(".default.svc.", &format!(".{}.svc.", bed.namespace))
+        .replace(".default.svc.", &format!(".{}.svc.", fixture.namespace))
         .replace("hostPath: /data\n", &format!("hostPath: {folder}\n"))
         .replace("hostPath:\n    path: /data\n", &format!("hostPath:\n    path: {folder}\n"))
         .replace("path: /tmp/data\n", &format!("path: {folder}\n"));
@@ -174,21 +174,21 @@ fn image(variable: &str) -> String {
 }
 
 /// As a user does it; the names of what was applied.
-fn apply(bed: &Bed, file: &str) -> String {
-    let documents = documents(bed, file);
+fn apply(fixture: &Fixture, file: &str) -> String {
+    let documents = documents(fixture, file);
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": documents });
-    kubectl(bed, &["apply", "-f", "-"], &list.to_string());
+    kubectl(fixture, &["apply", "-f", "-"], &list.to_string());
     documents[0]["metadata"]["name"].as_str().unwrap().to_owned()
 }
 
-pub fn kubectl(bed: &Bed, arguments: &[&str], input: &str) -> String {
-    try_kubectl(bed, arguments, input).unwrap_or_else(|said| panic!("kubectl {arguments:?}: {said}"))
+pub fn kubectl(fixture: &Fixture, arguments: &[&str], input: &str) -> String {
+    try_kubectl(fixture, arguments, input).unwrap_or_else(|said| panic!("kubectl {arguments:?}: {said}"))
 }
 
 /// What it prints, or all that it said if it failed.
-pub fn try_kubectl(bed: &Bed, arguments: &[&str], input: &str) -> Result<String, String> {
+pub fn try_kubectl(fixture: &Fixture, arguments: &[&str], input: &str) -> Result<String, String> {
     let mut command = Command::new("kubectl");
-    command.args(["--namespace", &bed.namespace]).args(arguments);
+    command.args(["--namespace", &fixture.namespace]).args(arguments);
     let mut child = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
     let output = child.wait_with_output().unwrap();
@@ -196,16 +196,16 @@ pub fn try_kubectl(bed: &Bed, arguments: &[&str], input: &str) -> Result<String,
     if output.status.success() { Ok(out.into_owned()) } else { Err(format!("{out}{err}")) }
 }
 
-async fn log(bed: &Bed, pod: &Pod, container: Option<&str>) -> String {
+async fn log(fixture: &Fixture, pod: &Pod, container: Option<&str>) -> String {
     let parameters = LogParams { container: container.map(str::to_owned), ..LogParams::default() };
-    bed.api::<Pod>().logs(&pod.name_any(), &parameters).await.unwrap()
+    fixture.api::<Pod>().logs(&pod.name_any(), &parameters).await.unwrap()
 }
 
 /// What is wrong with an example, if anything is.
-async fn to_the_end(bed: Arc<Bed>, (file, code, lines): Expected) -> Option<String> {
-    let name = apply(&bed, file);
-    let status = bed.when_finished(&name).await;
-    let log = log(&bed, &bed.lead(&name).await.unwrap(), None).await;
+async fn to_the_end(fixture: Arc<Fixture>, (file, code, lines): Expected) -> Option<String> {
+    let name = apply(&fixture, file);
+    let status = fixture.when_finished(&name).await;
+    let log = log(&fixture, &fixture.lead(&name).await.unwrap(), None).await;
     let count = |pattern: &str| log.lines().filter(|line| consoles::matches(pattern, line.trim_end())).count();
     let mut wrong: Vec<String> = lines
         .iter()
@@ -217,17 +217,17 @@ async fn to_the_end(bed: Arc<Bed>, (file, code, lines): Expected) -> Option<Stri
     }
     let is_not_shown = is_twin(file) || is_stand_in() && ONLY_FLUX_PRINTS.contains(&file);
     if !is_not_shown {
-        let (namespace, name) = (bed.namespace.clone(), name.clone());
+        let (namespace, name) = (fixture.namespace.clone(), name.clone());
         let differences = tokio::task::spawn_blocking(move || consoles::differences(file, &name, &namespace));
         wrong.extend(differences.await.unwrap());
     }
-    bed.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await.unwrap();
+    fixture.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await.unwrap();
     (!wrong.is_empty()).then(|| format!("{file}: {}\n{log}", wrong.join(", ")))
 }
 
 /// What the READMEs tell to make first.
-fn prepare(bed: &Bed) {
-    let pair = &documents(bed, "curve-cert/minicluster")[0]["spec"]["flux"]["curveCert"];
+fn prepare(fixture: &Fixture) {
+    let pair = &documents(fixture, "curve-cert/minicluster")[0]["spec"]["flux"]["curveCert"];
     let secret = |name: &str, data: Value| json!({ "apiVersion": "v1", "kind": "Secret", "metadata": { "name": name }, "stringData": data });
     let objects = json!({ "apiVersion": "v1", "kind": "List", "items": [
         secret("my-curve", json!({ "curve.cert": pair })),
@@ -236,50 +236,50 @@ fn prepare(bed: &Bed) {
         secret("certs", json!({ "tls.crt": "public", "tls.key": "private" })),
         { "apiVersion": "v1", "kind": "ConfigMap", "metadata": { "name": "my-settings" },
           "data": { "production": "colour = green\n" } },
-        documents(bed, "pod-settings/service-account")[0],
+        documents(fixture, "pod-settings/service-account")[0],
     ]});
-    kubectl(bed, &["apply", "-f", "-"], &objects.to_string());
+    kubectl(fixture, &["apply", "-f", "-"], &objects.to_string());
 }
 
-async fn all_to_the_end(bed: &Arc<Bed>, examples: &[Expected]) {
+async fn all_to_the_end(fixture: &Arc<Fixture>, examples: &[Expected]) {
     for (file, _, lines) in examples {
-        let name = documents(bed, file)[0]["metadata"]["name"].as_str().unwrap().to_owned();
+        let name = documents(fixture, file)[0]["metadata"]["name"].as_str().unwrap().to_owned();
         assert!(!lines.is_empty() || consoles::shows(file, &name), "{file}: nothing of what it prints is checked");
     }
-    let all = futures::stream::iter(examples).map(|example| to_the_end(bed.clone(), *example));
+    let all = futures::stream::iter(examples).map(|example| to_the_end(fixture.clone(), *example));
     let wrong: Vec<String> = all.buffer_unordered(AT_ONCE).filter_map(async |wrong| wrong).collect().await;
     assert!(wrong.is_empty(), "{} of {}:\n{}", wrong.len(), examples.len(), wrong.join("\n\n"));
 }
 
 #[test]
 fn examples_end_as_their_readmes_say() {
-    test("examples", async |bed| {
-        prepare(&bed);
-        all_to_the_end(&bed, &[TO_THE_END, TWINS].concat()).await;
+    test("examples", async |fixture| {
+        prepare(&fixture);
+        all_to_the_end(&fixture, &[TO_THE_END, TWINS].concat()).await;
     });
 }
 
 #[test]
 fn a_quiet_job_is_all_that_is_in_the_log() {
-    test("quiet", async |bed| {
-        let name = apply(&bed, "logging/quiet");
-        bed.when_finished(&name).await;
-        assert_eq!(log(&bed, &bed.lead(&name).await.unwrap(), None).await, "hello world\n");
+    test("quiet", async |fixture| {
+        let name = apply(&fixture, "logging/quiet");
+        fixture.when_finished(&name).await;
+        assert_eq!(log(&fixture, &fixture.lead(&name).await.unwrap(), None).await, "hello world\n");
     });
 }
 
 #[test]
 fn one_that_stays_can_be_entered_as_soon_as_it_is_ready_and_shut_down() {
-    test("enter", async |bed| {
+    test("enter", async |fixture| {
         for file in ["interactive/persistent", "interactive/minicluster"] {
-            let name = apply(&bed, file);
-            bed.when_condition(&name, "Ready").await;
-            let lead = bed.lead(&name).await.unwrap().name_any();
-            let overlay = inside(&bed, &lead, "flux overlay status");
+            let name = apply(&fixture, file);
+            fixture.when_condition(&name, "Ready").await;
+            let lead = fixture.lead(&name).await.unwrap().name_any();
+            let overlay = inside(&fixture, &lead, "flux overlay status");
             assert!(overlay.starts_with(&format!("0 {name}-0: full\n")), "{overlay}");
             // It ends its own pod, mostly before it can say that it has.
-            let said = try_inside(&bed, &lead, "flux shutdown");
-            let status = bed.when_finished(&name).await;
+            let said = try_inside(&fixture, &lead, "flux shutdown");
+            let status = fixture.when_finished(&name).await;
             assert_eq!(status["exitCode"], 0, "{file}: {said:?} {status:#}");
         }
     });
@@ -287,37 +287,39 @@ fn one_that_stays_can_be_entered_as_soon_as_it_is_ready_and_shut_down() {
 
 #[test]
 fn diagnostics_are_shown_and_it_stays() {
-    test("diagnostics", async |bed| {
-        let name = apply(&bed, "diagnostics/minicluster");
-        bed.when_condition(&name, "Ready").await;
-        bed.until("the diagnostics are shown", async || {
-            let log = log(&bed, &bed.lead(&name).await?, None).await;
-            assert!(!log.contains("this is not run"), "{log}");
-            // As `flux overlay status -v` has it.
-            log.lines().any(|line| consoles::matches("0 diagnostics-0: full for ...s", line)).then_some(())
-        })
-        .await;
-        let status = bed.when_condition(&name, "Ready").await;
+    test("diagnostics", async |fixture| {
+        let name = apply(&fixture, "diagnostics/minicluster");
+        fixture.when_condition(&name, "Ready").await;
+        fixture
+            .until("the diagnostics are shown", async || {
+                let log = log(&fixture, &fixture.lead(&name).await?, None).await;
+                assert!(!log.contains("this is not run"), "{log}");
+                // As `flux overlay status -v` has it.
+                log.lines().any(|line| consoles::matches("0 diagnostics-0: full for ...s", line)).then_some(())
+            })
+            .await;
+        let status = fixture.when_condition(&name, "Ready").await;
         assert_eq!(status["phase"], "Running", "{status:#}");
     });
 }
 
 #[test]
 fn a_cluster_grows_and_shrinks() {
-    test("elasticity", async |bed| {
-        let name = apply(&bed, "elasticity/minicluster");
-        bed.when_condition(&name, "Ready").await;
+    test("elasticity", async |fixture| {
+        let name = apply(&fixture, "elasticity/minicluster");
+        fixture.when_condition(&name, "Ready").await;
         for size in [4, 3] {
-            kubectl(&bed, &["scale", &format!("minicluster/{name}"), &format!("--replicas={size}")], "");
-            bed.until(&format!("{size} are ready"), async || {
-                let cluster = bed.api::<MiniCluster>().get_scale(&name).await.unwrap();
-                let pods = bed.pods(&name).await.len();
-                let ready = bed.status(&name).await["readySize"] == size;
-                (cluster.status?.replicas == size && pods == size as usize && ready).then_some(())
-            })
-            .await;
+            kubectl(&fixture, &["scale", &format!("minicluster/{name}"), &format!("--replicas={size}")], "");
+            fixture
+                .until(&format!("{size} are ready"), async || {
+                    let cluster = fixture.api::<MiniCluster>().get_scale(&name).await.unwrap();
+                    let pods = fixture.pods(&name).await.len();
+                    let ready = fixture.status(&name).await["readySize"] == size;
+                    (cluster.status?.replicas == size && pods == size as usize && ready).then_some(())
+                })
+                .await;
         }
-        let beyond = bed
+        let beyond = fixture
             .api::<MiniCluster>()
             .patch_scale(&name, &PatchParams::default(), &Patch::Merge(json!({ "spec": { "replicas": 5 } })))
             .await;
@@ -328,95 +330,104 @@ fn a_cluster_grows_and_shrinks() {
 
 #[test]
 fn a_follower_that_was_told_to_complete_is_not_started_again() {
-    test("complete-workers", async |bed| {
-        let name = apply(&bed, "elasticity/complete-workers");
-        bed.when_condition(&name, "Ready").await;
-        let follower = bed.pod(&name, "2").await.unwrap();
+    test("complete-workers", async |fixture| {
+        let name = apply(&fixture, "elasticity/complete-workers");
+        fixture.when_condition(&name, "Ready").await;
+        let follower = fixture.pod(&name, "2").await.unwrap();
         let kill = "kill $(grep -lE '^flux(-broker.*)?$' /proc/[0-9]*/comm | cut -d/ -f3)";
-        kubectl(&bed, &["exec", &follower.name_any(), "--", "sh", "-c", kill], "");
-        bed.until("the follower has completed", async || {
-            let pod = bed.api::<Pod>().get(&follower.name_any()).await.unwrap();
-            (pod.status?.phase? == "Succeeded").then_some(())
-        })
-        .await;
-        bed.until("the others run on, and nobody waits for it", async || {
-            let status = bed.status(&name).await;
-            (status["phase"] == "Running" && status["readySize"] == 2).then_some(())
-        })
-        .await;
-        assert_eq!(bed.pods(&name).await.len(), 3, "no other one took its place");
+        kubectl(&fixture, &["exec", &follower.name_any(), "--", "sh", "-c", kill], "");
+        fixture
+            .until("the follower has completed", async || {
+                let pod = fixture.api::<Pod>().get(&follower.name_any()).await.unwrap();
+                (pod.status?.phase? == "Succeeded").then_some(())
+            })
+            .await;
+        fixture
+            .until("the others run on, and nobody waits for it", async || {
+                let status = fixture.status(&name).await;
+                (status["phase"] == "Running" && status["readySize"] == 2).then_some(())
+            })
+            .await;
+        assert_eq!(fixture.pods(&name).await.len(), 3, "no other one took its place");
     });
 }
 
 #[test]
 fn a_sidecar_submits_to_the_instance_and_ends_with_it() {
-    test("sidecar", async |bed| {
-        let name = apply(&bed, "sidecar/minicluster");
-        bed.when_condition(&name, "Ready").await;
-        let lead = bed.lead(&name).await.unwrap();
-        bed.until("the sidecar's job has run", async || {
-            let log = log(&bed, &lead, Some("helper")).await;
-            (log.contains("waiting for the broker\n") && log.contains("\nsidecar-0\n") && log.contains("\nsidecar-1\n"))
+    test("sidecar", async |fixture| {
+        let name = apply(&fixture, "sidecar/minicluster");
+        fixture.when_condition(&name, "Ready").await;
+        let lead = fixture.lead(&name).await.unwrap();
+        fixture
+            .until("the sidecar's job has run", async || {
+                let log = log(&fixture, &lead, Some("helper")).await;
+                (log.contains("waiting for the broker\n")
+                    && log.contains("\nsidecar-0\n")
+                    && log.contains("\nsidecar-1\n"))
                 .then_some(())
-        })
-        .await;
-        let name = apply(&bed, "sidecar/no-wait");
-        let status = bed.when_finished(&name).await;
+            })
+            .await;
+        let name = apply(&fixture, "sidecar/no-wait");
+        let status = fixture.when_finished(&name).await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
-        let log = log(&bed, &bed.lead(&name).await.unwrap(), Some("impatient")).await;
+        let log = log(&fixture, &fixture.lead(&name).await.unwrap(), Some("impatient")).await;
         assert!(log.lines().any(|line| line == "started at once"), "{log}");
     });
 }
 
 #[test]
 fn a_namespace_with_the_restricted_standard_takes_it() {
-    test("restricted", async |bed| {
-        let labels = &documents(&bed, "security-context/namespace")[0]["metadata"]["labels"];
+    test("restricted", async |fixture| {
+        let labels = &documents(&fixture, "security-context/namespace")[0]["metadata"]["labels"];
         let patch = Patch::Merge(json!({ "metadata": { "labels": labels } }));
-        let namespaces: Api<Namespace> = Api::all(bed.client.clone());
-        namespaces.patch(&bed.namespace, &PatchParams::default(), &patch).await.unwrap();
-        let wrong = to_the_end(bed.clone(), ("security-context/minicluster", 0, &[("1000", 2)])).await;
+        let namespaces: Api<Namespace> = Api::all(fixture.client.clone());
+        namespaces.patch(&fixture.namespace, &PatchParams::default(), &patch).await.unwrap();
+        let wrong = to_the_end(fixture.clone(), ("security-context/minicluster", 0, &[("1000", 2)])).await;
         assert_eq!(wrong, None);
     });
 }
 
 #[test]
 fn a_suspended_one_waits_until_it_is_resumed() {
-    test("suspend", async |bed| {
-        let name = apply(&bed, "suspend/minicluster");
-        bed.until("it is suspended", async || (bed.status(&name).await["phase"] == "Suspended").then_some(())).await;
-        assert!(bed.pods(&name).await.is_empty());
-        kubectl(&bed, &["patch", "minicluster", &name, "--type=merge", "-p", r#"{"spec":{"suspend":false}}"#], "");
-        let status = bed.when_finished(&name).await;
+    test("suspend", async |fixture| {
+        let name = apply(&fixture, "suspend/minicluster");
+        fixture
+            .until("it is suspended", async || (fixture.status(&name).await["phase"] == "Suspended").then_some(()))
+            .await;
+        assert!(fixture.pods(&name).await.is_empty());
+        kubectl(&fixture, &["patch", "minicluster", &name, "--type=merge", "-p", r#"{"spec":{"suspend":false}}"#], "");
+        let status = fixture.when_finished(&name).await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
     });
 }
 
 #[test]
 fn what_cleans_up_goes_when_it_has_finished() {
-    test("cleanup", async |bed| {
-        let (whole, pods) = (apply(&bed, "cleanup-and-ttl/cleanup"), apply(&bed, "cleanup-and-ttl/cleanup-pods"));
-        bed.until("the MiniCluster is gone", async || {
-            bed.api::<MiniCluster>().get_opt(&whole).await.unwrap().is_none().then_some(())
-        })
-        .await;
-        let status = bed.when_finished(&pods).await;
+    test("cleanup", async |fixture| {
+        let (whole, pods) =
+            (apply(&fixture, "cleanup-and-ttl/cleanup"), apply(&fixture, "cleanup-and-ttl/cleanup-pods"));
+        fixture
+            .until("the MiniCluster is gone", async || {
+                fixture.api::<MiniCluster>().get_opt(&whole).await.unwrap().is_none().then_some(())
+            })
+            .await;
+        let status = fixture.when_finished(&pods).await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
-        bed.until("its pods are gone", async || bed.pods(&pods).await.is_empty().then_some(())).await;
-        assert_eq!(bed.status(&pods).await["phase"], "Completed");
+        fixture.until("its pods are gone", async || fixture.pods(&pods).await.is_empty().then_some(())).await;
+        assert_eq!(fixture.status(&pods).await["phase"], "Completed");
     });
 }
 
 #[test]
 fn a_view_is_mounted_and_nothing_is_copied() {
-    test("view", async |bed| {
-        let name = apply(&bed, "view/minicluster");
-        let status = bed.when_finished(&name).await;
+    test("view", async |fixture| {
+        let name = apply(&fixture, "view/minicluster");
+        let status = fixture.when_finished(&name).await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
         let mounted = status["conditions"].as_array().unwrap().iter().find(|it| it["type"] == "ViewMounted").unwrap();
         assert_eq!(mounted["status"], "True", "{status:#}");
-        let lead = bed.lead(&name).await.unwrap();
-        let log = log(&bed, &lead, None).await;
+        let lead = fixture.lead(&name).await.unwrap();
+        let log = log(&fixture, &lead, None).await;
         assert!(log.contains("/mnt/flux-image/opt/views/._view/"), "{log}");
         let init = lead.spec.unwrap().init_containers.unwrap();
         assert_eq!(init.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["flux-agent"]);
@@ -425,11 +436,11 @@ fn a_view_is_mounted_and_nothing_is_copied() {
 
 #[test]
 fn a_deadline_ends_it() {
-    test("deadline", async |bed| {
-        let name = apply(&bed, "restarts/deadline");
-        let status = bed.when_finished(&name).await;
+    test("deadline", async |fixture| {
+        let name = apply(&fixture, "restarts/deadline");
+        let status = fixture.when_finished(&name).await;
         assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("DeadlineExceeded")), "{status:#}");
-        assert!(bed.api::<Pod>().list(&ListParams::default()).await.unwrap().items.iter().all(|pod| {
+        assert!(fixture.api::<Pod>().list(&ListParams::default()).await.unwrap().items.iter().all(|pod| {
             pod.metadata.deletion_timestamp.is_some()
                 || pod.status.as_ref().is_none_or(|status| status.phase.as_deref() != Some("Running"))
         }));
@@ -437,13 +448,13 @@ fn a_deadline_ends_it() {
 }
 
 /// A program in the instance of a lead, as the READMEs have it.
-fn inside(bed: &Bed, lead: &str, program: &str) -> String {
-    try_inside(bed, lead, program).unwrap_or_else(|said| panic!("{program}: {said}"))
+fn inside(fixture: &Fixture, lead: &str, program: &str) -> String {
+    try_inside(fixture, lead, program).unwrap_or_else(|said| panic!("{program}: {said}"))
 }
 
-fn try_inside(bed: &Bed, lead: &str, program: &str) -> Result<String, String> {
+fn try_inside(fixture: &Fixture, lead: &str, program: &str) -> Result<String, String> {
     let script = format!(". /mnt/flux/flux-view.sh && flux proxy $fluxsocket {program}");
-    try_kubectl(bed, &["exec", lead, "--", "sh", "-c", &script], "")
+    try_kubectl(fixture, &["exec", lead, "--", "sh", "-c", &script], "")
 }
 
 #[test]
@@ -452,5 +463,5 @@ fn examples_that_take_flux_itself_end_as_their_readmes_say() {
     if !has_flux_itself(&format!("consoles of {}", names.join(", "))) {
         return;
     }
-    test("examples-flux", async |bed| all_to_the_end(&bed, WITH_FLUX).await);
+    test("examples-flux", async |fixture| all_to_the_end(&fixture, WITH_FLUX).await);
 }

@@ -29,7 +29,7 @@ done 2>/dev/null
 
 #[test]
 fn a_job_does_not_become_root_by_what_root_runs_in_its_pod() {
-    test("hostile", async |bed| {
+    test("hostile", async |fixture| {
         let wait = "while [ ! -e /scratch/go ]; do sleep 0.2; done";
         let job = format!(
             "[ ! -e /scratch/attempt ] || exit 0\necho >/scratch/attempt\n{ATTACK}echo attacked\n{wait}\nexit 1\n"
@@ -51,20 +51,21 @@ fn a_job_does_not_become_root_by_what_root_runs_in_its_pod() {
                 }],
             },
         });
-        kubectl(&bed, &["apply", "-f", "-"], &object.to_string());
-        let lead = bed
+        kubectl(&fixture, &["apply", "-f", "-"], &object.to_string());
+        let lead = fixture
             .until("the job has done what it could", async || {
-                let name = bed.lead("hostile").await?.name_any();
-                let log = bed.api::<k8s_openapi::api::core::v1::Pod>().logs(&name, &Default::default()).await.ok()?;
+                let name = fixture.lead("hostile").await?.name_any();
+                let log =
+                    fixture.api::<k8s_openapi::api::core::v1::Pod>().logs(&name, &Default::default()).await.ok()?;
                 log.contains("attacked\n").then_some(name)
             })
             .await;
-        let enter = |command: &[&str]| kubectl(&bed, &[&["exec", &lead, "--"], command].concat(), "");
+        let enter = |command: &[&str]| kubectl(&fixture, &[&["exec", &lead, "--"], command].concat(), "");
         assert_eq!(enter(&["/mnt/flux/flux-agent", "connect", "--", "id", "-u"]).trim(), "1002");
         enter(&["/mnt/flux/flux-agent", "status"]);
         enter(&["sh", "-c", ". /mnt/flux/flux-view.sh; sh -lc :; /mnt/flux/flux-agent preflight || :"]);
         assert_eq!(enter(&["sh", "-c", "cat /scratch/rooted 2>/dev/null || :; touch /scratch/go"]), "");
-        let status = bed.when_finished("hostile").await;
+        let status = fixture.when_finished("hostile").await;
         assert_eq!(status["exitCode"], 0, "9: root ran what the job had written; {status:#}");
     });
 }

@@ -19,25 +19,25 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, LogParams};
 use serde_json::json;
-use test_support::node::{Bed, test};
+use test_support::node::{Fixture, test};
 
 /// A stop takes 3 s, as promised, and a busy machine gets 5 more: far from the grace period of 30.
 const STOP: Duration = Duration::from_secs(3 + 5);
 
 #[test]
 fn hello_world_prints_live_and_ends_with_0() {
-    test("hello", async |bed| {
+    test("hello", async |fixture| {
         let command = "sh -c 'echo hello from the job; sleep 5; echo good bye'";
-        bed.create("hello", 2, json!({ "command": command })).await;
-        let lead = bed
+        fixture.create("hello", 2, json!({ "command": command })).await;
+        let lead = fixture
             .until("the lead runs", async || {
-                let lead = bed.lead("hello").await?;
+                let lead = fixture.lead("hello").await?;
                 let status = lead.status.as_ref()?.container_statuses.as_ref()?.first()?.state.as_ref()?;
                 (status.running.is_some() || status.terminated.is_some()).then_some(lead)
             })
             .await;
         let parameters = LogParams { follow: true, ..LogParams::default() };
-        let log = bed.api::<Pod>().log_stream(&lead.name_any(), &parameters).await.unwrap();
+        let log = fixture.api::<Pod>().log_stream(&lead.name_any(), &parameters).await.unwrap();
         let mut lines = log.lines();
         let mut all = Vec::new();
         let mut hello = None;
@@ -50,24 +50,24 @@ fn hello_world_prints_live_and_ends_with_0() {
         let (hello, bye) = (hello.unwrap_or_else(|| panic!("{all:#?}")), bye.unwrap_or_else(|| panic!("{all:#?}")));
         assert!(bye - hello > Duration::from_secs(3), "the first line came while the job ran: {all:#?}");
 
-        let status = bed.when_condition("hello", "Complete").await;
+        let status = fixture.when_condition("hello", "Complete").await;
         assert_eq!((&status["exitCode"], &status["phase"]), (&json!(0), &json!("Completed")), "{status:#}");
-        let lead = bed.lead("hello").await.unwrap();
+        let lead = fixture.lead("hello").await.unwrap();
         assert_eq!(lead.status.unwrap().phase.as_deref(), Some("Succeeded"));
     });
 }
 
 #[test]
 fn exit_code_7_goes_through_pod_job_and_minicluster() {
-    test("seven", async |bed| {
-        bed.create("seven", 2, json!({ "command": "sh -c 'exit 7'" })).await;
-        let status = bed.when_condition("seven", "Failed").await;
+    test("seven", async |fixture| {
+        fixture.create("seven", 2, json!({ "command": "sh -c 'exit 7'" })).await;
+        let status = fixture.when_condition("seven", "Failed").await;
         assert_eq!((&status["exitCode"], &status["phase"]), (&json!(7), &json!("Failed")), "{status:#}");
         assert_eq!(status["failedIndex"], 0);
-        let lead = bed.lead("seven").await.unwrap().status.unwrap();
+        let lead = fixture.lead("seven").await.unwrap().status.unwrap();
         let code = lead.container_statuses.unwrap()[0].state.clone().unwrap().terminated.unwrap().exit_code;
         assert_eq!((lead.phase.as_deref(), code), (Some("Failed"), 7));
-        let job: Job = bed.api().get("seven").await.unwrap();
+        let job: Job = fixture.api().get("seven").await.unwrap();
         let conditions = job.status.unwrap().conditions.unwrap();
         let failed =
             conditions.iter().find(|condition| condition.type_ == "Failed" && condition.status == "True").unwrap();
@@ -77,32 +77,33 @@ fn exit_code_7_goes_through_pod_job_and_minicluster() {
 
 #[test]
 fn delete_while_it_runs_leaves_nothing() {
-    test("delete", async |bed| {
+    test("delete", async |fixture| {
         // Kubernetes looks every 30 s for kinds that are new to it, and collects nothing of theirs before.
-        bed.create("first", 1, json!({ "command": "sleep 3600" })).await;
-        bed.when_condition("first", "JobRequested").await;
-        delete(&bed, "first").await;
+        fixture.create("first", 1, json!({ "command": "sleep 3600" })).await;
+        fixture.when_condition("first", "JobRequested").await;
+        delete(&fixture, "first").await;
 
-        bed.create("mc", 2, json!({ "command": "sleep 3600" })).await;
-        bed.when_condition("mc", "Ready").await;
+        fixture.create("mc", 2, json!({ "command": "sleep 3600" })).await;
+        fixture.when_condition("mc", "Ready").await;
         let start = Instant::now();
-        delete(&bed, "mc").await;
+        delete(&fixture, "mc").await;
         let took = start.elapsed();
         assert!(took < STOP, "it took {took:?}");
     });
 }
 
 /// Deletes the only MiniCluster, and waits until nothing is left of it.
-async fn delete(bed: &Bed, name: &str) {
-    bed.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
-    bed.until("nothing is left", async || {
-        let all = ListParams::default().labels("app.kubernetes.io/managed-by=flux-framework-flux-operator");
-        let left = bed.api::<Pod>().list(&all).await.unwrap().items.len()
-            + bed.api::<Job>().list(&all).await.unwrap().items.len()
-            + bed.api::<Service>().list(&all).await.unwrap().items.len()
-            + bed.api::<ConfigMap>().list(&all).await.unwrap().items.len()
-            + bed.api::<Secret>().list(&all).await.unwrap().items.len();
-        (left == 0).then_some(())
-    })
-    .await;
+async fn delete(fixture: &Fixture, name: &str) {
+    fixture.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
+    fixture
+        .until("nothing is left", async || {
+            let all = ListParams::default().labels("app.kubernetes.io/managed-by=flux-framework-flux-operator");
+            let left = fixture.api::<Pod>().list(&all).await.unwrap().items.len()
+                + fixture.api::<Job>().list(&all).await.unwrap().items.len()
+                + fixture.api::<Service>().list(&all).await.unwrap().items.len()
+                + fixture.api::<ConfigMap>().list(&all).await.unwrap().items.len()
+                + fixture.api::<Secret>().list(&all).await.unwrap().items.len();
+            (left == 0).then_some(())
+        })
+        .await;
 }

@@ -9,25 +9,26 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::examples::{has_flux_itself, try_kubectl};
-use test_support::node::{Bed, app_image, test};
+use test_support::node::{Fixture, app_image, test};
 
 /// Where every node has room for a while.
 const NODE_FOLDER: &str = "/var/tmp";
 
 /// A folder of one node, and a pod that reads it.
 pub struct Counter {
-    bed: Arc<Bed>,
+    fixture: Arc<Fixture>,
     pub node: String,
     folder: String,
 }
 
 impl Counter {
-    pub async fn new(bed: &Arc<Bed>) -> Counter {
-        let nodes = Api::<Node>::all(bed.client.clone()).list(&ListParams::default()).await.unwrap().items;
+    pub async fn new(fixture: &Arc<Fixture>) -> Counter {
+        let nodes = Api::<Node>::all(fixture.client.clone()).list(&ListParams::default()).await.unwrap().items;
         let node = nodes.first().expect("the cluster has nodes").labels()["kubernetes.io/hostname"].clone();
-        let counter = Counter { bed: bed.clone(), node, folder: format!("{NODE_FOLDER}/{}", bed.namespace) };
+        let counter =
+            Counter { fixture: fixture.clone(), node, folder: format!("{NODE_FOLDER}/{}", fixture.namespace) };
         // It goes with the namespace, and the folder with it.
-        let folder = format!("/node/{}", bed.namespace);
+        let folder = format!("/node/{}", fixture.namespace);
         let keep = format!("trap 'rm -r {folder}; exit' TERM; mkdir -m 777 {folder}; sleep 3600 & wait");
         let pod = json!({
             "apiVersion": "v1", "kind": "Pod", "metadata": { "name": "counter" },
@@ -41,22 +42,22 @@ impl Counter {
                 "volumes": [{ "name": "node", "hostPath": { "path": NODE_FOLDER } }],
             },
         });
-        bed.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
-        bed.until("the counter counts", async || counter.exec(&["test", "-d", &folder])).await;
+        fixture.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(pod).unwrap()).await.unwrap();
+        fixture.until("the counter counts", async || counter.exec(&["test", "-d", &folder])).await;
         counter
     }
 
     fn exec(&self, command: &[&str]) -> Option<String> {
-        try_kubectl(&self.bed, &[&["exec", "counter", "--"], command].concat(), "").ok()
+        try_kubectl(&self.fixture, &[&["exec", "counter", "--"], command].concat(), "").ok()
     }
 
     /// How often the program of `name` has started.
     pub fn starts(&self, name: &str) -> usize {
-        self.exec(&["cat", &format!("/node/{}/{name}", self.bed.namespace)]).map_or(0, |text| text.lines().count())
+        self.exec(&["cat", &format!("/node/{}/{name}", self.fixture.namespace)]).map_or(0, |text| text.lines().count())
     }
 
     pub async fn started(&self, name: &str, times: usize) {
-        self.bed
+        self.fixture
             .until(&format!("{name} has started {times} times"), async || (self.starts(name) == times).then_some(()))
             .await;
     }
@@ -84,7 +85,7 @@ impl Counter {
             }
         }
         let object: MiniCluster = serde_json::from_value(object).unwrap();
-        self.bed.api().create(&PostParams::default(), &object).await.unwrap();
+        self.fixture.api().create(&PostParams::default(), &object).await.unwrap();
     }
 
     /// A snippet that notes that this pod has come to it, and holds it there until the test lets go.
@@ -94,12 +95,12 @@ impl Counter {
 
     /// Takes away the pod of this index while it is held, waits until it is gone, and lets go.
     async fn take_away_while_held(&self, name: &str, index: &str) {
-        let file = |which: &str| format!("/node/{}/{name}.{which}", self.bed.namespace);
-        self.bed.until(&format!("{name} is held"), async || self.exec(&["test", "-e", &file(index)])).await;
-        let pods = self.bed.api::<Pod>();
-        let pod = self.bed.pod(name, index).await.unwrap();
+        let file = |which: &str| format!("/node/{}/{name}.{which}", self.fixture.namespace);
+        self.fixture.until(&format!("{name} is held"), async || self.exec(&["test", "-e", &file(index)])).await;
+        let pods = self.fixture.api::<Pod>();
+        let pod = self.fixture.pod(name, index).await.unwrap();
         pods.evict(&pod.name_any(), &EvictParams::default()).await.unwrap();
-        self.bed
+        self.fixture
             .until(&format!("{} is gone or has ended", pod.name_any()), async || {
                 let pod = pods.get_opt(&pod.name_any()).await.unwrap();
                 let phase = pod.and_then(|pod| pod.status?.phase);
@@ -111,7 +112,7 @@ impl Counter {
 
     /// Its end, after so many starts of the program and so many new Jobs.
     pub async fn ended(&self, name: &str, phase: &str, starts: usize, restarts: u64) -> Value {
-        let status = self.bed.when_finished(name).await;
+        let status = self.fixture.when_finished(name).await;
         assert_eq!(status["phase"], phase, "{name}: {status:#}");
         assert_eq!(self.starts(name), starts, "{name}: {status:#}");
         assert_eq!(status["restartCount"].as_u64().unwrap_or(0), restarts, "{name}: {status:#}");
@@ -121,8 +122,8 @@ impl Counter {
 
 #[test]
 fn a_code_that_was_once_the_agents_runs_once_and_is_the_jobs() {
-    test("codes", async |bed| {
-        let counter = Counter::new(&bed).await;
+    test("codes", async |fixture| {
+        let counter = Counter::new(&fixture).await;
         let codes = [1, 126, 127, 137, 143, 238, 239, 240, 243, 245, 248, 249, 255];
         for code in codes {
             let end = format!("exit {code}");
@@ -138,8 +139,8 @@ fn a_code_that_was_once_the_agents_runs_once_and_is_the_jobs() {
 
 #[test]
 fn a_lead_that_is_taken_away_starts_anew_within_the_limit() {
-    test("lost-lead", async |bed| {
-        let counter = Counter::new(&bed).await;
+    test("lost-lead", async |fixture| {
+        let counter = Counter::new(&fixture).await;
         let program = ("exec sleep 3600", "exit 0");
         let all = [
             ("evicted", 3, json!({})),
@@ -154,11 +155,11 @@ fn a_lead_that_is_taken_away_starts_anew_within_the_limit() {
         }
         for (name, ..) in &all {
             counter.started(name, 1).await;
-            let lead = bed.pod(name, "0").await.unwrap().name_any();
+            let lead = fixture.pod(name, "0").await.unwrap().name_any();
             if *name == "deleted" {
-                bed.api::<Pod>().delete(&lead, &DeleteParams::default()).await.unwrap();
+                fixture.api::<Pod>().delete(&lead, &DeleteParams::default()).await.unwrap();
             } else {
-                bed.api::<Pod>().evict(&lead, &EvictParams::default()).await.unwrap();
+                fixture.api::<Pod>().evict(&lead, &EvictParams::default()).await.unwrap();
             }
         }
         for (name, ..) in all.iter().filter(|(name, ..)| *name != "never") {
@@ -179,8 +180,8 @@ fn a_follower_that_is_taken_away_from_the_job_starts_anew_only_where_it_may() {
     if !has_flux_itself("a job that loses a follower") {
         return;
     }
-    test("lost-pod", async |bed| {
-        let counter = Counter::new(&bed).await;
+    test("lost-pod", async |fixture| {
+        let counter = Counter::new(&fixture).await;
         // Two tasks for two pods: one runs on the follower.
         let program = ("exec sleep 3600", "exit 0");
         let both = [("may", json!({ "maxRestarts": 1, "tasks": 2 })), ("may-not", json!({ "tasks": 2 }))];
@@ -189,8 +190,8 @@ fn a_follower_that_is_taken_away_from_the_job_starts_anew_only_where_it_may() {
         }
         for (name, _) in &both {
             counter.started(name, 2).await;
-            let follower = bed.pod(name, "1").await.unwrap();
-            bed.api::<Pod>().evict(&follower.name_any(), &EvictParams::default()).await.unwrap();
+            let follower = fixture.pod(name, "1").await.unwrap();
+            fixture.api::<Pod>().evict(&follower.name_any(), &EvictParams::default()).await.unwrap();
         }
         let status = counter.ended("may-not", "Failed", 2, 0).await;
         assert_eq!(status["reason"], "PodLost", "{status:#}");
@@ -201,8 +202,8 @@ fn a_follower_that_is_taken_away_from_the_job_starts_anew_only_where_it_may() {
 
 #[test]
 fn a_pod_that_is_taken_away_before_or_after_the_program_does_not_run_it_twice() {
-    test("stages", async |bed| {
-        let counter = Counter::new(&bed).await;
+    test("stages", async |fixture| {
+        let counter = Counter::new(&fixture).await;
         // Which snippet holds it, whose pod goes, the program's code, and then: phase, exit code, new Jobs.
         let all = [
             ("lead-before", "pre", "0", 0, "Completed", 0, 1),
@@ -228,8 +229,8 @@ fn a_pod_that_is_taken_away_before_or_after_the_program_does_not_run_it_twice() 
 
 #[test]
 fn with_on_failure_the_whole_instance_tries_again() {
-    test("on-failure", async |bed| {
-        let counter = Counter::new(&bed).await;
+    test("on-failure", async |fixture| {
+        let counter = Counter::new(&fixture).await;
         let pod = json!({ "restartPolicy": "OnFailure" });
         for (name, size) in [("one", 1), ("three", 3)] {
             counter.create(name, size, json!({ "pod": pod }), ("exit 3", "exit 0")).await;

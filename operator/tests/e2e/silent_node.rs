@@ -16,15 +16,15 @@ const SILENCE: Duration = Duration::from_secs(100);
 #[test]
 #[ignore = "stops the node's kubelet: `.ci/e2e` runs it last and alone"]
 fn the_status_names_a_node_that_stops_answering_and_nothing_runs_twice() {
-    test("silent-node", async |bed| {
-        let counter = Counter::new(&bed).await;
+    test("silent-node", async |fixture| {
+        let counter = Counter::new(&fixture).await;
         counter.create("stays", 2, json!({ "maxRestarts": 2 }), ("exec sleep 3600", "exit 0")).await;
         let ends = ("sleep 30; exit 5", "exit 0");
         counter.create("ends-meanwhile", 2, json!({ "backoffLimit": 2, "maxRestarts": 2 }), ends).await;
         let both = ["stays", "ends-meanwhile"];
         for name in both {
             counter.started(name, 1).await;
-            bed.when_condition(name, "Ready").await;
+            fixture.when_condition(name, "Ready").await;
         }
 
         let signal = |name| {
@@ -46,12 +46,12 @@ fn the_status_names_a_node_that_stops_answering_and_nothing_runs_twice() {
                 }],
             },
         });
-        bed.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(stopper).unwrap()).await.unwrap();
+        fixture.api::<Pod>().create(&PostParams::default(), &serde_json::from_value(stopper).unwrap()).await.unwrap();
 
         for name in both {
-            let status = bed
+            let status = fixture
                 .until(&format!("{name} is told of its node"), async || {
-                    let status = bed.status(name).await;
+                    let status = fixture.status(name).await;
                     let is_ready = status["readySize"].as_u64().is_some_and(|ready| ready > 0);
                     (status["reason"] == "NodeLost" && !is_ready).then_some(status)
                 })
@@ -62,12 +62,13 @@ fn the_status_names_a_node_that_stops_answering_and_nothing_runs_twice() {
 
         let status = counter.ended("ends-meanwhile", "Failed", 1, 0).await;
         assert_eq!((&status["exitCode"], &status["failedIndex"]), (&json!(5), &json!(0)), "{status:#}");
-        bed.until("the other one runs on", async || {
-            let status = bed.status("stays").await;
-            (status["reason"] != "NodeLost" && status["readySize"] == 2).then_some(())
-        })
-        .await;
+        fixture
+            .until("the other one runs on", async || {
+                let status = fixture.status("stays").await;
+                (status["reason"] != "NodeLost" && status["readySize"] == 2).then_some(())
+            })
+            .await;
         assert_eq!(counter.starts("stays"), 1);
-        assert!(bed.status("stays").await["restarts"].is_null());
+        assert!(fixture.status("stays").await["restarts"].is_null());
     });
 }

@@ -8,14 +8,14 @@ use kube::core::ApiResource;
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use test_support::node::{Bed, test};
+use test_support::node::{Fixture, test};
 
-fn older(bed: &Bed) -> Api<DynamicObject> {
+fn older(fixture: &Fixture) -> Api<DynamicObject> {
     let kind = GroupVersionKind::gvk("flux-framework.org", "v1alpha1", "MiniCluster");
-    Api::namespaced_with(bed.client.clone(), &bed.namespace, &ApiResource::from_gvk(&kind))
+    Api::namespaced_with(fixture.client.clone(), &fixture.namespace, &ApiResource::from_gvk(&kind))
 }
 
-async fn create(bed: &Bed, name: &str, spec: &Value) {
+async fn create(fixture: &Fixture, name: &str, spec: &Value) {
     let mut spec = spec.clone();
     spec["containers"][0]["image"] =
         json!(std::env::var("E2E_FLUX_IMAGE").expect("E2E_FLUX_IMAGE must name an image with Flux and a shell"));
@@ -24,7 +24,7 @@ async fn create(bed: &Bed, name: &str, spec: &Value) {
         metadata: ObjectMeta { name: Some(name.to_owned()), ..ObjectMeta::default() },
         data: json!({ "apiVersion": "flux-framework.org/v1alpha1", "kind": "MiniCluster", "spec": spec }),
     };
-    older(bed).create(&PostParams::default(), &object).await.unwrap();
+    older(fixture).create(&PostParams::default(), &object).await.unwrap();
 }
 
 /// Whether all of `wanted` is in `found`, which may have defaults besides.
@@ -40,14 +40,14 @@ fn holds(found: &Value, wanted: &Value) -> bool {
     }
 }
 
-async fn log(bed: &Bed, name: &str) -> String {
-    let lead = bed.lead(name).await.unwrap();
-    bed.api::<Pod>().logs(&lead.name_any(), &LogParams::default()).await.unwrap()
+async fn log(fixture: &Fixture, name: &str) -> String {
+    let lead = fixture.lead(name).await.unwrap();
+    fixture.api::<Pod>().logs(&lead.name_any(), &LogParams::default()).await.unwrap()
 }
 
 #[test]
 fn a_manifest_of_2023_runs_to_its_end_and_is_read_back_as_it_was_applied() {
-    test("v1alpha1", async |bed| {
+    test("v1alpha1", async |fixture| {
         let spec = json!({
             "size": 2, "tasks": 2, "cleanup": false,
             "users": [{ "name": "peenut", "password": "butter" }, { "name": "squidward" }],
@@ -62,26 +62,27 @@ fn a_manifest_of_2023_runs_to_its_end_and_is_read_back_as_it_was_applied() {
                 },
             }],
         });
-        create(&bed, "of-2023", &spec).await;
-        let status = bed.when_condition("of-2023", "Complete").await;
+        create(&fixture, "of-2023", &spec).await;
+        let status = fixture.when_condition("of-2023", "Complete").await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
-        let log = log(&bed, "of-2023").await;
+        let log = log(&fixture, "of-2023").await;
         for line in ["nobody yet", "job of flux in /work/here sees 1", "peenut", "squidward", "broker.toml", "$6$"] {
             assert!(log.contains(line), "{line}: {log}");
         }
-        let secret: Secret = bed.api().get(status["usersSecret"].as_str().unwrap()).await.unwrap();
+        let secret: Secret = fixture.api().get(status["usersSecret"].as_str().unwrap()).await.unwrap();
         let passwords: Vec<String> =
             secret.data.unwrap().into_values().map(|bytes| String::from_utf8(bytes.0).unwrap()).collect();
         assert_eq!((passwords.len(), passwords[0].as_str(), passwords[1].len()), (2, "butter", 8));
         assert!(passwords.iter().all(|password| !log.contains(password)), "{log}");
 
-        let found = older(&bed).get("of-2023").await.unwrap().data;
+        let found = older(&fixture).get("of-2023").await.unwrap().data;
         let mut wanted = spec;
         wanted["containers"][0]["image"] = found["spec"]["containers"][0]["image"].clone();
         assert!(holds(&found["spec"], &wanted), "{found:#}");
-        let newer =
-            serde_json::to_value(bed.api::<flux_shared::crd::v1alpha2::MiniCluster>().get("of-2023").await.unwrap())
-                .unwrap();
+        let newer = serde_json::to_value(
+            fixture.api::<flux_shared::crd::v1alpha2::MiniCluster>().get("of-2023").await.unwrap(),
+        )
+        .unwrap();
         assert_eq!(newer["spec"]["flux"]["container"]["disable"], true, "{newer:#}");
         assert_eq!(newer["spec"]["containers"][0]["fluxUser"]["name"], "flux", "{newer:#}");
     });
@@ -89,11 +90,11 @@ fn a_manifest_of_2023_runs_to_its_end_and_is_read_back_as_it_was_applied() {
 
 #[test]
 fn a_volume_is_made_used_and_goes_with_all_else_when_the_job_has_completed() {
-    test("v1alpha1-volume", async |bed| {
-        let path = format!("/tmp/{}", bed.namespace);
+    test("v1alpha1-volume", async |fixture| {
+        let path = format!("/tmp/{}", fixture.namespace);
         let command = "sh -c 'echo is-there > /data/file && cat /data/file'";
         create(
-            &bed,
+            &fixture,
             "with-volume",
             &json!({
                 "size": 1, "volumes": { "data": { "path": path } },
@@ -104,17 +105,19 @@ fn a_volume_is_made_used_and_goes_with_all_else_when_the_job_has_completed() {
             }),
         )
         .await;
-        let status = bed.when_condition("with-volume", "CleanedUp").await;
+        let status = fixture.when_condition("with-volume", "CleanedUp").await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
-        let volumes: Api<PersistentVolume> = Api::all(bed.client.clone());
-        let name = format!("{}.with-volume.data", bed.namespace);
-        bed.until("pods, claim and volume are gone", async || {
-            let pods = bed.api::<Pod>().list(&ListParams::default()).await.unwrap().items.len();
-            let claims = bed.api::<PersistentVolumeClaim>().list(&ListParams::default()).await.unwrap().items.len();
-            (pods + claims == 0 && volumes.get_opt(&name).await.unwrap().is_none()).then_some(())
-        })
-        .await;
-        assert!(older(&bed).get_opt("with-volume").await.unwrap().is_some(), "the MiniCluster itself stays");
-        older(&bed).delete("with-volume", &DeleteParams::default()).await.unwrap();
+        let volumes: Api<PersistentVolume> = Api::all(fixture.client.clone());
+        let name = format!("{}.with-volume.data", fixture.namespace);
+        fixture
+            .until("pods, claim and volume are gone", async || {
+                let pods = fixture.api::<Pod>().list(&ListParams::default()).await.unwrap().items.len();
+                let claims =
+                    fixture.api::<PersistentVolumeClaim>().list(&ListParams::default()).await.unwrap().items.len();
+                (pods + claims == 0 && volumes.get_opt(&name).await.unwrap().is_none()).then_some(())
+            })
+            .await;
+        assert!(older(&fixture).get_opt("with-volume").await.unwrap().is_some(), "the MiniCluster itself stays");
+        older(&fixture).delete("with-volume", &DeleteParams::default()).await.unwrap();
     });
 }

@@ -13,7 +13,7 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 use serde_json::{Value, json};
 use test_support::helm::helms;
-use test_support::node::{Bed, app_image, test};
+use test_support::node::{Fixture, app_image, test};
 use test_support::repository::repository;
 
 const NAMESPACE: &str = "flux-helm";
@@ -116,8 +116,8 @@ fn own() -> Vec<String> {
 }
 
 /// With its Deployment, by Kubernetes' garbage collector.
-async fn goes_by_itself(bed: &Bed) {
-    bed.until("Secret and Lease are gone", async || own().is_empty().then_some(())).await;
+async fn goes_by_itself(fixture: &Fixture) {
+    fixture.until("Secret and Lease are gone", async || own().is_empty().then_some(())).await;
 }
 
 fn memory_limit() -> String {
@@ -131,45 +131,47 @@ fn authority() -> String {
 }
 
 /// A job of two pods that runs until it is told to end.
-async fn start_job(bed: &Bed, name: &str) -> BTreeSet<String> {
+async fn start_job(fixture: &Fixture, name: &str) -> BTreeSet<String> {
     let command = "sh -c 'until [ -e /tmp/end ]; do sleep 0.2; done; exit 5'";
-    bed.create(name, 2, json!({ "name": "main", "command": command })).await;
-    bed.when_condition(name, "Ready").await;
-    uids(bed, name).await
+    fixture.create(name, 2, json!({ "name": "main", "command": command })).await;
+    fixture.when_condition(name, "Ready").await;
+    uids(fixture, name).await
 }
 
-async fn uids(bed: &Bed, name: &str) -> BTreeSet<String> {
-    bed.pods(name).await.iter().filter_map(|pod| pod.uid()).collect()
+async fn uids(fixture: &Fixture, name: &str) -> BTreeSet<String> {
+    fixture.pods(name).await.iter().filter_map(|pod| pod.uid()).collect()
 }
 
-async fn end_job(bed: &Bed, name: &str) {
-    let lead = bed.lead(name).await.unwrap().name_any();
-    kubectl(&["exec", &lead, "--namespace", &bed.namespace, "--container=main", "--", "touch", "/tmp/end"]).unwrap();
-    bed.until("its Job has failed", async || {
-        let job: Job = bed.api().get(name).await.unwrap();
-        let conditions = job.status?.conditions?;
-        conditions.iter().any(|it| it.type_ == "Failed" && it.status == "True").then_some(())
-    })
-    .await;
+async fn end_job(fixture: &Fixture, name: &str) {
+    let lead = fixture.lead(name).await.unwrap().name_any();
+    kubectl(&["exec", &lead, "--namespace", &fixture.namespace, "--container=main", "--", "touch", "/tmp/end"])
+        .unwrap();
+    fixture
+        .until("its Job has failed", async || {
+            let job: Job = fixture.api().get(name).await.unwrap();
+            let conditions = job.status?.conditions?;
+            conditions.iter().any(|it| it.type_ == "Failed" && it.status == "True").then_some(())
+        })
+        .await;
 }
 
 #[test]
 fn a_job_ends_as_if_nothing_had_been_while_a_release_comes_changes_and_goes() {
     for (number, helm) in helms().into_iter().enumerate() {
-        test(&format!("helm-{number}"), async |bed| {
+        test(&format!("helm-{number}"), async |fixture| {
             println!("{}", helm.display());
             let release = Release::new(helm.clone());
             let chart = repository().join("chart");
             release.apply("install", &release.earlier(), &["--create-namespace"]);
-            let pods = start_job(&bed, "job").await;
+            let pods = start_job(&fixture, "job").await;
             let first =
-                bed.until("the webhook has an authority", async || Some(authority()).filter(|it| !it.is_empty()));
+                fixture.until("the webhook has an authority", async || Some(authority()).filter(|it| !it.is_empty()));
             let first = first.await;
 
             release.apply("upgrade", &chart, &["--set", "resources.limits.memory=300Mi"]);
             assert_eq!(memory_limit(), "300Mi");
             assert_eq!(authority(), first, "an upgrade leaves the webhook's authority");
-            kubectl(&["get", "miniclusters.v1alpha1.flux-framework.org", "job", "--namespace", &bed.namespace])
+            kubectl(&["get", "miniclusters.v1alpha1.flux-framework.org", "job", "--namespace", &fixture.namespace])
                 .unwrap();
             release.helm(&["rollback", RELEASE, "1"], NAMESPACE, &["--wait", "--timeout", "5m"]).unwrap();
             assert_eq!(memory_limit(), "256Mi");
@@ -180,26 +182,27 @@ fn a_job_ends_as_if_nothing_had_been_while_a_release_comes_changes_and_goes() {
             assert!(objects.len() > 20 && left(&objects).len() == objects.len(), "{:#?}", left(&objects));
             release.uninstall();
             assert_eq!(left(&objects), BTreeSet::from([format!("CustomResourceDefinition/{CRD}")]));
-            goes_by_itself(&bed).await;
-            assert_eq!(uids(&bed, "job").await, pods, "its pods run on");
-            end_job(&bed, "job").await;
-            assert_eq!(uids(&bed, "job").await, pods, "nothing ran twice");
+            goes_by_itself(&fixture).await;
+            assert_eq!(uids(&fixture, "job").await, pods, "its pods run on");
+            end_job(&fixture, "job").await;
+            assert_eq!(uids(&fixture, "job").await, pods, "nothing ran twice");
 
             // The definition and the MiniCluster were kept: an operator that comes back says how it has ended.
             release.apply("install", &chart, &["--set", "crds.keep=false"]);
-            let status = bed.when_condition("job", "Failed").await;
+            let status = fixture.when_condition("job", "Failed").await;
             assert_eq!((&status["exitCode"], &status["restarts"]), (&json!(5), &Value::Null), "{status:#}");
 
-            start_job(&bed, "other").await;
+            start_job(&fixture, "other").await;
             release.uninstall();
             assert_eq!(left(&objects), BTreeSet::new(), "nothing is kept where that is not wanted");
-            goes_by_itself(&bed).await;
-            bed.until("the pods of its MiniClusters are gone", async || {
-                let all = ListParams::default();
-                let pods = bed.api::<Pod>().list(&all).await.unwrap().items.len();
-                (pods + bed.api::<Job>().list(&all).await.unwrap().items.len() == 0).then_some(())
-            })
-            .await;
+            goes_by_itself(&fixture).await;
+            fixture
+                .until("the pods of its MiniClusters are gone", async || {
+                    let all = ListParams::default();
+                    let pods = fixture.api::<Pod>().list(&all).await.unwrap().items.len();
+                    (pods + fixture.api::<Job>().list(&all).await.unwrap().items.len() == 0).then_some(())
+                })
+                .await;
             kubectl(&["delete", "namespace", NAMESPACE]).unwrap();
         });
     }
@@ -208,14 +211,14 @@ fn a_job_ends_as_if_nothing_had_been_while_a_release_comes_changes_and_goes() {
 #[test]
 fn what_somebody_else_has_installed_is_refused_and_stays() {
     for (number, helm) in helms().into_iter().enumerate() {
-        test(&format!("helm-clash-{number}"), async |bed| {
+        test(&format!("helm-clash-{number}"), async |fixture| {
             let release = Release::new(helm.clone());
             // As FluxCD's operator, which has the same name.
             let labels =
                 json!({ "app.kubernetes.io/name": "flux-operator", "app.kubernetes.io/instance": "flux-operator" });
             let other = json!({
                 "apiVersion": "apps/v1", "kind": "Deployment",
-                "metadata": { "name": "flux-operator", "namespace": bed.namespace },
+                "metadata": { "name": "flux-operator", "namespace": fixture.namespace },
                 "spec": {
                     "replicas": 0,
                     "selector": { "matchLabels": labels },
@@ -228,7 +231,7 @@ fn what_somebody_else_has_installed_is_refused_and_stays() {
             let file = release.folder.path().join("other.json");
             std::fs::write(&file, other.to_string()).unwrap();
             kubectl(&["create", "--filename", file.to_str().unwrap()]).unwrap();
-            let said = release.is_refused("flux-operator", &bed.namespace, &[]);
+            let said = release.is_refused("flux-operator", &fixture.namespace, &[]);
             assert!(said.contains("another operator's Deployment flux-operator"), "{said}");
             assert_eq!(kubectl(&["get", "crd", CRD, "--ignore-not-found"]).unwrap(), "");
 

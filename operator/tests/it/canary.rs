@@ -12,7 +12,7 @@ use kube::discovery::{Discovery, verbs};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use test_support::bed::{Bed, condition, operator_kubeconfig, test, until};
+use test_support::api_server::{Fixture, condition, operator_kubeconfig, test, until};
 
 /// The program itself, with a log that nothing is kept out of.
 pub struct Program {
@@ -61,8 +61,8 @@ impl Drop for Program {
 }
 
 /// All values of the Secrets of a cluster, but those that are no secret (names of users).
-async fn secrets(bed: &Bed, cluster: &str) -> Vec<(String, String)> {
-    let all = bed.api::<Secret>().list(&ListParams::default()).await.unwrap().items;
+async fn secrets(fixture: &Fixture, cluster: &str) -> Vec<(String, String)> {
+    let all = fixture.api::<Secret>().list(&ListParams::default()).await.unwrap().items;
     let mine = all.into_iter().filter(|secret| secret.name_any().starts_with(&format!("{cluster}-")));
     let mut found = Vec::new();
     for secret in mine {
@@ -80,14 +80,14 @@ async fn secrets(bed: &Bed, cluster: &str) -> Vec<(String, String)> {
 }
 
 /// Every object that an administrator can list, as text, but Secrets and the MiniClusters whose authors wrote a secret.
-async fn everything(bed: &Bed) -> Vec<(String, String)> {
-    let discovery = Discovery::new(bed.client.clone()).run().await.unwrap();
+async fn everything(fixture: &Fixture) -> Vec<(String, String)> {
+    let discovery = Discovery::new(fixture.client.clone()).run().await.unwrap();
     let mut all = Vec::new();
     for (resource, capabilities) in discovery.groups().flat_map(|group| group.recommended_resources()) {
         if resource.kind == "Secret" || !capabilities.supports_operation(verbs::LIST) {
             continue;
         }
-        let api: Api<DynamicObject> = Api::all_with(bed.client.clone(), &resource);
+        let api: Api<DynamicObject> = Api::all_with(fixture.client.clone(), &resource);
         let Ok(list) = api.list(&ListParams::default()).await else { continue };
         for mut object in list.items {
             if resource.kind == "MiniCluster" {
@@ -102,8 +102,8 @@ async fn everything(bed: &Bed) -> Vec<(String, String)> {
 
 #[test]
 fn secrets_are_seen_in_their_secrets_only() {
-    test("canary", async |bed| {
-        let mut program = Program::start(&bed.namespace);
+    test("canary", async |fixture| {
+        let mut program = Program::start(&fixture.namespace);
         let mut log = program.child.stderr.take().unwrap();
         let log = std::thread::spawn(move || {
             let mut text = String::new();
@@ -118,47 +118,47 @@ fn secrets_are_seen_in_their_secrets_only() {
             "size": 2, "maxSize": 3, "containers": containers, "users": [{ "name": "ada" }, { "name": "bob" }],
             "fluxRestful": {}, "services": [{ "image": "cache:1", "name": "cache" }],
         });
-        bed.create("made", spec).await.unwrap();
+        fixture.create("made", spec).await.unwrap();
         let secret = "D:)Q[IlAW!ahhC2ac:9*A}h:p?([4%wOTJ%JR%cs";
         let cert = |key: &str| {
             format!(
                 "metadata\n    name = \"mc\"\ncurve\n    public-key = \"Yne@$w-vo<fVvi]a<NY6T1ed:M$fCG*[IaLV{{hID\"\n    secret-key = \"{key}\"\n"
             )
         };
-        bed.create("given", json!({ "size": 1, "flux": { "curveCert": cert(secret) } })).await.unwrap();
+        fixture.create("given", json!({ "size": 1, "flux": { "curveCert": cert(secret) } })).await.unwrap();
         let typo = &secret[1..];
-        bed.create("typo", json!({ "size": 1, "flux": { "curveCert": cert(typo) } })).await.unwrap();
-        bed.when("typo", "invalid", |status| status["phase"] == "Invalid").await;
+        fixture.create("typo", json!({ "size": 1, "flux": { "curveCert": cert(typo) } })).await.unwrap();
+        fixture.when("typo", "invalid", |status| status["phase"] == "Invalid").await;
         // A life with everything that is written about it.
-        let pods = bed.pods("made", 2).await;
+        let pods = fixture.pods("made", 2).await;
         for pod in pods.values() {
-            bed.run_pod(pod).await;
+            fixture.run_pod(pod).await;
         }
-        bed.when_condition("made", "Ready", "True").await;
-        bed.patch::<MiniCluster>("made", json!({ "spec": { "size": 3 } })).await.unwrap();
-        bed.pods("made", 3).await;
-        bed.end_pod(&pods[&0], 7, "Error", "the job's own words").await;
+        fixture.when_condition("made", "Ready", "True").await;
+        fixture.patch::<MiniCluster>("made", json!({ "spec": { "size": 3 } })).await.unwrap();
+        fixture.pods("made", 3).await;
+        fixture.end_pod(&pods[&0], 7, "Error", "the job's own words").await;
         let status = until("it has failed", async || {
-            bed.reap("made").await;
-            let status = serde_json::to_value(bed.get("made").await).unwrap()["status"].take();
+            fixture.reap("made").await;
+            let status = serde_json::to_value(fixture.get("made").await).unwrap()["status"].take();
             (condition(&status, "Failed")["status"] == "True").then_some(status)
         })
         .await;
         assert_eq!(status["exitCode"], 7);
-        bed.pods("given", 1).await;
+        fixture.pods("given", 1).await;
 
-        let mut needles = secrets(&bed, "made").await;
+        let mut needles = secrets(&fixture, "made").await;
         // The key, two passwords, and the API's key, user and token.
         assert!(needles.len() >= 5, "{:?}", needles.iter().map(|(place, _)| place).collect::<Vec<_>>());
         needles.extend([("given".to_owned(), secret.to_owned()), ("typo".to_owned(), typo.to_owned())]);
-        let mut places = everything(&bed).await;
+        let mut places = everything(&fixture).await;
         assert!(places.iter().any(|(place, _)| place.starts_with("Event ")), "events are searched");
         assert!(places.iter().any(|(place, _)| place.starts_with("ConfigMap made-agent")), "ConfigMaps are searched");
         let metrics = program.metrics();
         assert!(metrics.contains("flux_operator_leader 1"));
         places.push(("the figures".into(), metrics));
-        places.push(("what is rendered".into(), render(&bed, "given").await));
-        bed.api::<MiniCluster>().delete("made", &DeleteParams::default()).await.unwrap();
+        places.push(("what is rendered".into(), render(&fixture, "given").await));
+        fixture.api::<MiniCluster>().delete("made", &DeleteParams::default()).await.unwrap();
         drop(program);
         let log = log.join().unwrap();
         assert!(log.contains("made the Job") && log.contains("TRACE"), "the log is searched");
@@ -175,8 +175,8 @@ fn secrets_are_seen_in_their_secrets_only() {
 }
 
 /// What `flux-operator render` prints of a MiniCluster.
-async fn render(bed: &Bed, name: &str) -> String {
-    let cluster = serde_json::to_string(&bed.get(name).await).unwrap();
+async fn render(fixture: &Fixture, name: &str) -> String {
+    let cluster = serde_json::to_string(&fixture.get(name).await).unwrap();
     let mut child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
         .args(["render", "-"])
         .stdin(Stdio::piped())

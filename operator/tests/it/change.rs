@@ -7,31 +7,31 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, ListParams, PostParams, PropagationPolicy};
 use serde_json::json;
 
-use test_support::bed::{Bed, condition, test, until};
+use test_support::api_server::{Fixture, condition, test, until};
 
 #[test]
 fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
-    test("scale", async |bed| {
-        let operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 2, "maxSize": 4 })).await.unwrap();
-        bed.pods("mc", 2).await;
-        bed.when("mc", "its sizes", |status| status["maximumSize"] == 4 && status["size"] == 2).await;
+    test("scale", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 2, "maxSize": 4 })).await.unwrap();
+        fixture.pods("mc", 2).await;
+        fixture.when("mc", "its sizes", |status| status["maximumSize"] == 4 && status["size"] == 2).await;
 
-        bed.patch::<MiniCluster>("mc", json!({ "spec": { "size": 4 } })).await.unwrap();
-        bed.pods("mc", 4).await;
-        bed.when("mc", "of size 4", |status| status["size"] == 4).await;
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 4 } })).await.unwrap();
+        fixture.pods("mc", 4).await;
+        fixture.when("mc", "of size 4", |status| status["size"] == 4).await;
 
-        let refused = bed.patch::<MiniCluster>("mc", json!({ "spec": { "size": 5 } })).await.unwrap_err();
+        let refused = fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 5 } })).await.unwrap_err();
         assert!(refused.to_string().contains("size is 5, but the cluster was made for 4 at most"), "{refused}");
 
-        bed.patch::<MiniCluster>("mc", json!({ "spec": { "size": 1 } })).await.unwrap();
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 1 } })).await.unwrap();
         until("three pods go", async || {
-            bed.reap("mc").await;
-            (bed.all_pods("mc").await.len() == 1).then_some(())
+            fixture.reap("mc").await;
+            (fixture.all_pods("mc").await.len() == 1).then_some(())
         })
         .await;
-        bed.when("mc", "of size 1", |status| status["size"] == 1).await;
-        let spec = ConfigMap::clone(&bed.api().get("mc-agent").await.unwrap()).data.unwrap()["agent.toml"].clone();
+        fixture.when("mc", "of size 1", |status| status["size"] == 1).await;
+        let spec = ConfigMap::clone(&fixture.api().get("mc-agent").await.unwrap()).data.unwrap()["agent.toml"].clone();
         assert!(spec.contains("size = 2\n") && spec.contains("max_size = 4\n"), "what the pods read is frozen: {spec}");
         operator.stop().await;
     });
@@ -39,15 +39,16 @@ fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
 
 #[test]
 fn a_size_that_got_past_the_api_server_is_a_condition_and_changes_nothing() {
-    test("beyond", async |bed| {
+    test("beyond", async |fixture| {
         // Both before any operator has seen it: the rule needs the status, so that it cannot refuse.
-        bed.create("mc", json!({ "size": 2 })).await.unwrap();
-        let operator = bed.operator().await;
+        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        let operator = fixture.operator().await;
         // One has begun, so that it is too late for a larger Job.
-        bed.run_pod(&bed.pods("mc", 2).await[&0]).await;
-        bed.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
+        fixture.run_pod(&fixture.pods("mc", 2).await[&0]).await;
+        fixture.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
         operator.stop().await;
-        bed.api::<MiniCluster>()
+        fixture
+            .api::<MiniCluster>()
             .patch_status(
                 "mc",
                 &Default::default(),
@@ -55,66 +56,69 @@ fn a_size_that_got_past_the_api_server_is_a_condition_and_changes_nothing() {
             )
             .await
             .unwrap();
-        bed.patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } })).await.unwrap();
-        let _operator = bed.operator().await;
-        let cluster = bed.when("mc", "invalid", |status| condition(status, "Valid")["status"] == "False").await;
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } })).await.unwrap();
+        let _operator = fixture.operator().await;
+        let cluster = fixture.when("mc", "invalid", |status| condition(status, "Valid")["status"] == "False").await;
         assert_eq!(condition(&cluster["status"], "Valid")["reason"], "SizeBeyondMaximum");
         assert_eq!(cluster["spec"]["size"], 3, "the user's spec is never rewritten");
-        assert_eq!(bed.job("mc").await.spec.unwrap().completions, Some(2));
+        assert_eq!(fixture.job("mc").await.spec.unwrap().completions, Some(2));
     });
 }
 
 #[test]
 fn suspend_goes_both_ways_and_unset_is_left_to_others() {
-    test("suspend", async |bed| {
-        let operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 1, "suspend": true })).await.unwrap();
-        let status = bed.when_condition("mc", "Suspended", "True").await["status"].clone();
+    test("suspend", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 1, "suspend": true })).await.unwrap();
+        let status = fixture.when_condition("mc", "Suspended", "True").await["status"].clone();
         assert_eq!(status["phase"], "Suspended");
-        bed.patch::<MiniCluster>("mc", json!({ "spec": { "suspend": false } })).await.unwrap();
-        bed.pods("mc", 1).await;
-        let pod = bed.pods("mc", 1).await.remove(&0).unwrap();
-        bed.run_pod(&pod).await;
-        bed.when("mc", "started", |status| status["timeline"]["ready"].is_string()).await;
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "suspend": false } })).await.unwrap();
+        fixture.pods("mc", 1).await;
+        let pod = fixture.pods("mc", 1).await.remove(&0).unwrap();
+        fixture.run_pod(&pod).await;
+        fixture.when("mc", "started", |status| status["timeline"]["ready"].is_string()).await;
         let suspend = json!({ "spec": { "suspend": true } });
-        bed.patch::<MiniCluster>("mc", suspend).await.unwrap();
-        let status = bed.when_condition("mc", "Suspended", "True").await["status"].clone();
+        fixture.patch::<MiniCluster>("mc", suspend).await.unwrap();
+        let status = fixture.when_condition("mc", "Suspended", "True").await["status"].clone();
         assert_eq!(status["timeline"], serde_json::Value::Null, "the next start has its own");
 
-        bed.create("queued", json!({ "size": 1, "jobLabels": { "kueue.x-k8s.io/queue-name": "q" } })).await.unwrap();
-        bed.pods("queued", 1).await;
-        let job = bed.job("queued").await;
+        fixture
+            .create("queued", json!({ "size": 1, "jobLabels": { "kueue.x-k8s.io/queue-name": "q" } }))
+            .await
+            .unwrap();
+        fixture.pods("queued", 1).await;
+        let job = fixture.job("queued").await;
         assert_eq!(job.labels()["kueue.x-k8s.io/queue-name"], "q");
-        bed.patch::<Job>("queued", json!({ "spec": { "suspend": true } })).await.unwrap();
-        bed.when_condition("queued", "Suspended", "True").await;
+        fixture.patch::<Job>("queued", json!({ "spec": { "suspend": true } })).await.unwrap();
+        fixture.when_condition("queued", "Suspended", "True").await;
         // Something else changes: the queue's word stands.
-        bed.patch::<MiniCluster>("queued", json!({ "spec": { "ttlSecondsAfterFinished": 9 } })).await.unwrap();
-        bed.when("queued", "seen again", |status| status["observedGeneration"] == 2).await;
-        assert_eq!(bed.job("queued").await.spec.unwrap().suspend, Some(true));
+        fixture.patch::<MiniCluster>("queued", json!({ "spec": { "ttlSecondsAfterFinished": 9 } })).await.unwrap();
+        fixture.when("queued", "seen again", |status| status["observedGeneration"] == 2).await;
+        assert_eq!(fixture.job("queued").await.spec.unwrap().suspend, Some(true));
         operator.stop().await;
     });
 }
 
 #[test]
 fn a_finished_cluster_goes_when_its_time_is_over() {
-    test("ttl", async |bed| {
-        let _operator = bed.operator().await;
+    test("ttl", async |fixture| {
+        let _operator = fixture.operator().await;
         for (name, spec) in [
             ("cleanup", json!({ "size": 1, "cleanup": true })),
             ("ttl", json!({ "size": 1, "ttlSecondsAfterFinished": 1 })),
         ] {
-            bed.create(name, spec).await.unwrap();
-            let pods = bed.pods(name, 1).await;
-            bed.end_pod(&pods[&0], 0, "Completed", "").await;
-            gone(&bed, name).await;
+            fixture.create(name, spec).await.unwrap();
+            let pods = fixture.pods(name, 1).await;
+            fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+            gone(&fixture, name).await;
         }
     });
 }
 
 #[test]
 fn delete_leaves_nothing_behind_however_it_is_done() {
-    test("delete", async |bed| {
-        let _operator = bed.operator().await;
+    test("delete", async |fixture| {
+        let _operator = fixture.operator().await;
         for (name, policy) in [("back", PropagationPolicy::Background), ("fore", PropagationPolicy::Foreground)] {
             let spec = json!({
                 "size": 2,
@@ -124,39 +128,41 @@ fn delete_leaves_nothing_behind_however_it_is_done() {
                 ],
                 "services": [{ "image": "cache:1", "name": "cache" }],
             });
-            bed.create(name, spec).await.unwrap();
-            let pods = bed.pods(name, 2).await;
-            bed.run_pod(&pods[&0]).await;
+            fixture.create(name, spec).await.unwrap();
+            let pods = fixture.pods(name, 2).await;
+            fixture.run_pod(&pods[&0]).await;
             until("the services pod is made", async || {
-                bed.api::<Pod>().get_opt(&format!("{name}-services")).await.unwrap()
+                fixture.api::<Pod>().get_opt(&format!("{name}-services")).await.unwrap()
             })
             .await;
-            bed.api::<Service>().get(&format!("db-{name}")).await.unwrap();
+            fixture.api::<Service>().get(&format!("db-{name}")).await.unwrap();
             let parameters = DeleteParams { propagation_policy: Some(policy), ..DeleteParams::default() };
-            bed.api::<MiniCluster>().delete(name, &parameters).await.unwrap();
-            gone(&bed, name).await;
+            fixture.api::<MiniCluster>().delete(name, &parameters).await.unwrap();
+            gone(&fixture, name).await;
         }
     });
 }
 
 /// Waits until nothing of a MiniCluster is left, while a kubelet ends its pods.
-pub async fn gone(bed: &Bed, name: &str) {
+pub async fn gone(fixture: &Fixture, name: &str) {
     until(&format!("nothing is left of {name}"), async || {
-        bed.reap(name).await;
+        fixture.reap(name).await;
         let selector = format!("app.kubernetes.io/name={name}");
         let all = ListParams::default().labels(&selector);
-        if bed.api::<MiniCluster>().get_opt(name).await.unwrap().is_some() {
+        if fixture.api::<MiniCluster>().get_opt(name).await.unwrap().is_some() {
             return None;
         }
         let mut left = Vec::new();
-        left.extend(bed.api::<Job>().list(&all).await.unwrap().items.iter().map(|it| format!("Job {}", it.name_any())));
-        left.extend(bed.api::<Service>().list(&all).await.unwrap().items.iter().map(ResourceExt::name_any));
-        left.extend(bed.api::<ConfigMap>().list(&all).await.unwrap().items.iter().map(ResourceExt::name_any));
-        left.extend(bed.api::<Secret>().list(&all).await.unwrap().items.iter().map(ResourceExt::name_any));
-        for pod in bed.api::<Pod>().list(&all).await.unwrap().items {
+        left.extend(
+            fixture.api::<Job>().list(&all).await.unwrap().items.iter().map(|it| format!("Job {}", it.name_any())),
+        );
+        left.extend(fixture.api::<Service>().list(&all).await.unwrap().items.iter().map(ResourceExt::name_any));
+        left.extend(fixture.api::<ConfigMap>().list(&all).await.unwrap().items.iter().map(ResourceExt::name_any));
+        left.extend(fixture.api::<Secret>().list(&all).await.unwrap().items.iter().map(ResourceExt::name_any));
+        for pod in fixture.api::<Pod>().list(&all).await.unwrap().items {
             if pod.metadata.deletion_timestamp.is_some() {
                 let now = DeleteParams::default().grace_period(0);
-                let _ = bed.api::<Pod>().delete(&pod.name_any(), &now).await;
+                let _ = fixture.api::<Pod>().delete(&pod.name_any(), &now).await;
             }
             left.push(pod.name_any());
         }
@@ -164,8 +170,8 @@ pub async fn gone(bed: &Bed, name: &str) {
     })
     .await;
     until("the shared Service goes with its last member", async || {
-        let members = bed.api::<MiniCluster>().list(&ListParams::default()).await.unwrap().items;
-        let there = bed.api::<Service>().get_opt("flux-service").await.unwrap();
+        let members = fixture.api::<MiniCluster>().list(&ListParams::default()).await.unwrap().items;
+        let there = fixture.api::<Service>().get_opt("flux-service").await.unwrap();
         (there.is_none() || !members.is_empty()).then_some(())
     })
     .await;
@@ -173,26 +179,26 @@ pub async fn gone(bed: &Bed, name: &str) {
 
 #[test]
 fn the_same_name_can_be_used_again_at_once() {
-    test("again", async |bed| {
-        let operator = bed.operator().await;
+    test("again", async |fixture| {
+        let operator = fixture.operator().await;
         let mut keys = Vec::new();
         for round in 0..3 {
-            let made = bed.create("mc", json!({ "size": 1 })).await.unwrap();
+            let made = fixture.create("mc", json!({ "size": 1 })).await.unwrap();
             until("the new one has its own Job and key", async || {
-                bed.reap("mc").await;
-                let job = bed.api::<Job>().get_opt("mc").await.unwrap()?;
+                fixture.reap("mc").await;
+                let job = fixture.api::<Job>().get_opt("mc").await.unwrap()?;
                 let owner = job.metadata.owner_references.as_ref()?.first()?.uid.clone();
-                let secret = bed.secret("mc", "curve").await?;
+                let secret = fixture.secret("mc", "curve").await?;
                 let ours = Some(&secret.metadata.owner_references.as_ref()?.first()?.uid) == made.metadata.uid.as_ref();
                 (Some(&owner) == made.metadata.uid.as_ref() && ours).then(|| keys.push(secret.data))
             })
             .await;
             if round < 2 {
-                bed.api::<MiniCluster>().delete("mc", &DeleteParams::default()).await.unwrap();
+                fixture.api::<MiniCluster>().delete("mc", &DeleteParams::default()).await.unwrap();
             }
         }
         assert!(keys[0] != keys[1] && keys[1] != keys[2]);
-        let cluster = bed.when("mc", "of size 1", |status| status["size"] == 1).await;
+        let cluster = fixture.when("mc", "of size 1", |status| status["size"] == 1).await;
         assert_eq!(cluster["status"]["phase"], "Pending");
         operator.stop().await;
     });
@@ -200,74 +206,75 @@ fn the_same_name_can_be_used_again_at_once() {
 
 #[test]
 fn what_belongs_to_others_is_never_touched() {
-    test("foreign", async |bed| {
+    test("foreign", async |fixture| {
         let foreign = |kind: &str, name: &str| json!({ "apiVersion": "v1", "kind": kind, "metadata": { "name": name, "labels": { "mine": "yes" } } });
         let mut service = foreign("Service", "flux-service");
         service["spec"] = json!({ "ports": [{ "port": 80 }], "selector": { "mine": "yes" } });
         let service: Service =
-            bed.api().create(&PostParams::default(), &serde_json::from_value(service).unwrap()).await.unwrap();
+            fixture.api().create(&PostParams::default(), &serde_json::from_value(service).unwrap()).await.unwrap();
         let map: ConfigMap = serde_json::from_value(foreign("ConfigMap", "two-agent")).unwrap();
-        let map: ConfigMap = bed.api().create(&PostParams::default(), &map).await.unwrap();
+        let map: ConfigMap = fixture.api().create(&PostParams::default(), &map).await.unwrap();
 
-        let _operator = bed.operator().await;
-        bed.create("one", json!({ "size": 1 })).await.unwrap();
-        bed.create("two", json!({ "size": 1, "network": { "headlessName": "other" } })).await.unwrap();
-        bed.create("three", json!({ "size": 1, "network": { "headlessName": "other" } })).await.unwrap();
+        let _operator = fixture.operator().await;
+        fixture.create("one", json!({ "size": 1 })).await.unwrap();
+        fixture.create("two", json!({ "size": 1, "network": { "headlessName": "other" } })).await.unwrap();
+        fixture.create("three", json!({ "size": 1, "network": { "headlessName": "other" } })).await.unwrap();
         for (name, kind) in [("one", "Service flux-service"), ("two", "ConfigMap two-agent")] {
-            let status = bed.when(name, "in the way", |status| status["reason"] == "NameTaken").await["status"].clone();
+            let status =
+                fixture.when(name, "in the way", |status| status["reason"] == "NameTaken").await["status"].clone();
             assert!(status["message"].as_str().unwrap().starts_with(kind), "{status:#}");
             assert_eq!(condition(&status, "JobRequested")["reason"], "NameTaken");
         }
-        bed.pods("three", 1).await;
-        assert_eq!(bed.api::<Service>().get("flux-service").await.unwrap(), service);
-        assert_eq!(bed.api::<ConfigMap>().get("two-agent").await.unwrap(), map);
-        let events = bed.api::<k8s_openapi::api::events::v1::Event>();
+        fixture.pods("three", 1).await;
+        assert_eq!(fixture.api::<Service>().get("flux-service").await.unwrap(), service);
+        assert_eq!(fixture.api::<ConfigMap>().get("two-agent").await.unwrap(), map);
+        let events = fixture.api::<k8s_openapi::api::events::v1::Event>();
         until("a warning says so", async || {
             let all = events.list(&ListParams::default()).await.unwrap().items;
             all.into_iter().find(|event| event.reason.as_deref() == Some("NameTaken"))
         })
         .await;
         // The remedy works without another word.
-        bed.api::<ConfigMap>().delete("two-agent", &DeleteParams::default()).await.unwrap();
-        bed.pods("two", 1).await;
+        fixture.api::<ConfigMap>().delete("two-agent", &DeleteParams::default()).await.unwrap();
+        fixture.pods("two", 1).await;
     });
 }
 
 #[test]
 fn a_cluster_named_as_anothers_pod_is_not_taken_for_it() {
-    test("alike", async |bed| {
-        let _operator = bed.operator().await;
+    test("alike", async |fixture| {
+        let _operator = fixture.operator().await;
         for name in ["mc", "mc-0"] {
-            bed.create(name, json!({ "size": 1 })).await.unwrap();
+            fixture.create(name, json!({ "size": 1 })).await.unwrap();
         }
-        let (one, other) = (bed.pods("mc", 1).await, bed.pods("mc-0", 1).await);
-        bed.run_pod(&one[&0]).await;
-        bed.when_condition("mc", "Ready", "True").await;
-        bed.run_pod(&other[&0]).await;
-        bed.when_condition("mc-0", "Ready", "True").await;
-        bed.end_pod(&other[&0], 7, "Error", "").await;
-        bed.when_condition("mc-0", "Failed", "True").await;
-        bed.api::<MiniCluster>().delete("mc-0", &DeleteParams::default()).await.unwrap();
-        gone(&bed, "mc-0").await;
-        let left = bed.api::<Pod>().get(&one[&0].name_any()).await.unwrap();
+        let (one, other) = (fixture.pods("mc", 1).await, fixture.pods("mc-0", 1).await);
+        fixture.run_pod(&one[&0]).await;
+        fixture.when_condition("mc", "Ready", "True").await;
+        fixture.run_pod(&other[&0]).await;
+        fixture.when_condition("mc-0", "Ready", "True").await;
+        fixture.end_pod(&other[&0], 7, "Error", "").await;
+        fixture.when_condition("mc-0", "Failed", "True").await;
+        fixture.api::<MiniCluster>().delete("mc-0", &DeleteParams::default()).await.unwrap();
+        gone(&fixture, "mc-0").await;
+        let left = fixture.api::<Pod>().get(&one[&0].name_any()).await.unwrap();
         assert_eq!(left.labels()["flux-framework.org/minicluster"], "mc");
-        let status = serde_json::to_value(bed.get("mc").await).unwrap()["status"].clone();
+        let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
         assert_eq!((&status["phase"], &status["readySize"]), (&json!("Running"), &json!(1)), "{status:#}");
     });
 }
 
 #[test]
 fn clusters_share_a_headless_service_and_the_last_one_takes_it_along() {
-    test("shared", async |bed| {
-        let operator = bed.operator().await;
+    test("shared", async |fixture| {
+        let operator = fixture.operator().await;
         let minimal = |yes: bool| json!({ "size": 1, "flux": { "minimalService": yes } });
-        bed.create("a", minimal(true)).await.unwrap();
-        bed.pods("a", 1).await;
-        let service = || async { bed.api::<Service>().get("flux-service").await.unwrap() };
+        fixture.create("a", minimal(true)).await.unwrap();
+        fixture.pods("a", 1).await;
+        let service = || async { fixture.api::<Service>().get("flux-service").await.unwrap() };
         let selector = |service: &Service| service.spec.clone().unwrap().selector.unwrap();
         assert!(selector(&service().await).contains_key("batch.kubernetes.io/job-completion-index"));
-        bed.create("b", minimal(false)).await.unwrap();
-        bed.create("c", minimal(true)).await.unwrap();
+        fixture.create("b", minimal(false)).await.unwrap();
+        fixture.create("c", minimal(true)).await.unwrap();
         let owned = until("all own it", async || {
             let service = service().await;
             (service.metadata.owner_references.as_ref()?.len() == 3).then_some(service)
@@ -275,7 +282,7 @@ fn clusters_share_a_headless_service_and_the_last_one_takes_it_along() {
         .await;
         assert!(!selector(&owned).contains_key("batch.kubernetes.io/job-completion-index"), "b needs every name");
         for name in ["a", "b"] {
-            bed.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
+            fixture.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
         }
         until("it stays for c", async || {
             let owners = service().await.metadata.owner_references.unwrap();
@@ -284,36 +291,36 @@ fn clusters_share_a_headless_service_and_the_last_one_takes_it_along() {
         .await;
         // Somebody deletes it: it is made again.
         let uid = service().await.uid();
-        bed.api::<Service>().delete("flux-service", &DeleteParams::default()).await.unwrap();
+        fixture.api::<Service>().delete("flux-service", &DeleteParams::default()).await.unwrap();
         until("it is made again", async || {
-            let again = bed.api::<Service>().get_opt("flux-service").await.unwrap()?;
+            let again = fixture.api::<Service>().get_opt("flux-service").await.unwrap()?;
             (again.uid() != uid).then_some(())
         })
         .await;
-        bed.api::<MiniCluster>().delete("c", &DeleteParams::default()).await.unwrap();
-        gone(&bed, "c").await;
+        fixture.api::<MiniCluster>().delete("c", &DeleteParams::default()).await.unwrap();
+        gone(&fixture, "c").await;
         operator.stop().await;
     });
 }
 
 #[test]
 fn what_is_left_behind_on_purpose_stays() {
-    test("orphan", async |bed| {
-        let _operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 1 })).await.unwrap();
-        let pod = bed.pods("mc", 1).await.remove(&0).unwrap();
+    test("orphan", async |fixture| {
+        let _operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let pod = fixture.pods("mc", 1).await.remove(&0).unwrap();
         let orphan = DeleteParams { propagation_policy: Some(PropagationPolicy::Orphan), ..DeleteParams::default() };
-        bed.api::<MiniCluster>().delete("mc", &orphan).await.unwrap();
+        fixture.api::<MiniCluster>().delete("mc", &orphan).await.unwrap();
         let job = until("the Job has no owner", async || {
-            let is_gone = bed.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none();
-            let job = bed.api::<Job>().get("mc").await.unwrap();
+            let is_gone = fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none();
+            let job = fixture.api::<Job>().get("mc").await.unwrap();
             (is_gone && job.metadata.owner_references.is_none()).then_some(job)
         })
         .await;
-        bed.create("mc", json!({ "size": 1 })).await.unwrap();
-        let status = bed.when("mc", "in the way", |status| status["reason"] == "NameTaken").await["status"].clone();
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let status = fixture.when("mc", "in the way", |status| status["reason"] == "NameTaken").await["status"].clone();
         assert_eq!(status["phase"], "Pending", "{status:#}");
-        assert_eq!(bed.api::<Job>().get("mc").await.unwrap().metadata.generation, job.metadata.generation);
-        assert_eq!(bed.pods("mc", 1).await[&0].uid(), pod.uid());
+        assert_eq!(fixture.api::<Job>().get("mc").await.unwrap().metadata.generation, job.metadata.generation);
+        assert_eq!(fixture.pods("mc", 1).await[&0].uid(), pod.uid());
     });
 }

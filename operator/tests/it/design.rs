@@ -5,7 +5,7 @@ use flux_shared::crd::convert::{Version, convert};
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
-use test_support::bed::test;
+use test_support::api_server::test;
 
 /// "A MiniCluster is a CRD that includes containers (and for each, options such as image and command) and size."
 #[test]
@@ -27,8 +27,8 @@ fn design_3_3_statement_1_a_minicluster_has_containers_and_a_size() {
 /// them."
 #[test]
 fn design_3_3_statement_2_first_config_maps_volumes_and_secrets_then_an_indexed_job_that_uses_them() {
-    test("design-2", async |bed| {
-        let operator = bed.operator().await;
+    test("design-2", async |fixture| {
+        let operator = fixture.operator().await;
         let older = json!({
             "size": 2, "users": [{ "name": "ada" }], "volumes": { "data": { "path": "/tmp/data" } },
             "containers": [{ "image": "app:1", "command": "work", "volumes": { "data": { "path": "/data" } } }],
@@ -41,8 +41,8 @@ fn design_3_3_statement_2_first_config_maps_volumes_and_secrets_then_an_indexed_
         own["flux"] = json!({});
         for (name, spec) in [("older", newer), ("newer", own)] {
             operator.calls.clear();
-            bed.create(name, spec).await.unwrap();
-            bed.when_condition(name, "JobRequested", "True").await;
+            fixture.create(name, spec).await.unwrap();
+            fixture.when_condition(name, "JobRequested", "True").await;
             let made: Vec<String> = operator
                 .calls
                 .all()
@@ -54,12 +54,12 @@ fn design_3_3_statement_2_first_config_maps_volumes_and_secrets_then_an_indexed_
             for resource in ["configmaps", "secrets", "persistentvolumes", "persistentvolumeclaims"] {
                 assert!(first.iter().any(|it| it == resource), "{name}: {resource} before the Job: {made:?}");
             }
-            let job: Job = bed.job(name).await;
+            let job: Job = fixture.job(name).await;
             let spec = serde_json::to_value(job.spec.unwrap()).unwrap();
             assert_eq!(spec["completionMode"], "Indexed");
             let volumes = spec["template"]["spec"]["volumes"].as_array().unwrap();
             let uses = |source: &str, key: &str, value: &str| volumes.iter().any(|it: &Value| it[source][key] == value);
-            let secret = async |what: &str| bed.secret(name, what).await.unwrap().metadata.name.unwrap();
+            let secret = async |what: &str| fixture.secret(name, what).await.unwrap().metadata.name.unwrap();
             assert!(uses("configMap", "name", &format!("{name}-agent")), "{volumes:#?}");
             assert!(uses("secret", "secretName", &secret("curve").await), "{volumes:#?}");
             assert!(uses("secret", "secretName", &secret("users").await), "{volumes:#?}");

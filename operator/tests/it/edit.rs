@@ -11,45 +11,45 @@ use k8s_openapi::api::core::v1::ConfigMap;
 use kube::Resource;
 use serde_json::{Value, json};
 
-use test_support::bed::{Bed, condition, test, until};
+use test_support::api_server::{Fixture, condition, test, until};
 
 fn spec(which: &str) -> Value {
     json!([{ "image": "app:1", "command": format!("echo {which}"), "environment": { "WHICH": which } }])
 }
 
 /// The edit that the Job's pods would run, if its two parts agree.
-async fn of_job(bed: &Bed, name: &str) -> Option<String> {
-    let job = bed.api::<Job>().get_opt(name).await.unwrap()?;
+async fn of_job(fixture: &Fixture, name: &str) -> Option<String> {
+    let job = fixture.api::<Job>().get_opt(name).await.unwrap()?;
     if job.metadata.deletion_timestamp.is_some() {
         return None;
     }
     let runner = &job.spec?.template.spec?.containers[0];
     let which = runner.env.as_ref()?.iter().find(|variable| variable.name == "WHICH")?.value.clone()?;
-    let config = bed.api::<ConfigMap>().get_opt(&format!("{name}-agent")).await.unwrap()?.data?;
+    let config = fixture.api::<ConfigMap>().get_opt(&format!("{name}-agent")).await.unwrap()?.data?;
     config["agent.toml"].contains(&which).then_some(which)
 }
 
 /// Whether the Job is as the spec says, or the status says that it is not.
-async fn is_told(bed: &Bed, name: &str, which: &str) -> Option<()> {
-    let cluster = bed.get(name).await;
+async fn is_told(fixture: &Fixture, name: &str, which: &str) -> Option<()> {
+    let cluster = fixture.get(name).await;
     let generation = cluster.meta().generation;
     let status = serde_json::to_value(cluster).unwrap()["status"].clone();
     let is_seen = status["observedGeneration"].as_i64() == generation && status["maximumSize"] == 1;
     let says = condition(&status, "Valid")["reason"] == "ChangedTooLate";
-    (is_seen && (says || of_job(bed, name).await.as_deref() == Some(which))).then_some(())
+    (is_seen && (says || of_job(fixture, name).await.as_deref() == Some(which))).then_some(())
 }
 
 #[test]
 fn an_edit_while_the_job_is_made_is_in_the_job_or_refused() {
-    test("edits", async |bed| {
-        let operator = bed.operator().await;
+    test("edits", async |fixture| {
+        let operator = fixture.operator().await;
         let mut accepted = 0;
         for round in 0..60_u64 {
             let name = format!("mc-{round}");
-            bed.create(&name, json!({ "size": 1, "containers": spec("first") })).await.unwrap();
+            fixture.create(&name, json!({ "size": 1, "containers": spec("first") })).await.unwrap();
             tokio::time::sleep(Duration::from_millis(round * 2)).await;
             let edit = json!({ "spec": { "containers": spec("second") } });
-            let which = match bed.patch::<MiniCluster>(&name, edit).await {
+            let which = match fixture.patch::<MiniCluster>(&name, edit).await {
                 Ok(_) => "second",
                 Err(error) => {
                     assert!(error.to_string().contains("cannot change once"), "{error}");
@@ -57,7 +57,7 @@ fn an_edit_while_the_job_is_made_is_in_the_job_or_refused() {
                 }
             };
             accepted += usize::from(which == "second");
-            until(&format!("{name} runs {which}"), async || is_told(&bed, &name, which).await).await;
+            until(&format!("{name} runs {which}"), async || is_told(&fixture, &name, which).await).await;
         }
         assert!(accepted > 5, "only {accepted} edits came in time");
         operator.stop().await;
@@ -66,30 +66,30 @@ fn an_edit_while_the_job_is_made_is_in_the_job_or_refused() {
 
 #[test]
 fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
-    test("late-edit", async |bed| {
-        bed.create("mc", json!({ "size": 1, "containers": spec("first") })).await.unwrap();
-        let operator = bed.operator().await;
-        let pods = bed.pods("mc", 1).await;
-        bed.when("mc", "made", |status| status["maximumSize"] == 1).await;
+    test("late-edit", async |fixture| {
+        fixture.create("mc", json!({ "size": 1, "containers": spec("first") })).await.unwrap();
+        let operator = fixture.operator().await;
+        let pods = fixture.pods("mc", 1).await;
+        fixture.when("mc", "made", |status| status["maximumSize"] == 1).await;
         operator.stop().await;
         // As one leaves it that is killed before its first status.
-        bed.run_pod(&pods[&0]).await;
+        fixture.run_pod(&pods[&0]).await;
         let none = kube::api::Patch::Merge(json!({ "status": null }));
-        bed.api::<MiniCluster>().patch_status("mc", &Default::default(), &none).await.unwrap();
-        bed.patch::<MiniCluster>("mc", json!({ "spec": { "containers": spec("second") } })).await.unwrap();
-        let operator = bed.operator().await;
-        let status = bed.when_condition("mc", "Valid", "False").await["status"].clone();
+        fixture.api::<MiniCluster>().patch_status("mc", &Default::default(), &none).await.unwrap();
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "containers": spec("second") } })).await.unwrap();
+        let operator = fixture.operator().await;
+        let status = fixture.when_condition("mc", "Valid", "False").await["status"].clone();
         let valid = condition(&status, "Valid");
         assert_eq!(valid["reason"], "ChangedTooLate", "{status:#}");
         assert!(valid["message"].as_str().unwrap().contains("delete the MiniCluster"), "{valid:#}");
         assert_eq!(status["maximumSize"], 1, "no other edit comes in");
         assert_eq!(status["phase"], "Running");
-        assert_eq!(of_job(&bed, "mc").await.as_deref(), Some("first"));
+        assert_eq!(of_job(&fixture, "mc").await.as_deref(), Some("first"));
         operator.stop().await;
 
-        let again = bed.operator().await;
-        bed.end_pod(&pods[&0], 0, "Completed", "").await;
-        let status = bed.when_condition("mc", "Complete", "True").await["status"].clone();
+        let again = fixture.operator().await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+        let status = fixture.when_condition("mc", "Complete", "True").await["status"].clone();
         assert_eq!(condition(&status, "Valid")["reason"], "ChangedTooLate", "it stays said");
         again.stop().await;
     });
@@ -97,13 +97,13 @@ fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
 
 #[test]
 fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
-    test("same-name", async |bed| {
-        let first = bed.create("mc", json!({ "size": 1 })).await.unwrap();
-        bed.api::<MiniCluster>().delete("mc", &Default::default()).await.unwrap();
-        until("it is gone", async || bed.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(()))
+    test("same-name", async |fixture| {
+        let first = fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.api::<MiniCluster>().delete("mc", &Default::default()).await.unwrap();
+        until("it is gone", async || fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(()))
             .await;
-        let second = bed.create("mc", json!({ "size": 1 })).await.unwrap();
-        let (writer, key) = (bed.writer().await, Key::new(&bed.namespace, "mc"));
+        let second = fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let (writer, key) = (fixture.writer().await, Key::new(&fixture.namespace, "mc"));
         let write = async |of: &MiniCluster, generation: i64| {
             let mut target = Target::of(&flux_operator::observe::cluster::Cluster(Ok(of.clone())));
             target.generation = Some(generation);
@@ -112,8 +112,8 @@ fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
         };
         assert!(write(&first, 1).await.is_err());
         assert!(write(&second, 2).await.is_err(), "nor does the first one on another spec");
-        assert_eq!(bed.get("mc").await.status, None);
+        assert_eq!(fixture.get("mc").await.status, None);
         assert!(write(&second, 1).await.unwrap().is_some());
-        assert_eq!(bed.get("mc").await.status.unwrap().maximum_size, Some(1));
+        assert_eq!(fixture.get("mc").await.status.unwrap().maximum_size, Some(1));
     });
 }

@@ -16,16 +16,16 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
-use test_support::bed::{Bed, Call, Calls, Fault, condition, operator_kubeconfig, test, until};
+use test_support::api_server::{Call, Calls, Fault, Fixture, condition, operator_kubeconfig, test, until};
 use test_support::control_plane::led_over;
 
 /// Everything of a cluster of size 2 is there, once.
-async fn is_whole(bed: &Bed, name: &str) {
-    bed.when(name, "whole", |status| status["size"] == 2 && status["maximumSize"] == 2).await;
-    assert_eq!(bed.all_pods(name).await.len(), 2);
-    bed.secret(name, "curve").await.unwrap();
+async fn is_whole(fixture: &Fixture, name: &str) {
+    fixture.when(name, "whole", |status| status["size"] == 2 && status["maximumSize"] == 2).await;
+    assert_eq!(fixture.all_pods(name).await.len(), 2);
+    fixture.secret(name, "curve").await.unwrap();
     until("it owns the Service", async || {
-        let service = bed.api::<Service>().get_opt("flux-service").await.unwrap()?;
+        let service = fixture.api::<Service>().get_opt("flux-service").await.unwrap()?;
         service.owner_references().iter().any(|owner| owner.name == name).then_some(())
     })
     .await;
@@ -33,7 +33,7 @@ async fn is_whole(bed: &Bed, name: &str) {
 
 #[test]
 fn an_answer_of_any_kind_to_any_call_is_got_over() {
-    test("answers", async |bed| {
+    test("answers", async |fixture| {
         const CODES: [u16; 7] = [429, 500, 503, 504, 409, 422, 400];
         // Each call of each cluster fails once; each cluster has its own order of answers.
         let seen: Mutex<HashSet<(String, String, String)>> = Mutex::default();
@@ -44,17 +44,17 @@ fn an_answer_of_any_kind_to_any_call_is_got_over() {
             let is_new = !of_all && seen.lock().unwrap().insert(key);
             is_new.then(|| Fault::Answer(CODES[number.fetch_add(1, Ordering::SeqCst) % CODES.len()]))
         });
-        let operator = bed.operator_of(calls, |_| {}).await;
+        let operator = fixture.operator_of(calls, |_| {}).await;
         let names = ["a", "b", "c", "d", "e", "f", "g"];
         for name in names {
-            bed.create(name, json!({ "size": 2 })).await.unwrap();
+            fixture.create(name, json!({ "size": 2 })).await.unwrap();
         }
         for name in names {
-            is_whole(&bed, name).await;
-            bed.when(name, "what is over is not said any more", |status| status["reason"].is_null()).await;
+            is_whole(&fixture, name).await;
+            fixture.when(name, "what is over is not said any more", |status| status["reason"].is_null()).await;
         }
         until("every lead has its label, though each patch failed once", async || {
-            let pods = bed.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
+            let pods = fixture.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
             (pods.iter().filter(|pod| pod.labels().contains_key("job-index")).count() == names.len()).then_some(())
         })
         .await;
@@ -64,7 +64,7 @@ fn an_answer_of_any_kind_to_any_call_is_got_over() {
 
 #[test]
 fn what_the_api_server_refuses_is_in_the_status_and_its_trouble_is_not() {
-    test("faults-refused", async |bed| {
+    test("faults-refused", async |fixture| {
         let is_well = Arc::new(AtomicBool::new(false));
         let well = is_well.clone();
         let calls = Calls::with_faults(move |call: &Call| match (call.verb.as_str(), call.resource.as_str()) {
@@ -73,18 +73,18 @@ fn what_the_api_server_refuses_is_in_the_status_and_its_trouble_is_not() {
             }
             _ => None,
         });
-        let operator = bed.operator_of(calls, |_| {}).await;
-        bed.create("refused", json!({ "size": 2 })).await.unwrap();
-        bed.create("failing", json!({ "size": 2 })).await.unwrap();
-        let status = bed.when("refused", "refused", |status| status["reason"] == "Refused").await["status"].clone();
+        let operator = fixture.operator_of(calls, |_| {}).await;
+        fixture.create("refused", json!({ "size": 2 })).await.unwrap();
+        fixture.create("failing", json!({ "size": 2 })).await.unwrap();
+        let status = fixture.when("refused", "refused", |status| status["reason"] == "Refused").await["status"].clone();
         let message = "the API server refused to create Job refused: made up: 422";
         assert_eq!(status["message"], message, "{status:#}");
         assert_eq!(condition(&status, "JobRequested")["reason"], "Refused");
-        let status = bed.when("failing", "seen", |status| status["phase"] == "Pending").await["status"].clone();
+        let status = fixture.when("failing", "seen", |status| status["phase"] == "Pending").await["status"].clone();
         assert_ne!(status["reason"], "Refused", "{status:#}");
         is_well.store(true, Ordering::SeqCst);
         for name in ["refused", "failing"] {
-            is_whole(&bed, name).await;
+            is_whole(&fixture, name).await;
         }
         operator.stop().await;
     });
@@ -92,7 +92,7 @@ fn what_the_api_server_refuses_is_in_the_status_and_its_trouble_is_not() {
 
 #[test]
 fn many_broken_and_slow_ones_delay_no_other_and_are_tried_ever_less() {
-    test("broken", async |bed| {
+    test("broken", async |fixture| {
         // More than there are places for reconciles.
         const BROKEN: usize = 160;
         let attempts: Arc<Mutex<BTreeMap<String, usize>>> = Arc::default();
@@ -107,15 +107,15 @@ fn many_broken_and_slow_ones_delay_no_other_and_are_tried_ever_less() {
                 false => Some(Fault::Answer(503)),
             }
         });
-        let operator = bed.operator_of(calls, |_| {}).await;
+        let operator = fixture.operator_of(calls, |_| {}).await;
         for number in 0..BROKEN {
-            bed.create(&format!("bad-slow-{number}"), json!({ "size": 2 })).await.unwrap();
+            fixture.create(&format!("bad-slow-{number}"), json!({ "size": 2 })).await.unwrap();
         }
-        bed.create("bad-fast", json!({ "size": 2 })).await.unwrap();
+        fixture.create("bad-fast", json!({ "size": 2 })).await.unwrap();
         until("all places are taken", async || (attempts.lock().unwrap().len() >= 128).then_some(())).await;
         let begin = Instant::now();
-        bed.create("good", json!({ "size": 2 })).await.unwrap();
-        is_whole(&bed, "good").await;
+        fixture.create("good", json!({ "size": 2 })).await.unwrap();
+        is_whole(&fixture, "good").await;
         assert!(begin.elapsed() < Duration::from_secs(15), "it took {:?}", begin.elapsed());
         // 0.25 s, 0.5 s, 1 s, … and so at most 7 attempts in 20 s.
         while begin.elapsed() < Duration::from_secs(12) {
@@ -129,7 +129,7 @@ fn many_broken_and_slow_ones_delay_no_other_and_are_tried_ever_less() {
 
 #[test]
 fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
-    test("panics", async |bed| {
+    test("panics", async |fixture| {
         flux_operator::health::panics::hook();
         // It is the whole process': other tests that fail still say why.
         let ours = std::panic::take_hook();
@@ -146,34 +146,34 @@ fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
         });
         let metrics = Arc::new(flux_operator::health::metrics::Metrics::default());
         let counts = metrics.clone();
-        let operator = bed.operator_of(calls, |it| it.metrics = counts).await;
-        bed.create("bad", json!({ "size": 2 })).await.unwrap();
-        let status = bed.when_condition("bad", "OperatorPanicked", "True").await["status"].clone();
+        let operator = fixture.operator_of(calls, |it| it.metrics = counts).await;
+        fixture.create("bad", json!({ "size": 2 })).await.unwrap();
+        let status = fixture.when_condition("bad", "OperatorPanicked", "True").await["status"].clone();
         let told = condition(&status, "OperatorPanicked");
         let message = told["message"].as_str().unwrap();
-        assert!(message.contains("bed/calls.rs:") && !message.contains("hunter2"), "{message}");
+        assert!(message.contains("api_server/calls.rs:") && !message.contains("hunter2"), "{message}");
         until("an event tells", async || {
             let events =
-                bed.api::<k8s_openapi::api::core::v1::Event>().list(&ListParams::default()).await.unwrap().items;
+                fixture.api::<k8s_openapi::api::core::v1::Event>().list(&ListParams::default()).await.unwrap().items;
             events.into_iter().find(|event| event.reason.as_deref() == Some("OperatorPanicked"))
         })
         .await;
-        bed.create("good", json!({ "size": 2 })).await.unwrap();
-        is_whole(&bed, "good").await;
+        fixture.create("good", json!({ "size": 2 })).await.unwrap();
+        is_whole(&fixture, "good").await;
         let text = metrics.text([].into_iter());
         let count =
             text.lines().find_map(|line| line.strip_prefix("flux_operator_reconciles_total{outcome=\"panic\"} "));
         assert!(count.unwrap().parse::<u32>().unwrap() >= 1, "{text}");
         is_mended.store(true, Ordering::SeqCst);
-        is_whole(&bed, "bad").await;
-        bed.when("bad", "mended", |status| condition(status, "OperatorPanicked").is_null()).await;
+        is_whole(&fixture, "bad").await;
+        fixture.when("bad", "mended", |status| condition(status, "OperatorPanicked").is_null()).await;
         operator.stop().await;
     });
 }
 
 #[test]
 fn watches_that_expire_or_break_miss_nothing() {
-    test("expired", async |bed| {
+    test("expired", async |fixture| {
         // The first watches of each kind.
         let begun: Mutex<BTreeMap<String, usize>> = Mutex::default();
         let calls = Calls::with_faults(move |call: &Call| {
@@ -187,29 +187,29 @@ fn watches_that_expire_or_break_miss_nothing() {
                 .get(*number - 1)
                 .cloned()
         });
-        let operator = bed.operator_of(calls.clone(), |_| {}).await;
+        let operator = fixture.operator_of(calls.clone(), |_| {}).await;
         for name in ["stays", "goes"] {
-            bed.create(name, json!({ "size": 2 })).await.unwrap();
+            fixture.create(name, json!({ "size": 2 })).await.unwrap();
         }
-        is_whole(&bed, "stays").await;
-        is_whole(&bed, "goes").await;
-        for pod in bed.pods("stays", 2).await.values() {
-            bed.run_pod(pod).await;
+        is_whole(&fixture, "stays").await;
+        is_whole(&fixture, "goes").await;
+        for pod in fixture.pods("stays", 2).await.values() {
+            fixture.run_pod(pod).await;
         }
-        bed.api::<MiniCluster>().delete("goes", &DeleteParams::default()).await.unwrap();
-        bed.when_condition("stays", "Ready", "True").await;
-        let pods = bed.pods("stays", 2).await;
-        bed.end_pod(&pods[&0], 7, "Error", "").await;
+        fixture.api::<MiniCluster>().delete("goes", &DeleteParams::default()).await.unwrap();
+        fixture.when_condition("stays", "Ready", "True").await;
+        let pods = fixture.pods("stays", 2).await;
+        fixture.end_pod(&pods[&0], 7, "Error", "").await;
         let status = until("its end is seen", async || {
-            bed.reap("stays").await;
-            let cluster = serde_json::to_value(bed.get("stays").await).unwrap();
+            fixture.reap("stays").await;
+            let cluster = serde_json::to_value(fixture.get("stays").await).unwrap();
             (condition(&cluster["status"], "Failed")["status"] == "True").then(|| cluster["status"].clone())
         })
         .await;
         assert_eq!(status["exitCode"], 7);
         until("the other is gone", async || {
-            bed.reap("goes").await;
-            bed.api::<Job>().get_opt("goes").await.unwrap().is_none().then_some(())
+            fixture.reap("goes").await;
+            fixture.api::<Job>().get_opt("goes").await.unwrap().is_none().then_some(())
         })
         .await;
         let lists = calls.all().into_iter().filter(|call| call.verb == "list" && call.resource == "pods").count();
@@ -220,25 +220,25 @@ fn watches_that_expire_or_break_miss_nothing() {
 
 #[test]
 fn what_happens_while_the_api_server_is_out_of_reach_is_seen_afterwards() {
-    test("outage", async |bed| {
+    test("outage", async |fixture| {
         let is_gone = Arc::new(AtomicBool::new(false));
         let gone = is_gone.clone();
         let calls = Calls::with_faults(move |_: &Call| gone.load(Ordering::SeqCst).then_some(Fault::Lost));
-        let operator = bed.operator_of(calls, |_| {}).await;
-        bed.create("before", json!({ "size": 2 })).await.unwrap();
-        is_whole(&bed, "before").await;
+        let operator = fixture.operator_of(calls, |_| {}).await;
+        fixture.create("before", json!({ "size": 2 })).await.unwrap();
+        is_whole(&fixture, "before").await;
         is_gone.store(true, Ordering::SeqCst);
-        let pods = bed.pods("before", 2).await;
+        let pods = fixture.pods("before", 2).await;
         for pod in pods.values() {
-            bed.run_pod(pod).await;
+            fixture.run_pod(pod).await;
         }
-        bed.create("meanwhile", json!({ "size": 2 })).await.unwrap();
+        fixture.create("meanwhile", json!({ "size": 2 })).await.unwrap();
         tokio::time::sleep(Duration::from_secs(5)).await;
-        let status = serde_json::to_value(bed.get("meanwhile").await).unwrap()["status"].clone();
+        let status = serde_json::to_value(fixture.get("meanwhile").await).unwrap()["status"].clone();
         assert_eq!(status, serde_json::Value::Null, "it really is out of reach");
         is_gone.store(false, Ordering::SeqCst);
-        bed.when_condition("before", "Ready", "True").await;
-        is_whole(&bed, "meanwhile").await;
+        fixture.when_condition("before", "Ready", "True").await;
+        is_whole(&fixture, "meanwhile").await;
         operator.stop().await;
     });
 }
@@ -288,20 +288,20 @@ async fn carry(mut from: OwnedReadHalf, mut to: OwnedWriteHalf, lives: Arc<Atomi
 
 #[test]
 fn a_connection_that_dies_without_a_word_is_noticed() {
-    test("dead", async |bed| {
+    test("dead", async |fixture| {
         let way = Way::lead(&operator_kubeconfig()).await;
-        let operator = bed.operator_as(&way.kubeconfig, Calls::default(), |_| {}).await;
-        bed.create("before", json!({ "size": 2 })).await.unwrap();
-        is_whole(&bed, "before").await;
+        let operator = fixture.operator_as(&way.kubeconfig, Calls::default(), |_| {}).await;
+        fixture.create("before", json!({ "size": 2 })).await.unwrap();
+        is_whole(&fixture, "before").await;
         way.dies();
-        bed.create("after", json!({ "size": 2 })).await.unwrap();
+        fixture.create("after", json!({ "size": 2 })).await.unwrap();
         // Its pings tell it within 45 s. (A watch alone would be silent for five minutes.)
         let begin = Instant::now();
-        while bed.api::<Job>().get_opt("after").await.unwrap().is_none() {
+        while fixture.api::<Job>().get_opt("after").await.unwrap().is_none() {
             assert!(begin.elapsed() < Duration::from_secs(120), "nobody has noticed");
             tokio::time::sleep(Duration::from_millis(100)).await;
         }
-        is_whole(&bed, "after").await;
+        is_whole(&fixture, "after").await;
         operator.stop().await;
     });
 }
@@ -320,28 +320,28 @@ fn says_version(minor: &str, call: &Call) -> Option<Fault> {
 
 #[test]
 fn an_older_kubernetes_is_refused() {
-    test("versions", async |bed| {
-        let error = bed.operator_of(of_version("30"), |_| {}).await.end().await.unwrap_err();
+    test("versions", async |fixture| {
+        let error = fixture.operator_of(of_version("30"), |_| {}).await.end().await.unwrap_err();
         assert_eq!(error.to_string(), "this is Kubernetes 1.30: 1.31 or newer is needed");
-        let operator = bed.operator_of(of_version("31+"), |_| {}).await;
-        bed.create("mc", json!({ "size": 2 })).await.unwrap();
-        is_whole(&bed, "mc").await;
+        let operator = fixture.operator_of(of_version("31+"), |_| {}).await;
+        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        is_whole(&fixture, "mc").await;
         operator.stop().await;
     });
 }
 
 #[test]
 fn volumes_of_images_that_were_switched_on_by_hand_are_tried() {
-    test("by-hand", async |bed| {
+    test("by-hand", async |fixture| {
         let spec = json!({ "size": 1, "flux": { "container": { "source": "imageVolume" } } });
-        let operator = bed.operator_of(of_version("34"), |_| {}).await;
-        bed.create("kept", spec.clone()).await.unwrap();
+        let operator = fixture.operator_of(of_version("34"), |_| {}).await;
+        fixture.create("kept", spec.clone()).await.unwrap();
         // What this server does without being told.
-        if bed.client.apiserver_version().await.unwrap().minor.parse::<u32>().unwrap() >= 35 {
-            let volumes = bed.job("kept").await.spec.unwrap().template.spec.unwrap().volumes.unwrap();
+        if fixture.client.apiserver_version().await.unwrap().minor.parse::<u32>().unwrap() >= 35 {
+            let volumes = fixture.job("kept").await.spec.unwrap().template.spec.unwrap().volumes.unwrap();
             assert!(volumes.iter().any(|volume| volume.image.is_some()), "{volumes:?}");
         } else {
-            bed.when("kept", "refused", |status| status["reason"] == "Unsupported").await;
+            fixture.when("kept", "refused", |status| status["reason"] == "Unsupported").await;
         }
         operator.stop().await;
 
@@ -354,14 +354,14 @@ fn volumes_of_images_that_were_switched_on_by_hand_are_tried() {
             let is_job = call.resource == "jobs" && call.verb == "create";
             says_version("34", call).or_else(|| is_job.then(|| Fault::Says(dropped.clone())))
         });
-        let operator = bed.operator_of(calls, |_| {}).await;
-        bed.create("dropped", spec).await.unwrap();
-        let status = &bed.when("dropped", "refused", |status| status["reason"] == "Unsupported").await["status"];
+        let operator = fixture.operator_of(calls, |_| {}).await;
+        fixture.create("dropped", spec).await.unwrap();
+        let status = &fixture.when("dropped", "refused", |status| status["reason"] == "Unsupported").await["status"];
         let message = status["message"].as_str().unwrap();
         for words in ["spec.flux.container.source", "this is 1.34", "say copy, or auto", "feature gate ImageVolume"] {
             assert!(message.contains(words), "{message}");
         }
-        assert!(bed.api::<Job>().get_opt("dropped").await.unwrap().is_none());
+        assert!(fixture.api::<Job>().get_opt("dropped").await.unwrap().is_none());
         operator.stop().await;
     });
 }

@@ -14,7 +14,7 @@ use kube::api::PostParams;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use test_support::bed::{Bed, test};
+use test_support::api_server::{Fixture, test};
 
 fn files(folder: &Path) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).unwrap_or_else(|error| panic!("{}: {error}", folder.display()));
@@ -35,57 +35,57 @@ fn minicluster(text: &str) -> Option<Value> {
 }
 
 /// What the API server says to an object in this namespace.
-async fn offer(bed: &Bed, group: &str, plural: &str, object: &impl Serialize) -> Result<(), String> {
+async fn offer(fixture: &Fixture, group: &str, plural: &str, object: &impl Serialize) -> Result<(), String> {
     let mut object = serde_json::to_value(object).unwrap();
-    object["metadata"]["namespace"] = json!(bed.namespace);
-    let path = format!("/{group}/namespaces/{}/{plural}?dryRun=All&fieldValidation=Strict", bed.namespace);
+    object["metadata"]["namespace"] = json!(fixture.namespace);
+    let path = format!("/{group}/namespaces/{}/{plural}?dryRun=All&fieldValidation=Strict", fixture.namespace);
     let request = http::Request::post(path).header("content-type", "application/json");
     let request = request.body(serde_json::to_vec(&object).unwrap()).unwrap();
-    bed.client.request::<Value>(request).await.map(drop).map_err(|error| error.to_string())
+    fixture.client.request::<Value>(request).await.map(drop).map_err(|error| error.to_string())
 }
 
-async fn offer_minicluster(bed: &Bed, document: &Value) -> Result<(), String> {
-    offer(bed, "apis/flux-framework.org/v1alpha2", "miniclusters", document).await
+async fn offer_minicluster(fixture: &Fixture, document: &Value) -> Result<(), String> {
+    offer(fixture, "apis/flux-framework.org/v1alpha2", "miniclusters", document).await
 }
 
 #[test]
 fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
-    test("examples", async |bed| {
-        let minor: u32 = bed.client.apiserver_version().await.unwrap().minor.parse().unwrap();
+    test("examples", async |fixture| {
+        let minor: u32 = fixture.client.apiserver_version().await.unwrap().minor.parse().unwrap();
         let mut wrong = Vec::new();
         let folders = ["../examples", "../shared/tests/spellings"].map(below_the_crate);
         for file in folders.iter().flat_map(|folder| files(folder)) {
             let text = std::fs::read_to_string(&file).unwrap();
             let Some(mut document) = minicluster(&text) else { continue };
-            document["metadata"]["namespace"] = json!(bed.namespace);
+            document["metadata"]["namespace"] = json!(fixture.namespace);
             let document = convert(document, Version::V1alpha2).unwrap();
             let cluster = validate::validate(&manifest::from_value(&document).unwrap()).unwrap();
             let certificate = Certificate::from_keys("example", &[1; 32], &[2; 32]);
             let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
-            let mut told = vec![offer_minicluster(&bed, &document).await];
+            let mut told = vec![offer_minicluster(&fixture, &document).await];
             if needs::unsupported(&objects, minor, false).is_some() {
                 wrong.extend(told.into_iter().filter_map(Result::err));
                 continue;
             }
             told.extend([
-                offer(&bed, "api/v1", "configmaps", &objects.config_map).await,
-                offer(&bed, "api/v1", "services", &objects.headless).await,
-                offer(&bed, "apis/batch/v1", "jobs", &objects.job).await,
+                offer(&fixture, "api/v1", "configmaps", &objects.config_map).await,
+                offer(&fixture, "api/v1", "services", &objects.headless).await,
+                offer(&fixture, "apis/batch/v1", "jobs", &objects.job).await,
             ]);
             for secret in &objects.secrets {
-                told.push(offer(&bed, "api/v1", "secrets", secret.expose()).await);
+                told.push(offer(&fixture, "api/v1", "secrets", secret.expose()).await);
             }
             for made in &objects.volumes {
-                told.push(offer(&bed, "api/v1", "persistentvolumeclaims", &made.claim).await);
+                told.push(offer(&fixture, "api/v1", "persistentvolumeclaims", &made.claim).await);
                 let create = PostParams { dry_run: true, ..PostParams::default() };
-                let volumes: Api<PersistentVolume> = Api::all(bed.client.clone());
+                let volumes: Api<PersistentVolume> = Api::all(fixture.client.clone());
                 told.push(volumes.create(&create, &made.volume).await.map(drop).map_err(|error| error.to_string()));
             }
             for service in &objects.services {
-                told.push(offer(&bed, "api/v1", "services", service).await);
+                told.push(offer(&fixture, "api/v1", "services", service).await);
             }
             if let Some(pod) = &objects.services_pod {
-                told.push(offer(&bed, "api/v1", "pods", pod).await);
+                told.push(offer(&fixture, "api/v1", "pods", pod).await);
             }
             let refused = told.into_iter().filter_map(Result::err);
             wrong.extend(refused.map(|why| format!("{}: {why}", file.display())));
@@ -96,12 +96,12 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
 
 #[test]
 fn upstreams_manifests_are_accepted_where_they_are_at_hand() {
-    test("upstream", async |bed| {
+    test("upstream", async |fixture| {
         let Some(folder) = upstream_manifests::manifests("v1alpha2") else { return };
         let mut wrong = Vec::new();
         for file in files(&folder) {
             let document = minicluster(&std::fs::read_to_string(&file).unwrap()).unwrap();
-            if let Err(why) = offer_minicluster(&bed, &document).await {
+            if let Err(why) = offer_minicluster(&fixture, &document).await {
                 wrong.push(format!("{}: {why}", file.display()));
             }
         }
@@ -111,7 +111,7 @@ fn upstreams_manifests_are_accepted_where_they_are_at_hand() {
 
 #[test]
 fn bad_inputs_are_refused_by_whom_they_say() {
-    test("bad", async |bed| {
+    test("bad", async |fixture| {
         let mut wrong = Vec::new();
         for file in files(&below_the_crate("../shared/tests/bad")) {
             let text = std::fs::read_to_string(&file).unwrap();
@@ -120,7 +120,7 @@ fn bad_inputs_are_refused_by_whom_they_say() {
             if document["apiVersion"] != "flux-framework.org/v1alpha2" {
                 continue;
             }
-            match offer_minicluster(&bed, &document).await {
+            match offer_minicluster(&fixture, &document).await {
                 Ok(()) if by_api_server => wrong.push(format!("{}: the API server accepts it", file.display())),
                 Err(why) if !by_api_server => {
                     wrong.push(format!("{}: the API server refuses it: {why}", file.display()))

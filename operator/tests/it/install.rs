@@ -13,7 +13,7 @@ use kube::Api;
 use kube::api::{ListParams, Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use test_support::bed::{Bed, Call, Calls, apply, test, until};
+use test_support::api_server::{Call, Calls, Fixture, apply, test, until};
 use test_support::call::of_all_parts;
 
 const DIGEST: &str = "@sha256:9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08";
@@ -38,33 +38,33 @@ async fn pods(api: &Api<Pod>, selector: &str) -> Vec<Pod> {
 
 #[test]
 fn an_installation_for_one_namespace_serves_it_with_nothing_beyond() {
-    test("one-namespace", async |bed| {
-        let arguments = ["--namespaced", "--without-crd", "--namespace", &bed.namespace];
+    test("one-namespace", async |fixture| {
+        let arguments = ["--namespaced", "--without-crd", "--namespace", &fixture.namespace];
         let manifests = install::manifests(&settings(&arguments)).unwrap();
         assert!(!manifests.contains("kind: CustomResourceDefinition") && !manifests.contains("kind: Namespace\n"));
         // The operator runs in this process.
         apply(&without_deployment(&manifests));
-        let kubeconfig = bed.kubeconfig_of(install::NAME);
+        let kubeconfig = fixture.kubeconfig_of(install::NAME);
         let calls = Calls::default();
-        let (namespace, identity) = (bed.namespace.clone(), "one".to_owned());
+        let (namespace, identity) = (fixture.namespace.clone(), "one".to_owned());
         let candidate = Candidate { namespace, identity, duration: Duration::from_secs(3) };
-        let operator = bed.operator_as(&kubeconfig, calls.clone(), |it| it.candidate = Some(candidate)).await;
+        let operator = fixture.operator_as(&kubeconfig, calls.clone(), |it| it.candidate = Some(candidate)).await;
 
         let mut spec = of_all_parts();
         (spec["cleanupPods"], spec["ttlSecondsAfterFinished"]) = (json!(true), json!(0));
-        bed.create("mc", spec).await.unwrap();
-        bed.pods("mc", 1).await;
-        bed.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
-        bed.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
-        let pods = bed.pods("mc", 2).await;
+        fixture.create("mc", spec).await.unwrap();
+        fixture.pods("mc", 1).await;
+        fixture.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
+        let pods = fixture.pods("mc", 2).await;
         for pod in pods.values() {
-            bed.run_pod(pod).await;
+            fixture.run_pod(pod).await;
         }
-        bed.when_condition("mc", "Ready", "True").await;
-        bed.end_pod(&pods[&0], 0, "Completed", "").await;
+        fixture.when_condition("mc", "Ready", "True").await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         until("it has lived its time", async || {
-            bed.reap("mc").await;
-            bed.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
+            fixture.reap("mc").await;
+            fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
         })
         .await;
 
@@ -72,8 +72,9 @@ fn an_installation_for_one_namespace_serves_it_with_nothing_beyond() {
             "size": 1, "volumes": { "data": { "path": "/tmp/data" } },
             "containers": [{ "image": "app:1", "command": "ls", "volumes": { "data": { "path": "/data" } } }],
         });
-        bed.create("volumes", volumes).await.unwrap();
-        let status = bed.when("volumes", "refused", |status| status["reason"] == "Forbidden").await["status"].clone();
+        fixture.create("volumes", volumes).await.unwrap();
+        let status =
+            fixture.when("volumes", "refused", |status| status["reason"] == "Forbidden").await["status"].clone();
         let message = status["message"].as_str().unwrap();
         assert!(message.starts_with("spec.volumes: ") && message.contains("claimName"), "{message}");
         operator.stop().await;
@@ -88,13 +89,14 @@ fn an_installation_for_one_namespace_serves_it_with_nothing_beyond() {
             ("storage.k8s.io", "storageclasses", "list"),
         ];
         assert_eq!(refused, BTreeSet::from(wanted));
-        let account = format!("--as=system:serviceaccount:{}:{}", bed.namespace, install::NAME);
+        let account = format!("--as=system:serviceaccount:{}:{}", fixture.namespace, install::NAME);
         for (verb, resource, is_allowed) in
             [("list", "pods", true), ("create", "secrets", true), ("list", "secrets", false)]
         {
-            let can =
-                |namespace: &str| bed.kubectl(&["auth", "can-i", &account, verb, resource, "--namespace", namespace]);
-            assert_eq!(can(&bed.namespace).is_ok(), is_allowed, "{verb} {resource}");
+            let can = |namespace: &str| {
+                fixture.kubectl(&["auth", "can-i", &account, verb, resource, "--namespace", namespace])
+            };
+            assert_eq!(can(&fixture.namespace).is_ok(), is_allowed, "{verb} {resource}");
             assert!(can("default").is_err(), "{verb} {resource} elsewhere");
         }
     });
@@ -102,52 +104,53 @@ fn an_installation_for_one_namespace_serves_it_with_nothing_beyond() {
 
 #[test]
 fn the_operators_pods_are_admitted_where_pods_are_restricted() {
-    test("restricted", async |bed| {
+    test("restricted", async |fixture| {
         // As it is installed for all: the label is the installation's own.
-        let all: Api<Pod> = Api::namespaced(bed.client.clone(), install::NAME);
+        let all: Api<Pod> = Api::namespaced(fixture.client.clone(), install::NAME);
         let (operators, webhooks) = ("app.kubernetes.io/component=operator", "app.kubernetes.io/component=webhook");
         for both in [operators, webhooks] {
             until("both replicas are there", async || (pods(&all, both).await.len() == 2).then_some(())).await;
         }
 
         let label = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "restricted" } } });
-        let namespaces: Api<Namespace> = Api::all(bed.client.clone());
-        namespaces.patch(&bed.namespace, &PatchParams::default(), &Patch::Merge(label)).await.unwrap();
-        let arguments = ["--namespaced", "--without-crd", "--namespace", &bed.namespace];
+        let namespaces: Api<Namespace> = Api::all(fixture.client.clone());
+        namespaces.patch(&fixture.namespace, &PatchParams::default(), &Patch::Merge(label)).await.unwrap();
+        let arguments = ["--namespaced", "--without-crd", "--namespace", &fixture.namespace];
         apply(&install::manifests(&settings(&arguments)).unwrap());
-        let namespace = bed.namespace.clone();
+        let namespace = fixture.namespace.clone();
         let job = install::Migration { manifests: true, image: "operator:test".into(), namespace };
         apply(&install::migration(&job).unwrap());
         for selector in [operators, "batch.kubernetes.io/job-name=flux-operator-migrate"] {
             let what = format!("{selector} has a pod");
-            until(&what, async || (pods(&bed.api(), selector).await.len() == 1).then_some(())).await;
+            until(&what, async || (pods(&fixture.api(), selector).await.len() == 1).then_some(())).await;
         }
 
         let plain =
             json!({ "metadata": { "name": "plain" }, "spec": { "containers": [{ "name": "a", "image": "a" }] } });
         let plain: Pod = serde_json::from_value(plain).unwrap();
-        for api in [all, bed.api()] {
+        for api in [all, fixture.api()] {
             let error = api.create(&PostParams::default(), &plain).await.unwrap_err().to_string();
             assert!(error.contains("violates PodSecurity \"restricted"), "{error}");
         }
     });
 }
 
-/// What `kubectl auth can-i` says to a new account that has one of Kubernetes' own roles in the bed's namespace.
-fn can(bed: &Bed, role: &str, verb: &str, resource: &str) -> bool {
-    let account = format!("--as=system:serviceaccount:{}:{role}", bed.namespace);
+/// What `kubectl auth can-i` says to a new account that has one of Kubernetes' own roles in the fixture's namespace.
+fn can(fixture: &Fixture, role: &str, verb: &str, resource: &str) -> bool {
+    let account = format!("--as=system:serviceaccount:{}:{role}", fixture.namespace);
     let (resource, subresource) = resource.split_once('/').unwrap_or((resource, ""));
-    bed.kubectl(&["auth", "can-i", &account, verb, resource, &format!("--subresource={subresource}")]).is_ok()
+    fixture.kubectl(&["auth", "can-i", &account, verb, resource, &format!("--subresource={subresource}")]).is_ok()
 }
 
 #[test]
 fn kubernetes_own_roles_hold_miniclusters() {
-    test("aggregated", async |bed| {
+    test("aggregated", async |fixture| {
         for role in ["view", "edit", "admin"] {
-            let account = format!("--serviceaccount={}:{role}", bed.namespace);
-            bed.kubectl(&["create", "rolebinding", role, &format!("--clusterrole={role}"), &account]).unwrap();
+            let account = format!("--serviceaccount={}:{role}", fixture.namespace);
+            fixture.kubectl(&["create", "rolebinding", role, &format!("--clusterrole={role}"), &account]).unwrap();
         }
-        until("the roles are put together", async || can(&bed, "admin", "create", "miniclusters").then_some(())).await;
+        until("the roles are put together", async || can(&fixture, "admin", "create", "miniclusters").then_some(()))
+            .await;
         for (role, verb, resource, is_allowed) in [
             ("view", "watch", "miniclusters", true),
             ("view", "get", "miniclusters/scale", true),
@@ -159,13 +162,16 @@ fn kubernetes_own_roles_hold_miniclusters() {
             ("edit", "patch", "miniclusters/status", false),
             ("admin", "delete", "miniclusters", true),
         ] {
-            assert_eq!(can(&bed, role, verb, resource), is_allowed, "{role}: {verb} {resource}");
+            assert_eq!(can(&fixture, role, verb, resource), is_allowed, "{role}: {verb} {resource}");
         }
         // The operator itself reads no Secret of anybody's.
         let operator = "--as=system:serviceaccount:flux-operator:flux-operator";
         for verb in ["get", "list", "watch", "update", "patch", "delete"] {
-            assert!(bed.kubectl(&["auth", "can-i", operator, verb, "secrets"]).is_err(), "{verb}");
-            assert!(bed.kubectl(&["auth", "can-i", operator, verb, "customresourcedefinitions"]).is_err(), "{verb}");
+            assert!(fixture.kubectl(&["auth", "can-i", operator, verb, "secrets"]).is_err(), "{verb}");
+            assert!(
+                fixture.kubectl(&["auth", "can-i", operator, verb, "customresourcedefinitions"]).is_err(),
+                "{verb}"
+            );
         }
     });
 }
@@ -208,19 +214,19 @@ fn what_is_in_no_namespace_has_a_name_that_nobody_else_takes() {
 
 #[test]
 fn brokers_are_reached_from_their_own_pods_alone_where_that_is_wanted() {
-    test("policy", async |bed| {
+    test("policy", async |fixture| {
         let arguments =
-            ["--namespaced", "--without-crd", "--minicluster-network-policy", "--namespace", &bed.namespace];
+            ["--namespaced", "--without-crd", "--minicluster-network-policy", "--namespace", &fixture.namespace];
         let manifests = install::manifests(&settings(&arguments)).unwrap();
         assert!(manifests.contains("FLUX_MINICLUSTER_NETWORK_POLICY"));
         apply(&without_deployment(&manifests));
-        let kubeconfig = bed.kubeconfig_of(install::NAME);
+        let kubeconfig = fixture.kubeconfig_of(install::NAME);
         let calls = Calls::default();
-        let operator = bed.operator_as(&kubeconfig, calls.clone(), |it| it.options.network_policy = true).await;
-        bed.create("mc", json!({ "size": 1 })).await.unwrap();
-        bed.pods("mc", 1).await;
-        let policy = bed.api::<NetworkPolicy>().get("mc-brokers").await.unwrap();
-        let uid = bed.get("mc").await.metadata.uid.unwrap();
+        let operator = fixture.operator_as(&kubeconfig, calls.clone(), |it| it.options.network_policy = true).await;
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.pods("mc", 1).await;
+        let policy = fixture.api::<NetworkPolicy>().get("mc-brokers").await.unwrap();
+        let uid = fixture.get("mc").await.metadata.uid.unwrap();
         assert_eq!(policy.metadata.owner_references.unwrap()[0].uid, uid);
         let spec = serde_json::to_value(policy.spec.unwrap()).unwrap();
         let own = json!({ "matchLabels": { "flux-framework.org/minicluster": "mc" } });
@@ -233,9 +239,9 @@ fn brokers_are_reached_from_their_own_pods_alone_where_that_is_wanted() {
         // One of the same name that is somebody else's stays.
         let other = json!({ "metadata": { "name": "two-brokers" }, "spec": { "podSelector": {} } });
         let other: NetworkPolicy = serde_json::from_value(other).unwrap();
-        bed.api().create(&PostParams::default(), &other).await.unwrap();
-        bed.create("two", json!({ "size": 1 })).await.unwrap();
-        bed.when("two", "stopped", |status| status["reason"] == "NameTaken").await;
+        fixture.api().create(&PostParams::default(), &other).await.unwrap();
+        fixture.create("two", json!({ "size": 1 })).await.unwrap();
+        fixture.when("two", "stopped", |status| status["reason"] == "NameTaken").await;
         operator.stop().await;
         let used: BTreeSet<Call> = calls.all().into_iter().filter(|call| call.resource == "networkpolicies").collect();
         assert_eq!(used.len(), 3, "{used:?}");
@@ -243,8 +249,8 @@ fn brokers_are_reached_from_their_own_pods_alone_where_that_is_wanted() {
     });
 }
 
-async fn images(bed: &Bed, cluster: &str) -> BTreeSet<String> {
-    let pod = serde_json::to_value(&bed.pods(cluster, 1).await[&0]).unwrap();
+async fn images(fixture: &Fixture, cluster: &str) -> BTreeSet<String> {
+    let pod = serde_json::to_value(&fixture.pods(cluster, 1).await[&0]).unwrap();
     let lists = [&pod["spec"]["initContainers"], &pod["spec"]["containers"]];
     let all = lists.into_iter().filter_map(Value::as_array).flatten();
     all.filter_map(|container| container["image"].as_str().map(str::to_owned)).collect()
@@ -252,7 +258,7 @@ async fn images(bed: &Bed, cluster: &str) -> BTreeSet<String> {
 
 #[test]
 fn every_image_can_be_given_by_its_digest() {
-    test("digest", async |bed| {
+    test("digest", async |fixture| {
         let [operator, agent, view, app] =
             ["operator", "agent", "view", "app"].map(|name| format!("r.example/{name}{DIGEST}"));
         let arguments = ["--image", &operator, "--agent-image", &agent, "--view-image", &view];
@@ -266,12 +272,15 @@ fn every_image_can_be_given_by_its_digest() {
             assert!(variables.contains(&json!({ "name": name, "value": image })), "{variables:#?}");
         }
 
-        let running = bed.operator_of(Calls::default(), |it| {
+        let running = fixture.operator_of(Calls::default(), |it| {
             (it.options.agent_image, it.options.view_image) = (agent.clone(), view.clone());
         });
         let running = running.await;
-        bed.create("mc", json!({ "size": 1, "containers": [{ "image": app, "command": "hostname" }] })).await.unwrap();
-        assert_eq!(images(&bed, "mc").await, BTreeSet::from([agent, view, app]));
+        fixture
+            .create("mc", json!({ "size": 1, "containers": [{ "image": app, "command": "hostname" }] }))
+            .await
+            .unwrap();
+        assert_eq!(images(&fixture, "mc").await, BTreeSet::from([agent, view, app]));
         running.stop().await;
     });
 }

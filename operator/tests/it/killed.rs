@@ -8,38 +8,38 @@ use kube::Api;
 use kube::api::DeleteParams;
 use serde_json::{Value, json};
 
-use test_support::bed::{Bed, condition, test, until};
+use test_support::api_server::{Fixture, condition, test, until};
 
 /// A change of a cluster that stands.
 struct Change<'a> {
     spec: Value,
     /// At least so many calls that change something are made: the test looks at something.
     least: usize,
-    bed: &'a Bed,
+    fixture: &'a Fixture,
 }
 
 impl Change<'_> {
     /// `is_done` plays the kubelet, too. It looks at what is, and not at who did it.
     async fn killed_at_every_call(self, change: impl AsyncFn(&str), is_done: impl AsyncFn(&str) -> bool) {
-        let Change { spec, least, bed } = self;
+        let Change { spec, least, fixture } = self;
         for round in 0..20 {
             let name = format!("mc-{round}");
             let mut spec = spec.clone();
             spec["network"] = json!({ "headlessName": format!("net-{round}") });
-            let first = bed.operator().await;
-            bed.create(&name, spec).await.unwrap();
-            bed.when(&name, "whole", |status| status["size"] == 2 && status["maximumSize"].is_u64()).await;
+            let first = fixture.operator().await;
+            fixture.create(&name, spec).await.unwrap();
+            fixture.when(&name, "whole", |status| status["size"] == 2 && status["maximumSize"].is_u64()).await;
             until("it owns its Service", async || {
-                let service = bed.api::<k8s_openapi::api::core::v1::Service>();
+                let service = fixture.api::<k8s_openapi::api::core::v1::Service>();
                 service.get_opt(&format!("net-{round}")).await.unwrap()?.metadata.owner_references
             })
             .await;
             first.stop().await;
-            let key = bed.secret(&name, "curve").await.unwrap();
-            let job = bed.job(&name).await;
+            let key = fixture.secret(&name, "curve").await.unwrap();
+            let job = fixture.job(&name).await;
 
             change(&name).await;
-            let victim = bed.operator_that_dies(round).await;
+            let victim = fixture.operator_that_dies(round).await;
             let was_done = until("it is killed, or done", async || {
                 // First: what is done may be what it was killed at, while this looks.
                 let is_done = is_done(&name).await;
@@ -50,16 +50,16 @@ impl Change<'_> {
             })
             .await;
             drop(victim);
-            let second = bed.operator().await;
+            let second = fixture.operator().await;
             until(&format!("it is done after call {round}"), async || is_done(&name).await.then_some(())).await;
             second.stop().await;
-            if let Some(now) = bed.secret(&name, "curve").await {
+            if let Some(now) = fixture.secret(&name, "curve").await {
                 assert_eq!(key.data, now.data, "the key is made once");
             }
-            if let Some(now) = bed.api::<Job>().get_opt(&name).await.unwrap() {
+            if let Some(now) = fixture.api::<Job>().get_opt(&name).await.unwrap() {
                 assert_eq!(now.metadata.uid, job.metadata.uid, "the Job is made once");
             }
-            let _ = bed.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await;
+            let _ = fixture.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await;
             if was_done {
                 assert!(round >= least, "it was killed {round} times only");
                 return;
@@ -69,17 +69,18 @@ impl Change<'_> {
     }
 }
 
-async fn status(bed: &Bed, name: &str) -> Value {
-    let cluster = bed.api::<MiniCluster>().get_opt(name).await.unwrap();
+async fn status(fixture: &Fixture, name: &str) -> Value {
+    let cluster = fixture.api::<MiniCluster>().get_opt(name).await.unwrap();
     serde_json::to_value(cluster).unwrap()["status"].take()
 }
 
-async fn end_lead(bed: &Bed, name: &str, code: i32) {
-    let pods = bed.pods(name, 2).await;
-    bed.end_pod(&pods[&0], code, if code == 0 { "Completed" } else { "Error" }, "").await;
+async fn end_lead(fixture: &Fixture, name: &str, code: i32) {
+    let pods = fixture.pods(name, 2).await;
+    fixture.end_pod(&pods[&0], code, if code == 0 { "Completed" } else { "Error" }, "").await;
     until("the Job has ended", async || {
-        bed.reap(name).await;
-        bed.job(name)
+        fixture.reap(name).await;
+        fixture
+            .job(name)
             .await
             .status?
             .conditions?
@@ -91,27 +92,28 @@ async fn end_lead(bed: &Bed, name: &str, code: i32) {
 
 #[test]
 fn while_it_scales() {
-    test("killed-scale", async |bed| {
-        let change = Change { spec: json!({ "size": 2, "maxSize": 3 }), least: 2, bed: &bed };
+    test("killed-scale", async |fixture| {
+        let change = Change { spec: json!({ "size": 2, "maxSize": 3 }), least: 2, fixture: &fixture };
         let scale = async |name: &str| {
-            bed.patch::<MiniCluster>(name, json!({ "spec": { "size": 3 } })).await.unwrap();
+            fixture.patch::<MiniCluster>(name, json!({ "spec": { "size": 3 } })).await.unwrap();
         };
-        let is_done = async |name: &str| bed.all_pods(name).await.len() == 3 && status(&bed, name).await["size"] == 3;
+        let is_done =
+            async |name: &str| fixture.all_pods(name).await.len() == 3 && status(&fixture, name).await["size"] == 3;
         change.killed_at_every_call(scale, is_done).await;
     });
 }
 
 #[test]
 fn while_it_suspends() {
-    test("killed-suspend", async |bed| {
-        let change = Change { spec: json!({ "size": 2, "suspend": false }), least: 2, bed: &bed };
+    test("killed-suspend", async |fixture| {
+        let change = Change { spec: json!({ "size": 2, "suspend": false }), least: 2, fixture: &fixture };
         let suspend = async |name: &str| {
-            bed.patch::<MiniCluster>(name, json!({ "spec": { "suspend": true } })).await.unwrap();
+            fixture.patch::<MiniCluster>(name, json!({ "spec": { "suspend": true } })).await.unwrap();
         };
         let is_done = async |name: &str| {
-            bed.reap(name).await;
-            let status = status(&bed, name).await;
-            bed.all_pods(name).await.is_empty()
+            fixture.reap(name).await;
+            let status = status(&fixture, name).await;
+            fixture.all_pods(name).await.is_empty()
                 && condition(&status, "Suspended")["status"] == "True"
                 && status["size"] == 0
         };
@@ -121,23 +123,23 @@ fn while_it_suspends() {
 
 #[test]
 fn while_it_says_how_it_ended() {
-    test("killed-end", async |bed| {
-        let change = Change { spec: json!({ "size": 2 }), least: 1, bed: &bed };
+    test("killed-end", async |fixture| {
+        let change = Change { spec: json!({ "size": 2 }), least: 1, fixture: &fixture };
         let is_done = async |name: &str| {
-            bed.reap(name).await;
-            let status = status(&bed, name).await;
+            fixture.reap(name).await;
+            let status = status(&fixture, name).await;
             condition(&status, "Failed")["status"] == "True" && status["exitCode"] == 7 && status["failedIndex"] == 0
         };
-        change.killed_at_every_call(async |name| end_lead(&bed, name, 7).await, is_done).await;
+        change.killed_at_every_call(async |name| end_lead(&fixture, name, 7).await, is_done).await;
     });
 }
 
 #[test]
 fn while_it_goes_when_its_time_is_over() {
-    test("killed-ttl", async |bed| {
-        let change = Change { spec: json!({ "size": 2, "ttlSecondsAfterFinished": 0 }), least: 2, bed: &bed };
-        let is_done = async |name: &str| bed.api::<MiniCluster>().get_opt(name).await.unwrap().is_none();
-        change.killed_at_every_call(async |name| end_lead(&bed, name, 0).await, is_done).await;
+    test("killed-ttl", async |fixture| {
+        let change = Change { spec: json!({ "size": 2, "ttlSecondsAfterFinished": 0 }), least: 2, fixture: &fixture };
+        let is_done = async |name: &str| fixture.api::<MiniCluster>().get_opt(name).await.unwrap().is_none();
+        change.killed_at_every_call(async |name| end_lead(&fixture, name, 0).await, is_done).await;
     });
 }
 
@@ -149,15 +151,15 @@ fn with_volume() -> Value {
     })
 }
 
-async fn has_volume(bed: &Bed, name: &str) -> bool {
-    let volumes: Api<PersistentVolume> = Api::all(bed.client.clone());
-    let volume = volumes.get_opt(&format!("{}.{name}.data", bed.namespace)).await.unwrap();
-    volume.is_some() || bed.api::<PersistentVolumeClaim>().get_opt(&format!("{name}.data")).await.unwrap().is_some()
+async fn has_volume(fixture: &Fixture, name: &str) -> bool {
+    let volumes: Api<PersistentVolume> = Api::all(fixture.client.clone());
+    let volume = volumes.get_opt(&format!("{}.{name}.data", fixture.namespace)).await.unwrap();
+    volume.is_some() || fixture.api::<PersistentVolumeClaim>().get_opt(&format!("{name}.data")).await.unwrap().is_some()
 }
 
 /// Plays the kubelet for all pods, those of services too.
-async fn reap_all(bed: &Bed) {
-    let pods = bed.api::<k8s_openapi::api::core::v1::Pod>();
+async fn reap_all(fixture: &Fixture) {
+    let pods = fixture.api::<k8s_openapi::api::core::v1::Pod>();
     for pod in pods.list(&Default::default()).await.unwrap().items {
         if pod.metadata.deletion_timestamp.is_some() {
             let name = pod.metadata.name.unwrap_or_default();
@@ -168,30 +170,30 @@ async fn reap_all(bed: &Bed) {
 
 #[test]
 fn while_it_cleans_up() {
-    test("killed-clean", async |bed| {
-        let change = Change { spec: with_volume(), least: 4, bed: &bed };
+    test("killed-clean", async |fixture| {
+        let change = Change { spec: with_volume(), least: 4, fixture: &fixture };
         let is_done = async |name: &str| {
-            reap_all(&bed).await;
-            let status = status(&bed, name).await;
+            reap_all(&fixture).await;
+            let status = status(&fixture, name).await;
             condition(&status, "CleanedUp")["status"] == "True"
                 && status["exitCode"] == 0
-                && bed.all_pods(name).await.is_empty()
-                && !has_volume(&bed, name).await
+                && fixture.all_pods(name).await.is_empty()
+                && !has_volume(&fixture, name).await
         };
-        change.killed_at_every_call(async |name| end_lead(&bed, name, 0).await, is_done).await;
+        change.killed_at_every_call(async |name| end_lead(&fixture, name, 0).await, is_done).await;
     });
 }
 
 #[test]
 fn while_a_deleted_clusters_volume_is_swept() {
-    test("killed-sweep", async |bed| {
-        let change = Change { spec: with_volume(), least: 1, bed: &bed };
+    test("killed-sweep", async |fixture| {
+        let change = Change { spec: with_volume(), least: 1, fixture: &fixture };
         let delete = async |name: &str| {
-            bed.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
+            fixture.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
         };
         let is_done = async |name: &str| {
-            reap_all(&bed).await;
-            bed.api::<Job>().get_opt(name).await.unwrap().is_none() && !has_volume(&bed, name).await
+            reap_all(&fixture).await;
+            fixture.api::<Job>().get_opt(name).await.unwrap().is_none() && !has_volume(&fixture, name).await
         };
         change.killed_at_every_call(delete, is_done).await;
     });

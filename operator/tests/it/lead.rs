@@ -12,7 +12,7 @@ use kube::{Api, ResourceExt};
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-use test_support::bed::{Calls, test, until};
+use test_support::api_server::{Calls, test, until};
 use test_support::call::assert_exactly;
 
 /// Where the shipped Role allows a Lease.
@@ -32,30 +32,30 @@ fn free_port() -> u16 {
 
 #[test]
 fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
-    test("lead", async |bed| {
+    test("lead", async |fixture| {
         let candidate = |identity: &str| {
             let duration = Duration::from_secs(3);
             Some(Candidate { namespace: NAMESPACE.into(), identity: identity.into(), duration })
         };
-        let leases: Api<Lease> = Api::namespaced(bed.client.clone(), NAMESPACE);
+        let leases: Api<Lease> = Api::namespaced(fixture.client.clone(), NAMESPACE);
         let holder = async || leases.get_opt("flux-operator").await.unwrap()?.spec?.holder_identity;
         let port = free_port();
         let deployment =
-            Api::<Deployment>::namespaced(bed.client.clone(), NAMESPACE).get("flux-operator").await.unwrap();
+            Api::<Deployment>::namespaced(fixture.client.clone(), NAMESPACE).get("flux-operator").await.unwrap();
 
         let first = Calls::default();
-        let one = bed.operator_of(first.clone(), |it| it.candidate = candidate("one")).await;
+        let one = fixture.operator_of(first.clone(), |it| it.candidate = candidate("one")).await;
         until("one leads", async || (holder().await? == "one").then_some(())).await;
         let calls = Calls::default();
-        let two = bed
+        let two = fixture
             .operator_of(calls.clone(), |it| {
                 it.candidate = candidate("two");
                 it.health = Some(([127, 0, 0, 1], port).into());
             })
             .await;
         until("two is ready to lead", async || ask(port, "/readyz").await.contains("200 OK").then_some(())).await;
-        bed.create("mc", json!({ "size": 1 })).await.unwrap();
-        bed.pods("mc", 1).await;
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.pods("mc", 1).await;
         // Longer than a Lease lives: it is renewed.
         tokio::time::sleep(Duration::from_secs(4)).await;
         assert_eq!(holder().await.unwrap(), "one");
@@ -69,10 +69,10 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
 
         one.stop().await;
         until("two leads", async || (holder().await? == "two").then_some(())).await;
-        bed.create("next", json!({ "size": 1 })).await.unwrap();
-        let pods = bed.pods("next", 1).await;
-        bed.run_pod(&pods[&0]).await;
-        bed.when_condition("next", "Ready", "True").await;
+        fixture.create("next", json!({ "size": 1 })).await.unwrap();
+        let pods = fixture.pods("next", 1).await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture.when_condition("next", "Ready", "True").await;
         until("the figures say so", async || {
             let text = ask(port, "/metrics").await;
             let has = |line: &str| text.lines().any(|found| found == line);
@@ -95,8 +95,8 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
 /// A replica that is told to stop a moment after its Deployment has gone finds no Lease.
 #[test]
 fn a_lease_that_went_with_its_deployment_is_not_made_again() {
-    test("uninstalled", async |bed| {
-        let deployments: Api<Deployment> = bed.api();
+    test("uninstalled", async |fixture| {
+        let deployments: Api<Deployment> = fixture.api();
         let labels = json!({ "app": "none" });
         let deployment = json!({
             "metadata": { "name": "flux-operator" },
@@ -107,7 +107,7 @@ fn a_lease_that_went_with_its_deployment_is_not_made_again() {
         });
         let post = PostParams::default();
         let made = deployments.create(&post, &serde_json::from_value(deployment).unwrap()).await.unwrap();
-        let leases: Api<Lease> = bed.api();
+        let leases: Api<Lease> = fixture.api();
         let owner =
             json!({ "apiVersion": "apps/v1", "kind": "Deployment", "name": made.name_any(), "uid": made.uid() });
         let lease = json!({
@@ -116,7 +116,7 @@ fn a_lease_that_went_with_its_deployment_is_not_made_again() {
         });
         leases.create(&post, &serde_json::from_value(lease).unwrap()).await.unwrap();
 
-        let (namespace, client) = (bed.namespace.clone(), bed.client.clone());
+        let (namespace, client) = (fixture.namespace.clone(), fixture.client.clone());
         let duration = Duration::from_millis(300);
         let waiting = tokio::spawn(async move {
             Candidate { namespace, identity: "waiting".into(), duration }.acquire(&client).await

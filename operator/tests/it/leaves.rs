@@ -7,7 +7,7 @@ use kube::api::{DeleteParams, PropagationPolicy};
 use serde_json::{Value, json};
 
 use crate::change::gone;
-use test_support::bed::{Bed, test, until};
+use test_support::api_server::{Fixture, test, until};
 use test_support::tried::{all_leaves, around, base, merge, outcome, patch, values};
 
 /// What a cluster follows while it lives, each with a value that it can follow.
@@ -21,20 +21,20 @@ const FOLLOWED: &[(&str, &str)] = &[
 ];
 
 /// What the API server says to a request with `object`, of which nothing is kept.
-async fn offer(bed: &Bed, verb: &str, name: &str, kind: &str, object: &Value) -> Result<Value, String> {
-    let miniclusters = format!("/apis/flux-framework.org/v1alpha2/namespaces/{}/miniclusters", bed.namespace);
+async fn offer(fixture: &Fixture, verb: &str, name: &str, kind: &str, object: &Value) -> Result<Value, String> {
+    let miniclusters = format!("/apis/flux-framework.org/v1alpha2/namespaces/{}/miniclusters", fixture.namespace);
     let request =
         http::Request::builder().method(verb).uri(format!("{miniclusters}{name}?dryRun=All&fieldValidation=Strict"));
     let request = request.header("content-type", kind).body(serde_json::to_vec(object).unwrap()).unwrap();
-    bed.client.request(request).await.map_err(|error| error.to_string())
+    fixture.client.request(request).await.map_err(|error| error.to_string())
 }
 
 #[test]
 fn every_field_of_a_cluster_that_was_made_is_followed_or_refused_with_the_remedy() {
-    test("fixed-leaves", async |bed| {
-        let operator = bed.operator().await;
-        bed.create("mc", base()).await.unwrap();
-        bed.when("mc", "its maximum", |status| status["maximumSize"] == 4).await;
+    test("fixed-leaves", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", base()).await.unwrap();
+        fixture.when("mc", "its maximum", |status| status["maximumSize"] == 4).await;
         let all = all_leaves();
         let mut wrong = Vec::new();
         for (leaf, schema) in &all {
@@ -50,7 +50,7 @@ fn every_field_of_a_cluster_that_was_made_is_followed_or_refused_with_the_remedy
                 None => values(leaf, schema).into_iter().rev().map(with).find(|spec| *spec != base()).unwrap(),
             };
             let change = json!({ "spec": spec });
-            let said = offer(&bed, "PATCH", "/mc", "application/merge-patch+json", &change).await;
+            let said = offer(&fixture, "PATCH", "/mc", "application/merge-patch+json", &change).await;
             let is_right = match (&said, followed) {
                 (Ok(object), Some(_)) => object["metadata"]["generation"] == 2,
                 (Err(why), None) => {
@@ -73,34 +73,34 @@ fn every_field_of_a_cluster_that_was_made_is_followed_or_refused_with_the_remedy
 /// Of size and suspend, see `change`.
 #[test]
 fn what_is_said_later_of_a_clusters_end_counts() {
-    test("said-later", async |bed| {
-        let _operator = bed.operator().await;
+    test("said-later", async |fixture| {
+        let _operator = fixture.operator().await;
         for (name, change) in [
             ("cleanup", json!({ "cleanup": true })),
             ("ttl", json!({ "ttlSecondsAfterFinished": 1 })),
             ("pods", json!({ "cleanupPods": true })),
         ] {
-            bed.create(name, json!({ "size": 1 })).await.unwrap();
-            let pods = bed.pods(name, 1).await;
-            bed.end_pod(&pods[&0], 0, "Completed", "").await;
-            bed.when_condition(name, "Complete", "True").await;
-            bed.patch::<MiniCluster>(name, json!({ "spec": change })).await.unwrap();
+            fixture.create(name, json!({ "size": 1 })).await.unwrap();
+            let pods = fixture.pods(name, 1).await;
+            fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+            fixture.when_condition(name, "Complete", "True").await;
+            fixture.patch::<MiniCluster>(name, json!({ "spec": change })).await.unwrap();
             if name == "pods" {
-                bed.when_condition(name, "CleanedUp", "True").await;
-                until("its pods go", async || bed.all_pods(name).await.is_empty().then_some(())).await;
+                fixture.when_condition(name, "CleanedUp", "True").await;
+                until("its pods go", async || fixture.all_pods(name).await.is_empty().then_some(())).await;
                 let all =
                     DeleteParams { propagation_policy: Some(PropagationPolicy::Background), ..Default::default() };
-                bed.api::<MiniCluster>().delete(name, &all).await.unwrap();
+                fixture.api::<MiniCluster>().delete(name, &all).await.unwrap();
             }
-            gone(&bed, name).await;
-            assert!(bed.api::<Job>().get_opt(name).await.unwrap().is_none());
+            gone(&fixture, name).await;
+            assert!(fixture.api::<Job>().get_opt(name).await.unwrap().is_none());
         }
     });
 }
 
 #[test]
 fn an_empty_text_is_as_one_that_is_left_out() {
-    test("empty-texts", async |bed| {
+    test("empty-texts", async |fixture| {
         // An empty connectTimeout is documented to mean none, a volume's source says what it is, a map's value is as it is.
         let says_something =
             |leaf: &str| leaf == "flux.connectTimeout" || leaf.contains("olumes.") || leaf.contains(".key");
@@ -127,7 +127,7 @@ fn an_empty_text_is_as_one_that_is_left_out() {
             let object = json!({
                 "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": with,
             });
-            if let Err(why) = offer(&bed, "POST", "", "application/json", &object).await {
+            if let Err(why) = offer(&fixture, "POST", "", "application/json", &object).await {
                 wrong.push(format!("{leaf}: refused: {why}"));
             }
             match (outcome(&with), outcome(&without)) {

@@ -9,25 +9,25 @@ use kube::ResourceExt;
 use kube::api::{EvictParams, ListParams};
 use serde_json::json;
 
-use test_support::bed::{condition, index, test, until};
+use test_support::api_server::{condition, index, test, until};
 
 #[test]
 fn everything_is_made_and_the_status_says_so() {
-    test("made", async |bed| {
-        let operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 4 })).await.unwrap();
-        let pods = bed.pods("mc", 4).await;
+    test("made", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 4 })).await.unwrap();
+        let pods = fixture.pods("mc", 4).await;
 
-        let config: ConfigMap = bed.api().get("mc-agent").await.unwrap();
+        let config: ConfigMap = fixture.api().get("mc-agent").await.unwrap();
         let spec = AgentSpec::from_toml(&config.data.unwrap()["agent.toml"]).unwrap();
         assert_eq!((spec.name.as_str(), spec.size, spec.hostlist().as_str()), ("mc", 4, "mc-[0-3]"));
-        let secret = bed.secret("mc", "curve").await.unwrap();
+        let secret = fixture.secret("mc", "curve").await.unwrap();
         let text = String::from_utf8(secret.data.unwrap()["curve.cert"].0.clone()).unwrap();
         Certificate::parse(&text).unwrap();
-        let service: Service = bed.api().get("flux-service").await.unwrap();
+        let service: Service = fixture.api().get("flux-service").await.unwrap();
         assert_eq!(service.spec.unwrap().publish_not_ready_addresses, Some(true));
 
-        let waiting = bed.when("mc", "of size 4", |status| status["size"] == 4).await;
+        let waiting = fixture.when("mc", "of size 4", |status| status["size"] == 4).await;
         let status = &waiting["status"];
         assert_eq!(status["phase"], "Pending", "{status:#}");
         assert_eq!(status["maximumSize"], 4);
@@ -47,9 +47,9 @@ fn everything_is_made_and_the_status_says_so() {
         }
 
         for pod in pods.values() {
-            bed.run_pod(pod).await;
+            fixture.run_pod(pod).await;
         }
-        let ready = bed.when_condition("mc", "Ready", "True").await;
+        let ready = fixture.when_condition("mc", "Ready", "True").await;
         assert_eq!(ready["status"]["phase"], "Running");
         assert_eq!(ready["status"]["readySize"], 4);
         for step in ["scheduled", "running", "ready"] {
@@ -64,7 +64,7 @@ fn everything_is_made_and_the_status_says_so() {
 
         // The documented label, on the lead: a label on every pod would be a call for each.
         until("the lead has its index as a label, and the Job knows it", async || {
-            let pods = bed.all_pods("mc").await;
+            let pods = fixture.all_pods("mc").await;
             let is_known = |pod: &Pod| {
                 let conditions = pod.status.clone().unwrap_or_default().conditions.unwrap_or_default();
                 let is_marked =
@@ -83,19 +83,19 @@ fn everything_is_made_and_the_status_says_so() {
 /// The control plane of the tests has both families; the test node has IPv4 alone.
 #[test]
 fn on_a_cluster_of_both_families_a_pods_name_leads_to_both_addresses() {
-    test("families", async |bed| {
-        let operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 2 })).await.unwrap();
-        let pods = bed.pods("mc", 2).await;
-        let service: Service = bed.api().get("flux-service").await.unwrap();
+    test("families", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = fixture.pods("mc", 2).await;
+        let service: Service = fixture.api().get("flux-service").await.unwrap();
         assert_eq!(service.spec.unwrap().ip_families, Some(vec!["IPv4".to_owned(), "IPv6".to_owned()]));
         for (number, pod) in &pods {
             let (four, six) = (format!("198.18.9.{}", number + 1), format!("2001:2:0:9::{}", number + 1));
             let addresses = json!({ "podIP": four, "podIPs": [{ "ip": four }, { "ip": six }] });
-            bed.patch_pod_status(pod, json!({ "status": addresses })).await;
+            fixture.patch_pod_status(pod, json!({ "status": addresses })).await;
         }
         until("both pods have both addresses by name", async || {
-            let slices = bed.api::<EndpointSlice>().list(&ListParams::default()).await.unwrap();
+            let slices = fixture.api::<EndpointSlice>().list(&ListParams::default()).await.unwrap();
             let mut seen: Vec<(String, String, String)> = Vec::new();
             for slice in slices {
                 for endpoint in slice.endpoints {
@@ -121,18 +121,18 @@ fn on_a_cluster_of_both_families_a_pods_name_leads_to_both_addresses() {
 
 #[test]
 fn exit_code_0_of_the_lead_completes_the_cluster() {
-    test("zero", async |bed| {
-        let _operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 2 })).await.unwrap();
-        let pods = bed.pods("mc", 2).await;
+    test("zero", async |fixture| {
+        let _operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = fixture.pods("mc", 2).await;
         for pod in pods.values() {
-            bed.run_pod(pod).await;
+            fixture.run_pod(pod).await;
         }
-        bed.when_condition("mc", "Ready", "True").await;
-        bed.end_pod(&pods[&0], 0, "Completed", "").await;
+        fixture.when_condition("mc", "Ready", "True").await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         let done = until("the Job controller has ended the follower", async || {
-            bed.reap("mc").await;
-            let cluster = serde_json::to_value(bed.get("mc").await).unwrap();
+            fixture.reap("mc").await;
+            let cluster = serde_json::to_value(fixture.get("mc").await).unwrap();
             (condition(&cluster["status"], "Complete")["status"] == "True").then_some(cluster)
         })
         .await;
@@ -155,17 +155,17 @@ fn exit_code_0_of_the_lead_completes_the_cluster() {
 
 #[test]
 fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
-    test("seven", async |bed| {
-        let _operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 2 })).await.unwrap();
-        let pods = bed.pods("mc", 2).await;
+    test("seven", async |fixture| {
+        let _operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = fixture.pods("mc", 2).await;
         for pod in pods.values() {
-            bed.run_pod(pod).await;
+            fixture.run_pod(pod).await;
         }
-        bed.end_pod(&pods[&0], 7, "Error", "the job's own words\nmore").await;
+        fixture.end_pod(&pods[&0], 7, "Error", "the job's own words\nmore").await;
         let status = until("the Job controller has failed the Job", async || {
-            bed.reap("mc").await;
-            let cluster = serde_json::to_value(bed.get("mc").await).unwrap();
+            fixture.reap("mc").await;
+            let cluster = serde_json::to_value(fixture.get("mc").await).unwrap();
             (condition(&cluster["status"], "Failed")["status"] == "True").then(|| cluster["status"].clone())
         })
         .await;
@@ -174,7 +174,7 @@ fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
         assert_eq!(status["failedIndex"], 0);
         assert_eq!(status["reason"], "NonZeroExitCode");
         assert_eq!(status["message"], "the lead (index 0) ended with exit code 7: the job's own words");
-        let job = bed.job("mc").await;
+        let job = fixture.job("mc").await;
         let failed = job.status.unwrap().conditions.unwrap().into_iter().find(|it| it.type_ == "Failed").unwrap();
         assert_eq!(failed.reason.as_deref(), Some("PodFailurePolicy"));
     });
@@ -183,36 +183,36 @@ fn exit_code_7_of_the_lead_fails_the_cluster_at_once() {
 /// The agent's own codes are any program's, too: Python gives 245 for a child that was killed.
 #[test]
 fn no_code_of_the_lead_is_retried_and_each_is_passed_on() {
-    test("codes", async |bed| {
-        let _operator = bed.operator().await;
+    test("codes", async |fixture| {
+        let _operator = fixture.operator().await;
         for code in [1, 137, 238, 239, 240, 243, 245, 248, 255] {
             let name = format!("mc-{code}");
-            bed.create(&name, json!({ "size": 1, "backoffLimit": 2 })).await.unwrap();
-            let pod = bed.pods(&name, 1).await.remove(&0).unwrap();
-            bed.run_pod(&pod).await;
+            fixture.create(&name, json!({ "size": 1, "backoffLimit": 2 })).await.unwrap();
+            let pod = fixture.pods(&name, 1).await.remove(&0).unwrap();
+            fixture.run_pod(&pod).await;
             until("the Job knows its lead", async || {
-                bed.all_pods(&name).await.iter().any(|pod| pod.labels().contains_key("job-index")).then_some(())
+                fixture.all_pods(&name).await.iter().any(|pod| pod.labels().contains_key("job-index")).then_some(())
             })
             .await;
-            bed.end_pod(&pod, code, "Error", "").await;
-            let status = bed.when_condition(&name, "Failed", "True").await["status"].clone();
+            fixture.end_pod(&pod, code, "Error", "").await;
+            let status = fixture.when_condition(&name, "Failed", "True").await["status"].clone();
             assert_eq!(status["exitCode"], code, "{status:#}");
-            assert_eq!(bed.all_pods(&name).await.len(), 1, "{code} is no reason to start again");
+            assert_eq!(fixture.all_pods(&name).await.len(), 1, "{code} is no reason to start again");
         }
     });
 }
 
 #[test]
 fn memory_and_signals_are_told_apart() {
-    test("memory", async |bed| {
-        let _operator = bed.operator().await;
+    test("memory", async |fixture| {
+        let _operator = fixture.operator().await;
         for (name, code, reason, word, signal) in
             [("oom", 137, "OOMKilled", "OOMKilled", 9), ("term", 143, "Error", "Signalled", 15)]
         {
-            bed.create(name, json!({ "size": 1 })).await.unwrap();
-            let pod = bed.pods(name, 1).await.remove(&0).unwrap();
-            bed.end_pod(&pod, code, reason, "").await;
-            let status = bed.when_condition(name, "Failed", "True").await["status"].clone();
+            fixture.create(name, json!({ "size": 1 })).await.unwrap();
+            let pod = fixture.pods(name, 1).await.remove(&0).unwrap();
+            fixture.end_pod(&pod, code, reason, "").await;
+            let status = fixture.when_condition(name, "Failed", "True").await["status"].clone();
             assert_eq!(status["reason"], word, "{status:#}");
             assert_eq!((&status["exitCode"], &status["signal"]), (&json!(code), &json!(signal)));
         }
@@ -221,10 +221,10 @@ fn memory_and_signals_are_told_apart() {
 
 #[test]
 fn a_pod_that_cannot_start_is_named() {
-    test("stuck", async |bed| {
-        let _operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 2 })).await.unwrap();
-        let pods = bed.pods("mc", 2).await;
+    test("stuck", async |fixture| {
+        let _operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = fixture.pods("mc", 2).await;
         let waiting = |reason: &str, message: &str| {
             json!({ "status": { "phase": "Pending",
                 "conditions": [{ "type": "PodScheduled", "status": "True" }],
@@ -234,56 +234,57 @@ fn a_pod_that_cannot_start_is_named() {
                 }],
             } })
         };
-        bed.patch_pod_status(&pods[&1], waiting("ErrImagePull", "no such image")).await;
-        let status = bed.when("mc", "stuck", |status| status["reason"] == "ErrImagePull").await["status"].clone();
+        fixture.patch_pod_status(&pods[&1], waiting("ErrImagePull", "no such image")).await;
+        let status = fixture.when("mc", "stuck", |status| status["reason"] == "ErrImagePull").await["status"].clone();
         assert_eq!(status["phase"], "Starting");
         assert_eq!(status["message"], "pod 1: container mc: no such image");
         assert_eq!(condition(&status, "JobWaitingForResources")["reason"], "ErrImagePull");
         for pod in pods.values() {
-            bed.run_pod(pod).await;
+            fixture.run_pod(pod).await;
         }
-        let status = bed.when_condition("mc", "Ready", "True").await["status"].clone();
+        let status = fixture.when_condition("mc", "Ready", "True").await["status"].clone();
         assert_eq!(status["reason"], serde_json::Value::Null, "what is over is not said any more: {status:#}");
     });
 }
 
 #[test]
 fn a_view_that_cannot_be_mounted_is_copied_and_the_status_says_why() {
-    test("mount", async |bed| {
-        let operator = bed.operator().await;
+    test("mount", async |fixture| {
+        let operator = fixture.operator().await;
         let view = async || {
-            let job = bed.api::<Job>().get_opt("mc").await.unwrap()?;
+            let job = fixture.api::<Job>().get_opt("mc").await.unwrap()?;
             Some((job.uid()?, job.annotations()["flux-framework.org/view"].clone()))
         };
-        bed.create("mc", json!({ "size": 2, "flux": { "container": { "source": "imageVolume" } } })).await.unwrap();
-        let minor: u32 = bed.client.apiserver_version().await.unwrap().minor.parse().unwrap();
+        fixture.create("mc", json!({ "size": 2, "flux": { "container": { "source": "imageVolume" } } })).await.unwrap();
+        let minor: u32 = fixture.client.apiserver_version().await.unwrap().minor.parse().unwrap();
         if minor < 35 {
-            let status = bed.when("mc", "refused", |status| status["reason"] == "Unsupported").await["status"].clone();
+            let status =
+                fixture.when("mc", "refused", |status| status["reason"] == "Unsupported").await["status"].clone();
             assert!(status["message"].as_str().unwrap().contains("flux.container.source"), "{status:#}");
             return;
         }
-        let pods = bed.pods("mc", 2).await;
+        let pods = fixture.pods("mc", 2).await;
         let first = until("the Job is there", view).await;
         assert_eq!(first.1, "imageVolume");
         let volumes = pods[&0].spec.as_ref().unwrap().volumes.clone().unwrap();
         assert!(volumes.iter().any(|volume| volume.image.is_some()), "{volumes:?}");
 
-        bed.cannot_mount(&pods[&1]).await;
+        fixture.cannot_mount(&pods[&1]).await;
         let second = until("another Job is there", async || {
-            bed.reap("mc").await;
+            fixture.reap("mc").await;
             view().await.filter(|job| job.0 != first.0)
         })
         .await;
         assert_eq!(second.1, "copy");
-        let status = &bed.when_condition("mc", "ViewMounted", "False").await["status"];
+        let status = &fixture.when_condition("mc", "ViewMounted", "False").await["status"];
         let message = condition(status, "ViewMounted")["message"].to_string();
         assert!(message.contains("pod 1") && message.contains("no such thing"), "{message}");
 
-        for pod in bed.pods("mc", 2).await.values() {
+        for pod in fixture.pods("mc", 2).await.values() {
             assert!(pod.spec.as_ref().unwrap().volumes.iter().flatten().all(|volume| volume.image.is_none()));
-            bed.run_pod(pod).await;
+            fixture.run_pod(pod).await;
         }
-        let ready = bed.when_condition("mc", "Ready", "True").await;
+        let ready = fixture.when_condition("mc", "Ready", "True").await;
         assert_eq!(condition(&ready["status"], "ViewMounted")["status"], "False", "it is still told");
         assert_eq!(until("the Job is there", view).await, second);
         operator.stop().await;
@@ -292,27 +293,27 @@ fn a_view_that_cannot_be_mounted_is_copied_and_the_status_says_why() {
 
 #[test]
 fn a_follower_that_was_told_to_stop_is_replaced_and_one_that_fails_by_itself_is_the_end() {
-    test("follower", async |bed| {
-        let _operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 2 })).await.unwrap();
-        let pods = bed.pods("mc", 2).await;
+    test("follower", async |fixture| {
+        let _operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = fixture.pods("mc", 2).await;
         for pod in pods.values() {
-            bed.run_pod(pod).await;
+            fixture.run_pod(pod).await;
         }
-        bed.end_pod(&pods[&1], 238, "Error", "").await;
+        fixture.end_pod(&pods[&1], 238, "Error", "").await;
         let again = until("the follower was made again", async || {
-            let there = bed.all_pods("mc").await;
+            let there = fixture.all_pods("mc").await;
             there.into_iter().find(|pod| index(pod) == 1 && pod.uid() != pods[&1].uid())
         })
         .await;
         assert_eq!(again.annotations()["batch.kubernetes.io/job-index-failure-count"], "1");
-        bed.run_pod(&again).await;
-        let status = bed.when_condition("mc", "Ready", "True").await["status"].clone();
+        fixture.run_pod(&again).await;
+        let status = fixture.when_condition("mc", "Ready", "True").await["status"].clone();
         assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
-        bed.end_pod(&again, 137, "OOMKilled", "").await;
+        fixture.end_pod(&again, 137, "OOMKilled", "").await;
         let status = until("the Job has failed", async || {
-            bed.reap("mc").await;
-            let cluster = serde_json::to_value(bed.get("mc").await).unwrap();
+            fixture.reap("mc").await;
+            let cluster = serde_json::to_value(fixture.get("mc").await).unwrap();
             (condition(&cluster["status"], "Failed")["status"] == "True").then(|| cluster["status"].clone())
         })
         .await;
@@ -322,32 +323,32 @@ fn a_follower_that_was_told_to_stop_is_replaced_and_one_that_fails_by_itself_is_
 
 #[test]
 fn an_evicted_follower_is_made_again_and_nobody_has_failed() {
-    test("evicted", async |bed| {
-        let operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 2, "backoffLimit": 0 })).await.unwrap();
-        for pod in bed.pods("mc", 2).await.values() {
-            bed.run_pod(pod).await;
+    test("evicted", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 2, "backoffLimit": 0 })).await.unwrap();
+        for pod in fixture.pods("mc", 2).await.values() {
+            fixture.run_pod(pod).await;
         }
-        bed.when_condition("mc", "Ready", "True").await;
+        fixture.when_condition("mc", "Ready", "True").await;
         for _ in 0..2 {
-            let pod = bed.pods("mc", 2).await[&1].clone();
-            bed.api::<Pod>().evict(&pod.name_any(), &EvictParams::default()).await.unwrap();
+            let pod = fixture.pods("mc", 2).await[&1].clone();
+            fixture.api::<Pod>().evict(&pod.name_any(), &EvictParams::default()).await.unwrap();
             // The kubelet's part: it was told to end.
-            bed.end_pod(&pod, 143, "Error", "").await;
+            fixture.end_pod(&pod, 143, "Error", "").await;
             let again = until("the follower is made again", async || {
-                let there = bed.all_pods("mc").await;
+                let there = fixture.all_pods("mc").await;
                 there
                     .into_iter()
-                    .find(|it| index(it) == 1 && it.uid() != pod.uid() && !test_support::bed::has_ended(it))
+                    .find(|it| index(it) == 1 && it.uid() != pod.uid() && !test_support::api_server::has_ended(it))
             })
             .await;
-            let status = serde_json::to_value(bed.get("mc").await).unwrap()["status"].clone();
+            let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
             assert_eq!(condition(&status, "Failed")["status"], "False", "{status:#}");
-            bed.run_pod(&again).await;
+            fixture.run_pod(&again).await;
             let is_whole = |status: &serde_json::Value| status["readySize"] == 2 && status["exitCode"].is_null();
-            bed.when("mc", "whole", is_whole).await;
+            fixture.when("mc", "whole", is_whole).await;
         }
-        let status = serde_json::to_value(bed.get("mc").await).unwrap()["status"].clone();
+        let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
         assert_eq!(status["restartCount"], serde_json::Value::Null, "the whole has not started again: {status:#}");
         operator.stop().await;
     });
@@ -355,33 +356,33 @@ fn an_evicted_follower_is_made_again_and_nobody_has_failed() {
 
 #[test]
 fn a_lead_that_is_evicted_after_its_followers_have_left_with_it_starts_anew_with_all_of_them() {
-    test("evicted-lead", async |bed| {
-        let operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 2 })).await.unwrap();
-        let pods = bed.pods("mc", 2).await;
+    test("evicted-lead", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = fixture.pods("mc", 2).await;
         for pod in pods.values() {
-            bed.run_pod(pod).await;
+            fixture.run_pod(pod).await;
         }
-        bed.when_condition("mc", "Ready", "True").await;
-        let (job, key) = (bed.job("mc").await.uid(), bed.secret("mc", "curve").await.unwrap().data);
-        bed.api::<Pod>().evict(&pods[&0].name_any(), &EvictParams::default()).await.unwrap();
-        bed.end_pod(&pods[&1], 0, "Completed", "").await;
-        bed.end_pod(&pods[&0], 143, "Error", "").await;
+        fixture.when_condition("mc", "Ready", "True").await;
+        let (job, key) = (fixture.job("mc").await.uid(), fixture.secret("mc", "curve").await.unwrap().data);
+        fixture.api::<Pod>().evict(&pods[&0].name_any(), &EvictParams::default()).await.unwrap();
+        fixture.end_pod(&pods[&1], 0, "Completed", "").await;
+        fixture.end_pod(&pods[&0], 143, "Error", "").await;
         until("there is another Job", async || {
-            bed.reap("mc").await;
-            bed.api::<Job>().get_opt("mc").await.unwrap().filter(|it| it.uid() != job)
+            fixture.reap("mc").await;
+            fixture.api::<Job>().get_opt("mc").await.unwrap().filter(|it| it.uid() != job)
         })
         .await;
-        let pods = bed.pods("mc", 2).await;
+        let pods = fixture.pods("mc", 2).await;
         for pod in pods.values() {
-            bed.run_pod(pod).await;
+            fixture.run_pod(pod).await;
         }
-        bed.when_condition("mc", "Ready", "True").await;
-        assert_eq!(bed.secret("mc", "curve").await.unwrap().data, key);
-        bed.end_pod(&pods[&0], 0, "Completed", "").await;
+        fixture.when_condition("mc", "Ready", "True").await;
+        assert_eq!(fixture.secret("mc", "curve").await.unwrap().data, key);
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         let status = until("it has completed", async || {
-            bed.reap("mc").await;
-            let status = serde_json::to_value(bed.get("mc").await).unwrap()["status"].clone();
+            fixture.reap("mc").await;
+            let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
             (condition(&status, "Complete")["status"] == "True").then_some(status)
         })
         .await;

@@ -5,17 +5,17 @@ use std::process::Command;
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
-use test_support::bed::{kubeconfig, test};
+use test_support::api_server::{kubeconfig, test};
 
 #[test]
 fn validate_asks_the_api_server_where_it_is_told_to() {
-    test("overlay-validate", async |bed| {
+    test("overlay-validate", async |fixture| {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mc.yaml");
         let says = |overlay: Value, arguments: &[&str]| {
             let document = json!({
                 "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
-                "metadata": { "name": "mc", "namespace": bed.namespace }, "spec": { "containers": [{ "image": "app:1", "command": "hostname" }], "podTemplate": overlay },
+                "metadata": { "name": "mc", "namespace": fixture.namespace }, "spec": { "containers": [{ "image": "app:1", "command": "hostname" }], "podTemplate": overlay },
             });
             std::fs::write(&file, document.to_string()).unwrap();
             let mut command = Command::new(env!("CARGO_BIN_EXE_flux-operator"));
@@ -31,6 +31,6 @@ fn validate_asks_the_api_server_where_it_is_told_to() {
         assert_eq!((code, told.as_str()), (1, wanted));
         let (code, told, _) = says(json!({ "spec": { "hostNetwork": true } }), &["--server"]);
         assert!(code == 0 && told.ends_with("the API server would take MiniCluster mc: MiniCluster, Job\n"), "{told}");
-        assert!(bed.api::<Job>().list(&Default::default()).await.unwrap().items.is_empty(), "nothing is made");
+        assert!(fixture.api::<Job>().list(&Default::default()).await.unwrap().items.is_empty(), "nothing is made");
     });
 }

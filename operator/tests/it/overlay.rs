@@ -17,7 +17,7 @@ use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 use serde_json::{Map, Value, json};
 
-use test_support::bed::{condition, kubectl_program, test, until};
+use test_support::api_server::{condition, kubectl_program, test, until};
 mod random;
 
 /// A runner and a sidecar, and volumes of a user's.
@@ -43,10 +43,10 @@ fn objects(spec: Value) -> render::Objects {
 
 #[test]
 fn what_lies_over_the_pods_is_in_them_and_costs_one_call() {
-    test("overlay", async |bed| {
-        let operator = bed.operator().await;
-        bed.create("plain", json!({ "size": 1 })).await.unwrap();
-        bed.pods("plain", 1).await;
+    test("overlay", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("plain", json!({ "size": 1 })).await.unwrap();
+        fixture.pods("plain", 1).await;
         assert!(!operator.calls.all().iter().any(|call| call.verb == "create"
             && call.resource == "jobs"
             && call.name.is_empty()
@@ -70,8 +70,8 @@ fn what_lies_over_the_pods_is_in_them_and_costs_one_call() {
                     "accessModes": ["ReadWriteOnce"], "resources": { "requests": { "storage": "1Gi" } } } } } }],
             },
         });
-        bed.create("mc", spec(overlay)).await.unwrap();
-        let pod = bed.pods("mc", 2).await.remove(&1).unwrap();
+        fixture.create("mc", spec(overlay)).await.unwrap();
+        let pod = fixture.pods("mc", 2).await.remove(&1).unwrap();
         assert_eq!(pod.metadata.annotations.as_ref().unwrap()["a/b"], "c");
         let spec = pod.spec.unwrap();
         assert_eq!(spec.host_network, Some(true));
@@ -88,7 +88,7 @@ fn what_lies_over_the_pods_is_in_them_and_costs_one_call() {
         let creates =
             operator.calls.counted().iter().filter(|call| call.resource == "jobs" && call.verb == "create").count();
         assert_eq!(creates, before + 2, "a dry run and the Job");
-        let cluster = bed.when_condition("mc", "Valid", "True").await;
+        let cluster = fixture.when_condition("mc", "Valid", "True").await;
         assert_eq!(cluster["status"]["maximumSize"], 2);
         operator.stop().await;
     });
@@ -96,8 +96,8 @@ fn what_lies_over_the_pods_is_in_them_and_costs_one_call() {
 
 #[test]
 fn what_the_api_server_would_not_take_is_told_with_its_place_before_anything_is_made() {
-    test("overlay-wrong", async |bed| {
-        let _operator = bed.operator().await;
+    test("overlay-wrong", async |fixture| {
+        let _operator = fixture.operator().await;
         let app = |fields: Value| {
             let mut container = json!({ "name": "app" });
             container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
@@ -126,8 +126,8 @@ fn what_the_api_server_would_not_take_is_told_with_its_place_before_anything_is_
         ];
         for (i, (overlay, words)) in cases.iter().enumerate() {
             let name = format!("mc-{i}");
-            bed.create(&name, spec(overlay.clone())).await.unwrap();
-            let cluster = bed.when_condition(&name, "Valid", "False").await;
+            fixture.create(&name, spec(overlay.clone())).await.unwrap();
+            let cluster = fixture.when_condition(&name, "Valid", "False").await;
             let valid = condition(&cluster["status"], "Valid");
             let message = valid["message"].as_str().unwrap();
             assert_eq!(valid["reason"], "PodTemplateRefused", "{message}");
@@ -136,51 +136,56 @@ fn what_the_api_server_would_not_take_is_told_with_its_place_before_anything_is_
             assert_eq!(cluster["status"]["reason"], "PodTemplateRefused");
             assert_eq!(condition(&cluster["status"], "Stalled")["status"], "True");
         }
-        assert!(bed.api::<Job>().list(&Default::default()).await.unwrap().items.is_empty(), "nothing is made");
-        assert!(bed.api::<ConfigMap>().get_opt("mc-0-agent").await.unwrap().is_none());
+        assert!(fixture.api::<Job>().list(&Default::default()).await.unwrap().items.is_empty(), "nothing is made");
+        assert!(fixture.api::<ConfigMap>().get_opt("mc-0-agent").await.unwrap().is_none());
         // And it starts once it has been put right.
-        bed.patch::<MiniCluster>(
-            "mc-0",
-            json!({ "spec": { "podTemplate": { "spec": { "hostNetwrok": null, "hostNetwork": true } } } }),
-        )
-        .await
-        .unwrap();
-        bed.pods("mc-0", 2).await;
-        bed.when_condition("mc-0", "Valid", "True").await;
+        fixture
+            .patch::<MiniCluster>(
+                "mc-0",
+                json!({ "spec": { "podTemplate": { "spec": { "hostNetwrok": null, "hostNetwork": true } } } }),
+            )
+            .await
+            .unwrap();
+        fixture.pods("mc-0", 2).await;
+        fixture.when_condition("mc-0", "Valid", "True").await;
     });
 }
 
 /// A field of a feature that is switched off: the API server takes it and drops it.
 #[test]
 fn what_the_api_server_would_leave_out_is_told() {
-    test("overlay-dropped", async |bed| {
-        let minor: u32 = bed.client.apiserver_version().await.unwrap().minor.parse().unwrap();
+    test("overlay-dropped", async |fixture| {
+        let minor: u32 = fixture.client.apiserver_version().await.unwrap().minor.parse().unwrap();
         if minor != 35 {
             return;
         }
-        let _operator = bed.operator().await;
-        bed.create("mc", spec(json!({ "spec": { "workloadRef": { "name": "w", "podGroup": "p" } } }))).await.unwrap();
-        let cluster = bed.when_condition("mc", "Valid", "False").await;
+        let _operator = fixture.operator().await;
+        fixture
+            .create("mc", spec(json!({ "spec": { "workloadRef": { "name": "w", "podGroup": "p" } } })))
+            .await
+            .unwrap();
+        let cluster = fixture.when_condition("mc", "Valid", "False").await;
         let message = condition(&cluster["status"], "Valid")["message"].clone();
         assert!(
             message.as_str().unwrap().starts_with("spec.podTemplate.spec.workloadRef: the API server leaves it out"),
             "{message}"
         );
-        assert!(bed.api::<Job>().get_opt("mc").await.unwrap().is_none());
+        assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
     });
 }
 
 #[test]
 fn what_is_the_operators_is_refused_and_what_lies_over_pods_that_run_stays() {
-    test("overlay-fixed", async |bed| {
-        let _operator = bed.operator().await;
-        bed.create(
-            "wrong",
-            spec(json!({ "spec": { "hostname": "a", "containers": [{ "name": "app", "command": ["sh"] }] } })),
-        )
-        .await
-        .unwrap();
-        let cluster = bed.when("wrong", "invalid", |status| status["phase"] == "Invalid").await;
+    test("overlay-fixed", async |fixture| {
+        let _operator = fixture.operator().await;
+        fixture
+            .create(
+                "wrong",
+                spec(json!({ "spec": { "hostname": "a", "containers": [{ "name": "app", "command": ["sh"] }] } })),
+            )
+            .await
+            .unwrap();
+        let cluster = fixture.when("wrong", "invalid", |status| status["phase"] == "Invalid").await;
         let message = condition(&cluster["status"], "Valid")["message"].as_str().unwrap().to_owned();
         for part in [
             "spec.podTemplate.spec.hostname: brokers find",
@@ -188,10 +193,10 @@ fn what_is_the_operators_is_refused_and_what_lies_over_pods_that_run_stays() {
         ] {
             assert!(message.contains(part), "{message}");
         }
-        bed.create("mc", spec(json!({ "spec": { "hostNetwork": true } }))).await.unwrap();
-        bed.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
+        fixture.create("mc", spec(json!({ "spec": { "hostNetwork": true } }))).await.unwrap();
+        fixture.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
         let change = |value: Value| Patch::Merge(json!({ "spec": { "podTemplate": { "spec": value } } }));
-        let api = bed.api::<MiniCluster>();
+        let api = fixture.api::<MiniCluster>();
         let refused =
             api.patch("mc", &PatchParams::default(), &change(json!({ "priorityClassName": "x" }))).await.unwrap_err();
         assert!(refused.to_string().contains("podTemplate cannot change once the cluster has been made"), "{refused}");
@@ -199,10 +204,10 @@ fn what_is_the_operators_is_refused_and_what_lies_over_pods_that_run_stays() {
         match api.patch("mc", &PatchParams::default(), &change(json!({ "hostNetwork": null, "hostPID": true }))).await {
             Err(refused) => assert!(refused.to_string().contains("cannot change"), "{refused}"),
             Ok(_) => {
-                let cluster = bed.when_condition("mc", "Valid", "False").await;
+                let cluster = fixture.when_condition("mc", "Valid", "False").await;
                 let valid = condition(&cluster["status"], "Valid");
                 assert_eq!(valid["reason"], "ChangedTooLate", "{valid}");
-                assert_eq!(bed.pods("mc", 2).await[&0].spec.as_ref().unwrap().host_network, Some(true));
+                assert_eq!(fixture.pods("mc", 2).await[&0].spec.as_ref().unwrap().host_network, Some(true));
             }
         }
     });
@@ -210,23 +215,27 @@ fn what_is_the_operators_is_refused_and_what_lies_over_pods_that_run_stays() {
 
 #[test]
 fn the_services_pod_has_an_overlay_of_its_own() {
-    test("overlay-services", async |bed| {
-        let _operator = bed.operator().await;
+    test("overlay-services", async |fixture| {
+        let _operator = fixture.operator().await;
         let with = |overlay: Value| json!({ "size": 1, "services": [{ "image": "cache:1", "name": "cache" }], "servicesPodTemplate": overlay });
-        bed.create(
-            "mc",
-            with(json!({ "spec": { "containers": [{ "name": "cache", "args": ["--all"] }], "hostNetwork": true } })),
-        )
-        .await
-        .unwrap();
-        let pod = until("the services pod", async || bed.api::<Pod>().get_opt("mc-services").await.unwrap()).await;
-        let spec = pod.spec.unwrap();
-        assert_eq!((spec.host_network, spec.containers[0].args.clone()), (Some(true), Some(vec!["--all".to_owned()])));
-        assert_eq!(bed.pods("mc", 1).await[&0].spec.as_ref().unwrap().host_network, None);
-        bed.create("wrong", with(json!({ "spec": { "containers": [{ "name": "cache", "argz": ["--all"] }] } })))
+        fixture
+            .create(
+                "mc",
+                with(
+                    json!({ "spec": { "containers": [{ "name": "cache", "args": ["--all"] }], "hostNetwork": true } }),
+                ),
+            )
             .await
             .unwrap();
-        let cluster = bed.when_condition("wrong", "Valid", "False").await;
+        let pod = until("the services pod", async || fixture.api::<Pod>().get_opt("mc-services").await.unwrap()).await;
+        let spec = pod.spec.unwrap();
+        assert_eq!((spec.host_network, spec.containers[0].args.clone()), (Some(true), Some(vec!["--all".to_owned()])));
+        assert_eq!(fixture.pods("mc", 1).await[&0].spec.as_ref().unwrap().host_network, None);
+        fixture
+            .create("wrong", with(json!({ "spec": { "containers": [{ "name": "cache", "argz": ["--all"] }] } })))
+            .await
+            .unwrap();
+        let cluster = fixture.when_condition("wrong", "Valid", "False").await;
         let message = condition(&cluster["status"], "Valid")["message"].clone();
         assert!(
             message.as_str().unwrap().contains("\"spec.servicesPodTemplate.spec.containers[0].argz\""),
@@ -239,25 +248,25 @@ fn the_services_pod_has_an_overlay_of_its_own() {
 /// from being served, and everybody from listing theirs.
 #[test]
 fn one_that_is_nested_too_deep_is_told_so_and_hides_no_other() {
-    test("overlay-deep", async |bed| {
+    test("overlay-deep", async |fixture| {
         let deep = format!("{}1{}", r#"{"a":["#.repeat(1500), "]}".repeat(1500));
         let body = format!(
             r#"{{"apiVersion":"flux-framework.org/v1alpha2","kind":"MiniCluster","metadata":{{"name":"deep"}},"spec":{{"containers":[{{"image":"a"}}],"podTemplate":{{"spec":{deep}}}}}}}"#
         );
-        let uri = format!("/apis/flux-framework.org/v1alpha2/namespaces/{}/miniclusters", bed.namespace);
+        let uri = format!("/apis/flux-framework.org/v1alpha2/namespaces/{}/miniclusters", fixture.namespace);
         let request = http::Request::post(&uri).header("content-type", "application/json").body(body.into_bytes());
-        bed.client.request_text(request.unwrap()).await.unwrap();
+        fixture.client.request_text(request.unwrap()).await.unwrap();
         // Seen by the list of an operator that starts, and by the watch of one that runs.
-        let operator = bed.operator().await;
-        bed.create("good", json!({ "size": 1 })).await.unwrap();
-        bed.pods("good", 1).await;
+        let operator = fixture.operator().await;
+        fixture.create("good", json!({ "size": 1 })).await.unwrap();
+        fixture.pods("good", 1).await;
         let said = async || {
             let path = "jsonpath={.status.phase}: {.status.conditions[?(@.type==\"Valid\")].message}";
-            bed.kubectl(&["get", "miniclusters.v1alpha2.flux-framework.org", "deep", "-o", path]).ok()
+            fixture.kubectl(&["get", "miniclusters.v1alpha2.flux-framework.org", "deep", "-o", path]).ok()
         };
         let message = until("it is told", async || said().await.filter(|text| text.starts_with("Invalid"))).await;
         assert!(message.contains("nested more than 100 levels deep"), "{message}");
-        bed.kubectl(&["delete", "miniclusters.v1alpha2.flux-framework.org", "deep"]).unwrap();
+        fixture.kubectl(&["delete", "miniclusters.v1alpha2.flux-framework.org", "deep"]).unwrap();
         operator.stop().await;
     });
 }
@@ -265,15 +274,15 @@ fn one_that_is_nested_too_deep_is_told_so_and_hides_no_other() {
 /// Pod Security judges the pods with what lies over them: nobody gets a privileged one by it.
 #[test]
 fn an_overlay_is_judged_as_any_pod() {
-    test("overlay-restricted", async |bed| {
-        let _operator = bed.operator().await;
+    test("overlay-restricted", async |fixture| {
+        let _operator = fixture.operator().await;
         let label = json!({ "metadata": { "labels": { "pod-security.kubernetes.io/enforce": "baseline" } } });
-        let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> = kube::Api::all(bed.client.clone());
-        namespaces.patch(&bed.namespace, &PatchParams::default(), &Patch::Merge(label)).await.unwrap();
+        let namespaces: kube::Api<k8s_openapi::api::core::v1::Namespace> = kube::Api::all(fixture.client.clone());
+        namespaces.patch(&fixture.namespace, &PatchParams::default(), &Patch::Merge(label)).await.unwrap();
         let overlay =
             json!({ "spec": { "volumes": [{ "name": "etc", "hostPath": { "path": "/etc" } }], "hostPID": true } });
-        bed.create("mc", spec(overlay)).await.unwrap();
-        let cluster = bed.when("mc", "explained", |status| status["reason"] == "FailedCreate").await;
+        fixture.create("mc", spec(overlay)).await.unwrap();
+        let cluster = fixture.when("mc", "explained", |status| status["reason"] == "FailedCreate").await;
         let message = cluster["status"]["message"].as_str().unwrap().to_owned();
         assert!(
             message.contains("violates PodSecurity")
@@ -281,16 +290,16 @@ fn an_overlay_is_judged_as_any_pod() {
                 && message.contains("host namespaces"),
             "{message}"
         );
-        assert!(bed.all_pods("mc").await.is_empty());
+        assert!(fixture.all_pods("mc").await.is_empty());
     });
 }
 
 /// Kubernetes' own types say which lists are merged, and by what.
 #[test]
 fn the_keys_of_merged_lists_are_kubernetes_own() {
-    test("overlay-keys", async |bed| {
+    test("overlay-keys", async |fixture| {
         let request = http::Request::get("/openapi/v3/api/v1").body(Vec::new()).unwrap();
-        let api: Value = bed.client.request(request).await.unwrap();
+        let api: Value = fixture.client.request(request).await.unwrap();
         let schemas = &api["components"]["schemas"];
         let mut found = BTreeSet::new();
         let mut seen = BTreeSet::new();

@@ -7,31 +7,32 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams};
 use serde_json::json;
 
-use test_support::bed::{Bed, Operator, SETTLE, test, until};
+use test_support::api_server::{Fixture, Operator, SETTLE, test, until};
 use test_support::call::{Call, assert_exactly, of_all_parts};
 
-async fn settled(bed: &Bed, operator: &Operator, names: &[&str]) {
+async fn settled(fixture: &Fixture, operator: &Operator, names: &[&str]) {
     for name in names {
-        bed.when(name, "seen with its pods", |status| status["size"] == 2).await;
+        fixture.when(name, "seen with its pods", |status| status["size"] == 2).await;
     }
     operator.settled().await;
 }
 
 #[test]
 fn a_cluster_costs_few_calls_and_an_idle_one_none() {
-    test("calls", async |bed| {
-        let operator = bed.operator().await;
+    test("calls", async |fixture| {
+        let operator = fixture.operator().await;
         let names = ["a", "b", "c", "d", "e"];
         for name in names {
-            bed.create(name, json!({ "size": 2 })).await.unwrap();
+            fixture.create(name, json!({ "size": 2 })).await.unwrap();
         }
-        settled(&bed, &operator, &names).await;
+        settled(&fixture, &operator, &names).await;
         let calls = operator.calls.counted();
         assert!(calls.len() <= 6 * names.len(), "{} calls for {} clusters: {calls:#?}", calls.len(), names.len());
         assert!(calls.iter().all(|call| call.status < 300), "{calls:#?}");
 
         operator.calls.clear();
-        bed.patch::<MiniCluster>("a", json!({ "metadata": { "annotations": { "somebody": "was here" } } }))
+        fixture
+            .patch::<MiniCluster>("a", json!({ "metadata": { "annotations": { "somebody": "was here" } } }))
             .await
             .unwrap();
         tokio::time::sleep(SETTLE).await;
@@ -39,7 +40,7 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
         operator.stop().await;
 
         // A new operator, perhaps of a new version, changes nothing that runs.
-        let again = bed.operator().await;
+        let again = fixture.operator().await;
         until("it has listed everything", async || {
             let lists = again.calls.all().into_iter().filter(|call| call.verb == "list").count();
             (lists >= 4).then_some(())
@@ -56,17 +57,17 @@ fn a_cluster_costs_few_calls_and_an_idle_one_none() {
 /// joined by many at a time.
 #[test]
 fn a_cluster_costs_the_same_few_writes_whatever_its_size() {
-    test("writes", async |bed| {
-        let operator = bed.operator().await;
+    test("writes", async |fixture| {
+        let operator = fixture.operator().await;
         let mut costs = Vec::new();
         for size in [4, 64] {
             operator.calls.clear();
             let names: Vec<String> = (0..4).map(|i| format!("mc-{size}-{i}")).collect();
             for name in &names {
-                bed.create(name, json!({ "size": size })).await.unwrap();
+                fixture.create(name, json!({ "size": size })).await.unwrap();
             }
             for name in &names {
-                bed.when(name, "seen with its pods", |status| status["size"] == size).await;
+                fixture.when(name, "seen with its pods", |status| status["size"] == size).await;
             }
             operator.settled().await;
             let writes: Vec<Call> = operator.calls.all().into_iter().filter(|call| !call.is_read()).collect();
@@ -84,7 +85,7 @@ fn a_cluster_costs_the_same_few_writes_whatever_its_size() {
 
 #[test]
 fn an_operator_that_is_killed_at_any_call_leaves_the_same_behind() {
-    test("killed", async |bed| {
+    test("killed", async |fixture| {
         let mut round = 0;
         let mut was_done = false;
         while !was_done {
@@ -98,39 +99,39 @@ fn an_operator_that_is_killed_at_any_call_leaves_the_same_behind() {
                 ],
                 "services": [{ "image": "cache:1", "name": "cache" }],
             });
-            bed.create(&name, spec).await.unwrap();
-            let victim = bed.operator_that_dies(round).await;
+            fixture.create(&name, spec).await.unwrap();
+            let victim = fixture.operator_that_dies(round).await;
             was_done = until("it is killed, or done", async || {
                 if victim.is_dead() {
                     return Some(false);
                 }
-                let cluster = serde_json::to_value(bed.get(&name).await).unwrap();
+                let cluster = serde_json::to_value(fixture.get(&name).await).unwrap();
                 (cluster["status"]["size"] == 2).then_some(true)
             })
             .await;
             drop(victim);
-            let key = bed.secret(&name, "curve").await;
+            let key = fixture.secret(&name, "curve").await;
 
-            let second = bed.operator().await;
-            bed.when(&name, "whole", |status| status["size"] == 2 && status["maximumSize"] == 2).await;
+            let second = fixture.operator().await;
+            fixture.when(&name, "whole", |status| status["size"] == 2 && status["maximumSize"] == 2).await;
             until("the services pod is there", async || {
-                bed.api::<k8s_openapi::api::core::v1::Pod>().get_opt(&format!("{name}-services")).await.unwrap()
+                fixture.api::<k8s_openapi::api::core::v1::Pod>().get_opt(&format!("{name}-services")).await.unwrap()
             })
             .await;
             let owned = until("it is one of the Service's owners", async || {
-                let api = bed.api::<k8s_openapi::api::core::v1::Service>();
+                let api = fixture.api::<k8s_openapi::api::core::v1::Service>();
                 api.get_opt(&format!("net-{round}")).await.unwrap()?.metadata.owner_references
             })
             .await;
             assert_eq!(owned.len(), 1);
-            bed.api::<k8s_openapi::api::core::v1::Service>().get(&format!("db-{round}")).await.unwrap();
+            fixture.api::<k8s_openapi::api::core::v1::Service>().get(&format!("db-{round}")).await.unwrap();
             if let Some(key) = key {
-                let now = bed.secret(&name, "curve").await.unwrap();
+                let now = fixture.secret(&name, "curve").await.unwrap();
                 assert_eq!(key.data, now.data, "the key is made once");
             }
-            assert_eq!(bed.all_pods(&name).await.len(), 2);
+            assert_eq!(fixture.all_pods(&name).await.len(), 2);
             second.stop().await;
-            bed.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await.unwrap();
+            fixture.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await.unwrap();
             round += 1;
             assert!(round < 40, "it makes too many calls");
         }
@@ -140,25 +141,25 @@ fn an_operator_that_is_killed_at_any_call_leaves_the_same_behind() {
 
 #[test]
 fn answers_that_get_lost_delay_and_double_nothing() {
-    test("flaky", async |bed| {
-        let operator = bed.operator_with_flaky_connection().await;
+    test("flaky", async |fixture| {
+        let operator = fixture.operator_with_flaky_connection().await;
         for name in ["a", "b", "c"] {
-            bed.create(name, json!({ "size": 2 })).await.unwrap();
+            fixture.create(name, json!({ "size": 2 })).await.unwrap();
         }
         let mut keys = Vec::new();
         for name in ["a", "b", "c"] {
-            bed.when(name, "whole", |status| status["size"] == 2 && status["maximumSize"] == 2).await;
-            assert_eq!(bed.all_pods(name).await.len(), 2);
-            keys.push(bed.secret(name, "curve").await.unwrap().data);
+            fixture.when(name, "whole", |status| status["size"] == 2 && status["maximumSize"] == 2).await;
+            assert_eq!(fixture.all_pods(name).await.len(), 2);
+            keys.push(fixture.secret(name, "curve").await.unwrap().data);
         }
         until("all own the Service", async || {
-            let service = bed.api::<k8s_openapi::api::core::v1::Service>().get("flux-service").await.unwrap();
+            let service = fixture.api::<k8s_openapi::api::core::v1::Service>().get("flux-service").await.unwrap();
             (service.metadata.owner_references?.len() == 3).then_some(())
         })
         .await;
         operator.settled().await;
         for (name, key) in ["a", "b", "c"].iter().zip(keys) {
-            assert_eq!(bed.secret(name, "curve").await.unwrap().data, key);
+            assert_eq!(fixture.secret(name, "curve").await.unwrap().data, key);
         }
         operator.stop().await;
     });
@@ -166,41 +167,41 @@ fn answers_that_get_lost_delay_and_double_nothing() {
 
 #[test]
 fn exactly_the_permissions_that_are_shipped_are_used() {
-    test("rbac", async |bed| {
-        let operator = bed.operator().await;
+    test("rbac", async |fixture| {
+        let operator = fixture.operator().await;
         let mut spec = of_all_parts();
         spec["cleanup"] = json!(true);
-        bed.create("mc", spec).await.unwrap();
-        bed.pods("mc", 1).await;
+        fixture.create("mc", spec).await.unwrap();
+        fixture.pods("mc", 1).await;
         // A second one, which shares the Service; a change of the first; a wrong one, for an event, told twice.
-        bed.create("other", json!({ "size": 1 })).await.unwrap();
-        bed.pods("other", 1).await;
-        bed.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
-        bed.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
-        let pods = bed.pods("mc", 2).await;
+        fixture.create("other", json!({ "size": 1 })).await.unwrap();
+        fixture.pods("other", 1).await;
+        fixture.when("mc", "its maximum", |status| status["maximumSize"] == 2).await;
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
+        let pods = fixture.pods("mc", 2).await;
         // A third one, which cannot mount its view.
-        let mounts_images = bed.client.apiserver_version().await.unwrap().minor.parse::<u32>().unwrap() >= 35;
+        let mounts_images = fixture.client.apiserver_version().await.unwrap().minor.parse::<u32>().unwrap() >= 35;
         if mounts_images {
             let mounts = json!({ "size": 1, "flux": { "container": { "source": "imageVolume" } } });
-            bed.create("mounts", mounts).await.unwrap();
-            bed.cannot_mount(&bed.pods("mounts", 1).await[&0]).await;
-            bed.when_condition("mounts", "ViewMounted", "False").await;
+            fixture.create("mounts", mounts).await.unwrap();
+            fixture.cannot_mount(&fixture.pods("mounts", 1).await[&0]).await;
+            fixture.when_condition("mounts", "ViewMounted", "False").await;
         }
         // One whose lead is lost, and that may not start again.
-        bed.create("lost", json!({ "size": 1, "backoffLimit": 0 })).await.unwrap();
-        let lost = bed.pods("lost", 1).await.remove(&0).unwrap();
-        bed.api::<Pod>().evict(&lost.name_any(), &EvictParams::default()).await.unwrap();
-        bed.end_pod(&lost, 143, "Error", "").await;
-        bed.when_condition("lost", "Failed", "True").await;
-        bed.create("wrong", json!({ "size": 1, "containers": [{ "image": "a", "command": "'" }] })).await.unwrap();
-        bed.when("wrong", "invalid", |status| status["phase"] == "Invalid").await;
+        fixture.create("lost", json!({ "size": 1, "backoffLimit": 0 })).await.unwrap();
+        let lost = fixture.pods("lost", 1).await.remove(&0).unwrap();
+        fixture.api::<Pod>().evict(&lost.name_any(), &EvictParams::default()).await.unwrap();
+        fixture.end_pod(&lost, 143, "Error", "").await;
+        fixture.when_condition("lost", "Failed", "True").await;
+        fixture.create("wrong", json!({ "size": 1, "containers": [{ "image": "a", "command": "'" }] })).await.unwrap();
+        fixture.when("wrong", "invalid", |status| status["phase"] == "Invalid").await;
         let account = json!({ "size": 1, "pod": { "serviceAccountName": "nobody" } });
-        bed.create("stuck", account).await.unwrap();
-        bed.when("stuck", "explained", |status| status["reason"] == "FailedCreate").await;
-        bed.end_pod(&pods[&0], 0, "Completed", "").await;
+        fixture.create("stuck", account).await.unwrap();
+        fixture.when("stuck", "explained", |status| status["reason"] == "FailedCreate").await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         until("it has been cleaned up", async || {
-            bed.reap("mc").await;
-            bed.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
+            fixture.reap("mc").await;
+            fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(())
         })
         .await;
         // It is gone before the operator, which alone deletes it, has its answer.
@@ -216,7 +217,7 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
         // What is there already has to be looked at: an operator that forgets between two calls.
         let mut seen = operator.calls.all();
         operator.stop().await;
-        seen.extend(bed.calls_about_what_exists().await);
+        seen.extend(fixture.calls_about_what_exists().await);
         if !mounts_images {
             // Only a Job whose pods cannot mount images is deleted, and this Kubernetes has none such.
             let (verb, group, resource) = ("delete".into(), "batch".into(), "jobs".into());

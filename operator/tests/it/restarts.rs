@@ -7,7 +7,7 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, EvictParams};
 use serde_json::{Value, json};
 
-use test_support::bed::{Bed, condition, index, test, until};
+use test_support::api_server::{Fixture, condition, index, test, until};
 
 /// What the agent leaves as its termination message.
 fn said(by: &str, code: i32, more: Value) -> String {
@@ -17,51 +17,51 @@ fn said(by: &str, code: i32, more: Value) -> String {
 }
 
 /// A MiniCluster of two pods that run.
-async fn running(bed: &Bed, name: &str, spec: Value) -> (Pod, Pod) {
+async fn running(fixture: &Fixture, name: &str, spec: Value) -> (Pod, Pod) {
     let mut spec = spec;
     spec["size"] = json!(2);
-    bed.create(name, spec).await.unwrap();
-    run(bed, name).await
+    fixture.create(name, spec).await.unwrap();
+    run(fixture, name).await
 }
 
-async fn run(bed: &Bed, name: &str) -> (Pod, Pod) {
-    let mut pods = bed.pods(name, 2).await;
+async fn run(fixture: &Fixture, name: &str) -> (Pod, Pod) {
+    let mut pods = fixture.pods(name, 2).await;
     for pod in pods.values() {
-        bed.run_pod(pod).await;
+        fixture.run_pod(pod).await;
     }
-    bed.when_condition(name, "Ready", "True").await;
+    fixture.when_condition(name, "Ready", "True").await;
     until("the Job knows its lead", async || {
         let is_known = |pod: &Pod| pod.labels().contains_key("job-index") && pod.metadata.deletion_timestamp.is_none();
-        bed.all_pods(name).await.iter().any(is_known).then_some(())
+        fixture.all_pods(name).await.iter().any(is_known).then_some(())
     })
     .await;
     (pods.remove(&0).unwrap(), pods.remove(&1).unwrap())
 }
 
-async fn evict(bed: &Bed, pod: &Pod) {
-    bed.api::<Pod>().evict(&pod.name_any(), &EvictParams::default()).await.unwrap();
+async fn evict(fixture: &Fixture, pod: &Pod) {
+    fixture.api::<Pod>().evict(&pod.name_any(), &EvictParams::default()).await.unwrap();
 }
 
 /// Plays the kubelets of a lead that is evicted, and of its follower, which leaves with it.
-async fn take_lead(bed: &Bed, lead: &Pod, follower: &Pod) {
-    evict(bed, lead).await;
-    bed.end_pod(follower, 0, "Completed", &said("program", 0, json!({}))).await;
-    bed.end_pod(lead, 143, "Error", &said("stop", 143, json!({}))).await;
+async fn take_lead(fixture: &Fixture, lead: &Pod, follower: &Pod) {
+    evict(fixture, lead).await;
+    fixture.end_pod(follower, 0, "Completed", &said("program", 0, json!({}))).await;
+    fixture.end_pod(lead, 143, "Error", &said("stop", 143, json!({}))).await;
 }
 
-async fn another_job(bed: &Bed, name: &str, than: &Option<String>) -> Job {
+async fn another_job(fixture: &Fixture, name: &str, than: &Option<String>) -> Job {
     until("there is another Job", async || {
-        bed.reap(name).await;
-        let job = bed.api::<Job>().get_opt(name).await.unwrap();
+        fixture.reap(name).await;
+        let job = fixture.api::<Job>().get_opt(name).await.unwrap();
         job.filter(|job| job.uid() != *than)
     })
     .await
 }
 
-async fn finished(bed: &Bed, name: &str, type_: &str) -> Value {
+async fn finished(fixture: &Fixture, name: &str, type_: &str) -> Value {
     until(&format!("{name} is {type_}"), async || {
-        bed.reap(name).await;
-        let status = serde_json::to_value(bed.get(name).await).unwrap()["status"].clone();
+        fixture.reap(name).await;
+        let status = serde_json::to_value(fixture.get(name).await).unwrap()["status"].clone();
         (condition(&status, type_)["status"] == "True").then_some(status)
     })
     .await
@@ -74,127 +74,129 @@ fn restarts_left(job: &Job) -> String {
 
 #[test]
 fn a_lead_that_is_taken_away_starts_anew_counted_and_bounded_and_shares_one_deadline() {
-    test("taken", async |bed| {
-        let operator = bed.operator().await;
-        let (lead, follower) = running(&bed, "mc", json!({ "backoffLimit": 1, "deadlineSeconds": 1000 })).await;
-        let first = bed.job("mc").await;
+    test("taken", async |fixture| {
+        let operator = fixture.operator().await;
+        let (lead, follower) = running(&fixture, "mc", json!({ "backoffLimit": 1, "deadlineSeconds": 1000 })).await;
+        let first = fixture.job("mc").await;
         assert_eq!(
             (restarts_left(&first).as_str(), first.spec.as_ref().unwrap().active_deadline_seconds),
             ("--restarts-left=1", Some(1000))
         );
         let begun =
-            bed.when("mc", "begun", |status| status["startTime"].is_string()).await["status"]["startTime"].clone();
+            fixture.when("mc", "begun", |status| status["startTime"].is_string()).await["status"]["startTime"].clone();
         tokio::time::sleep(std::time::Duration::from_millis(2100)).await;
-        take_lead(&bed, &lead, &follower).await;
-        let second = another_job(&bed, "mc", &first.uid()).await;
+        take_lead(&fixture, &lead, &follower).await;
+        let second = another_job(&fixture, "mc", &first.uid()).await;
         assert_eq!(restarts_left(&second), "--restarts-left=0");
         let left = second.spec.as_ref().unwrap().active_deadline_seconds.unwrap();
         assert!((900..=998).contains(&left), "{left} s of 1000 are left");
-        let (lead, follower) = run(&bed, "mc").await;
-        let status = bed.when("mc", "counted", |status| status["restartCount"] == 1).await["status"].clone();
+        let (lead, follower) = run(&fixture, "mc").await;
+        let status = fixture.when("mc", "counted", |status| status["restartCount"] == 1).await["status"].clone();
         assert_eq!((&status["backoffLimitUsed"], &status["startTime"]), (&json!(1), &begun), "{status:#}");
         let restart = &status["restarts"][0];
         assert_eq!((&restart["reason"], &restart["jobUid"]), (&json!("LeadLost"), &json!(first.uid().unwrap())));
         assert!(restart["message"].as_str().unwrap().contains("EvictionByEvictionAPI"), "{restart}");
 
-        take_lead(&bed, &lead, &follower).await;
-        let status = finished(&bed, "mc", "Failed").await;
+        take_lead(&fixture, &lead, &follower).await;
+        let status = finished(&fixture, "mc", "Failed").await;
         assert_eq!((&status["reason"], &status["restartCount"]), (&json!("LeadLost"), &json!(1)), "{status:#}");
         assert!(status["message"].as_str().unwrap().contains("backoffLimit (1)"), "{status:#}");
-        assert_eq!(bed.job("mc").await.uid(), second.uid(), "no third one");
+        assert_eq!(fixture.job("mc").await.uid(), second.uid(), "no third one");
         operator.stop().await;
     });
 }
 
 #[test]
 fn a_backoff_limit_of_0_means_never() {
-    test("never", async |bed| {
-        let operator = bed.operator().await;
-        let (lead, follower) = running(&bed, "mc", json!({ "backoffLimit": 0 })).await;
-        let job = bed.job("mc").await.uid();
-        take_lead(&bed, &lead, &follower).await;
-        let status = finished(&bed, "mc", "Failed").await;
+    test("never", async |fixture| {
+        let operator = fixture.operator().await;
+        let (lead, follower) = running(&fixture, "mc", json!({ "backoffLimit": 0 })).await;
+        let job = fixture.job("mc").await.uid();
+        take_lead(&fixture, &lead, &follower).await;
+        let status = finished(&fixture, "mc", "Failed").await;
         assert_eq!((&status["reason"], &status["restartCount"]), (&json!("LeadLost"), &Value::Null), "{status:#}");
-        assert_eq!(bed.job("mc").await.uid(), job);
+        assert_eq!(fixture.job("mc").await.uid(), job);
         operator.stop().await;
     });
 }
 
 #[test]
 fn a_lead_that_fails_by_itself_never_runs_again_though_its_pod_is_evicted() {
-    test("by-itself", async |bed| {
-        let operator = bed.operator().await;
-        let (lead, _) = running(&bed, "mc", json!({})).await;
-        let job = bed.job("mc").await.uid();
-        evict(&bed, &lead).await;
-        bed.end_pod(&lead, 7, "Error", &said("program", 7, json!({}))).await;
-        let status = finished(&bed, "mc", "Failed").await;
+    test("by-itself", async |fixture| {
+        let operator = fixture.operator().await;
+        let (lead, _) = running(&fixture, "mc", json!({})).await;
+        let job = fixture.job("mc").await.uid();
+        evict(&fixture, &lead).await;
+        fixture.end_pod(&lead, 7, "Error", &said("program", 7, json!({}))).await;
+        let status = finished(&fixture, "mc", "Failed").await;
         assert_eq!((&status["exitCode"], &status["restartCount"]), (&json!(7), &Value::Null), "{status:#}");
-        assert_eq!(bed.job("mc").await.uid(), job);
+        assert_eq!(fixture.job("mc").await.uid(), job);
         operator.stop().await;
     });
 }
 
 #[test]
 fn a_lead_that_ends_with_the_code_of_replacement_while_the_operator_is_away_never_runs_again() {
-    test("two-three-eight", async |bed| {
+    test("two-three-eight", async |fixture| {
         // It never hears of its pods, so that the Job does not know its lead.
-        let operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 1 })).await.unwrap();
-        bed.job("mc").await;
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        fixture.job("mc").await;
         operator.stop().await;
-        let lead = bed.pods("mc", 1).await.remove(&0).unwrap();
+        let lead = fixture.pods("mc", 1).await.remove(&0).unwrap();
         let unmark = json!({ "metadata": { "labels": { "job-index": null } },
             "status": { "conditions": [{ "type": "flux-framework.org/Lead", "status": "False" }] } });
-        bed.patch_pod_status(&lead, unmark).await;
-        bed.end_pod(&lead, 238, "Error", &said("program", 238, json!({}))).await;
+        fixture.patch_pod_status(&lead, unmark).await;
+        fixture.end_pod(&lead, 238, "Error", &said("program", 238, json!({}))).await;
         let second = until("the Job replaces it", async || {
-            bed.all_pods("mc").await.into_iter().find(|pod| pod.uid() != lead.uid())
+            fixture.all_pods("mc").await.into_iter().find(|pod| pod.uid() != lead.uid())
         })
         .await;
         assert_eq!(second.annotations()["batch.kubernetes.io/job-index-failure-count"], "1");
-        let job = bed.job("mc").await.uid();
-        let again = bed.operator().await;
-        let status = finished(&bed, "mc", "Failed").await;
+        let job = fixture.job("mc").await.uid();
+        let again = fixture.operator().await;
+        let status = finished(&fixture, "mc", "Failed").await;
         assert_eq!((&status["exitCode"], &status["restartCount"]), (&json!(238), &Value::Null), "{status:#}");
-        assert_eq!(bed.job("mc").await.uid(), job);
+        assert_eq!(fixture.job("mc").await.uid(), job);
         again.stop().await;
     });
 }
 
 #[test]
 fn a_job_that_somebody_deletes_is_a_counted_start_and_bounded() {
-    test("job-deleted", async |bed| {
-        let operator = bed.operator().await;
-        running(&bed, "mc", json!({ "backoffLimit": 1 })).await;
-        let first = bed.job("mc").await.uid();
-        bed.api::<Job>().delete("mc", &DeleteParams::background()).await.unwrap();
-        let second = another_job(&bed, "mc", &first).await;
-        run(&bed, "mc").await;
-        let status = bed.when("mc", "counted", |status| status["restartCount"] == 1).await["status"].clone();
+    test("job-deleted", async |fixture| {
+        let operator = fixture.operator().await;
+        running(&fixture, "mc", json!({ "backoffLimit": 1 })).await;
+        let first = fixture.job("mc").await.uid();
+        fixture.api::<Job>().delete("mc", &DeleteParams::background()).await.unwrap();
+        let second = another_job(&fixture, "mc", &first).await;
+        run(&fixture, "mc").await;
+        let status = fixture.when("mc", "counted", |status| status["restartCount"] == 1).await["status"].clone();
         assert_eq!(status["restarts"][0]["reason"], "JobDeleted", "{status:#}");
         assert_eq!(restarts_left(&second), "--restarts-left=0");
-        bed.api::<Job>().delete("mc", &DeleteParams::foreground()).await.unwrap();
-        let status = finished(&bed, "mc", "Failed").await;
+        fixture.api::<Job>().delete("mc", &DeleteParams::foreground()).await.unwrap();
+        let status = finished(&fixture, "mc", "Failed").await;
         assert_eq!((&status["reason"], &status["restartCount"]), (&json!("JobDeleted"), &json!(1)), "{status:#}");
-        assert!(bed.api::<Job>().get_opt("mc").await.unwrap().is_none());
+        assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
         operator.stop().await;
     });
 }
 
 #[test]
 fn a_job_that_lost_a_follower_is_told_as_such_and_starts_again_within_max_restarts() {
-    test("pod-lost", async |bed| {
-        let operator = bed.operator().await;
+    test("pod-lost", async |fixture| {
+        let operator = fixture.operator().await;
         for (name, max_restarts) in [("once", 1), ("never", 0)] {
-            let (lead, follower) = running(&bed, name, json!({ "maxRestarts": max_restarts })).await;
-            let first = bed.job(name).await.uid();
-            evict(&bed, &follower).await;
-            bed.when(name, "told of the loss", |status| status["lostPods"][0]["index"] == 1).await;
-            bed.end_pod(&follower, 238, "Error", &said("stop", 238, json!({}))).await;
-            bed.end_pod(&lead, 1, "Error", &said("program", 1, json!({ "programCode": 1, "nodeFailure": true }))).await;
+            let (lead, follower) = running(&fixture, name, json!({ "maxRestarts": max_restarts })).await;
+            let first = fixture.job(name).await.uid();
+            evict(&fixture, &follower).await;
+            fixture.when(name, "told of the loss", |status| status["lostPods"][0]["index"] == 1).await;
+            fixture.end_pod(&follower, 238, "Error", &said("stop", 238, json!({}))).await;
+            fixture
+                .end_pod(&lead, 1, "Error", &said("program", 1, json!({ "programCode": 1, "nodeFailure": true })))
+                .await;
             if max_restarts == 0 {
-                let status = finished(&bed, name, "Failed").await;
+                let status = finished(&fixture, name, "Failed").await;
                 assert_eq!((&status["reason"], &status["exitCode"]), (&json!("PodLost"), &json!(1)), "{status:#}");
                 let message = status["message"].as_str().unwrap();
                 for words in [follower.name_any().as_str(), "EvictionByEvictionAPI", "exit code 1"] {
@@ -203,17 +205,17 @@ fn a_job_that_lost_a_follower_is_told_as_such_and_starts_again_within_max_restar
                 assert_eq!(status["failedIndex"], 1);
                 continue;
             }
-            another_job(&bed, name, &first).await;
-            let status = bed.when(name, "counted", |status| status["restartCount"] == 1).await["status"].clone();
+            another_job(&fixture, name, &first).await;
+            let status = fixture.when(name, "counted", |status| status["restartCount"] == 1).await["status"].clone();
             assert_eq!(
                 (&status["maxRestartsUsed"], &status["backoffLimitUsed"]),
                 (&json!(1), &Value::Null),
                 "{status:#}"
             );
             assert_eq!(status["restarts"][0]["reason"], "PodLost");
-            let (lead, _) = run(&bed, name).await;
-            bed.end_pod(&lead, 0, "Completed", &said("program", 0, json!({}))).await;
-            let status = finished(&bed, name, "Complete").await;
+            let (lead, _) = run(&fixture, name).await;
+            fixture.end_pod(&lead, 0, "Completed", &said("program", 0, json!({}))).await;
+            let status = finished(&fixture, name, "Complete").await;
             assert_eq!((&status["exitCode"], &status["restartCount"]), (&json!(0), &json!(1)), "{status:#}");
         }
         operator.stop().await;
@@ -222,19 +224,19 @@ fn a_job_that_lost_a_follower_is_told_as_such_and_starts_again_within_max_restar
 
 #[test]
 fn an_operator_that_is_killed_at_any_call_counts_a_start_once_and_makes_it_once() {
-    test("killed-anew", async |bed| {
+    test("killed-anew", async |fixture| {
         for round in 0..20 {
             let name = format!("mc-{round}");
-            let first = bed.operator().await;
-            let (lead, follower) = running(&bed, &name, json!({ "backoffLimit": 5 })).await;
-            let job = bed.job(&name).await.uid();
+            let first = fixture.operator().await;
+            let (lead, follower) = running(&fixture, &name, json!({ "backoffLimit": 5 })).await;
+            let job = fixture.job(&name).await.uid();
             first.stop().await;
-            take_lead(&bed, &lead, &follower).await;
-            let victim = bed.operator_that_dies(round).await;
+            take_lead(&fixture, &lead, &follower).await;
+            let victim = fixture.operator_that_dies(round).await;
             let is_done = async || {
-                bed.reap(&name).await;
-                let there = bed.api::<Job>().get_opt(&name).await.unwrap()?;
-                let status = serde_json::to_value(bed.get(&name).await).unwrap()["status"].clone();
+                fixture.reap(&name).await;
+                let there = fixture.api::<Job>().get_opt(&name).await.unwrap()?;
+                let status = serde_json::to_value(fixture.get(&name).await).unwrap()["status"].clone();
                 (there.uid() != job && status["jobUid"] == json!(there.uid())).then_some(())
             };
             let was_done = until("it is killed, or done", async || {
@@ -245,13 +247,13 @@ fn an_operator_that_is_killed_at_any_call_counts_a_start_once_and_makes_it_once(
             })
             .await;
             drop(victim);
-            let second = bed.operator().await;
+            let second = fixture.operator().await;
             until(&format!("it is done after call {round}"), is_done).await;
-            let status = bed.when(&name, "counted", |status| status["restartCount"] == 1).await["status"].clone();
+            let status = fixture.when(&name, "counted", |status| status["restartCount"] == 1).await["status"].clone();
             assert_eq!((&status["backoffLimitUsed"], status["restarts"].as_array().unwrap().len()), (&json!(1), 1));
-            assert_eq!(restarts_left(&bed.job(&name).await), "--restarts-left=4");
+            assert_eq!(restarts_left(&fixture.job(&name).await), "--restarts-left=4");
             second.stop().await;
-            bed.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await.unwrap();
+            fixture.api::<MiniCluster>().delete(&name, &DeleteParams::default()).await.unwrap();
             if was_done {
                 assert!(round >= 4, "it was killed {round} times only");
                 return;
@@ -263,20 +265,20 @@ fn an_operator_that_is_killed_at_any_call_counts_a_start_once_and_makes_it_once(
 
 #[test]
 fn a_suspended_start_is_counted_and_uses_nothing_up() {
-    test("suspended", async |bed| {
-        let operator = bed.operator().await;
-        running(&bed, "mc", json!({ "suspend": false, "backoffLimit": 0 })).await;
-        bed.patch::<MiniCluster>("mc", json!({ "spec": { "suspend": true } })).await.unwrap();
+    test("suspended", async |fixture| {
+        let operator = fixture.operator().await;
+        running(&fixture, "mc", json!({ "suspend": false, "backoffLimit": 0 })).await;
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "suspend": true } })).await.unwrap();
         until("its pods go", async || {
-            bed.reap("mc").await;
-            bed.all_pods("mc").await.is_empty().then_some(())
+            fixture.reap("mc").await;
+            fixture.all_pods("mc").await.is_empty().then_some(())
         })
         .await;
-        let status = bed.when_condition("mc", "Suspended", "True").await["status"].clone();
+        let status = fixture.when_condition("mc", "Suspended", "True").await["status"].clone();
         assert_eq!((&status["restartCount"], &status["restarts"][0]["reason"]), (&json!(1), &json!("Suspended")));
-        bed.patch::<MiniCluster>("mc", json!({ "spec": { "suspend": false } })).await.unwrap();
-        run(&bed, "mc").await;
-        let status = serde_json::to_value(bed.get("mc").await).unwrap()["status"].clone();
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "suspend": false } })).await.unwrap();
+        run(&fixture, "mc").await;
+        let status = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
         assert_eq!((&status["restartCount"], &status["backoffLimitUsed"]), (&json!(1), &Value::Null), "{status:#}");
         operator.stop().await;
     });
@@ -284,16 +286,16 @@ fn a_suspended_start_is_counted_and_uses_nothing_up() {
 
 #[test]
 fn a_resize_does_not_suspend_again_what_somebody_has_resumed() {
-    test("resumed", async |bed| {
-        let operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 1, "maxSize": 3, "suspend": true })).await.unwrap();
-        bed.when_condition("mc", "Suspended", "True").await;
-        bed.patch::<Job>("mc", json!({ "spec": { "suspend": false } })).await.unwrap();
-        bed.pods("mc", 1).await;
-        bed.patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } })).await.unwrap();
-        let pods = bed.pods("mc", 3).await;
+    test("resumed", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 1, "maxSize": 3, "suspend": true })).await.unwrap();
+        fixture.when_condition("mc", "Suspended", "True").await;
+        fixture.patch::<Job>("mc", json!({ "spec": { "suspend": false } })).await.unwrap();
+        fixture.pods("mc", 1).await;
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } })).await.unwrap();
+        let pods = fixture.pods("mc", 3).await;
         assert_eq!(pods.values().map(index).max(), Some(2));
-        assert_eq!(bed.job("mc").await.spec.unwrap().suspend, Some(false));
+        assert_eq!(fixture.job("mc").await.spec.unwrap().suspend, Some(false));
         operator.stop().await;
     });
 }

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use test_support::bed::test;
+use test_support::api_server::test;
 
 /// An environment with the SDK, made once and kept under the hash of what is in it.
 fn python() -> PathBuf {
@@ -38,11 +38,11 @@ fn run(command: &mut Command, needs: &str) -> String {
 
 #[test]
 fn the_python_sdk_of_upstream_creates_reads_scales_and_deletes() {
-    test("sdk", async |bed| {
-        let operator = bed.operator().await;
+    test("sdk", async |fixture| {
+        let operator = fixture.operator().await;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/sdk/use.py");
         let mut command = Command::new(python());
-        command.arg(script).arg(&bed.namespace).env("KUBECONFIG", test_support::bed::kubeconfig());
+        command.arg(script).arg(&fixture.namespace).env("KUBECONFIG", test_support::api_server::kubeconfig());
         let out = tokio::task::spawn_blocking(move || run(&mut command, "the SDK")).await.unwrap();
         let steps: Vec<Value> = out.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
         let step = |name: &str| &steps.iter().find(|step| step["step"] == name).unwrap()["object"];
@@ -53,7 +53,7 @@ fn the_python_sdk_of_upstream_creates_reads_scales_and_deletes() {
         assert_eq!(step("scaled")["spec"]["size"], 4);
         assert!(step("refused")["message"].as_str().unwrap().contains("must not be smaller than size"));
         assert_eq!(step("listed")["items"].as_array().unwrap().len(), 1);
-        let gone = bed.api::<flux_shared::crd::v1alpha2::MiniCluster>().get_opt("lammps").await.unwrap();
+        let gone = fixture.api::<flux_shared::crd::v1alpha2::MiniCluster>().get_opt("lammps").await.unwrap();
         assert!(gone.is_none_or(|cluster| cluster.metadata.deletion_timestamp.is_some()));
         operator.stop().await;
     });

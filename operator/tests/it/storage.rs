@@ -15,7 +15,7 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, Wa
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use test_support::bed::{Bed, SETTLE, condition, test, until};
+use test_support::api_server::{Fixture, SETTLE, condition, test, until};
 use test_support::call::assert_exactly;
 
 fn spec(volume: Value) -> Value {
@@ -26,60 +26,60 @@ fn spec(volume: Value) -> Value {
     })
 }
 
-fn volumes(bed: &Bed) -> Api<PersistentVolume> {
-    Api::all(bed.client.clone())
+fn volumes(fixture: &Fixture) -> Api<PersistentVolume> {
+    Api::all(fixture.client.clone())
 }
 
-async fn volume(bed: &Bed, cluster: &str) -> Option<PersistentVolume> {
-    volumes(bed).get_opt(&format!("{}.{cluster}.data", bed.namespace)).await.unwrap()
+async fn volume(fixture: &Fixture, cluster: &str) -> Option<PersistentVolume> {
+    volumes(fixture).get_opt(&format!("{}.{cluster}.data", fixture.namespace)).await.unwrap()
 }
 
-async fn claim(bed: &Bed, cluster: &str) -> Option<PersistentVolumeClaim> {
-    bed.api().get_opt(&format!("{cluster}.data")).await.unwrap()
+async fn claim(fixture: &Fixture, cluster: &str) -> Option<PersistentVolumeClaim> {
+    fixture.api().get_opt(&format!("{cluster}.data")).await.unwrap()
 }
 
 fn phase(volume: &PersistentVolume) -> &str {
     volume.status.as_ref().and_then(|status| status.phase.as_deref()).unwrap_or_default()
 }
 
-async fn bound(bed: &Bed, cluster: &str) -> PersistentVolume {
+async fn bound(fixture: &Fixture, cluster: &str) -> PersistentVolume {
     until(&format!("the volume of {cluster} is bound"), async || {
-        volume(bed, cluster).await.filter(|volume| phase(volume) == "Bound")
+        volume(fixture, cluster).await.filter(|volume| phase(volume) == "Bound")
     })
     .await
 }
 
-async fn gone(bed: &Bed, cluster: &str) {
+async fn gone(fixture: &Fixture, cluster: &str) {
     until(&format!("volume and claim of {cluster} are gone"), async || {
         // Plays the kubelet: what is being deleted ends, so that the claim is not in use.
-        bed.reap(cluster).await;
-        (volume(bed, cluster).await.is_none() && claim(bed, cluster).await.is_none()).then_some(())
+        fixture.reap(cluster).await;
+        (volume(fixture, cluster).await.is_none() && claim(fixture, cluster).await.is_none()).then_some(())
     })
     .await;
 }
 
-async fn delete(bed: &Bed, cluster: &str) {
-    bed.api::<MiniCluster>().delete(cluster, &DeleteParams::default()).await.unwrap();
+async fn delete(fixture: &Fixture, cluster: &str) {
+    fixture.api::<MiniCluster>().delete(cluster, &DeleteParams::default()).await.unwrap();
 }
 
 /// A pod whose claim is unbound is put aside by the scheduler, with a warning.
 #[test]
 fn there_is_no_job_until_the_claims_are_bound() {
-    test("bound-first", async |bed| {
+    test("bound-first", async |fixture| {
         let version = |metadata: &ObjectMeta| metadata.resource_version.as_ref().unwrap().parse::<u64>().unwrap();
-        let jobs = bed.api::<Job>();
+        let jobs = fixture.api::<Job>();
         let begin = jobs.list_metadata(&ListParams::default()).await.unwrap().metadata.resource_version.unwrap();
-        let operator = bed.operator().await;
+        let operator = fixture.operator().await;
         for number in 0..5 {
             let name = format!("mc-{number}");
-            bed.create(&name, spec(json!({ "path": "/tmp/data" }))).await.unwrap();
-            bound(&bed, &name).await;
+            fixture.create(&name, spec(json!({ "path": "/tmp/data" }))).await.unwrap();
+            bound(&fixture, &name).await;
             let claim = until("the claim is bound", async || {
-                let claim = claim(&bed, &name).await?;
+                let claim = claim(&fixture, &name).await?;
                 claim.status.as_ref().is_some_and(|it| it.phase.as_deref() == Some("Bound")).then_some(claim)
             })
             .await;
-            bed.pods(&name, 1).await;
+            fixture.pods(&name, 1).await;
             // Versions are those of all objects together: the Job's when it was made is a later one.
             let mut events = pin!(jobs.watch(&WatchParams::default(), &begin).await.unwrap());
             let made = loop {
@@ -96,13 +96,13 @@ fn there_is_no_job_until_the_claims_are_bound() {
 
 #[test]
 fn a_volume_is_made_bound_and_goes_with_its_minicluster_and_nobody_elses_does() {
-    test("volumes", async |bed| {
-        let operator = bed.operator().await;
-        bed.create("mc", spec(json!({ "path": "/tmp/data" }))).await.unwrap();
-        let made = bound(&bed, "mc").await;
+    test("volumes", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", spec(json!({ "path": "/tmp/data" }))).await.unwrap();
+        let made = bound(&fixture, "mc").await;
         let claim_ref = made.spec.as_ref().unwrap().claim_ref.as_ref().unwrap();
-        assert_eq!(claim_ref.uid, claim(&bed, "mc").await.unwrap().uid());
-        let pods = bed.pods("mc", 1).await;
+        assert_eq!(claim_ref.uid, claim(&fixture, "mc").await.unwrap().uid());
+        let pods = fixture.pods("mc", 1).await;
         let source = pods[&0].spec.as_ref().unwrap().volumes.as_ref().unwrap();
         let claims: Vec<&str> =
             source.iter().filter_map(|it| Some(it.persistent_volume_claim.as_ref()?.claim_name.as_str())).collect();
@@ -111,19 +111,19 @@ fn a_volume_is_made_bound_and_goes_with_its_minicluster_and_nobody_elses_does() 
         // Somebody else's of the next name.
         let mut foreign = made.clone();
         foreign.metadata =
-            kube::api::ObjectMeta { name: Some(format!("{}.other.data", bed.namespace)), ..Default::default() };
+            kube::api::ObjectMeta { name: Some(format!("{}.other.data", fixture.namespace)), ..Default::default() };
         foreign.spec.as_mut().unwrap().claim_ref = None;
-        volumes(&bed).create(&PostParams::default(), &foreign).await.unwrap();
-        bed.create("other", spec(json!({ "path": "/tmp/data" }))).await.unwrap();
-        let status = bed.when("other", "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
+        volumes(&fixture).create(&PostParams::default(), &foreign).await.unwrap();
+        fixture.create("other", spec(json!({ "path": "/tmp/data" }))).await.unwrap();
+        let status = fixture.when("other", "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
         assert!(status["message"].as_str().unwrap().contains("PersistentVolume"), "{status:#}");
 
-        delete(&bed, "mc").await;
-        delete(&bed, "other").await;
-        gone(&bed, "mc").await;
-        let there = volume(&bed, "other").await.unwrap();
+        delete(&fixture, "mc").await;
+        delete(&fixture, "other").await;
+        gone(&fixture, "mc").await;
+        let there = volume(&fixture, "other").await.unwrap();
         assert_eq!(there.metadata.deletion_timestamp, None);
-        volumes(&bed).delete(&there.name_any(), &DeleteParams::default()).await.unwrap();
+        volumes(&fixture).delete(&there.name_any(), &DeleteParams::default()).await.unwrap();
         operator.stop().await;
     });
 }
@@ -131,45 +131,45 @@ fn a_volume_is_made_bound_and_goes_with_its_minicluster_and_nobody_elses_does() 
 /// Of two clusters and of the same name: each has its own. That it is the same disk is said to both, while it is so.
 #[test]
 fn csi_volumes_are_accepted_and_bound_and_a_disk_of_two_is_told_to_both() {
-    test("volumes-csi", async |bed| {
-        let operator = bed.operator().await;
+    test("volumes-csi", async |fixture| {
+        let operator = fixture.operator().await;
         let csi = json!({
             "storageClass": "csi-gcs", "driver": "gcs.csi.ofek.dev", "volumeName": "bucket/path", "secret": "keys",
-            "secretNamespace": bed.namespace, "attributes": { "mounter": "geesefs" }, "capacity": "25Gi",
+            "secretNamespace": fixture.namespace, "attributes": { "mounter": "geesefs" }, "capacity": "25Gi",
             "claimAnnotations": { "gcs.csi.ofek.dev/bucket": "b" },
         });
         let mut names = BTreeSet::new();
         for cluster in ["one", "two"] {
-            bed.create(cluster, spec(csi.clone())).await.unwrap();
-            let made = bound(&bed, cluster).await;
+            fixture.create(cluster, spec(csi.clone())).await.unwrap();
+            let made = bound(&fixture, cluster).await;
             names.insert(made.name_any());
             let source = serde_json::to_value(made.spec.unwrap()).unwrap()["csi"].clone();
-            let keys = json!({ "name": "keys", "namespace": bed.namespace });
+            let keys = json!({ "name": "keys", "namespace": fixture.namespace });
             let wanted = json!({
                 "driver": "gcs.csi.ofek.dev", "volumeHandle": "bucket/path", "volumeAttributes": { "mounter": "geesefs" },
                 "nodePublishSecretRef": keys, "nodeStageSecretRef": keys, "controllerPublishSecretRef": keys,
             });
             assert_eq!(source, wanted);
-            let claim = claim(&bed, cluster).await.unwrap();
+            let claim = claim(&fixture, cluster).await.unwrap();
             assert_eq!(claim.annotations()["gcs.csi.ofek.dev/bucket"], "b");
             assert_eq!(claim.spec.unwrap().volume_name, Some(made.metadata.name.unwrap()));
         }
         assert_eq!(names.len(), 2);
         let told = async |cluster: &str, reason: &str| {
             let is_told = |status: &Value| condition(status, "VolumesValid")["reason"] == reason;
-            let status = bed.when(cluster, reason, is_told).await["status"].clone();
+            let status = fixture.when(cluster, reason, is_told).await["status"].clone();
             condition(&status, "VolumesValid")["message"].as_str().unwrap().to_owned()
         };
         for (cluster, other) in [("one", "two"), ("two", "one")] {
             let message = told(cluster, "SharedHandle").await;
-            let volume = format!("PersistentVolume {}.{other}.data ", bed.namespace);
+            let volume = format!("PersistentVolume {}.{other}.data ", fixture.namespace);
             assert!(message.contains("spec.volumes[data].volumeHandle: ") && message.contains(&volume), "{message}");
             assert!(message.contains("spec.volumes[data].storageClass: "), "{message}");
         }
-        assert_eq!(bed.pods("two", 1).await.len(), 1, "it stops nothing");
+        assert_eq!(fixture.pods("two", 1).await.len(), 1, "it stops nothing");
         operator.settled().await;
         operator.stop().await;
-        let operator = bed.operator().await;
+        let operator = fixture.operator().await;
         until("it has listed everything", async || {
             let listed = |resource: &str| {
                 operator.calls.all().iter().any(|call| call.verb == "watch" && call.resource == resource)
@@ -180,10 +180,10 @@ fn csi_volumes_are_accepted_and_bound_and_a_disk_of_two_is_told_to_both() {
         tokio::time::sleep(SETTLE).await;
         assert_eq!(operator.calls.counted(), [], "a restart says nothing again");
 
-        delete(&bed, "two").await;
-        gone(&bed, "two").await;
+        delete(&fixture, "two").await;
+        gone(&fixture, "two").await;
         told("one", "UnknownStorageClass").await;
-        let classes: Api<StorageClass> = Api::all(bed.client.clone());
+        let classes: Api<StorageClass> = Api::all(fixture.client.clone());
         let class = json!({ "metadata": { "name": "csi-gcs" }, "provisioner": "gcs.csi.ofek.dev" });
         classes.create(&PostParams::default(), &serde_json::from_value(class).unwrap()).await.unwrap();
         told("one", "Valid").await;
@@ -191,138 +191,141 @@ fn csi_volumes_are_accepted_and_bound_and_a_disk_of_two_is_told_to_both() {
         told("one", "UnknownStorageClass").await;
         for reason in ["SharedHandle", "UnknownStorageClass"] {
             until(&format!("an event says {reason}"), async || {
-                let events = bed.api::<Event>().list(&Default::default()).await.unwrap().items;
+                let events = fixture.api::<Event>().list(&Default::default()).await.unwrap().items;
                 events.into_iter().find(|event| event.reason.as_deref() == Some(reason))
             })
             .await;
         }
-        delete(&bed, "one").await;
-        gone(&bed, "one").await;
+        delete(&fixture, "one").await;
+        gone(&fixture, "one").await;
         operator.stop().await;
     });
 }
 
 #[test]
 fn a_volume_outlives_an_operator_that_is_away_and_is_swept_by_the_next() {
-    test("swept", async |bed| {
-        let operator = bed.operator().await;
-        bed.create("mc", spec(json!({ "path": "/tmp/data" }))).await.unwrap();
-        bound(&bed, "mc").await;
+    test("swept", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", spec(json!({ "path": "/tmp/data" }))).await.unwrap();
+        bound(&fixture, "mc").await;
         operator.stop().await;
-        delete(&bed, "mc").await;
+        delete(&fixture, "mc").await;
         until("the claim is gone", async || {
-            bed.reap("mc").await;
-            claim(&bed, "mc").await.is_none().then_some(())
+            fixture.reap("mc").await;
+            claim(&fixture, "mc").await.is_none().then_some(())
         })
         .await;
-        assert!(volume(&bed, "mc").await.is_some());
-        let operator = bed.operator().await;
-        gone(&bed, "mc").await;
+        assert!(volume(&fixture, "mc").await.is_some());
+        let operator = fixture.operator().await;
+        gone(&fixture, "mc").await;
         operator.stop().await;
     });
 }
 
 #[test]
 fn a_volume_that_is_kept_is_used_again_and_another_one_of_its_name_is_refused() {
-    test("kept", async |bed| {
-        let operator = bed.operator().await;
+    test("kept", async |fixture| {
+        let operator = fixture.operator().await;
         let kept = || spec(json!({ "path": "/tmp/data", "delete": false }));
-        bed.create("mc", kept()).await.unwrap();
-        let first = bound(&bed, "mc").await;
-        delete(&bed, "mc").await;
+        fixture.create("mc", kept()).await.unwrap();
+        let first = bound(&fixture, "mc").await;
+        delete(&fixture, "mc").await;
         until("it is released", async || {
-            bed.reap("mc").await;
-            volume(&bed, "mc").await.filter(|volume| phase(volume) == "Released")
+            fixture.reap("mc").await;
+            volume(&fixture, "mc").await.filter(|volume| phase(volume) == "Released")
         })
         .await;
-        bed.create("mc", spec(json!({ "path": "/tmp/elsewhere", "delete": false }))).await.unwrap();
-        let status = bed.when("mc", "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
+        fixture.create("mc", spec(json!({ "path": "/tmp/elsewhere", "delete": false }))).await.unwrap();
+        let status = fixture.when("mc", "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
         assert!(status["message"].as_str().unwrap().contains("was kept"), "{status:#}");
-        delete(&bed, "mc").await;
-        until("it is gone", async || bed.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(()))
+        delete(&fixture, "mc").await;
+        until("it is gone", async || fixture.api::<MiniCluster>().get_opt("mc").await.unwrap().is_none().then_some(()))
             .await;
 
-        bed.create("mc", kept()).await.unwrap();
-        let again = bound(&bed, "mc").await;
+        fixture.create("mc", kept()).await.unwrap();
+        let again = bound(&fixture, "mc").await;
         assert_eq!(again.uid(), first.uid());
-        delete(&bed, "mc").await;
+        delete(&fixture, "mc").await;
         operator.stop().await;
     });
 }
 
 #[test]
 fn what_a_completed_job_leaves_is_cleaned_up_once_and_its_status_stays() {
-    test("cleaned", async |bed| {
-        let operator = bed.operator().await;
+    test("cleaned", async |fixture| {
+        let operator = fixture.operator().await;
         let mut all = spec(json!({ "path": "/tmp/data" }));
         all["cleanupPods"] = json!(true);
         all["services"] = json!([{ "image": "cache:1", "name": "cache" }]);
-        bed.create("mc", all.clone()).await.unwrap();
-        bound(&bed, "mc").await;
-        let pods = bed.pods("mc", 1).await;
-        bed.run_pod(&pods[&0]).await;
-        bed.end_pod(&pods[&0], 0, "Completed", "").await;
-        let status = bed.when_condition("mc", "CleanedUp", "True").await["status"].clone();
+        fixture.create("mc", all.clone()).await.unwrap();
+        bound(&fixture, "mc").await;
+        let pods = fixture.pods("mc", 1).await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+        let status = fixture.when_condition("mc", "CleanedUp", "True").await["status"].clone();
         assert_eq!(
             (&status["phase"], &status["exitCode"], &status["size"]),
             (&json!("Completed"), &json!(0), &json!(0))
         );
         until("no pod is left", async || {
-            for pod in
-                [bed.all_pods("mc").await, bed.api::<Pod>().get_opt("mc-services").await.unwrap().into_iter().collect()]
-                    .concat()
+            for pod in [
+                fixture.all_pods("mc").await,
+                fixture.api::<Pod>().get_opt("mc-services").await.unwrap().into_iter().collect(),
+            ]
+            .concat()
             {
-                let _ = bed.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
+                let _ = fixture.api::<Pod>().delete(&pod.name_any(), &DeleteParams::default().grace_period(0)).await;
             }
-            (bed.all_pods("mc").await.is_empty() && bed.api::<Pod>().get_opt("mc-services").await.unwrap().is_none())
-                .then_some(())
+            (fixture.all_pods("mc").await.is_empty()
+                && fixture.api::<Pod>().get_opt("mc-services").await.unwrap().is_none())
+            .then_some(())
         })
         .await;
-        gone(&bed, "mc").await;
-        bed.job("mc").await;
+        gone(&fixture, "mc").await;
+        fixture.job("mc").await;
 
         // A failed job's pods stay.
-        bed.create("failed", all).await.unwrap();
-        let pods = bed.pods("failed", 1).await;
-        bed.end_pod(&pods[&0], 3, "Error", "").await;
-        bed.when_condition("failed", "Failed", "True").await;
+        fixture.create("failed", all).await.unwrap();
+        let pods = fixture.pods("failed", 1).await;
+        fixture.end_pod(&pods[&0], 3, "Error", "").await;
+        fixture.when_condition("failed", "Failed", "True").await;
         operator.settled().await;
         operator.stop().await;
-        assert_eq!(bed.all_pods("failed").await.len(), 1);
-        assert!(claim(&bed, "failed").await.is_some());
+        assert_eq!(fixture.all_pods("failed").await.len(), 1);
+        assert!(claim(&fixture, "failed").await.is_some());
 
         // Nothing is done twice.
-        let again = bed.operator().await;
+        let again = fixture.operator().await;
         until("it has listed everything", async || {
             let lists = again.calls.all().into_iter().filter(|call| call.verb == "list").count();
             (lists >= 5).then_some(())
         })
         .await;
         tokio::time::sleep(SETTLE).await;
-        let after = bed.get("mc").await;
+        let after = fixture.get("mc").await;
         assert_eq!(serde_json::to_value(after.status).unwrap()["conditions"], status["conditions"]);
         assert_eq!(again.calls.counted(), [], "a restart does nothing");
-        delete(&bed, "failed").await;
-        gone(&bed, "failed").await;
+        delete(&fixture, "failed").await;
+        gone(&fixture, "failed").await;
         again.stop().await;
     });
 }
 
 #[test]
 fn secrets_of_users_and_the_rest_api_are_named_by_the_status_and_made_once() {
-    test("secrets", async |bed| {
-        let operator = bed.operator().await;
+    test("secrets", async |fixture| {
+        let operator = fixture.operator().await;
         let spec = json!({
             "size": 1, "users": [{ "name": "ada", "password": "butter" }, { "name": "bob" }],
             "fluxRestful": { "token": "mine" }, "containers": [{ "image": "app:1" }],
         });
-        bed.create("mc", spec).await.unwrap();
-        let status = bed.when("mc", "named", |status| status["usersSecret"].is_string()).await["status"].clone();
-        let named = async |what: &str| bed.secret("mc", what).await.unwrap().name_any();
+        fixture.create("mc", spec).await.unwrap();
+        let status = fixture.when("mc", "named", |status| status["usersSecret"].is_string()).await["status"].clone();
+        let named = async |what: &str| fixture.secret("mc", what).await.unwrap().name_any();
         let (users, restful) = (named("users").await, named("restful").await);
         assert_eq!((&status["usersSecret"], &status["fluxRestfulSecret"]), (&json!(users), &json!(restful)));
         let text = async |name: &str, key: &str| {
-            let secret = bed.api::<Secret>().get(name).await.unwrap();
+            let secret = fixture.api::<Secret>().get(name).await.unwrap();
             String::from_utf8(secret.data.unwrap()[key].0.clone()).unwrap()
         };
         assert_eq!(text(&users, "ada").await, "butter");
@@ -330,15 +333,15 @@ fn secrets_of_users_and_the_rest_api_are_named_by_the_status_and_made_once() {
         assert_eq!(made.len(), 8);
         assert_eq!(text(&restful, "token").await, "mine");
         assert_eq!(text(&restful, "secret-key").await.len(), 32);
-        let pods = bed.pods("mc", 1).await;
+        let pods = fixture.pods("mc", 1).await;
         let runner = &pods[&0].spec.as_ref().unwrap().containers[0];
         let mounts: Vec<&str> = runner.volume_mounts.iter().flatten().map(|mount| mount.mount_path.as_str()).collect();
         assert!(mounts.contains(&"/etc/flux-agent/users") && mounts.contains(&"/etc/flux-agent/restful"), "{mounts:?}");
         assert!(runner.ports.iter().flatten().any(|port| port.container_port == 5000));
         operator.stop().await;
 
-        let again = bed.operator().await;
-        bed.when("mc", "seen", |status| status["size"] == 1).await;
+        let again = fixture.operator().await;
+        fixture.when("mc", "seen", |status| status["size"] == 1).await;
         assert_eq!(text(&users, "bob").await, made);
         again.stop().await;
     });
@@ -346,30 +349,30 @@ fn secrets_of_users_and_the_rest_api_are_named_by_the_status_and_made_once() {
 
 #[test]
 fn exactly_the_permissions_for_storage_that_are_shipped_are_used() {
-    test("storage-rbac", async |bed| {
-        let operator = bed.operator().await;
+    test("storage-rbac", async |fixture| {
+        let operator = fixture.operator().await;
         let make = async |name: &str, volume: Value, cleanup: bool| {
             let mut spec = spec(volume);
             spec["cleanupPods"] = json!(cleanup);
             spec["services"] = json!([{ "image": "cache:1", "name": "cache" }]);
-            bed.create(name, spec).await.unwrap();
-            bound(&bed, name).await;
+            fixture.create(name, spec).await.unwrap();
+            bound(&fixture, name).await;
         };
         make("done", json!({ "path": "/tmp/a" }), true).await;
         make("kept", json!({ "path": "/tmp/b", "delete": false }), false).await;
-        let pods = bed.pods("done", 1).await;
-        bed.end_pod(&pods[&0], 0, "Completed", "").await;
-        bed.when_condition("done", "CleanedUp", "True").await;
-        delete(&bed, "kept").await;
+        let pods = fixture.pods("done", 1).await;
+        fixture.end_pod(&pods[&0], 0, "Completed", "").await;
+        fixture.when_condition("done", "CleanedUp", "True").await;
+        delete(&fixture, "kept").await;
         until("it is released", async || {
-            bed.reap("kept").await;
-            volume(&bed, "kept").await.filter(|volume| phase(volume) == "Released")
+            fixture.reap("kept").await;
+            volume(&fixture, "kept").await.filter(|volume| phase(volume) == "Released")
         })
         .await;
         make("kept", json!({ "path": "/tmp/b", "delete": false }), false).await;
         make("swept", json!({ "path": "/tmp/c" }), false).await;
-        delete(&bed, "swept").await;
-        gone(&bed, "swept").await;
+        delete(&fixture, "swept").await;
+        gone(&fixture, "swept").await;
 
         let seen = operator.calls.all();
         operator.stop().await;

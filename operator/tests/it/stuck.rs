@@ -6,10 +6,10 @@ use kube::ResourceExt;
 use kube::api::{DeleteParams, PostParams};
 use serde_json::{Value, json};
 
-use test_support::bed::{Bed, condition, test, until};
+use test_support::api_server::{Fixture, condition, test, until};
 
 /// Plays the kubelet: the pod has a node, and its volumes cannot be mounted.
-async fn cannot_mount(bed: &Bed, pod: &Pod, message: &str) {
+async fn cannot_mount(fixture: &Fixture, pod: &Pod, message: &str) {
     let status = json!({ "status": {
         "phase": "Pending", "conditions": [{ "type": "PodScheduled", "status": "True" }],
         "containerStatuses": [{
@@ -17,84 +17,87 @@ async fn cannot_mount(bed: &Bed, pod: &Pod, message: &str) {
             "restartCount": 0, "state": { "waiting": { "reason": "ContainerCreating" } },
         }],
     } });
-    bed.patch_pod_status(pod, status).await;
+    fixture.patch_pod_status(pod, status).await;
     let event = json!({
         "metadata": { "name": format!("{}.{}", pod.name_any(), message.len()) },
-        "involvedObject": { "kind": "Pod", "name": pod.name_any(), "namespace": bed.namespace, "uid": pod.uid() },
+        "involvedObject": { "kind": "Pod", "name": pod.name_any(), "namespace": fixture.namespace, "uid": pod.uid() },
         "type": "Warning", "reason": "FailedMount", "message": message, "lastTimestamp": Timestamp::now().to_string(),
     });
-    bed.api::<Event>().create(&PostParams::default(), &serde_json::from_value(event).unwrap()).await.unwrap();
+    fixture.api::<Event>().create(&PostParams::default(), &serde_json::from_value(event).unwrap()).await.unwrap();
 }
 
 #[test]
 fn a_job_that_makes_no_pods_is_explained_and_goes_on_when_it_can() {
-    test("makes-no-pods", async |bed| {
-        let operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 2, "pod": { "serviceAccountName": "later" } })).await.unwrap();
-        let status = bed.when("mc", "explained", |status| status["reason"] == "FailedCreate").await["status"].clone();
+    test("makes-no-pods", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 2, "pod": { "serviceAccountName": "later" } })).await.unwrap();
+        let status =
+            fixture.when("mc", "explained", |status| status["reason"] == "FailedCreate").await["status"].clone();
         assert!(status["message"].as_str().unwrap().contains("serviceaccount \"later\" not found"), "{status:#}");
         assert_eq!(condition(&status, "JobWaitingForResources")["reason"], "FailedCreate");
         assert_eq!(status["phase"], "Pending");
         operator.stop().await;
 
         // A new operator says the same.
-        let again = bed.operator().await;
+        let again = fixture.operator().await;
         until("it has looked", async || {
             again.calls.all().into_iter().find(|call| call.resource == "events" && call.verb == "list")
         })
         .await;
-        let now = serde_json::to_value(bed.get("mc").await).unwrap()["status"].clone();
+        let now = serde_json::to_value(fixture.get("mc").await).unwrap()["status"].clone();
         assert_eq!(now["reason"], "FailedCreate", "{now:#}");
 
         let account: ServiceAccount = serde_json::from_value(json!({ "metadata": { "name": "later" } })).unwrap();
-        bed.api().create(&PostParams::default(), &account).await.unwrap();
-        bed.pods("mc", 2).await;
-        bed.when("mc", "going on", |status| status["reason"] == Value::Null && status["size"] == 2).await;
+        fixture.api().create(&PostParams::default(), &account).await.unwrap();
+        fixture.pods("mc", 2).await;
+        fixture.when("mc", "going on", |status| status["reason"] == Value::Null && status["size"] == 2).await;
         again.stop().await;
     });
 }
 
 #[test]
 fn a_volume_that_cannot_be_mounted_is_named() {
-    test("cannot-mount", async |bed| {
-        let operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 2 })).await.unwrap();
-        let pods = bed.pods("mc", 2).await;
+    test("cannot-mount", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 2 })).await.unwrap();
+        let pods = fixture.pods("mc", 2).await;
         let message = "MountVolume.SetUp failed for volume \"k\" : secret \"nope\" not found";
-        cannot_mount(&bed, &pods[&1], message).await;
-        let status = bed.when("mc", "explained", |status| status["reason"] == "FailedMount").await["status"].clone();
+        cannot_mount(&fixture, &pods[&1], message).await;
+        let status =
+            fixture.when("mc", "explained", |status| status["reason"] == "FailedMount").await["status"].clone();
         assert_eq!(status["message"], message);
         for pod in pods.values() {
-            bed.run_pod(pod).await;
+            fixture.run_pod(pod).await;
         }
-        bed.when("mc", "running", |status| status["reason"] == Value::Null && status["phase"] == "Running").await;
+        fixture.when("mc", "running", |status| status["reason"] == Value::Null && status["phase"] == "Running").await;
         operator.stop().await;
     });
 }
 
 #[test]
 fn a_deleted_config_map_is_made_again_and_a_deleted_key_is_said_to_be_lost() {
-    test("parts-deleted", async |bed| {
-        let operator = bed.operator().await;
-        bed.create("mc", json!({ "size": 2, "maxSize": 4 })).await.unwrap();
-        let pods = bed.pods("mc", 2).await;
-        let before = bed.api::<ConfigMap>().get("mc-agent").await.unwrap();
-        bed.api::<ConfigMap>().delete("mc-agent", &DeleteParams::default()).await.unwrap();
+    test("parts-deleted", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("mc", json!({ "size": 2, "maxSize": 4 })).await.unwrap();
+        let pods = fixture.pods("mc", 2).await;
+        let before = fixture.api::<ConfigMap>().get("mc-agent").await.unwrap();
+        fixture.api::<ConfigMap>().delete("mc-agent", &DeleteParams::default()).await.unwrap();
         let message = "MountVolume.SetUp failed for volume \"flux-agent\" : configmap \"mc-agent\" not found";
-        cannot_mount(&bed, &pods[&1], message).await;
-        let after = until("it is made again", async || bed.api::<ConfigMap>().get_opt("mc-agent").await.unwrap()).await;
+        cannot_mount(&fixture, &pods[&1], message).await;
+        let after =
+            until("it is made again", async || fixture.api::<ConfigMap>().get_opt("mc-agent").await.unwrap()).await;
         assert_eq!((before.data, before.metadata.owner_references), (after.data, after.metadata.owner_references));
 
-        bed.create("lost", json!({ "size": 1 })).await.unwrap();
-        let pods = bed.pods("lost", 1).await;
-        let secret = bed.secret("lost", "curve").await.unwrap().name_any();
-        bed.api::<Secret>().delete(&secret, &DeleteParams::default()).await.unwrap();
+        fixture.create("lost", json!({ "size": 1 })).await.unwrap();
+        let pods = fixture.pods("lost", 1).await;
+        let secret = fixture.secret("lost", "curve").await.unwrap().name_any();
+        fixture.api::<Secret>().delete(&secret, &DeleteParams::default()).await.unwrap();
         let message = format!("MountVolume.SetUp failed for volume \"flux-curve\" : secret \"{secret}\" not found");
-        cannot_mount(&bed, &pods[&0], &message).await;
+        cannot_mount(&fixture, &pods[&0], &message).await;
         let status =
-            bed.when("lost", "explained", |status| status["reason"] == "SecretDeleted").await["status"].clone();
+            fixture.when("lost", "explained", |status| status["reason"] == "SecretDeleted").await["status"].clone();
         assert!(status["message"].as_str().unwrap().contains("apply it again"), "{status:#}");
-        assert!(bed.secret("lost", "curve").await.is_none(), "another key would fit no other pod");
+        assert!(fixture.secret("lost", "curve").await.is_none(), "another key would fit no other pod");
         operator.stop().await;
     });
 }

@@ -11,7 +11,7 @@ use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
 use crate::canary::Program;
-use test_support::bed::{Bed, DEADLINE, apply, condition, test, until};
+use test_support::api_server::{DEADLINE, Fixture, apply, condition, test, until};
 
 fn with_volume(volume: Value) -> Value {
     json!({
@@ -29,8 +29,8 @@ async fn create(api: &Api<MiniCluster>, name: &str, spec: Value) -> Result<MiniC
 
 #[test]
 fn volumes_of_nodes_and_of_others_secrets_are_for_those_who_may_make_them_without_us() {
-    test("tenant-volumes", async |bed| {
-        let tenant: Api<MiniCluster> = Api::namespaced(bed.tenant().await, &bed.namespace);
+    test("tenant-volumes", async |fixture| {
+        let tenant: Api<MiniCluster> = Api::namespaced(fixture.tenant().await, &fixture.namespace);
         for (name, volume) in [
             ("node", json!({ "path": "/etc" })),
             (
@@ -58,7 +58,7 @@ fn volumes_of_nodes_and_of_others_secrets_are_for_those_who_may_make_them_withou
 
         // What an administrator made, the tenant may go on using.
         let given = with_volume(json!({ "path": "/data" }));
-        bed.create("given", given).await.unwrap();
+        fixture.create("given", given).await.unwrap();
         let change = Patch::Merge(json!({ "spec": { "ttlSecondsAfterFinished": 9 } }));
         tenant.patch("given", &PatchParams::default(), &change).await.unwrap();
         let other = Patch::Merge(json!({ "spec": { "volumes": { "data": { "path": "/etc" } } } }));
@@ -67,28 +67,28 @@ fn volumes_of_nodes_and_of_others_secrets_are_for_those_who_may_make_them_withou
 }
 
 /// Nothing of `victim` has changed: not its objects, nor what is said of it.
-async fn is_unharmed(bed: &Bed, before: &Value, job: &Job) {
-    let now = serde_json::to_value(bed.get("victim").await).unwrap()["status"].clone();
+async fn is_unharmed(fixture: &Fixture, before: &Value, job: &Job) {
+    let now = serde_json::to_value(fixture.get("victim").await).unwrap()["status"].clone();
     for field in ["phase", "size", "readySize", "reason", "exitCode", "maximumSize"] {
         assert_eq!(now[field], before[field], "{field}: {now:#}");
     }
     for field in ["status", "lastTransitionTime", "message"] {
         assert_eq!(condition(&now, "Ready")[field], condition(before, "Ready")[field]);
     }
-    assert_eq!(bed.job("victim").await.spec, job.spec);
+    assert_eq!(fixture.job("victim").await.spec, job.spec);
 }
 
 #[test]
 fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
-    test("tenant-labels", async |bed| {
-        let operator = bed.operator().await;
+    test("tenant-labels", async |fixture| {
+        let operator = fixture.operator().await;
         let services = json!([{ "image": "cache:1", "name": "cache" }]);
-        bed.create("victim", json!({ "size": 2, "services": services })).await.unwrap();
-        for pod in bed.pods("victim", 2).await.values() {
-            bed.run_pod(pod).await;
+        fixture.create("victim", json!({ "size": 2, "services": services })).await.unwrap();
+        for pod in fixture.pods("victim", 2).await.values() {
+            fixture.run_pod(pod).await;
         }
-        let before = bed.when_condition("victim", "Ready", "True").await["status"].clone();
-        let job = bed.job("victim").await;
+        let before = fixture.when_condition("victim", "Ready", "True").await["status"].clone();
+        let job = fixture.job("victim").await;
 
         let claims = json!({
             "app.kubernetes.io/managed-by": "flux-operator", "app.kubernetes.io/name": "victim",
@@ -100,13 +100,13 @@ fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
             "size": 1, "jobLabels": claims.clone(), "pod": { "labels": claims.clone() },
             "network": { "headlessName": "other" },
         });
-        bed.create("evil", spec).await.unwrap();
-        let evil = bed.pods("evil", 1).await.remove(&0).unwrap();
+        fixture.create("evil", spec).await.unwrap();
+        let evil = fixture.pods("evil", 1).await.remove(&0).unwrap();
         for (label, value) in [("minicluster", "evil"), ("headless", "other")] {
             assert_eq!(evil.labels()[&format!("flux-framework.org/{label}")], value);
         }
-        bed.end_pod(&evil, 9, "Error", "").await;
-        bed.when_condition("evil", "Failed", "True").await;
+        fixture.end_pod(&evil, 9, "Error", "").await;
+        fixture.when_condition("evil", "Failed", "True").await;
 
         // By copies of its objects, which anybody makes who saves one to a file and changes the name.
         let copy = |mut object: Value| {
@@ -120,30 +120,30 @@ fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
         }
         copied["spec"]["template"]["metadata"] = json!({ "labels": claims.clone() });
         let copied: Job = serde_json::from_value(copy(copied)).unwrap();
-        bed.api().create(&PostParams::default(), &copied).await.unwrap();
+        fixture.api().create(&PostParams::default(), &copied).await.unwrap();
         let pod = json!({ "spec": { "containers": [{ "name": "a", "image": "a" }] } });
         let pod: Pod = serde_json::from_value(copy(pod)).unwrap();
-        bed.api().create(&PostParams::default(), &pod).await.unwrap();
+        fixture.api().create(&PostParams::default(), &pod).await.unwrap();
         let service = json!({ "spec": { "ports": [{ "port": 1 }] } });
         let service: Service = serde_json::from_value(copy(service)).unwrap();
-        bed.api().create(&PostParams::default(), &service).await.unwrap();
+        fixture.api().create(&PostParams::default(), &service).await.unwrap();
         until("the copies' pods are there", async || {
-            let all = bed.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
+            let all = fixture.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
             (all.len() >= 7).then_some(())
         })
         .await;
-        bed.patch::<MiniCluster>("victim", json!({ "spec": { "ttlSecondsAfterFinished": 600 } })).await.unwrap();
-        bed.when("victim", "looked at again", |status| status["observedGeneration"] == 2).await;
-        is_unharmed(&bed, &before, &job).await;
-        let copy = bed.api::<Job>().get("copy").await.unwrap();
+        fixture.patch::<MiniCluster>("victim", json!({ "spec": { "ttlSecondsAfterFinished": 600 } })).await.unwrap();
+        fixture.when("victim", "looked at again", |status| status["observedGeneration"] == 2).await;
+        is_unharmed(&fixture, &before, &job).await;
+        let copy = fixture.api::<Job>().get("copy").await.unwrap();
         assert_eq!(copy.metadata.owner_references, None, "it is nobody's");
         operator.stop().await;
 
         // Nor by an operator that sees the copies first.
-        let again = bed.operator().await;
-        bed.patch::<MiniCluster>("victim", json!({ "spec": { "ttlSecondsAfterFinished": 601 } })).await.unwrap();
-        bed.when("victim", "looked at again", |status| status["observedGeneration"] == 3).await;
-        is_unharmed(&bed, &before, &job).await;
+        let again = fixture.operator().await;
+        fixture.patch::<MiniCluster>("victim", json!({ "spec": { "ttlSecondsAfterFinished": 601 } })).await.unwrap();
+        fixture.when("victim", "looked at again", |status| status["observedGeneration"] == 3).await;
+        is_unharmed(&fixture, &before, &job).await;
         again.stop().await;
     });
 }
@@ -151,49 +151,49 @@ fn labels_that_claim_to_be_anothers_are_believed_by_nobody() {
 /// The operator's pod has 256 MiB. `LARGE=500` for more: half an hour, and 12 GiB for API server and etcd.
 #[test]
 fn many_of_the_largest_size_fit_into_the_operators_memory() {
-    test("tenant-large", async |bed| {
+    test("tenant-large", async |fixture| {
         let count: usize = std::env::var("LARGE").ok().and_then(|text| text.parse().ok()).unwrap_or(40);
         let script = "echo 0123456789\n".repeat(880_000 / 16);
         let spec = json!({ "size": 1, "containers": [{ "image": "app:1", "commands": { "script": script } }] });
         for number in 0..count {
-            bed.create(&format!("mc-{number}"), spec.clone()).await.unwrap();
+            fixture.create(&format!("mc-{number}"), spec.clone()).await.unwrap();
         }
         // Each is read until it fits, and not all of them again and again: they are hundreds of megabytes.
         // The first may come last, after hundreds of megabytes have been written.
         let limit = DEADLINE + Duration::from_secs(2) * u32::try_from(count).unwrap();
         let all_have = async |what: &str, field: &str, wanted: u64| {
             for number in 0..count {
-                bed.when_within(limit, &format!("mc-{number}"), what, |status| status[field] == wanted).await;
+                fixture.when_within(limit, &format!("mc-{number}"), what, |status| status[field] == wanted).await;
             }
         };
         let begin = Instant::now();
-        let program = Program::with(&bed.namespace, "info", Stdio::null());
+        let program = Program::with(&fixture.namespace, "info", Stdio::null());
         all_have("with a Job", "maximumSize", 1).await;
         println!("{count} Jobs in {:?}: {} MiB", begin.elapsed(), program.memory() >> 20);
         let first = program.memory();
         drop(program);
         // One that starts among all of them, and has to say something of each.
-        let program = Program::with(&bed.namespace, "info", Stdio::null());
+        let program = Program::with(&fixture.namespace, "info", Stdio::null());
         for number in 0..count {
             let change = json!({ "spec": { "ttlSecondsAfterFinished": 600 } });
-            bed.patch::<MiniCluster>(&format!("mc-{number}"), change).await.unwrap();
+            fixture.patch::<MiniCluster>(&format!("mc-{number}"), change).await.unwrap();
         }
         all_have("seen again", "observedGeneration", 2).await;
         println!("after a restart: {} MiB", program.memory() >> 20);
         assert!(first.max(program.memory()) < 200 << 20, "{} and {} MiB", first >> 20, program.memory() >> 20);
         drop(program);
-        bed.kubectl(&["delete", "miniclusters", "--all", "--wait=false"]).unwrap();
+        fixture.kubectl(&["delete", "miniclusters", "--all", "--wait=false"]).unwrap();
     });
 }
 
 /// FluxCD's operator is called flux-operator too, and labels what it makes so.
 #[test]
 fn what_another_flux_operator_made_is_neither_touched_nor_taken_for_ours() {
-    test("fluxcd", async |bed| {
+    test("fluxcd", async |fixture| {
         let theirs = |kind: &str, name: &str, more: Value| {
             let mut object = json!({
                 "apiVersion": if kind == "Job" { "batch/v1" } else { "v1" }, "kind": kind,
-                "metadata": { "name": name, "namespace": bed.namespace, "labels": {
+                "metadata": { "name": name, "namespace": fixture.namespace, "labels": {
                     "app.kubernetes.io/managed-by": "flux-operator", "app.kubernetes.io/name": "mc",
                 } },
             });
@@ -201,7 +201,7 @@ fn what_another_flux_operator_made_is_neither_touched_nor_taken_for_ours() {
             serde_saphyr::to_string(&object).unwrap()
         };
         let pod = json!({ "restartPolicy": "Never", "containers": [{ "name": "a", "image": "a" }] });
-        let volume = format!("{}.disk.data", bed.namespace);
+        let volume = format!("{}.disk.data", fixture.namespace);
         let disk =
             json!({ "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteMany"], "hostPath": { "path": "/x" } });
         let objects = [
@@ -212,7 +212,7 @@ fn what_another_flux_operator_made_is_neither_touched_nor_taken_for_ours() {
         ];
         apply(&objects.join("\n---\n"));
         let seen = |kind: &'static str, name: &str| {
-            let text = bed.kubectl(&["get", kind, name, "-o", "json", "--show-managed-fields=false"]).unwrap();
+            let text = fixture.kubectl(&["get", kind, name, "-o", "json", "--show-managed-fields=false"]).unwrap();
             let mut object: Value = serde_json::from_str(&text).unwrap();
             object["status"].take();
             object
@@ -223,7 +223,7 @@ fn what_another_flux_operator_made_is_neither_touched_nor_taken_for_ours() {
         };
         let before = all();
 
-        let operator = bed.operator().await;
+        let operator = fixture.operator().await;
         let own = |name: &str| json!({ "size": 1, "network": { "headlessName": format!("net-{name}") } });
         for (name, spec, kind) in [
             ("job", own("job"), "Job"),
@@ -239,8 +239,9 @@ fn what_another_flux_operator_made_is_neither_touched_nor_taken_for_ours() {
                 "PersistentVolume",
             ),
         ] {
-            bed.create(name, spec).await.unwrap();
-            let status = bed.when(name, "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
+            fixture.create(name, spec).await.unwrap();
+            let status =
+                fixture.when(name, "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
             assert!(status["message"].as_str().unwrap().starts_with(kind), "{status:#}");
         }
         assert_eq!(all(), before, "nothing of theirs is touched");
@@ -251,12 +252,12 @@ fn what_another_flux_operator_made_is_neither_touched_nor_taken_for_ours() {
 /// Their name is also that of the field manager of all that they write.
 #[test]
 fn what_another_flux_operator_has_set_of_a_service_of_ours_holds_nobody_up() {
-    test("fluxcd-fields", async |bed| {
-        let operator = bed.operator().await;
+    test("fluxcd-fields", async |fixture| {
+        let operator = fixture.operator().await;
         let spec = |minimal: bool| json!({ "size": 1, "network": { "disableAffinity": true }, "flux": { "minimalService": minimal } });
-        bed.create("lead-only", spec(true)).await.unwrap();
+        fixture.create("lead-only", spec(true)).await.unwrap();
         until("the Service names the lead only", async || {
-            let service = bed.api::<Service>().get_opt("flux-service").await.unwrap()?;
+            let service = fixture.api::<Service>().get_opt("flux-service").await.unwrap()?;
             service.spec?.selector?.contains_key("batch.kubernetes.io/job-completion-index").then_some(())
         })
         .await;
@@ -265,15 +266,15 @@ fn what_another_flux_operator_has_set_of_a_service_of_ours_holds_nobody_up() {
             "spec": { "selector": { "batch.kubernetes.io/job-completion-index": "0" } },
         });
         let theirs = PatchParams::apply("flux-operator").force();
-        bed.api::<Service>().patch("flux-service", &theirs, &Patch::Apply(same)).await.unwrap();
-        bed.create("all", spec(false)).await.unwrap();
+        fixture.api::<Service>().patch("flux-service", &theirs, &Patch::Apply(same)).await.unwrap();
+        fixture.create("all", spec(false)).await.unwrap();
         let service = until("the Service names all pods", async || {
-            let service = bed.api::<Service>().get("flux-service").await.unwrap();
+            let service = fixture.api::<Service>().get("flux-service").await.unwrap();
             let selector = service.spec.as_ref()?.selector.as_ref()?;
             (!selector.contains_key("batch.kubernetes.io/job-completion-index")).then_some(service)
         })
         .await;
-        let job = bed.job("all").await;
+        let job = fixture.job("all").await;
         let managers = |metadata: &ObjectMeta| -> Vec<String> {
             let fields = metadata.managed_fields.as_deref().unwrap_or_default();
             fields.iter().filter_map(|it| it.manager.clone()).collect()
@@ -286,8 +287,8 @@ fn what_another_flux_operator_has_set_of_a_service_of_ours_holds_nobody_up() {
 
 #[test]
 fn names_of_others_are_not_taken_over() {
-    test("tenant-names", async |bed| {
-        let operator = bed.operator().await;
+    test("tenant-names", async |fixture| {
+        let operator = fixture.operator().await;
         let with_service = |name: &str, headless: &str| {
             json!({
                 "size": 1, "network": { "headlessName": headless },
@@ -297,14 +298,15 @@ fn names_of_others_are_not_taken_over() {
                 ],
             })
         };
-        bed.create("victim", with_service("db", "net")).await.unwrap();
-        bed.pods("victim", 1).await;
-        let service = async |name: &str| bed.api::<Service>().get(name).await.unwrap();
+        fixture.create("victim", with_service("db", "net")).await.unwrap();
+        fixture.pods("victim", 1).await;
+        let service = async |name: &str| fixture.api::<Service>().get(name).await.unwrap();
         let before = (service("db").await, service("net").await);
         // Its sidecar's Service, its headless Service as a sidecar's, its sidecar's Service as a headless one.
         for (name, sidecar, headless) in [("a", "db", "own-a"), ("b", "net", "own-b"), ("c", "own-c", "db")] {
-            bed.create(name, with_service(sidecar, headless)).await.unwrap();
-            let status = bed.when(name, "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
+            fixture.create(name, with_service(sidecar, headless)).await.unwrap();
+            let status =
+                fixture.when(name, "stopped", |status| status["reason"] == "NameTaken").await["status"].clone();
             assert!(status["message"].as_str().unwrap().starts_with("Service "), "{status:#}");
         }
         let after = (service("db").await, service("net").await);

@@ -33,7 +33,7 @@ use test_support::upstream_manifests;
 const NAMESPACE: &str = "flux-operator";
 const DEADLINE: Duration = Duration::from_secs(60);
 
-struct Bed {
+struct Fixture {
     plane: ControlPlane,
     /// The administrator's.
     client: Client,
@@ -58,7 +58,7 @@ fn free_port() -> u16 {
 }
 
 /// A control plane of its own for each test: they change the definition.
-fn test<F: Future<Output = ()>>(crd: impl FnOnce(u16) -> Value, body: impl FnOnce(Bed) -> F) {
+fn test<F: Future<Output = ()>>(crd: impl FnOnce(u16) -> Value, body: impl FnOnce(Fixture) -> F) {
     let port = free_port();
     let plane = ControlPlane::start(&yaml::document(&crd(port)).unwrap()).unwrap();
     plane.apply(&installation()).unwrap();
@@ -69,7 +69,7 @@ fn test<F: Future<Output = ()>>(crd: impl FnOnce(u16) -> Value, body: impl FnOnc
         let calls = Calls::default();
         let client = client(plane.kubeconfig_path(), &Calls::default()).await;
         let operator = self::client(&operator, &calls).await;
-        body(Bed { plane, client, operator, calls, port }).await;
+        body(Fixture { plane, client, operator, calls, port }).await;
     });
 }
 
@@ -111,7 +111,7 @@ async fn until<T>(what: &str, mut ask: impl AsyncFnMut() -> Result<T, String>) -
     }
 }
 
-impl Bed {
+impl Fixture {
     fn settings(&self, port: u16, namespace: &str) -> webhook::Settings {
         webhook::Settings {
             listen: ([127, 0, 0, 1], port).into(),
@@ -223,20 +223,20 @@ fn of_2023() -> Vec<(String, Value)> {
 
 #[test]
 fn what_is_applied_as_v1alpha1_is_read_back_and_applying_it_again_changes_nothing() {
-    test(crd, async |bed| {
-        let _webhook = bed.webhook().await;
+    test(crd, async |fixture| {
+        let _webhook = fixture.webhook().await;
         for (name, spec) in of_2023() {
-            let made = bed.apply(Version::V1alpha1, &name, spec.clone()).await;
+            let made = fixture.apply(Version::V1alpha1, &name, spec.clone()).await;
             let made = made.unwrap_or_else(|error| panic!("{name}: {error}: {spec}"));
-            let read = bed.spec(Version::V1alpha1, &name).await;
+            let read = fixture.spec(Version::V1alpha1, &name).await;
             assert_eq!(read, made.data["spec"], "{name}");
             holds(&read, &spec, "spec").unwrap_or_else(|why| panic!("{name}: {why}"));
 
-            let again = bed.apply(Version::V1alpha1, &name, spec.clone()).await.unwrap();
+            let again = fixture.apply(Version::V1alpha1, &name, spec.clone()).await.unwrap();
             assert_eq!(again.resource_version(), made.resource_version(), "{name}: applied twice");
             for version in [Version::V1alpha1, Version::V1alpha2] {
-                let object = bed.api(version).get(&name).await.unwrap();
-                let put = bed.api(version).replace(&name, &Default::default(), &object).await.unwrap();
+                let object = fixture.api(version).get(&name).await.unwrap();
+                let put = fixture.api(version).replace(&name, &Default::default(), &object).await.unwrap();
                 assert_eq!(put.metadata.generation, Some(1), "{name}: got and put as {}", version.name());
             }
         }
@@ -245,28 +245,28 @@ fn what_is_applied_as_v1alpha1_is_read_back_and_applying_it_again_changes_nothin
 
 #[test]
 fn fields_of_one_version_survive_edits_in_the_other() {
-    test(crd, async |bed| {
-        let _webhook = bed.webhook().await;
+    test(crd, async |fixture| {
+        let _webhook = fixture.webhook().await;
         let spec =
             json!({ "size": 2, "minSize": 1, "flux": { "topology": "kary:2" }, "containers": [{ "image": "a" }] });
-        bed.apply(Version::V1alpha2, "new", spec).await.unwrap();
-        let before = bed.spec(Version::V1alpha2, "new").await;
-        bed.merge(Version::V1alpha1, "new", json!({ "spec": { "size": 3 } })).await;
+        fixture.apply(Version::V1alpha2, "new", spec).await.unwrap();
+        let before = fixture.spec(Version::V1alpha2, "new").await;
+        fixture.merge(Version::V1alpha1, "new", json!({ "spec": { "size": 3 } })).await;
         let mut expected = before.clone();
         expected["size"] = json!(3);
-        assert_eq!(bed.spec(Version::V1alpha2, "new").await, expected);
+        assert_eq!(fixture.spec(Version::V1alpha2, "new").await, expected);
 
         let spec =
             json!({ "size": 2, "users": [{ "name": "a" }], "containers": [{ "image": "a", "fluxLogLevel": 7 }] });
-        bed.apply(Version::V1alpha1, "old", spec).await.unwrap();
-        let before = bed.spec(Version::V1alpha1, "old").await;
-        let newer = bed.spec(Version::V1alpha2, "old").await;
+        fixture.apply(Version::V1alpha1, "old", spec).await.unwrap();
+        let before = fixture.spec(Version::V1alpha1, "old").await;
+        let newer = fixture.spec(Version::V1alpha2, "old").await;
         assert_eq!(newer["flux"]["container"]["disable"], true);
         assert_eq!(newer["cleanupPods"], true);
-        bed.merge(Version::V1alpha2, "old", json!({ "spec": { "size": 3, "minSize": 2 } })).await;
+        fixture.merge(Version::V1alpha2, "old", json!({ "spec": { "size": 3, "minSize": 2 } })).await;
         let mut expected = before.clone();
         (expected["size"], expected["minSize"]) = (json!(3), json!(2));
-        assert_eq!(bed.spec(Version::V1alpha1, "old").await, expected);
+        assert_eq!(fixture.spec(Version::V1alpha1, "old").await, expected);
 
         // The same rules hold in both.
         for version in [Version::V1alpha1, Version::V1alpha2] {
@@ -282,7 +282,7 @@ fn fields_of_one_version_survive_edits_in_the_other() {
                     "spec.volumes[d].driver",
                 ),
             ] {
-                let error = bed.apply(version, "bad", spec.clone()).await.unwrap_err().to_string();
+                let error = fixture.apply(version, "bad", spec.clone()).await.unwrap_err().to_string();
                 assert!(error.contains(field), "{spec}: {error}");
             }
         }
@@ -291,21 +291,22 @@ fn fields_of_one_version_survive_edits_in_the_other() {
 
 #[test]
 fn a_webhook_that_is_away_takes_only_v1alpha1_with_it_and_comes_back_with_the_same_certificate() {
-    test(crd, async |bed| {
-        let webhook = bed.webhook().await;
-        let secret = || bed.plane.kubectl(&["-n", NAMESPACE, "get", "secret", "flux-operator-webhook", "-o", "json"]);
+    test(crd, async |fixture| {
+        let webhook = fixture.webhook().await;
+        let secret =
+            || fixture.plane.kubectl(&["-n", NAMESPACE, "get", "secret", "flux-operator-webhook", "-o", "json"]);
         let before = secret().unwrap();
         webhook.abort();
         let _ = webhook.await;
-        until("v1alpha1 cannot be read", async || match bed.api(Version::V1alpha1).get("probe").await {
+        until("v1alpha1 cannot be read", async || match fixture.api(Version::V1alpha1).get("probe").await {
             Ok(_) => Err("it can".into()),
             Err(_) => Ok(()),
         })
         .await;
-        bed.api(Version::V1alpha2).get("probe").await.unwrap();
+        fixture.api(Version::V1alpha2).get("probe").await.unwrap();
         // Two replicas at once share the Secret.
-        let other = bed.webhook_at(free_port());
-        let webhook = bed.webhook().await;
+        let other = fixture.webhook_at(free_port());
+        let webhook = fixture.webhook().await;
         assert_eq!(secret().unwrap(), before, "nothing is made anew");
         assert!(!webhook.is_finished() && !other.is_finished());
     });
@@ -313,17 +314,17 @@ fn a_webhook_that_is_away_takes_only_v1alpha1_with_it_and_comes_back_with_the_sa
 
 #[test]
 fn a_thousand_objects_are_listed_in_the_other_version() {
-    test(crd, async |bed| {
-        let _webhook = bed.webhook().await;
+    test(crd, async |fixture| {
+        let _webhook = fixture.webhook().await;
         let mut spec = json!({ "size": 2, "containers": [{ "image": "a" }] });
         spec["containers"][0]["commands"] = json!({ "pre": "true\n".repeat(500) });
-        let (bed, spec) = (&bed, &spec);
-        let write = |i: i32| async move { bed.apply(Version::V1alpha2, &format!("mc-{i}"), spec.clone()).await };
+        let (fixture, spec) = (&fixture, &spec);
+        let write = |i: i32| async move { fixture.apply(Version::V1alpha2, &format!("mc-{i}"), spec.clone()).await };
         let writes = futures::stream::iter(0..1000).map(write);
         let made = writes.buffer_unordered(16).filter_map(async |made| made.ok()).count().await;
         assert_eq!(made, 1000);
         let start = Instant::now();
-        let list = bed.api(Version::V1alpha1).list(&Default::default()).await.unwrap();
+        let list = fixture.api(Version::V1alpha1).list(&Default::default()).await.unwrap();
         println!("1001 objects listed as v1alpha1 in {:?}", start.elapsed());
         assert_eq!(list.items.len(), 1001);
         assert!(list.items.iter().all(|it| it.data["spec"]["cleanup"].is_boolean()));
@@ -341,20 +342,20 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
         crd["spec"].as_object_mut().unwrap().remove("conversion");
         crd
     };
-    test(older, async |bed| {
+    test(older, async |fixture| {
         let spec = json!({ "size": 2, "containers": [{ "image": "a", "command": "b" }] });
         for i in 0..3 {
-            bed.apply(Version::V1alpha1, &format!("mc-{i}"), spec.clone()).await.unwrap();
+            fixture.apply(Version::V1alpha1, &format!("mc-{i}"), spec.clone()).await.unwrap();
         }
         // Written by somebody who may not make PersistentVolumes, which the policy is about.
         let mut volumes = spec.clone();
         volumes["volumes"] = json!({ "data": { "path": "/tmp/data" } });
         volumes["containers"][0]["volumes"] = json!({ "data": { "path": "/data" } });
-        bed.apply(Version::V1alpha1, "with-volume", volumes).await.unwrap();
-        bed.plane.apply(&yaml::document(&crd(bed.port)).unwrap()).unwrap();
-        let webhook = bed.webhook().await;
+        fixture.apply(Version::V1alpha1, "with-volume", volumes).await.unwrap();
+        fixture.plane.apply(&yaml::document(&crd(fixture.port)).unwrap()).unwrap();
+        let webhook = fixture.webhook().await;
         let stored = || {
-            bed.plane.kubectl(&[
+            fixture.plane.kubectl(&[
                 "get",
                 "crd",
                 "miniclusters.flux-framework.org",
@@ -365,16 +366,16 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
         assert_eq!(stored().unwrap(), r#"["v1alpha1","v1alpha2"]"#);
         // As the Job does it that is shipped.
         let job = install::Migration { manifests: true, image: "operator:test".into(), namespace: NAMESPACE.into() };
-        bed.plane.apply(&install::migration(&job).unwrap()).unwrap();
-        let token = bed.plane.kubectl(&["-n", NAMESPACE, "create", "token", install::MIGRATION]).unwrap();
+        fixture.plane.apply(&install::migration(&job).unwrap()).unwrap();
+        let token = fixture.plane.kubectl(&["-n", NAMESPACE, "create", "token", install::MIGRATION]).unwrap();
         let calls = Calls::default();
-        let migrator = client(&bed.plane.kubeconfig_for_token("migrate", &token).unwrap(), &calls).await;
+        let migrator = client(&fixture.plane.kubeconfig_for_token("migrate", &token).unwrap(), &calls).await;
         let said = migrate::migrate(migrator).await.unwrap();
         assert!(said.starts_with("5 MiniClusters are stored as v1alpha2 now"), "{said}");
         let asked = std::mem::take(&mut *calls.lock().unwrap());
         assert_exactly(&asked, &[install::MIGRATION_PERMISSIONS]);
         assert_eq!(stored().unwrap(), r#"["v1alpha2"]"#);
-        assert!(migrate::migrate(bed.client.clone()).await.unwrap().contains("nothing to do"));
+        assert!(migrate::migrate(fixture.client.clone()).await.unwrap().contains("nothing to do"));
 
         // They can be read without the webhook, so they are stored as v1alpha2.
         webhook.abort();
@@ -383,7 +384,7 @@ fn objects_that_were_stored_as_v1alpha1_are_migrated() {
             json!({ "size": 2, "tasks": 1, "cleanup": true, "containers": [{ "image": "a", "command": "b" }] });
         convert_spec(&mut expected, Version::V1alpha2);
         for i in 0..3 {
-            holds(&bed.spec(Version::V1alpha2, &format!("mc-{i}")).await, &expected, "spec").unwrap();
+            holds(&fixture.spec(Version::V1alpha2, &format!("mc-{i}")).await, &expected, "spec").unwrap();
         }
     });
 }

@@ -26,27 +26,27 @@ async fn service(port: u16, to: Arc<Mutex<Vec<u16>>>) {
 
 #[test]
 fn no_conversion_fails_while_the_webhooks_are_replaced() {
-    test(crd, async |bed| {
+    test(crd, async |fixture| {
         let to = Arc::new(Mutex::new(Vec::new()));
         let start = async |port: u16| {
             let (stop, stopped) = tokio::sync::oneshot::channel::<()>();
-            let mut settings = bed.settings(port, NAMESPACE);
+            let mut settings = fixture.settings(port, NAMESPACE);
             let health = free_port();
             settings.health = Some(([127, 0, 0, 1], health).into());
             let stopped = async { drop(stopped.await) };
-            let run = webhook::run(Some(bed.operator.clone()), settings, stopped);
+            let run = webhook::run(Some(fixture.operator.clone()), settings, stopped);
             let task = tokio::spawn(async move { run.await.unwrap() });
             until("it is ready", async || is_ready(health).await).await;
             (port, stop, task)
         };
         let mut running = vec![start(free_port()).await, start(free_port()).await];
         to.lock().unwrap().extend(running.iter().map(|(port, ..)| *port));
-        let _service = tokio::spawn(service(bed.port, to.clone()));
-        bed.answers().await;
+        let _service = tokio::spawn(service(fixture.port, to.clone()));
+        fixture.answers().await;
         let (asked, failed) = (Arc::new(Mutex::new(0)), Arc::new(Mutex::new(Vec::new())));
         let askers: Vec<_> = (0..8)
             .map(|_| {
-                let (api, asked, failed) = (bed.api(Version::V1alpha1), asked.clone(), failed.clone());
+                let (api, asked, failed) = (fixture.api(Version::V1alpha1), asked.clone(), failed.clone());
                 tokio::spawn(async move {
                     loop {
                         match api.get("probe").await {
@@ -80,15 +80,15 @@ fn no_conversion_fails_while_the_webhooks_are_replaced() {
 
 #[test]
 fn replicas_with_authorities_of_their_own_leave_each_other_in_the_bundle() {
-    test(crd, async |bed| {
+    test(crd, async |fixture| {
         let other = free_port();
-        let namespaces = [(bed.port, NAMESPACE), (other, "default")];
+        let namespaces = [(fixture.port, NAMESPACE), (other, "default")];
         let run = |(port, namespace)| {
-            webhook::run(Some(bed.client.clone()), bed.settings(port, namespace), std::future::pending())
+            webhook::run(Some(fixture.client.clone()), fixture.settings(port, namespace), std::future::pending())
         };
         let bundle = || {
             let path = "jsonpath={.spec.conversion.webhook.clientConfig.caBundle}";
-            let text = bed.plane.kubectl(&["get", "crd", "miniclusters.flux-framework.org", "-o", path]).unwrap();
+            let text = fixture.plane.kubectl(&["get", "crd", "miniclusters.flux-framework.org", "-o", path]).unwrap();
             let bytes: k8s_openapi::ByteString = serde_json::from_value(json!(text)).unwrap();
             let text = String::from_utf8(bytes.0).unwrap();
             let all = text.split_inclusive("-----END CERTIFICATE-----").map(|it| it.trim().to_owned());
@@ -103,7 +103,7 @@ fn replicas_with_authorities_of_their_own_leave_each_other_in_the_bundle() {
                 if now.len() >= 2 { Ok(now) } else { Err(format!("{} are", now.len())) }
             })
             .await;
-            bed.answers().await;
+            fixture.answers().await;
             tokio::time::sleep(Duration::from_secs(3)).await;
             assert_eq!(bundle(), both, "and nobody writes any more");
         };
@@ -116,34 +116,35 @@ fn replicas_with_authorities_of_their_own_leave_each_other_in_the_bundle() {
 
 #[test]
 fn a_certificate_that_ends_soon_is_renewed_while_everything_is_answered() {
-    test(crd, async |bed| {
-        let _webhook = bed.webhook().await;
+    test(crd, async |fixture| {
+        let _webhook = fixture.webhook().await;
         let read = |what: &str| {
             let path = format!("jsonpath={{.data.{what}}}");
-            bed.plane.kubectl(&["-n", NAMESPACE, "get", "secret", "flux-operator-webhook", "-o", &path]).unwrap()
+            fixture.plane.kubectl(&["-n", NAMESPACE, "get", "secret", "flux-operator-webhook", "-o", &path]).unwrap()
         };
         let before = read("tls\\.crt");
         let soon = "flux-framework.org/not-after=2026-01-01T00:00:00Z";
-        bed.plane
+        fixture
+            .plane
             .kubectl(&["-n", NAMESPACE, "annotate", "--overwrite", "secret", "flux-operator-webhook", soon])
             .unwrap();
         until("there is another certificate", async || {
-            bed.api(Version::V1alpha1).get("probe").await.unwrap();
+            fixture.api(Version::V1alpha1).get("probe").await.unwrap();
             if read("tls\\.crt") == before { Err("not yet".into()) } else { Ok(()) }
         })
         .await;
         for _ in 0..40 {
-            bed.api(Version::V1alpha1).get("probe").await.unwrap();
+            fixture.api(Version::V1alpha1).get("probe").await.unwrap();
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         // The Secret gone, or its content broken: made again.
-        bed.plane.kubectl(&["-n", NAMESPACE, "delete", "secret", "flux-operator-webhook"]).unwrap();
+        fixture.plane.kubectl(&["-n", NAMESPACE, "delete", "secret", "flux-operator-webhook"]).unwrap();
         until("there is a Secret again", async || {
-            bed.plane.kubectl(&["-n", NAMESPACE, "get", "secret", "flux-operator-webhook"])
+            fixture.plane.kubectl(&["-n", NAMESPACE, "get", "secret", "flux-operator-webhook"])
         })
         .await;
-        bed.answers().await;
-        let calls = bed.calls.lock().unwrap().clone();
+        fixture.answers().await;
+        let calls = fixture.calls.lock().unwrap().clone();
         assert_exactly(&calls, &[install::WEBHOOK_OWN_PERMISSIONS, install::WEBHOOK_PERMISSIONS]);
     });
 }

@@ -5,7 +5,7 @@
 //! mutate, upstream_manifests, tried         inputs
 //! report                                    the figures of benches
 //! helm                                      programs that the test node builds
-//! control_plane ─► bed                      the operator on an API server without nodes (feature `cluster`)
+//! control_plane ─► api_server                   the operator on an API server without nodes (feature `cluster`)
 //! node                                      a namespace of a cluster where pods really run (feature `cluster`)
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
@@ -22,7 +22,7 @@ pub mod repository;
 pub mod upstream_manifests;
 
 #[cfg(feature = "cluster")]
-pub mod bed;
+pub mod api_server;
 #[cfg(feature = "cluster")]
 pub mod call;
 pub mod control_plane;

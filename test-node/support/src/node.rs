@@ -14,12 +14,12 @@ const DEADLINE: Duration = Duration::from_secs(300);
 const POLL: Duration = Duration::from_millis(200);
 
 /// The namespace, and a client.
-pub struct Bed {
+pub struct Fixture {
     pub client: Client,
     pub namespace: String,
 }
 
-impl Bed {
+impl Fixture {
     pub fn api<K>(&self) -> Api<K>
     where
         K: kube::Resource<DynamicType = (), Scope = kube::core::NamespaceResourceScope>,
@@ -103,21 +103,21 @@ pub fn app_image() -> String {
 }
 
 /// Runs a test in a namespace that goes afterwards, even if the test fails.
-pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Arc<Bed>) -> F) {
+pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Arc<Fixture>) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let namespace = format!("e2e-{name}-{}", std::process::id());
-    let (bed, result) = runtime.block_on(async {
+    let (fixture, result) = runtime.block_on(async {
         let client = Client::try_default().await.expect("KUBECONFIG must name a cluster");
         let metadata = ObjectMeta { name: Some(namespace.clone()), ..ObjectMeta::default() };
         let object = Namespace { metadata, ..Namespace::default() };
         Api::all(client.clone()).create(&PostParams::default(), &object).await.unwrap();
-        let bed = Arc::new(Bed { client, namespace });
-        let result = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(body(bed.clone()))).await;
-        (bed, result)
+        let fixture = Arc::new(Fixture { client, namespace });
+        let result = futures::FutureExt::catch_unwind(std::panic::AssertUnwindSafe(body(fixture.clone()))).await;
+        (fixture, result)
     });
     runtime.block_on(async {
-        let namespaces: Api<Namespace> = Api::all(bed.client.clone());
-        namespaces.delete(&bed.namespace, &DeleteParams::default()).await.unwrap();
+        let namespaces: Api<Namespace> = Api::all(fixture.client.clone());
+        namespaces.delete(&fixture.namespace, &DeleteParams::default()).await.unwrap();
     });
     if let Err(panic) = result {
         std::panic::resume_unwind(panic);

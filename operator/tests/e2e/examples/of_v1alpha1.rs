@@ -27,5 +27,5 @@ const OF_V1ALPHA1: &[Expected] = &[
 
 #[test]
 fn examples_of_v1alpha1_end_as_their_readmes_say() {
-    test("examples-v1alpha1", async |bed| all_to_the_end(&bed, OF_V1ALPHA1).await);
+    test("examples-v1alpha1", async |fixture| all_to_the_end(&fixture, OF_V1ALPHA1).await);
 }

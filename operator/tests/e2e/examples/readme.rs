@@ -8,8 +8,8 @@ use test_support::node::test;
 /// Blocks of `console,e2e`.
 #[test]
 fn the_quick_start_prints_what_the_readme_shows() {
-    test("readme", async |bed| {
-        let namespace = bed.namespace.clone();
+    test("readme", async |fixture| {
+        let namespace = fixture.namespace.clone();
         let run = move || {
             let readme = concat!(env!("CARGO_MANIFEST_DIR"), "/../README.md");
             let steps = shown_in(&std::fs::read_to_string(readme).unwrap(), "```console,e2e");

@@ -3,83 +3,83 @@
 use super::*;
 
 /// For volumes of the node itself.
-pub(super) fn folder_on_the_node(bed: &Bed) -> String {
-    format!("/tmp/{}", bed.namespace)
+pub(super) fn folder_on_the_node(fixture: &Fixture) -> String {
+    format!("/tmp/{}", fixture.namespace)
 }
 
 /// A volume of the node for the claim of an example, and the claim.
-fn claim(bed: &Bed, file: &str) {
-    let claim = documents(bed, file).remove(0);
+fn claim(fixture: &Fixture, file: &str) {
+    let claim = documents(fixture, file).remove(0);
     let name = claim["metadata"]["name"].clone();
     let volume = json!({
-        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": bed.namespace },
+        "apiVersion": "v1", "kind": "PersistentVolume", "metadata": { "name": fixture.namespace },
         "spec": {
             "capacity": { "storage": "1Gi" }, "accessModes": claim["spec"]["accessModes"],
-            "claimRef": { "namespace": bed.namespace, "name": name },
-            "hostPath": { "path": folder_on_the_node(bed), "type": "DirectoryOrCreate" },
+            "claimRef": { "namespace": fixture.namespace, "name": name },
+            "hostPath": { "path": folder_on_the_node(fixture), "type": "DirectoryOrCreate" },
         },
     });
     kubectl(
-        bed,
+        fixture,
         &["apply", "-f", "-"],
         &json!({ "apiVersion": "v1", "kind": "List", "items": [volume, claim] }).to_string(),
     );
 }
 
 /// The volumes of a test are in no namespace, and the node keeps their files.
-fn forget(bed: &Bed, volumes: &[&str]) {
-    kubectl(bed, &[&["delete", "--wait=false", "persistentvolume"], volumes].concat(), "");
-    let _ = std::fs::remove_dir_all(folder_on_the_node(bed));
+fn forget(fixture: &Fixture, volumes: &[&str]) {
+    kubectl(fixture, &[&["delete", "--wait=false", "persistentvolume"], volumes].concat(), "");
+    let _ = std::fs::remove_dir_all(folder_on_the_node(fixture));
 }
 
 #[test]
 fn an_archive_outlives_its_cluster() {
-    test("archive", async |bed| {
-        claim(&bed, "archive/claim");
-        let first = to_the_end(bed.clone(), ("archive/minicluster", 0, &[("remember me", 1)])).await;
+    test("archive", async |fixture| {
+        claim(&fixture, "archive/claim");
+        let first = to_the_end(fixture.clone(), ("archive/minicluster", 0, &[("remember me", 1)])).await;
         assert_eq!(first, None);
         if is_stand_in() {
             // Its archive has a line for each start; the next one reads it before anything else.
-            let mut restore = documents(&bed, "archive/restore").remove(0);
+            let mut restore = documents(&fixture, "archive/restore").remove(0);
             restore["spec"]["containers"][0]["command"] = json!("tar -xzOf /state/archive.tar.gz");
-            kubectl(&bed, &["apply", "-f", "-"], &restore.to_string());
-            let status = bed.when_finished("archive-restore").await;
+            kubectl(&fixture, &["apply", "-f", "-"], &restore.to_string());
+            let status = fixture.when_finished("archive-restore").await;
             assert_eq!(status["exitCode"], 0, "{status:#}");
-            let log = log(&bed, &bed.lead("archive-restore").await.unwrap(), None).await;
+            let log = log(&fixture, &fixture.lead("archive-restore").await.unwrap(), None).await;
             assert_eq!(log.lines().filter(|line| *line == "start").count(), 1, "{log}");
         } else {
-            assert_eq!(to_the_end(bed.clone(), ("archive/restore", 0, &[("remember me", 1)])).await, None);
+            assert_eq!(to_the_end(fixture.clone(), ("archive/restore", 0, &[("remember me", 1)])).await, None);
         }
-        forget(&bed, &[&bed.namespace]);
+        forget(&fixture, &[&fixture.namespace]);
     });
 }
 
 #[test]
 fn volumes_of_the_node_of_a_claim_and_made_ones_hold_what_they_should() {
-    test("volumes", async |bed| {
+    test("volumes", async |fixture| {
         kubectl(
-            &bed,
+            &fixture,
             &["apply", "-f", "-"],
-            &json!({ "apiVersion": "v1", "kind": "List", "items": documents(&bed, "volumes/data") }).to_string(),
+            &json!({ "apiVersion": "v1", "kind": "List", "items": documents(&fixture, "volumes/data") }).to_string(),
         );
-        prepare(&bed);
+        prepare(&fixture);
         let lines: &[(&str, usize)] = &[("volumes-claim-0", 1), ("volumes-claim-1", 1)];
-        assert_eq!(to_the_end(bed.clone(), ("volumes/claim", 0, lines)).await, None);
+        assert_eq!(to_the_end(fixture.clone(), ("volumes/claim", 0, lines)).await, None);
         // The same folder, three times more.
         let lines: &[(&str, usize)] = &[("volumes-claim-0", 2), ("volumes-claim-1", 2)];
-        assert_eq!(to_the_end(bed.clone(), ("volumes/minicluster", 0, lines)).await, None);
+        assert_eq!(to_the_end(fixture.clone(), ("volumes/minicluster", 0, lines)).await, None);
         let lines: &[(&str, usize)] = &[("volumes-claim-0", 1), ("colour = green", 1)];
-        assert_eq!(to_the_end(bed.clone(), ("spellings/existing-volumes", 0, lines)).await, None);
-        let name = apply(&bed, "volumes/made");
-        let status = bed.when_finished(&name).await;
+        assert_eq!(to_the_end(fixture.clone(), ("spellings/existing-volumes", 0, lines)).await, None);
+        let name = apply(&fixture, "volumes/made");
+        let status = fixture.when_finished(&name).await;
         assert_eq!(status["exitCode"], 0, "{status:#}");
         let phase = kubectl(
-            &bed,
+            &fixture,
             &["get", "pvc", "volumes-made.data", "-o", "jsonpath={.status.phase} {.spec.volumeName}"],
             "",
         );
         let (phase, volume) = phase.split_once(' ').unwrap();
         assert_eq!(phase, "Bound");
-        forget(&bed, &["data", volume]);
+        forget(&fixture, &["data", volume]);
     });
 }

@@ -1,4 +1,4 @@
-//! A test's bed: a namespace of its own on the real control plane, and an operator of its own for it, which runs with the
+//! A test's namespace on the real control plane, and an operator of its own for it, which runs with the
 //! permissions that are shipped and whose calls are counted.
 
 use std::collections::BTreeMap;
@@ -115,13 +115,13 @@ impl Drop for Operator {
     }
 }
 
-pub struct Bed {
+pub struct Fixture {
     pub namespace: String,
     pub client: Client,
 }
 
 /// Runs a test in a namespace of its own.
-pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Bed) -> F) {
+pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Fixture) -> F) {
     let plane = plane();
     // The API server outlives no process, and two tests may choose one name.
     static NUMBER: AtomicUsize = AtomicUsize::new(0);
@@ -132,11 +132,11 @@ pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Bed) -> F) {
             ..Namespace::default()
         };
         Api::all(plane.admin.clone()).create(&PostParams::default(), &object).await.unwrap();
-        body(Bed { namespace, client: plane.admin.clone() }).await;
+        body(Fixture { namespace, client: plane.admin.clone() }).await;
     });
 }
 
-impl Bed {
+impl Fixture {
     /// An operator for this namespace, with the permissions that are shipped.
     pub async fn operator(&self) -> Operator {
         self.operator_with(Calls::default()).await
