@@ -3,11 +3,13 @@
 
 use std::time::{Duration, Instant};
 
+use flux_shared::pauses;
+
 use crate::report::activity::{self, Activity, Awaited};
 use crate::report::failure::Failure;
 use crate::supervise::Supervisor;
-use crate::wait::Backoff;
 
+const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
@@ -16,7 +18,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 pub struct Attempts {
     begin: Instant,
     bound: Duration,
-    pause: Backoff,
+    failures: u32,
     told: Option<Instant>,
 }
 
@@ -32,7 +34,7 @@ pub enum Then {
 
 impl Attempts {
     pub fn new(bound: Duration) -> Attempts {
-        Attempts { begin: Instant::now(), bound, pause: Backoff::default(), told: None }
+        Attempts { begin: Instant::now(), bound, failures: 0, told: None }
     }
 
     /// After `failure` of an attempt: waits a little if another one may help.
@@ -51,7 +53,9 @@ impl Attempts {
             tracing::error!(stage = "wait", "{}; trying again for up to {left} s", failure.cause);
         }
         activity::be_known_for(Some(&Activity::Waits(awaited)));
-        let waited = supervisor.unless_stopped(tokio::time::sleep(self.pause.next(LONGEST_PAUSE))).await;
+        self.failures += 1;
+        let pause = pauses::after(self.failures, FIRST_PAUSE, LONGEST_PAUSE);
+        let waited = supervisor.unless_stopped(tokio::time::sleep(pause)).await;
         activity::be_known_for(None);
         match waited {
             Ok(Ok(())) => Ok(Then::Again),
