@@ -146,19 +146,17 @@ fn told(judgement: Judgement, output: Output) -> Result<u8, Failure> {
     let is_valid = judgement.problems.is_empty();
     match output.format {
         None => screen::print(&judgement.told()?)?,
-        Some(_) => output.show(&judgement, String::new)?,
+        Some(format) => format.show(&judgement)?,
     }
     Ok(if is_valid { 0 } else { FAILED })
 }
 
 fn dry_run(args: &flux_agent::dry_run::Args, output: Output) -> Result<u8, Failure> {
-    if output.format.is_none() {
-        return Ok(flux_agent::show_plans(args));
-    }
+    let Some(format) = output.format else { return Ok(flux_agent::show_plans(args)) };
     let args = flux_agent::dry_run::Args { format: flux_agent::dry_run::Format::Json, ..args.clone() };
     let plans = flux_agent::dry_run::run(&args).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
     match plans {
-        Some(plans) => output.show(&plans, String::new).map(|()| 0),
+        Some(plans) => format.show(&plans).map(|()| 0),
         // It tells what is wrong.
         None => Ok(flux_agent::show_plans(&args)),
     }
@@ -180,7 +178,7 @@ async fn ask(cli: Cli) -> Result<u8, Failure> {
             let (text, choices) = (read(&file)?, choices.into());
             return match output.format {
                 None => screen::print(&offline::render(&text, &choices)?),
-                Some(_) => output.show_all(&offline::objects(&text, &choices)?),
+                Some(format) => format.show_all(&offline::objects(&text, &choices)?),
             }
             .map(|()| 0);
         }

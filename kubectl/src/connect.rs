@@ -79,15 +79,11 @@ pub async fn submit(place: &Place, args: &Submit, output: Output) -> Result<u8, 
     let mut words = vec!["flux", "submit"];
     words.extend(args.watch.then_some("--watch"));
     words.extend(args.command.iter().map(String::as_str));
-    if output.format.is_none() {
-        return in_lead(place, &args.name, &words).await;
-    }
+    let Some(format) = output.format else { return in_lead(place, &args.name, &words).await };
     let (code, said) = answer(place, &running(place, &args.name, 0).await?, &connected(&words)).await?;
     match code {
         // A job a line.
-        0 => {
-            output.show(&json!({ "jobs": String::from_utf8_lossy(&said).lines().collect::<Vec<_>>() }), String::new)?
-        }
+        0 => format.show(&json!({ "jobs": String::from_utf8_lossy(&said).lines().collect::<Vec<_>>() }))?,
         _ => screen::put_error(&said),
     }
     Ok(code)
@@ -97,13 +93,11 @@ pub async fn submit(place: &Place, args: &Submit, output: Output) -> Result<u8, 
 pub async fn jobs(place: &Place, args: &Jobs, output: Output) -> Result<u8, Failure> {
     let mut words = vec!["flux", "jobs"];
     words.extend(args.all.then_some("-a"));
-    if output.format.is_none() {
-        return in_lead(place, &args.name, &words).await;
-    }
+    let Some(format) = output.format else { return in_lead(place, &args.name, &words).await };
     words.push("--json");
     let (code, said) = answer(place, &running(place, &args.name, 0).await?, &connected(&words)).await?;
     match serde_json::from_slice::<serde_json::Value>(&said) {
-        Ok(jobs) => output.show(&jobs, String::new)?,
+        Ok(jobs) => format.show(&jobs)?,
         Err(_) => screen::put_error(&said),
     }
     Ok(code)

@@ -21,22 +21,31 @@ pub struct Output {
     pub format: Option<Format>,
 }
 
-impl Output {
-    /// Prints an answer.
-    pub fn show(self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
-        match self.format {
-            Some(format) => screen::print(&written(value, format)?),
-            None => screen::print(&text()),
-        }
+impl Format {
+    /// Prints a value.
+    pub fn show(self, value: &impl Serialize) -> Result<(), Failure> {
+        screen::print(&written(value, self)?)
     }
 
     /// Prints objects: as a list, or as one YAML stream.
     pub fn show_all(self, objects: &[Value]) -> Result<(), Failure> {
-        if self.format == Some(Format::Json) {
-            return self.show(&json!({ "apiVersion": "v1", "kind": "List", "items": objects }), String::new);
+        match self {
+            Format::Json => self.show(&json!({ "apiVersion": "v1", "kind": "List", "items": objects })),
+            Format::Yaml => {
+                let documents: Result<Vec<String>, Failure> = objects.iter().map(|it| written(it, self)).collect();
+                screen::print(&flux_operator::yaml::stream(documents?))
+            }
         }
-        let documents: Result<Vec<String>, Failure> = objects.iter().map(|it| written(it, Format::Yaml)).collect();
-        screen::print(&flux_operator::yaml::stream(documents?))
+    }
+}
+
+impl Output {
+    /// Prints an answer.
+    pub fn show(self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
+        match self.format {
+            Some(format) => format.show(value),
+            None => screen::print(&text()),
+        }
     }
 
     /// Refuses `-o` for a command that has no such answer; `why` says what it prints instead.

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use futures::FutureExt;
+use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
 use crate::front::{Asked, Front, Session, Told};
@@ -30,7 +31,7 @@ pub fn usage(running: u64) -> String {
 }
 
 /// Agents that do what is asked of them; `top` sees a job come.
-pub fn agents() -> impl Fn(Session) -> futures::future::BoxFuture<'static, ()> + Send + Sync {
+pub fn agents() -> impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync {
     let looks = Arc::new(AtomicU64::new(0));
     move |mut session| {
         let looks = looks.clone();
@@ -76,28 +77,31 @@ pub fn no_logs(_: &Asked) -> Option<Vec<(Duration, String)>> {
     Some(Vec::new())
 }
 
-/// A MiniCluster `mc` of two pods that run.
-pub async fn up(fixture: &Fixture) -> Operator {
+/// A MiniCluster `mc` of so many pods that run.
+pub async fn up(fixture: &Fixture, size: usize) -> Operator {
     let operator = fixture.operator().await;
-    fixture.create("mc", json!({ "size": 2 })).await.unwrap();
-    for pod in fixture.pods("mc", 2).await.into_values() {
+    fixture.create("mc", json!({ "size": size })).await.unwrap();
+    for pod in fixture.pods("mc", size).await.into_values() {
         fixture.run_pod(&pod).await;
     }
     fixture.when_condition("mc", "Ready", "True").await;
     operator
 }
 
-/// A person whose calls go over a front with these agents.
-async fn over(person: Person) -> (Front, Person) {
-    let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), no_logs).await;
+/// A person whose calls go over a front with these programs in its pods.
+pub async fn over(
+    person: Person,
+    programs: impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync + 'static,
+) -> (Front, Person) {
+    let (front, kubeconfig) = Front::before(&person.kubeconfig, programs, no_logs).await;
     (front, Person { kubeconfig, ..person })
 }
 
 #[test]
 fn top_in_a_pipe_prints_once_without_colours() {
     test("top", async |fixture| {
-        let operator = up(&fixture).await;
-        let (front, person) = over(person_of(&fixture)).await;
+        let operator = up(&fixture, 2).await;
+        let (front, person) = over(person_of(&fixture), agents()).await;
         let said = person.says(&["top", "mc"]).await;
         assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
         assert!(said.out.starts_with("mc: state run for 61 s; 1 of 2 brokers online\n"), "{said:?}");
@@ -178,9 +182,9 @@ fn top_without_figures_says_why_and_what_helps() {
 #[test]
 fn who_may_exec_alone_looks_and_works_and_who_may_not_is_told_which_right_it_takes() {
     test("exec-only", async |fixture| {
-        let operator = up(&fixture).await;
+        let operator = up(&fixture, 2).await;
         let rights = [("miniclusters.flux-framework.org", "get"), ("pods", "get,list"), ("pods/exec", "get,create")];
-        let (_front, one) = over(person_with(&fixture, "one", &rights)).await;
+        let (_front, one) = over(person_with(&fixture, "one", &rights), agents()).await;
         for (arguments, out) in [
             (&["top", "mc"][..], "mc: state run"),
             (&["jobs", "mc"], "ƒabc"),
@@ -197,7 +201,7 @@ fn who_may_exec_alone_looks_and_works_and_who_may_not_is_told_which_right_it_tak
             let said = one.says(arguments).await;
             assert!(said.code == 1 && said.err.contains("is forbidden"), "{arguments:?}: {said:?}");
         }
-        let (front, other) = over(person_with(&fixture, "other", &rights[..2])).await;
+        let (front, other) = over(person_with(&fixture, "other", &rights[..2]), agents()).await;
         for arguments in [&["top", "mc"][..], &["connect", "mc", "--", "true"], &["jobs", "mc"]] {
             let said = other.says(arguments).await;
             assert_eq!((said.code, said.out.as_str()), (1, ""), "{said:?}");
@@ -211,8 +215,8 @@ fn who_may_exec_alone_looks_and_works_and_who_may_not_is_told_which_right_it_tak
 #[test]
 fn answers_for_programs_are_the_same_everywhere_and_refused_where_there_is_none() {
     test("answers", async |fixture| {
-        let operator = up(&fixture).await;
-        let (_front, person) = over(person_of(&fixture)).await;
+        let operator = up(&fixture, 2).await;
+        let (_front, person) = over(person_of(&fixture), agents()).await;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mc.tar");
         let json = async |arguments: &[&str]| -> Value {
@@ -247,8 +251,8 @@ fn answers_for_programs_are_the_same_everywhere_and_refused_where_there_is_none(
 #[test]
 fn stop_asks_the_instance_and_says_so() {
     test("stop", async |fixture| {
-        let operator = up(&fixture).await;
-        let (front, person) = over(person_of(&fixture)).await;
+        let operator = up(&fixture, 2).await;
+        let (front, person) = over(person_of(&fixture), agents()).await;
         let said = person.says(&["stop", "mc"]).await;
         assert_eq!(
             (said.code, said.out.as_str()),
@@ -273,7 +277,7 @@ fn stop_asks_the_instance_and_says_so() {
 fn sixty_four_brokers_fit_on_a_screen() {
     test("many", async |fixture| {
         let operator = fixture.operator().await;
-        let (_front, person) = over(person_of(&fixture)).await;
+        let (_front, person) = over(person_of(&fixture), agents()).await;
         fixture.create("mc", json!({ "size": 64 })).await.unwrap();
         let pods = fixture.pods("mc", 64).await;
         for index in (0..64).filter(|index| *index != 40) {
@@ -295,8 +299,7 @@ fn sixty_four_brokers_fit_on_a_screen() {
 #[test]
 fn input_reaches_a_program_and_its_end_as_well() {
     test("input", async |fixture| {
-        let operator = up(&fixture).await;
-        let person = person_of(&fixture);
+        let operator = up(&fixture, 2).await;
         let cat = |mut session: Session| {
             async move {
                 while let Some(told) = session.hear().await {
@@ -311,8 +314,7 @@ fn input_reaches_a_program_and_its_end_as_well() {
             }
             .boxed()
         };
-        let (_front, kubeconfig) = Front::before(&person.kubeconfig, cat, no_logs).await;
-        let person = Person { kubeconfig, ..person };
+        let (_front, person) = over(person_of(&fixture), cat).await;
         let mut connect = person.command(&["connect", "mc", "--", "cat"]);
         let mut connect = connect.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let mut input = connect.stdin.take().unwrap();

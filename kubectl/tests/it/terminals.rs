@@ -11,9 +11,9 @@ use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::process::{Child, ChildStdout};
 
-use crate::front::{Front, Session, Told};
-use crate::in_pods::usage;
-use crate::person::{Person, Said, in_time};
+use crate::front::{Session, Told};
+use crate::in_pods::{over, up, usage};
+use crate::person::{Said, in_time};
 use crate::person_of;
 use test_support::api_server::{test, until};
 
@@ -60,10 +60,6 @@ async fn read_until(from: &mut (impl AsyncReadExt + Unpin), seen: &mut String, w
     assert!(in_time.is_ok(), "no `{words}` in {seen:?}");
 }
 
-fn no_logs(_: &crate::front::Asked) -> Option<Vec<(Duration, String)>> {
-    Some(Vec::new())
-}
-
 const ENTER: &str = "\x1b[?1049h";
 const LEAVE: &str = "\x1b[?1049l";
 
@@ -107,23 +103,14 @@ async fn ends_as_it_began(mut script: Child, mut out: ChildStdout, mut seen: Str
 #[test]
 fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
     test("top-live", async |fixture| {
-        let operator = fixture.operator().await;
-        let person = person_of(&fixture);
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
-        let pods = fixture.pods("mc", 1).await;
-        fixture.run_pod(&pods[&0]).await;
-        fixture.when_condition("mc", "Ready", "True").await;
+        let operator = up(&fixture, 1).await;
         let looks = Arc::new(AtomicU64::new(0));
         let agent = move |mut session: Session| {
             let looks = looks.clone();
             async move {
                 match looks.fetch_add(1, Ordering::SeqCst) {
                     // Once it has trouble, which passes.
-                    2 => {
-                        session.complain("flux-agent: not up: a hiccup\n").await;
-                        session.end(1).await;
-                    }
-                    3 => {
+                    2 | 3 => {
                         session.complain("flux-agent: not up: a hiccup\n").await;
                         session.end(1).await;
                     }
@@ -135,8 +122,7 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
             }
             .boxed()
         };
-        let (front, kubeconfig) = Front::before(&person.kubeconfig, agent, no_logs).await;
-        let person = Person { kubeconfig, ..person };
+        let (front, person) = over(person_of(&fixture), agent).await;
         for how in [How::Key(b"q"), How::Key(b"\x03"), How::Signal("-TERM")] {
             let is_first = front.started().is_empty();
             let mut script = person.on_terminal("rows 12 cols 60", TOP).spawn().unwrap();
@@ -160,12 +146,8 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
 #[test]
 fn top_ends_when_the_job_does() {
     test("top-ends", async |fixture| {
-        let operator = fixture.operator().await;
-        let person = person_of(&fixture);
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let operator = up(&fixture, 1).await;
         let pods = fixture.pods("mc", 1).await;
-        fixture.run_pod(&pods[&0]).await;
-        fixture.when_condition("mc", "Ready", "True").await;
         let looks = Arc::new(AtomicU64::new(0));
         let agent = move |mut session: Session| {
             let is_first = looks.fetch_add(1, Ordering::SeqCst) == 0;
@@ -177,8 +159,7 @@ fn top_ends_when_the_job_does() {
             }
             .boxed()
         };
-        let (_front, kubeconfig) = Front::before(&person.kubeconfig, agent, no_logs).await;
-        let person = Person { kubeconfig, ..person };
+        let (_front, person) = over(person_of(&fixture), agent).await;
         let mut script =
             person.on_terminal("rows 30 cols 100", "$plugin top mc --interval 1; echo code $?").spawn().unwrap();
         let _input = script.stdin.take().unwrap();
@@ -195,11 +176,7 @@ fn top_ends_when_the_job_does() {
 #[test]
 fn a_later_size_of_the_terminal_reaches_the_program_in_the_pod() {
     test("resize", async |fixture| {
-        let operator = fixture.operator().await;
-        let person = person_of(&fixture);
-        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
-        let pods = fixture.pods("mc", 1).await;
-        fixture.run_pod(&pods[&0]).await;
+        let operator = up(&fixture, 1).await;
         let shell = |mut session: Session| {
             async move {
                 assert!(session.terminal && session.words == ["connect"], "{:?}", session.words);
@@ -216,13 +193,7 @@ fn a_later_size_of_the_terminal_reaches_the_program_in_the_pod() {
             }
             .boxed()
         };
-        let (_front, kubeconfig) = Front::before(&person.kubeconfig, shell, no_logs).await;
-        let person = Person { kubeconfig, ..person };
-        until("the pod runs", async || {
-            let pods = fixture.all_pods("mc").await;
-            (pods[0].status.as_ref()?.phase.as_deref() == Some("Running")).then_some(())
-        })
-        .await;
+        let (_front, person) = over(person_of(&fixture), shell).await;
         let mut script = person.on_terminal("rows 33 cols 77", "$plugin connect mc; echo code $?").spawn().unwrap();
         let mut input = script.stdin.take().unwrap();
         let mut out = script.stdout.take().unwrap();

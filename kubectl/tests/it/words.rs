@@ -125,7 +125,7 @@ fn the_job_s_output_and_code_are_those_of_run() {
 #[test]
 fn logs_follow_and_of_a_run_before_and_of_all() {
     test("logs", async |fixture| {
-        let operator = up(&fixture).await;
+        let operator = up(&fixture, 2).await;
         let person = person_of(&fixture);
         let logs = |asked: &Asked| {
             let line = |pause, text: &str| (Duration::from_millis(pause), text.to_owned());
