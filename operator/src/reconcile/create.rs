@@ -10,7 +10,7 @@ use super::error::ReconcileError;
 use crate::observe::Key;
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
-use crate::reconcile::decide::next_action::{self, NextAction};
+use crate::reconcile::decide::next_action::{self, Differences, NextAction};
 use crate::reconcile::fetch::Target;
 use crate::reconcile::keys;
 use crate::reconcile::obstacle::{Obstacle, POD_TEMPLATE_REFUSED};
@@ -63,9 +63,9 @@ pub(super) async fn create_or_update(
             tracing::info!("deleted the Job, whose spec was edited before anything had begun, to make it anew");
             Ok(Done::MadeJob)
         }
-        keep @ NextAction::Keep { .. } => {
+        NextAction::Keep(differences) => {
             join_index(target, cluster, context);
-            update(target, cluster, keep, context).await?;
+            update(target, cluster, differences, context).await?;
             Ok(Done::All)
         }
     }
@@ -75,10 +75,10 @@ pub(super) async fn create_or_update(
 async fn update(
     target: &Target,
     cluster: &ValidMiniCluster,
-    action: NextAction,
+    differences: Differences,
     context: &Context,
 ) -> Result<(), ReconcileError> {
-    let NextAction::Keep { facts, job_uid, elastic, join, services, services_pod } = action else { return Ok(()) };
+    let Differences { facts, job_uid, elastic, join, services, services_pod } = differences;
     if let Some(elastic) = elastic {
         let before = context.index.observed(&target.key).job.and_then(|job| job.rendered_hash);
         let fields = elastic.patch(&job_uid, before.as_deref(), facts.maximum_size.unwrap_or(elastic.size));

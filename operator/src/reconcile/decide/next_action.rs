@@ -27,14 +27,18 @@ pub enum NextAction {
     /// The spec was edited after its Job had been made from it, and nothing has begun: delete that Job.
     MakeAnew { job_uid: String },
     /// There is one: put right what is missing or differs.
-    Keep {
-        facts: Facts,
-        job_uid: String,
-        elastic: Option<Elastic>,
-        join: bool,
-        services: Vec<String>,
-        services_pod: bool,
-    },
+    Keep(Differences),
+}
+
+/// What is missing or differs beside a Job that stays.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Differences {
+    pub facts: Facts,
+    pub job_uid: String,
+    pub elastic: Option<Elastic>,
+    pub join: bool,
+    pub services: Vec<String>,
+    pub services_pod: bool,
 }
 
 /// Decides. `headless` is the Service that the cluster's pods are named by.
@@ -90,14 +94,14 @@ pub fn next_action(
     };
     let services_pod = !cluster.services.is_empty()
         && observed.services_pod.as_ref().is_none_or(|(_, owner)| owner.as_deref() != Some(uid.as_str()));
-    NextAction::Keep {
+    NextAction::Keep(Differences {
         facts,
         job_uid: job.uid.clone(),
         elastic: differs.then_some(wanted),
         join: !headless.is_some_and(|service| service.serves(uid, cluster.flux.minimal_service)),
         services: names.filter(|name| !is_ours(name)).cloned().collect(),
         services_pod,
-    }
+    })
 }
 
 /// Whether the spec was edited after its Job had been made from it, in what another Job can mend. Only before the first
@@ -181,7 +185,7 @@ mod tests {
 
     fn elastic(action: NextAction) -> Option<Elastic> {
         match action {
-            NextAction::Keep { elastic, .. } => elastic,
+            NextAction::Keep(Differences { elastic, .. }) => elastic,
             other => panic!("{other:?}"),
         }
     }
@@ -189,7 +193,7 @@ mod tests {
     #[test]
     fn what_is_as_it_should_be_is_left_alone() {
         let none = MiniClusterStatus::default();
-        let NextAction::Keep { elastic, join, services, services_pod, facts, .. } =
+        let NextAction::Keep(Differences { elastic, join, services, services_pod, facts, .. }) =
             decide("size: 2", &none, Some(job(2)), false)
         else {
             panic!()
