@@ -242,16 +242,9 @@ impl Cli {
                 log.apply();
                 finish(put_in(binary, to, link_view).map(|()| 0))
             }
-            Command::View { to, root, link: true, log, .. } => {
+            Command::View { to, software, root, link, log } => {
                 log.apply();
-                let view = || view::link(&root, &to);
-                finish(noted("view", &to, view).and_then(|()| install::link_own(&to)).map(|()| 0))
-            }
-            Command::View { to, software, root, log, .. } => {
-                let options = view::Options { root, mount: to, stage: software };
-                log.apply();
-                let view = || view::view(&options);
-                finish(noted("view", &options.mount, view).map(|()| 0))
+                finish(bring_view(view::Options { root, mount: to, stage: software }, link).map(|()| 0))
             }
             Command::Run { container, options } => {
                 run::run(&options, &container.map_or(ContainerRole::Runner, ContainerRole::Sidecar))
@@ -296,12 +289,8 @@ impl Cli {
             Command::AsFlux { place, command } => tell(commands::as_flux(&place, &command)),
             Command::MayWrite { path } => crate::system::identity::may_write(&path),
             Command::SnippetState { output, status, as_flux } => {
-                let reported = execute::state::report(&output, &status, &as_flux);
-                tell(
-                    reported
-                        .map(|()| 0)
-                        .map_err(|error| Failure::internal(format!("failed to report the shell's state: {error}"))),
-                )
+                let failed = |error| Failure::internal(format!("failed to report the shell's state: {error}"));
+                tell(execute::state::report(&output, &status, &as_flux).map(|()| 0).map_err(failed))
             }
         })
     }
@@ -324,6 +313,15 @@ fn put_in(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBu
         None => view::lay_out(&mount)?,
     }
     install::link(&mount, path)
+}
+
+/// The view's container: a copy of the view, or links where it is.
+fn bring_view(options: view::Options, link: bool) -> Result<(), Failure> {
+    let view::Options { root, mount, .. } = &options;
+    if link {
+        return noted("view", mount, || view::link(root, mount)).and_then(|()| install::link_own(mount));
+    }
+    noted("view", mount, || view::view(&options))
 }
 
 /// Does `work` and, if it went well, leaves a note for the timeline of the pod's other containers.

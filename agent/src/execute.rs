@@ -33,7 +33,7 @@ use flux_shared::paths::AGENT_FILE;
 use crate::execute::retry::{Attempts, Then};
 use crate::execute::timing::Timeline;
 use crate::files::Files;
-use crate::plan::{Content, Parent, Plan, Planned, Role, Step, Waits};
+use crate::plan::{Content, Mode, Owner, Parent, Plan, Planned, Role, Step, Waits};
 use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
@@ -44,8 +44,6 @@ use curve::Certificate;
 use session::Session;
 use shell::Shell;
 
-/// How long a follower holds a stop back if the grace period of the pod is not known.
-const USUAL_HOLD: Duration = Duration::from_secs(27);
 /// How to execute, apart from what the plan says.
 #[derive(Debug, Clone)]
 pub struct Options {
@@ -55,22 +53,8 @@ pub struct Options {
     pub spec: PathBuf,
     /// The agent's own program, which a snippet's shell starts to tell its state.
     pub agent: PathBuf,
-    /// `terminationGracePeriodSeconds` of the pod, if it is known.
-    pub grace_period: Option<Duration>,
     /// How long to try again what may pass.
     pub patience: Duration,
-}
-
-impl Options {
-    /// A follower's patience with a lead that is to end the instance: longer than the lead gives its program.
-    fn hold(&self) -> Duration {
-        self.grace_period.map_or(USUAL_HOLD, |grace| grace.mul_f64(0.9))
-    }
-
-    /// Kill what has not ended by itself so long after the stop; unknown: that is the kubelet's part.
-    fn kill_after(&self) -> Option<Duration> {
-        self.grace_period.map(|grace| grace.mul_f64(0.95))
-    }
 }
 
 /// Carries out one plan.
@@ -258,18 +242,7 @@ impl Executor<'_> {
                 self.timeline.record("config", begin);
             }
             Step::File { path, mode, owner, content } => {
-                match content {
-                    Content::Text(text) => self.files.file(path, *mode, *owner, text.as_bytes())?,
-                    Content::Exports(variables) => self.files.file(path, *mode, *owner, &self.exports(variables))?,
-                    Content::Secret { source } => {
-                        let secret = self.files.read(source)?;
-                        self.files.file(path, *mode, *owner, &secret)?;
-                    }
-                    Content::Curve { source } => {
-                        let certificate = Certificate::read(&self.files.at(source))?;
-                        self.files.file(path, *mode, *owner, certificate.bytes())?;
-                    }
-                }
+                self.file(path, *mode, *owner, content)?;
                 self.timeline.record("config", begin);
             }
             Step::Link { path, target } => {
@@ -278,18 +251,7 @@ impl Executor<'_> {
             }
             Step::LookAgain => {}
             Step::Environment { changes } => changes.iter().for_each(|change| self.session.apply(change)),
-            Step::Snippet(snippet) => {
-                if self.shell.is_none() {
-                    self.shell = Some(Shell::start(
-                        self.supervisor,
-                        &self.session,
-                        snippet,
-                        &self.options.agent,
-                        &self.as_flux,
-                    )?);
-                }
-                return self.snippet(snippet, begin).await;
-            }
+            Step::Snippet(snippet) => return self.snippet(snippet, begin).await,
             Step::WaitParent(parent) => return self.wait_parent(parent).await,
             Step::WaitSocket { path } => return self.wait_socket(path, begin).await,
             Step::Launch(launch) => return self.launch(launch).await.map(Flow::Ended),
@@ -306,6 +268,22 @@ impl Executor<'_> {
             Step::Stay => return self.stay().await,
         }
         Ok(Flow::Next)
+    }
+
+    fn file(&mut self, path: &str, mode: Mode, owner: Owner, content: &Content) -> Result<(), Failure> {
+        match content {
+            Content::Text(text) => self.files.file(path, mode, owner, text.as_bytes())?,
+            Content::Exports(variables) => self.files.file(path, mode, owner, &self.exports(variables))?,
+            Content::Secret { source } => {
+                let secret = self.files.read(source)?;
+                self.files.file(path, mode, owner, &secret)?;
+            }
+            Content::Curve { source } => {
+                let certificate = Certificate::read(&self.files.at(source))?;
+                self.files.file(path, mode, owner, certificate.bytes())?;
+            }
+        }
+        Ok(())
     }
 
     /// Until it is told to stop; then all is done.

@@ -265,7 +265,6 @@ impl Options {
             root: self.root.clone(),
             spec: self.spec.clone(),
             agent: "/proc/self/exe".into(),
-            grace_period: self.grace_period.map(Duration::from_secs),
             patience: Duration::from_secs(self.patience),
         }
     }

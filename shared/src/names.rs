@@ -22,6 +22,10 @@ pub const INDEX_DISRUPTIONS: (&str, &str) =
     ("FLUX_AGENT_INDEX_DISRUPTIONS", "batch.kubernetes.io/job-index-ignored-failure-count");
 /// The option of `flux-agent run` with the number of times that the whole MiniCluster may still start anew.
 pub const RESTARTS_LEFT: &str = "--restarts-left";
+/// The option of `flux-agent run` with the pod's terminationGracePeriodSeconds, and what that is where nobody says otherwise:
+/// Kubernetes' own default.
+pub const GRACE_PERIOD: &str = "--grace-period";
+pub const DEFAULT_GRACE_PERIOD: u64 = 30;
 /// What the file of an archive may end in: the formats that Flux (libarchive) writes and reads back, and whose end tells
 /// whether they are whole.
 pub const ARCHIVE_SUFFIXES: [&str; 6] = [".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip"];

@@ -99,10 +99,8 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let mut parts = containers::check(spec, &manifest.name, &view, flux.wait_socket, &mut report);
     let users = access::users(spec, parts.runner.as_ref(), &mut report);
     let restful = access::restful(spec, parts.runner.as_ref(), flux.lead.is_some(), &mut report);
-    if let (Some(restful), Some(runner)) = (&restful, &mut parts.runner)
-        && !runner.container.ports.contains(&restful.port)
-    {
-        runner.container.ports.push(restful.port);
+    if let (Some(restful), Some(runner)) = (&restful, &mut parts.runner) {
+        access::listen(restful, runner);
     }
     let arch = pod::arch(spec, &pod, &mut report);
     let (pod_template, services_pod_template) = overlay::check(spec, &view, &parts, &mut report);

@@ -66,6 +66,7 @@ impl Source {
         facts.terminal = is_up_for_people;
         let Some(cluster) = &self.cluster else { return facts };
         facts.restarts_left = Some(cluster.restarts_left(0));
+        facts.grace_period = Some(cluster.grace_period());
         let container = &cluster.runner.container;
         if let Some((uid, gid)) = container.run_as() {
             pretend_user(&mut facts, uid, gid);

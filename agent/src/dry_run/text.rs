@@ -227,11 +227,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             first(&format!("rename {} to {}, if the dump is whole and the broker ended well", quote(from), quote(to)))
         }
         Step::Once { record, restarts } => {
-            let unless = match restarts {
-                0 => "begun".to_owned(),
-                &u32::MAX => "ended with 0".to_owned(),
-                restarts => format!("ended with 0, or after {restarts} more"),
-            };
+            let unless = once_unless(*restarts);
             first(&format!("end at once if an earlier start of this container has {unless}: {}", quote(record)));
         }
         Step::LeadLost { restarts_left: 0 } => {
@@ -241,6 +237,14 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             first("an earlier pod of this lead was lost: wait until the operator starts the MiniCluster anew");
         }
         Step::Stay => first("stay until the pod ends"),
+    }
+}
+
+fn once_unless(restarts: u32) -> String {
+    match restarts {
+        0 => "begun".to_owned(),
+        u32::MAX => "ended with 0".to_owned(),
+        restarts => format!("ended with 0, or after {restarts} more"),
     }
 }
 
@@ -296,10 +300,12 @@ fn supervision(launch: &Launch) -> String {
     let mut notes = vec![match &launch.parent {
         Some(Parent { host, port, .. }) => {
             let host = host.trim_end_matches('.');
-            format!("a stop waits as long as {host}:{port} may end the instance, then it reaches {who}")
+            let bound = launch.hold_stop.map_or(String::new(), |bound| format!(", at most {bound} s,"));
+            format!("a stop waits{bound} as long as {host}:{port} may end the instance, then it reaches {who}")
         }
         None => format!("a stop reaches {who}"),
     }];
+    notes.extend(launch.kill_after.map(|seconds| format!("what is left {seconds} s after the stop is killed")));
     notes.extend(launch.socket.as_ref().map(|socket| format!("the broker's socket is {}", quote(socket))));
     notes.join("; ")
 }

@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, NOT_FOUND, REPLACE, of_signal};
 
@@ -112,19 +112,21 @@ impl Executor<'_> {
             Ok(child) => child,
             Err(error) => return Ok(Err(self.did_not_start(launch, &error))),
         };
-        let bound = self.options.hold();
         let socket = launch.socket.as_ref().map(|path| self.files.at(path));
         let staying = (launch.part == Part::Lead).then(LeadPresence::default);
         let states = socket.clone().map(|path| States::watch(path, staying.clone()));
         let socket = socket.as_deref();
-        let hold = parent.map(|parent| Hold { parent, bound, socket });
+        let hold = parent.zip(launch.hold_stop).map(|(parent, bound)| {
+            let bound = Duration::from_secs_f64(bound);
+            Hold { parent, bound, socket }
+        });
         let target = match launch.signals {
             Reach::Process => Target::Process,
             Reach::Group => Target::Group,
         };
         let policy = Policy {
             target,
-            kill_after: self.options.kill_after(),
+            kill_after: launch.kill_after.map(Duration::from_secs_f64),
             second_kills: true,
             hold,
             staying: staying.as_ref(),
@@ -312,7 +314,6 @@ fn called(launch: &Launch) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-    use std::time::Duration;
 
     use super::*;
 

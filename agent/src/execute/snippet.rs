@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use super::shell::Outcome;
+use super::shell::{Outcome, Shell};
 use super::{Executor, Flow};
 use crate::plan::{Snippet, Stage};
 use crate::report::activity::{self, Activity};
@@ -13,8 +13,11 @@ const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
 
 impl Executor<'_> {
     pub(super) async fn snippet(&mut self, snippet: &Snippet, begin: Instant) -> Result<Flow, Failure> {
-        let Some(mut shell) = self.shell.take() else { return Ok(Flow::Next) };
-        let Snippet { name, silent, strict, stage, .. } = *snippet;
+        let mut shell = match self.shell.take() {
+            Some(shell) => shell,
+            None => Shell::start(self.supervisor, &self.session, snippet, &self.options.agent, &self.as_flux)?,
+        };
+        let Snippet { name, silent, stage, .. } = *snippet;
         let is_program = stage == Stage::Program;
         let work = shell.run(self.supervisor, &mut self.session, &snippet.source, silent);
         activity::be_known_for(Some(&Activity::Snippet(name.to_owned())));
@@ -26,67 +29,66 @@ impl Executor<'_> {
             text if silent && !text.is_empty() => format!(": {}", text.lines().last().unwrap_or_default()),
             _ => String::new(),
         };
-        if let Outcome::Lost(code) = outcome {
-            let line = format!(
-                "after the snippet {name} its shell could not start a program (code {code}): a variable that it exports \
-                 is too large, or a limit that it sets (ulimit) too low"
-            );
-            tracing::error!(stage = name, "{line}");
-            self.was_the_end(name, line);
-            return Ok(Flow::Exit(code.max(1)));
-        }
-        if is_program {
-            return Ok(match outcome {
-                Outcome::Went(code) => {
-                    self.shell = Some(shell);
-                    Flow::Ended(code)
-                }
-                Outcome::Ended(code) | Outcome::Lost(code) => Flow::Ended(code),
-            });
-        }
         match outcome {
-            Outcome::Went(0) => {}
-            Outcome::Went(status) if !strict => {
-                tracing::error!(
-                    stage = name,
-                    "the snippet {name} failed with code {status} and is passed over{}",
-                    said()
+            Outcome::Lost(code) => {
+                let line = format!(
+                    "after the snippet {name} its shell could not start a program (code {code}): a variable that it \
+                     exports is too large, or a limit that it sets (ulimit) too low"
                 );
-            }
-            Outcome::Went(status) => {
-                // A snippet that has switched -e off: its own decision.
-                tracing::info!(stage = name, "the snippet {name} ended with code {status}");
-            }
-            Outcome::Ended(0) => {
-                let line = format!("the snippet {name} ended the entrypoint with code 0");
-                tracing::info!(stage = name, "{line}");
-                self.was_the_end(name, line);
-                return Ok(Flow::Exit(0));
-            }
-            // The job has ended before, and a stop that comes then changes nothing of its result.
-            Outcome::Ended(_)
-                if stage == Stage::After && self.supervisor.first_stop().is_some_and(|stop| stop >= begin) =>
-            {
-                let line = format!("the pod was told to stop while the snippet {name} ran, which did not end");
                 tracing::error!(stage = name, "{line}");
                 self.was_the_end(name, line);
-                return Ok(Flow::Next);
+                Ok(Flow::Exit(code.max(1)))
             }
-            Outcome::Ended(code) | Outcome::Lost(code) => {
-                let line = format!("the snippet {name} ended the entrypoint with code {code}{}", said());
-                tracing::error!(stage = name, "{line}");
-                self.was_the_end(name, line);
-                return Ok(Flow::Exit(code));
+            Outcome::Ended(code) if is_program => Ok(Flow::Ended(code)),
+            Outcome::Ended(code) => Ok(self.ended_by(snippet, code, begin, &said())),
+            Outcome::Went(code) => {
+                if !is_program {
+                    passed(snippet, code, &said());
+                }
+                self.shell = Some(shell);
+                Ok(if is_program { Flow::Ended(code) } else { Flow::Next })
             }
         }
-        self.shell = Some(shell);
-        Ok(Flow::Next)
+    }
+
+    /// The snippet has ended its shell, and the entrypoint with it.
+    fn ended_by(&mut self, snippet: &Snippet, code: u8, begin: Instant, said: &str) -> Flow {
+        let name = snippet.name;
+        // The job has ended before, and a stop that comes then changes nothing of its result.
+        let is_stopped =
+            snippet.stage == Stage::After && self.supervisor.first_stop().is_some_and(|stop| stop >= begin);
+        let (line, flow) = match code {
+            0 => (format!("the snippet {name} ended the entrypoint with code 0"), Flow::Exit(0)),
+            _ if is_stopped => {
+                (format!("the pod was told to stop while the snippet {name} ran, which did not end"), Flow::Next)
+            }
+            code => (format!("the snippet {name} ended the entrypoint with code {code}{said}"), Flow::Exit(code)),
+        };
+        match code {
+            0 => tracing::info!(stage = name, "{line}"),
+            _ => tracing::error!(stage = name, "{line}"),
+        }
+        self.was_the_end(name, line);
+        flow
     }
 
     /// What followed from the end of this snippet is told with its name.
     fn was_the_end(&mut self, name: &str, line: String) {
         self.ending.snippet = Some(name.to_owned());
         self.ending.note(line);
+    }
+}
+
+/// What is told of a snippet that went to its end.
+fn passed(snippet: &Snippet, code: u8, said: &str) {
+    let name = snippet.name;
+    match code {
+        0 => {}
+        code if !snippet.strict => {
+            tracing::error!(stage = name, "the snippet {name} failed with code {code} and is passed over{said}");
+        }
+        // It has switched -e off: its own decision.
+        code => tracing::info!(stage = name, "the snippet {name} ended with code {code}"),
     }
 }
 

@@ -56,7 +56,7 @@ fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
 
 fn options() -> Options {
     let agent = Path::new(&std::env::var_os(OF_ITS_OWN).unwrap()).join("agent");
-    Options { root: "/".into(), spec: "/nowhere".into(), agent, grace_period: Some(DEADLINE), patience: Duration::ZERO }
+    Options { root: "/".into(), spec: "/nowhere".into(), agent, patience: Duration::ZERO }
 }
 
 /// What `flux-agent snippet-state` tells, as far as it matters here: this program is not flux-agent.
@@ -102,6 +102,8 @@ fn launch(argv: &[&str]) -> Launch {
         signals: Reach::Process,
         socket: None,
         parent: None,
+        hold_stop: None,
+        kill_after: Some(DEADLINE.as_secs_f64()),
         result: None,
         at_end: AtEnd::Exit,
     }
@@ -285,10 +287,30 @@ fn a_stop_is_held_back_for_the_parent_of_the_launch_and_for_no_other() {
             drop(listener);
             early
         });
-        let step = Step::Launch(Launch { parent: Some(parent), ..launch(&["/bin/sh", "-c", &told("held")]) });
+        let hold_stop = Some(DEADLINE.as_secs_f64());
+        let held = launch(&["/bin/sh", "-c", &told("held")]);
+        let step = Step::Launch(Launch { parent: Some(parent), hold_stop, ..held });
         assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 7);
         assert!(!parent_goes.join().unwrap(), "it was told while the parent was there");
         assert!(at("held-told").exists());
+    });
+}
+
+#[test]
+fn how_long_a_stop_is_held_back_and_when_what_is_left_is_killed_are_the_plans_words() {
+    alone("how_long_a_stop_is_held_back_and_when_what_is_left_is_killed_are_the_plans_words", |folder| {
+        let parent_stays = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = parent_stays.local_addr().unwrap().port();
+        let parent = Some(Parent { host: "127.0.0.1".into(), port, by_name: false });
+        let at = |name: &str| folder.join(name).display().to_string();
+        stop_after(at("bounded").into());
+        let told = format!("trap 'exit 7' TERM; touch {}; while :; do sleep 0.02; done", at("bounded"));
+        let bounded = Launch { parent, hold_stop: Some(0.5), ..launch(&["/bin/sh", "-c", &told]) };
+        assert_eq!(execute_all(Role::Lead, false, vec![Step::Launch(bounded)]).unwrap(), 7);
+        stop_after(at("deaf").into());
+        let deaf = format!("trap '' TERM; touch {}; while :; do sleep 0.02; done", at("deaf"));
+        let deaf = Launch { kill_after: Some(0.5), ..launch(&["/bin/sh", "-c", &deaf]) };
+        assert_eq!(execute_all(Role::Lead, false, vec![Step::Launch(deaf)]).unwrap(), 137);
     });
 }
 

@@ -54,7 +54,7 @@ impl LeadPresence {
         }
     }
 
-    /// For good.
+    /// Leaves the group, and joins it no more.
     pub fn end(&self) {
         *self.lock() = Membership { over: true, connection: None };
     }

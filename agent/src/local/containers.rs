@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use flux_shared::agent_spec::AgentSpec;
-use flux_shared::names::{self, RESTARTS_LEFT};
+use flux_shared::names::{self, DEFAULT_GRACE_PERIOD, RESTARTS_LEFT};
 use flux_shared::paths::{
     AGENT_FILE, CURVE_FILE, FALLBACK_HOME, SPEC_FILE, TERMINATION_LOG, VIEW_IMAGE_LINK, VIEW_IMAGE_MOUNT,
 };
@@ -13,8 +13,6 @@ use serde::{Deserialize, Serialize};
 
 use crate::dry_run::Source;
 
-/// Kubernetes' own.
-const GRACE_PERIOD: u64 = 30;
 /// Pods of one run at most: each is a tree of processes.
 const MOST: u32 = 250;
 
@@ -148,12 +146,11 @@ impl Arrangement {
                 containers.push(Container::of(&spec, machine, index, Some(name), given.map(|it| &it.container)));
             }
         }
-        let grace_period = cluster.and_then(|it| it.pod.termination_grace_period_seconds);
         let certificate = cluster.and_then(|it| it.flux.curve_cert.as_ref()).map(|it| it.to_text());
         Ok(Arrangement {
             spec,
             containers,
-            grace_period: grace_period.and_then(|seconds| u64::try_from(seconds).ok()).unwrap_or(GRACE_PERIOD),
+            grace_period: cluster.map_or(DEFAULT_GRACE_PERIOD, ValidMiniCluster::grace_period),
             certificate,
             told,
         })

@@ -11,7 +11,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use flux_shared::exit::REPLACE;
-use flux_shared::names;
+use flux_shared::names::{self, GRACE_PERIOD};
 use flux_shared::paths::TERMINATION_LOG;
 use flux_shared::termination::Termination;
 use nix::sched::{CloneFlags, unshare};
@@ -105,7 +105,7 @@ fn start(
     let file = PathBuf::from(format!("{}.json", container.root));
     let mut container = container.clone();
     if container.sidecar.is_none() {
-        container.words.push(format!("--grace-period={}", arrangement.grace_period));
+        container.words.push(format!("{GRACE_PERIOD}={}", arrangement.grace_period));
     }
     let text = serde_json::to_string_pretty(&container).map_err(|error| failed(error.into()))?;
     std::fs::write(&file, text).map_err(|error| Failure::write("write", &file, &error))?;

@@ -3,6 +3,7 @@
 use flux_shared::agent_spec::RestartPolicy;
 use flux_shared::words::Word;
 
+use super::resolved::{hold_stop, kill_after};
 use super::{
     AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, launch, options, python, runner,
     snippets, topology, user,
@@ -52,7 +53,7 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         false => AtEnd::RestartFollower { limit: RESTART_LIMIT, again },
     };
     let run_as = user::run_as(resolved);
-    let mut facts = vec![resolved.flux_fact()];
+    let mut facts = vec![resolved.flux_fact(), "grace_period"];
     facts.extend(parent.iter().map(|_| "cluster_domain"));
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
     let launch = Launch {
@@ -64,7 +65,9 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         stdout: Stdout::Inherit,
         signals: launch::signals(&runner.prefix),
         socket: launch::socket(resolved),
+        hold_stop: parent.as_ref().map(|_| hold_stop(resolved.facts)),
         parent,
+        kill_after: kill_after(resolved.facts),
         result: None,
         at_end,
     };

@@ -29,6 +29,12 @@ pub struct Launch {
     /// program is started again. None: a stop is passed on at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
+    /// How long a stop is held back at most, in seconds; none: it is not held back.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hold_stop: Option<f64>,
+    /// What has not ended so many seconds after the stop is killed; none: that is the kubelet's part.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kill_after: Option<f64>,
     /// The file that the program inside notes its own end in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,

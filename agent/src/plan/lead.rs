@@ -4,6 +4,7 @@ use flux_shared::agent_spec::{Program, RestartPolicy};
 use flux_shared::words::Word;
 
 use super::program::{self, Initial};
+use super::resolved::kill_after;
 use super::{
     AtEnd, Content, Launch, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, launch, options,
     python, runner, snippets, user,
@@ -42,7 +43,7 @@ fn once(resolved: &Resolved, initial: &Initial) -> Option<Planned> {
 /// Without a program there is nothing that `flux start` would do for us, so it is the broker itself. It gets no shell
 /// for an initial program unless the container has a terminal for one.
 fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Planned, PlanError> {
-    let mut facts = vec![resolved.flux_fact()];
+    let mut facts = vec![resolved.flux_fact(), "grace_period"];
     let mut argv: Vec<Word> = Vec::new();
     let result = words.as_ref().map(|_| resolved.paths.program_result());
     // A prefix of the program stands inside the instance, that of the broker before it.
@@ -58,7 +59,6 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
             });
             argv.extend(runner::flux_start(resolved)?.into_iter().map(Word::Literal));
             argv.extend(options(resolved, false, &mut facts));
-            facts.push("grace_period");
             argv.extend(wrapper(resolved).into_iter().map(Word::Literal));
             argv.extend(program);
         }
@@ -84,6 +84,8 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
         signals,
         socket: launch::socket(resolved),
         parent: None,
+        hold_stop: None,
+        kill_after: kill_after(resolved.facts),
         result,
         at_end,
     };

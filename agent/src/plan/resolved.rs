@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use flux_shared::agent_spec::{AgentSpec, Program};
+use flux_shared::names::DEFAULT_GRACE_PERIOD;
 use flux_shared::paths::{CURVE_FILE, DEFAULT_LOGS, PodPaths};
 
 use super::hosts::{self, Hosts};
@@ -10,9 +11,6 @@ use super::user::Identity;
 use super::{Binding, Owner, PlanError, accounts, scheduler, topology};
 use crate::facts::Facts;
 use crate::known_paths::flux_below;
-
-/// The grace period that Kubernetes gives where none is asked for.
-const USUAL_GRACE: u64 = 30;
 
 /// All that steps are planned from.
 pub struct Resolved<'a> {
@@ -170,10 +168,25 @@ fn logs(spec: &AgentSpec, facts: &Facts) -> String {
 
 /// How long the program, or its jobs, may take to end at a stop, in seconds.
 pub fn time_to_end(resolved: &Resolved) -> f64 {
-    let grace = resolved.facts.grace_period.unwrap_or(USUAL_GRACE) as f64;
+    let grace = resolved.facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD) as f64;
     // The instance goes down in two seconds, on a busy node in four; a dump of its state takes as long as it takes.
     let reserve = if resolved.spec.archive.is_some() { grace / 2.0 } else { (grace / 4.0).clamp(4.0, 10.0) };
     grace - reserve.min(grace / 2.0)
+}
+
+/// A follower's patience with a lead that is to end the instance, in seconds: longer than the lead gives its program.
+pub fn hold_stop(facts: &Facts) -> f64 {
+    share(facts.grace_period.unwrap_or(DEFAULT_GRACE_PERIOD), 0.9)
+}
+
+/// What has not ended by itself so many seconds after the stop is killed, shortly before the kubelet would kill the agent, too.
+pub fn kill_after(facts: &Facts) -> Option<f64> {
+    facts.grace_period.map(|grace| share(grace, 0.95))
+}
+
+/// In whole milliseconds.
+fn share(grace: u64, of_it: f64) -> f64 {
+    (grace as f64 * of_it * 1e3).round() / 1e3
 }
 
 /// The host's name, or the one that a pod of this index would have.

@@ -4,6 +4,7 @@ use flux_shared::agent_spec::Sidecar;
 use flux_shared::paths::FALLBACK_HOME;
 use flux_shared::words::Word;
 
+use super::resolved::kill_after;
 use super::{
     AtEnd, Content, Launch, Mode, Owner, Part, PlanError, Planned, Reach, Resolved, Stdout, Step, environment,
     snippets, user,
@@ -43,10 +44,12 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
         signals: Reach::Group,
         socket: None,
         parent: None,
+        hold_stop: None,
+        kill_after: kill_after(resolved.facts),
         result: None,
         at_end: AtEnd::Exit,
     };
-    Ok(Some(Planned::with(&["shell"], Step::Launch(launch))))
+    Ok(Some(Planned::with(&["shell", "grace_period"], Step::Launch(launch))))
 }
 
 fn script(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Option<Planned>, PlanError> {

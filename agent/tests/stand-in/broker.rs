@@ -6,7 +6,7 @@ use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command};
+use std::process::{Child, Command, ExitStatus};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -98,38 +98,14 @@ fn read(words: &[&str]) -> Result<Broker, String> {
     let table: toml::Table = toml::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
     let bootstrap = table.get("bootstrap").ok_or("no [bootstrap]")?;
     let text_of = |name: &str| bootstrap.get(name).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
-    let (mut hosts, mut connect) = (Vec::new(), None);
-    for entry in bootstrap.get("hosts").and_then(toml::Value::as_array).ok_or("no hosts")? {
-        let list = entry.get("host").and_then(toml::Value::as_str).ok_or("a host without a name")?;
-        // An entry may repeat a host to say how it is reached.
-        for host in flux_shared::hostlist::expand(list)? {
-            if !hosts.contains(&host) {
-                hosts.push(host);
-            }
-        }
-        connect = entry.get("connect").and_then(toml::Value::as_str).map(str::to_owned).or(connect);
-    }
+    let (hosts, connect) = hosts(bootstrap)?;
     let resources = table.get("resource").and_then(|table| table.get("path")).and_then(toml::Value::as_str);
     resources.map_or(Ok(Vec::new()), std::fs::read).map_err(|error| format!("resource: {error}"))?;
     let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
     let rank = hosts.iter().position(|host| *host == own).ok_or(format!("{own} is not in the hostlist"))?;
     if hosts.len() > 1 {
-        let certificate = text_of("curve_cert");
-        let data = std::fs::metadata(&certificate).map_err(|error| format!("{certificate}: {error}"))?;
-        if data.permissions().mode() & 0o077 != 0 {
-            return Err(format!("Error loading certificate: {certificate}: readable by group/other"));
-        }
-        std::fs::read(&certificate).map_err(|error| format!("{certificate}: {error}"))?;
+        check_certificate(&text_of("curve_cert"))?;
     }
-    let defaults = ["jobspec", "defaults", "system", "queue"];
-    let usual = table
-        .get("policy")
-        .cloned()
-        .and_then(|policy| defaults.iter().try_fold(policy, |at, name| at.get(name).cloned()));
-    let usual = usual.as_ref().and_then(toml::Value::as_str);
-    let queues = table.get("queues").and_then(toml::Value::as_table).into_iter().flat_map(toml::Table::keys);
-    let queues =
-        queues.map(|name| if Some(name.as_str()) == usual { format!("{name}*") } else { name.clone() }).collect();
     let quorum = attributes.get("broker.quorum").and_then(|quorum| quorum.parse().ok()).unwrap_or(hosts.len());
     let bind = text_of("default_bind");
     let bind = bind.trim_start_matches("tcp://").rsplit_once(':').map_or("*", |(address, _)| address);
@@ -150,9 +126,52 @@ fn read(words: &[&str]) -> Result<Broker, String> {
         connect: connect.unwrap_or_else(|| text_of("default_connect")),
         quorum,
         attributes,
-        queues,
+        queues: queues(&table),
         program,
     })
+}
+
+/// All hosts once, and how the lead is reached where an entry says it.
+fn hosts(bootstrap: &toml::Value) -> Result<(Vec<String>, Option<String>), String> {
+    let (mut hosts, mut connect) = (Vec::new(), None);
+    for entry in bootstrap.get("hosts").and_then(toml::Value::as_array).ok_or("no hosts")? {
+        let list = entry.get("host").and_then(toml::Value::as_str).ok_or("a host without a name")?;
+        // An entry may repeat a host to say how it is reached.
+        for host in flux_shared::hostlist::expand(list)? {
+            if !hosts.contains(&host) {
+                hosts.push(host);
+            }
+        }
+        connect = entry.get("connect").and_then(toml::Value::as_str).map(str::to_owned).or(connect);
+    }
+    Ok((hosts, connect))
+}
+
+fn check_certificate(path: &str) -> Result<(), String> {
+    let data = std::fs::metadata(path).map_err(|error| format!("{path}: {error}"))?;
+    if data.permissions().mode() & 0o077 != 0 {
+        return Err(format!("Error loading certificate: {path}: readable by group/other"));
+    }
+    std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
+    Ok(())
+}
+
+/// Their names, the usual one with a star.
+fn queues(table: &toml::Table) -> Vec<String> {
+    let defaults = ["jobspec", "defaults", "system", "queue"];
+    let usual = table
+        .get("policy")
+        .cloned()
+        .and_then(|policy| defaults.iter().try_fold(policy, |at, name| at.get(name).cloned()));
+    let usual = usual.as_ref().and_then(toml::Value::as_str);
+    let queues = table.get("queues").and_then(toml::Value::as_table).into_iter().flat_map(toml::Table::keys);
+    queues.map(|name| if Some(name.as_str()) == usual { format!("{name}*") } else { name.clone() }).collect()
+}
+
+/// As a shell has it.
+fn code(status: ExitStatus) -> u8 {
+    let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
+    code.to_le_bytes()[0]
 }
 
 impl Broker {
@@ -198,8 +217,7 @@ impl Broker {
                 Event::Signal(Signal::SIGCHLD) => {
                     let ended = program.as_mut().and_then(|child| child.try_wait().ok().flatten());
                     if let Some(status) = ended {
-                        let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
-                        break code.to_le_bytes()[0];
+                        break code(status);
                     }
                 }
                 Event::Signal(Signal::SIGUSR1) => {}

@@ -3,7 +3,7 @@
 
 use std::io::{IsTerminal, Read, Write};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::JoinHandle;
 
 use nix::sched::{CpuSet, sched_getaffinity, sched_setaffinity};
@@ -100,8 +100,22 @@ fn places(request: &Request) -> Vec<u32> {
     ranks.iter().enumerate().flat_map(|(at, rank)| vec![*rank; each + usize::from(at < more)]).collect()
 }
 
-/// One child a task; the highest code.
+/// As in Flux, a task has no terminal.
 #[allow(unsafe_code, reason = "these system calls may be made between fork and exec")]
+fn spawn(mut command: Command, cpus: Option<CpuSet>, term: SigSet) -> std::io::Result<Child> {
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let prepare = move || {
+        if let Some(cpus) = &cpus {
+            sched_setaffinity(Pid::from_raw(0), cpus)?;
+        }
+        Ok(term.thread_unblock()?)
+    };
+    // SAFETY: the closure makes two system calls and allocates nothing.
+    unsafe { command.pre_exec(prepare) };
+    command.spawn()
+}
+
+/// One child a task; the highest code.
 pub fn submit(words: &[&str], prompt: bool) -> u8 {
     let request = parse(words);
     let Some((name, arguments)) = request.command.split_first() else {
@@ -134,17 +148,7 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
         }
         let mut command = Command::new(name);
         command.args(arguments).envs(environment);
-        // As in Flux, a task has no terminal.
-        command.stdout(Stdio::piped()).stderr(Stdio::piped());
-        let prepare = move || {
-            if let Some(cpus) = &cpus {
-                sched_setaffinity(Pid::from_raw(0), cpus)?;
-            }
-            Ok(term.thread_unblock()?)
-        };
-        // SAFETY: the closure makes two system calls and allocates nothing.
-        unsafe { command.pre_exec(prepare) };
-        match command.spawn() {
+        match spawn(command, cpus, term) {
             Ok(mut child) => {
                 let output = collect(child.stdout.take(), live, std::io::stdout());
                 children.push((output, collect(child.stderr.take(), live_errors, std::io::stderr()), child));
@@ -173,12 +177,17 @@ pub fn submit(words: &[&str], prompt: bool) -> u8 {
         errors.extend(ended.errors);
         highest = highest.max(ended.code);
     }
-    let _ = std::io::stderr().write_all(&errors);
-    let _ = match request.output {
-        Some(path) => std::fs::write(path, &held_back),
-        None => std::io::stdout().write_all(&held_back),
-    };
+    tell(request.output, &held_back, &errors);
     highest
+}
+
+/// What was held back, where the request wants it.
+fn tell(path: Option<&str>, output: &[u8], errors: &[u8]) {
+    let _ = std::io::stderr().write_all(errors);
+    let _ = match path {
+        Some(path) => std::fs::write(path, output),
+        None => std::io::stdout().write_all(output),
+    };
 }
 
 /// What a task prints: shown as it comes, or held back.

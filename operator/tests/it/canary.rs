@@ -104,12 +104,8 @@ async fn everything(fixture: &Fixture) -> Vec<(String, String)> {
 fn secrets_are_seen_in_their_secrets_only() {
     test("canary", async |fixture| {
         let mut program = Program::start(&fixture.namespace);
-        let mut log = program.child.stderr.take().unwrap();
-        let log = std::thread::spawn(move || {
-            let mut text = String::new();
-            log.read_to_string(&mut text).unwrap();
-            text
-        });
+        let log = program.child.stderr.take().unwrap();
+        let log = std::thread::spawn(move || std::io::read_to_string(log).unwrap());
         let containers = json!([
             { "image": "app:1", "runFlux": true },
             { "image": "db:1", "name": "db", "ports": [5432] },
@@ -164,14 +160,16 @@ fn secrets_are_seen_in_their_secrets_only() {
         assert!(log.contains("made the Job") && log.contains("TRACE"), "the log is searched");
         places.push(("the log".into(), log));
         for (name, needle) in &needles {
-            // As JSON would have it, too.
-            let quoted = Value::from(needle.as_str()).to_string();
-            let seen =
-                places.iter().filter(|(_, text)| text.contains(needle) || text.contains(quoted.trim_matches('"')));
-            let seen: Vec<&str> = seen.map(|(place, _)| place.as_str()).collect();
-            assert!(seen.is_empty(), "{name} is seen in {seen:?}");
+            assert_eq!(seen(needle, &places), Vec::<&str>::new(), "{name} is seen");
         }
     });
+}
+
+/// Where a text stands, as it is or as JSON would have it.
+fn seen<'a>(needle: &str, places: &'a [(String, String)]) -> Vec<&'a str> {
+    let quoted = Value::from(needle).to_string();
+    let seen = places.iter().filter(|(_, text)| text.contains(needle) || text.contains(quoted.trim_matches('"')));
+    seen.map(|(place, _)| place.as_str()).collect()
 }
 
 /// What `flux-operator render` prints of a MiniCluster.

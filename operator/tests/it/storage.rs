@@ -15,7 +15,7 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams, WatchEvent, Wa
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use test_support::api_server::{Fixture, SETTLE, condition, test, until};
+use test_support::api_server::{Fixture, Operator, SETTLE, condition, test, until};
 use test_support::call::assert_exactly;
 
 fn spec(volume: Value) -> Value {
@@ -128,6 +128,18 @@ fn a_volume_is_made_bound_and_goes_with_its_minicluster_and_nobody_elses_does() 
     });
 }
 
+/// After a restart.
+async fn says_nothing_again(operator: &Operator) {
+    until("it has listed everything", async || {
+        let listed =
+            |resource: &str| operator.calls.all().iter().any(|call| call.verb == "watch" && call.resource == resource);
+        (listed("persistentvolumes") && listed("storageclasses")).then_some(())
+    })
+    .await;
+    tokio::time::sleep(SETTLE).await;
+    assert_eq!(operator.calls.counted(), [], "a restart says nothing again");
+}
+
 /// Of two clusters and of the same name: each has its own. That it is the same disk is said to both, while it is so.
 #[test]
 fn csi_volumes_are_accepted_and_bound_and_a_disk_of_two_is_told_to_both() {
@@ -170,15 +182,7 @@ fn csi_volumes_are_accepted_and_bound_and_a_disk_of_two_is_told_to_both() {
         operator.settled().await;
         operator.stop().await;
         let operator = fixture.operator().await;
-        until("it has listed everything", async || {
-            let listed = |resource: &str| {
-                operator.calls.all().iter().any(|call| call.verb == "watch" && call.resource == resource)
-            };
-            (listed("persistentvolumes") && listed("storageclasses")).then_some(())
-        })
-        .await;
-        tokio::time::sleep(SETTLE).await;
-        assert_eq!(operator.calls.counted(), [], "a restart says nothing again");
+        says_nothing_again(&operator).await;
 
         delete(&fixture, "two").await;
         gone(&fixture, "two").await;

@@ -79,16 +79,29 @@ fn directives_and_null_take_away() {
     assert!(!merged.to_string().contains('$'));
 }
 
-/// Each with the field that is named.
+fn container(fields: Value) -> Value {
+    let mut container = json!({ "name": "app" });
+    container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
+    json!({ "spec": { "containers": [container] } })
+}
+
+fn init(fields: Value) -> Value {
+    json!({ "spec": { "initContainers": [fields] } })
+}
+
+/// Each is refused with the field that is named, and with the reason.
+fn all_refused(cases: &[(Value, &str)]) {
+    for (overlay, field) in cases {
+        let said = refused(overlay);
+        assert_eq!(said.len(), 1, "{overlay}: {said:?}");
+        assert!(said[0].starts_with(&format!("spec.podTemplate.{field}: ")), "{overlay}: {said:?}");
+        assert!(said[0].len() > field.len() + 30, "with the reason: {said:?}");
+    }
+}
+
 #[test]
-fn what_the_operator_and_the_agent_rely_on_is_refused_with_its_place() {
-    let container = |fields: Value| {
-        let mut container = json!({ "name": "app" });
-        container.as_object_mut().unwrap().extend(fields.as_object().unwrap().clone());
-        json!({ "spec": { "containers": [container] } })
-    };
-    let init = |fields: Value| json!({ "spec": { "initContainers": [fields] } });
-    let cases = [
+fn fields_of_the_pod_that_are_ours_and_directives_without_a_meaning_are_refused_with_their_place() {
+    all_refused(&[
         (json!({ "spec": { "hostname": "a" } }), "spec.hostname"),
         (json!({ "spec": { "subdomain": null } }), "spec.subdomain"),
         (json!({ "spec": { "restartPolicy": "OnFailure" } }), "spec.restartPolicy"),
@@ -114,6 +127,22 @@ fn what_the_operator_and_the_agent_rely_on_is_refused_with_its_place() {
             json!({ "metadata": { "annotations": { "batch.kubernetes.io/job-index-failure-count": "0" } } }),
             "metadata.annotations[batch.kubernetes.io/job-index-failure-count]",
         ),
+        (json!({ "spec": { "containers": [{ "env": [] }] } }), "spec.containers[0].name"),
+        (json!({ "spec": { "containers": { "name": "app" } } }), "spec.containers"),
+        (json!({ "spec": { "tolerations": [{ "$patch": "replace" }] } }), "spec.tolerations[0].$patch"),
+        (json!({ "spec": { "$setElementOrder/containers": [{ "name": "app" }] } }), "spec.$setElementOrder/containers"),
+        (json!({ "spec": { "affinity": { "$patch": "merge" } } }), "spec.affinity.$patch"),
+        (
+            json!({ "spec": { "volumes": [{ "name": "v", "$retainKeys": ["name"], "emptyDir": {} }] } }),
+            "spec.volumes[0].$retainKeys",
+        ),
+    ]);
+    assert!(refused(&json!([]))[0].starts_with("spec.podTemplate: must be an object"));
+}
+
+#[test]
+fn whole_containers_and_volumes_of_ours_are_refused_with_their_place() {
+    all_refused(&[
         (json!({ "spec": { "containers": null } }), "spec.containers"),
         (json!({ "spec": { "containers": [{ "$patch": "replace" }] } }), "spec.containers"),
         (json!({ "spec": { "containers": [{ "name": "app", "$patch": "delete" }] } }), "spec.containers[0]"),
@@ -130,6 +159,12 @@ fn what_the_operator_and_the_agent_rely_on_is_refused_with_its_place() {
             init(json!({ "name": "new", "image": "a", "volumeMounts": [{ "name": "flux-view", "mountPath": "/x" }] })),
             "spec.initContainers[0].volumeMounts[0].name",
         ),
+    ]);
+}
+
+#[test]
+fn what_the_agent_starts_by_in_a_container_is_refused_with_its_place() {
+    all_refused(&[
         (container(json!({ "command": ["sh"] })), "spec.containers[0].command"),
         (container(json!({ "args": [] })), "spec.containers[0].args"),
         (container(json!({ "image": "b" })), "spec.containers[0].image"),
@@ -163,23 +198,7 @@ fn what_the_operator_and_the_agent_rely_on_is_refused_with_its_place() {
             container(json!({ "volumeMounts": [{ "mountPath": "/mnt/flux", "$patch": "delete" }] })),
             "spec.containers[0].volumeMounts[0].mountPath",
         ),
-        (json!({ "spec": { "containers": [{ "env": [] }] } }), "spec.containers[0].name"),
-        (json!({ "spec": { "containers": { "name": "app" } } }), "spec.containers"),
-        (json!({ "spec": { "tolerations": [{ "$patch": "replace" }] } }), "spec.tolerations[0].$patch"),
-        (json!({ "spec": { "$setElementOrder/containers": [{ "name": "app" }] } }), "spec.$setElementOrder/containers"),
-        (json!({ "spec": { "affinity": { "$patch": "merge" } } }), "spec.affinity.$patch"),
-        (
-            json!({ "spec": { "volumes": [{ "name": "v", "$retainKeys": ["name"], "emptyDir": {} }] } }),
-            "spec.volumes[0].$retainKeys",
-        ),
-    ];
-    for (overlay, field) in cases {
-        let said = refused(&overlay);
-        assert_eq!(said.len(), 1, "{overlay}: {said:?}");
-        assert!(said[0].starts_with(&format!("spec.podTemplate.{field}: ")), "{overlay}: {said:?}");
-        assert!(said[0].len() > field.len() + 30, "with the reason: {said:?}");
-    }
-    assert!(refused(&json!([]))[0].starts_with("spec.podTemplate: must be an object"));
+    ]);
 }
 
 #[test]

@@ -74,6 +74,13 @@ pub(super) fn restful(
     Some(restful)
 }
 
+/// The lead's container listens where the RESTful API is.
+pub(super) fn listen(restful: &Restful, runner: &mut Runner) {
+    if !runner.container.ports.contains(&restful.port) {
+        runner.container.ports.push(restful.port);
+    }
+}
+
 fn check(given: &FluxRestful, report: &mut Report) -> Option<Restful> {
     let text = |value: &Option<String>| value.clone().filter(|value| !value.is_empty());
     let branch = text(&given.branch).unwrap_or_else(|| "main".into());

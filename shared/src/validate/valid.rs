@@ -9,6 +9,7 @@ use crate::agent_spec::{LogFormat, Program, RemoteLead, SchedulerKind};
 use crate::choices::ViewSource;
 use crate::crd::v1alpha2::{Logging, Pod, Resources, SecretKey};
 use crate::curve::Certificate;
+use crate::names::DEFAULT_GRACE_PERIOD;
 use crate::overlay::Overlay;
 use crate::quantity::Quantity;
 use crate::words::Word;
@@ -66,6 +67,12 @@ impl ValidMiniCluster {
     /// How often it may start again, after so many times.
     pub fn restarts_left(&self, used: u32) -> u32 {
         u32::try_from(self.backoff_limit).unwrap_or(0).saturating_sub(used)
+    }
+
+    /// The pods' time to end, in seconds.
+    pub fn grace_period(&self) -> u64 {
+        let given = self.pod.termination_grace_period_seconds.and_then(|seconds| u64::try_from(seconds).ok());
+        given.unwrap_or(DEFAULT_GRACE_PERIOD)
     }
 }
 

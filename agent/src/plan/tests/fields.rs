@@ -24,6 +24,50 @@ fn sidecar(command: Option<String>, script: Option<String>) -> Sidecar {
     }
 }
 
+fn flux() -> Flux {
+    Flux {
+        log_level: 6,
+        connect_timeout: Some("5s".into()),
+        heartbeat_timeout: Some("60s".into()),
+        parent_deadline: Some(600),
+        lead_gone: Some(20),
+        lead_silent: Some(30),
+        topology: Some("kary:2".into()),
+        submit_command: vec!["flux".into(), "submit".into()],
+        option_flags: vec!["-ompi=none".into()],
+        wrap: Some("strace,-f".into()),
+        complete_workers: false,
+        scheduler: Some(SchedulerKind::Fluxion),
+        queue_policy: Some("easy".into()),
+        broker_config: None,
+        configs: BTreeMap::from([("queues".into(), "a = 1".into())]),
+        disable_socket: false,
+        environment: BTreeMap::from([("COLOUR".into(), "green".into())]),
+    }
+}
+
+fn runner(program: Program) -> Runner {
+    Runner {
+        interactive: false,
+        prefix: words::split("nice -n 5 $LEVEL").unwrap().words,
+        cores: Some(2),
+        gpus: false,
+        logs: "/results".into(),
+        user: Some(User { name: "fluence".into(), uid: 1002, run_flux_as_root: false }),
+        working_dir: Some("/work".into()),
+        snippets: Snippets {
+            init: text("init"),
+            pre_command: text("pre-command"),
+            pre: text("pre"),
+            broker_pre: text("broker-pre"),
+            worker_pre: text("worker-pre"),
+            post: text("post"),
+        },
+        program,
+        restful: None,
+    }
+}
+
 /// A spec in which everything is set that goes together.
 fn full(program: Program) -> AgentSpec {
     AgentSpec {
@@ -46,25 +90,7 @@ fn full(program: Program) -> AgentSpec {
             hostlist: Some("mc-[0-4],burst-[0-1]".into()),
             lead: None,
         },
-        flux: Flux {
-            log_level: 6,
-            connect_timeout: Some("5s".into()),
-            heartbeat_timeout: Some("60s".into()),
-            parent_deadline: Some(600),
-            lead_gone: Some(20),
-            lead_silent: Some(30),
-            topology: Some("kary:2".into()),
-            submit_command: vec!["flux".into(), "submit".into()],
-            option_flags: vec!["-ompi=none".into()],
-            wrap: Some("strace,-f".into()),
-            complete_workers: false,
-            scheduler: Some(SchedulerKind::Fluxion),
-            queue_policy: Some("easy".into()),
-            broker_config: None,
-            configs: BTreeMap::from([("queues".into(), "a = 1".into())]),
-            disable_socket: false,
-            environment: BTreeMap::from([("COLOUR".into(), "green".into())]),
-        },
+        flux: flux(),
         logging: Logging {
             quiet: false,
             strict: true,
@@ -73,25 +99,7 @@ fn full(program: Program) -> AgentSpec {
             zeromq: false,
             format: LogFormat::Text,
         },
-        runner: Runner {
-            interactive: false,
-            prefix: words::split("nice -n 5 $LEVEL").unwrap().words,
-            cores: Some(2),
-            gpus: false,
-            logs: "/results".into(),
-            user: Some(User { name: "fluence".into(), uid: 1002, run_flux_as_root: false }),
-            working_dir: Some("/work".into()),
-            snippets: Snippets {
-                init: text("init"),
-                pre_command: text("pre-command"),
-                pre: text("pre"),
-                broker_pre: text("broker-pre"),
-                worker_pre: text("worker-pre"),
-                post: text("post"),
-            },
-            program,
-            restful: None,
-        },
+        runner: runner(program),
         users: vec!["ada".into()],
         sidecars: BTreeMap::from([
             ("db".into(), sidecar(Some("serve".into()), None)),

@@ -118,6 +118,26 @@ impl Expected {
         exports.iter().map(line).collect::<String>().into()
     }
 
+    fn launch(&mut self, step: &Value) {
+        let ids = step.get("run_as").map_or(self.us, owner);
+        if let Some(path) = step["result"].as_str() {
+            let node = self.tree.get_mut(path).unwrap();
+            node.what = What::File(b"started\nended 0\n".into());
+        }
+        let own = self.environment.clone();
+        if let Some(user) = step.get("run_as") {
+            let variables = [("HOME", "home"), ("USER", "name"), ("LOGNAME", "name")];
+            let variables = variables.map(|(name, field)| (name.to_owned(), text(user, field).to_owned()));
+            self.environment.extend(variables);
+        }
+        self.launched.push(Launched {
+            argv: step["argv"].as_array().unwrap().iter().map(|word| self.word(word)).collect(),
+            environment: std::mem::replace(&mut self.environment, own),
+            directory: self.directory.clone(),
+            ids: (ids.0.into(), ids.1.into()),
+        });
+    }
+
     pub fn step(&mut self, step: &Value, effect: Effect) {
         match text(step, "step") {
             "environment" => step["changes"].as_array().unwrap().iter().for_each(|change| self.change(change)),
@@ -149,25 +169,7 @@ impl Expected {
                 }
             }
             "snippet" => effect(text(step, "name"), self),
-            "launch" => {
-                let ids = step.get("run_as").map_or(self.us, owner);
-                if let Some(path) = step["result"].as_str() {
-                    let node = self.tree.get_mut(path).unwrap();
-                    node.what = What::File(b"started\nended 0\n".into());
-                }
-                let own = self.environment.clone();
-                if let Some(user) = step.get("run_as") {
-                    let variables = [("HOME", "home"), ("USER", "name"), ("LOGNAME", "name")];
-                    let variables = variables.map(|(name, field)| (name.to_owned(), text(user, field).to_owned()));
-                    self.environment.extend(variables);
-                }
-                self.launched.push(Launched {
-                    argv: step["argv"].as_array().unwrap().iter().map(|word| self.word(word)).collect(),
-                    environment: std::mem::replace(&mut self.environment, own),
-                    directory: self.directory.clone(),
-                    ids: (ids.0.into(), ids.1.into()),
-                });
-            }
+            "launch" => self.launch(step),
             "publish-archive" => {
                 // One that is there holds the first start.
                 let path = text(step, "to");

@@ -1,6 +1,6 @@
 //! What the agent writes and starts, seen by strace: what its plan names, and nothing else.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use super::{facts, mini_cluster, planned, pod_image, spec_of};
 use crate::image::{self, AGENT, Container, RECORD, need_strace};
@@ -62,6 +62,47 @@ fn quoted(words: &str) -> Vec<&str> {
     words.split('"').skip(1).step_by(2).collect()
 }
 
+/// What the first of these calls' process and its threads write to.
+fn written(calls: &[Call], top: &str) -> BTreeSet<String> {
+    let mut threads = vec![calls[0].pid.as_str()];
+    let mut written = BTreeSet::new();
+    for call in calls {
+        if !threads.contains(&call.pid.as_str()) {
+            continue; // a child: it runs another program, or is about to
+        }
+        if call.name.starts_with("clone") && call.words.contains("CLONE_THREAD") {
+            threads.push(&call.result);
+        }
+        if writes(call) {
+            written.extend(paths(&call.words, top));
+        }
+    }
+    written
+}
+
+fn writes(call: &Call) -> bool {
+    let changes = ["mkdir", "rename", "unlink", "rmdir", "link", "chmod", "chown", "mknod", "truncate", "utime"];
+    match call.name.as_str() {
+        "open" | "openat" => ["O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC"].iter().any(|flag| call.words.contains(flag)),
+        "readlink" | "readlinkat" => false,
+        name => changes.iter().any(|part| name.contains(part)),
+    }
+}
+
+/// A path of the plan, a folder above or below one, or what its file is before it has its name.
+fn is_planned(path: &str, planned_paths: &[&str]) -> bool {
+    let whole = path.replace("/.", "/").replace(".runner.new", "");
+    let is_above = |planned: &&str| planned.starts_with(&format!("{path}/"));
+    planned_paths.contains(&path)
+        || (path.ends_with(".runner.new") && planned_paths.contains(&whole.as_str()))
+        || planned_paths.iter().any(is_above)
+        || (whole.ends_with(".new") && planned_paths.contains(&whole.trim_end_matches(".new")))
+        || planned_paths.iter().any(|planned| planned.starts_with(&format!("{whole}/")))
+        || ["/etc/passwd", "/etc/group", "/dev/null", "/dev/ptmx"].contains(&path)
+        || path.starts_with("/dev/pts/")
+        || path.starts_with("/proc/self/fd/")
+}
+
 #[test]
 fn nothing_else_is_written_and_nothing_else_is_started() {
     need_strace();
@@ -93,45 +134,8 @@ containers:
     let is_agent = |call: &Call| call.name == "execve" && call.words.starts_with(&format!("\"{AGENT}\""));
     // strace's own child, env and chroot come before the agent.
     let begin = calls.iter().position(is_agent).unwrap();
-    let mut threads = vec![calls[begin].pid.as_str()];
-    let top = image.top().display().to_string();
-    let mut written = std::collections::BTreeSet::new();
-    for call in &calls[begin..] {
-        if !threads.contains(&call.pid.as_str()) {
-            continue; // a child: it runs another program, or is about to
-        }
-        if call.name.starts_with("clone") && call.words.contains("CLONE_THREAD") {
-            threads.push(&call.result);
-        }
-        let writes = match call.name.as_str() {
-            "open" | "openat" => {
-                ["O_WRONLY", "O_RDWR", "O_CREAT", "O_TRUNC"].iter().any(|flag| call.words.contains(flag))
-            }
-            name => {
-                ["mkdir", "rename", "unlink", "rmdir", "link", "chmod", "chown", "mknod", "truncate", "utime"]
-                    .iter()
-                    .any(|part| name.contains(part))
-                    && name != "readlink"
-                    && name != "readlinkat"
-            }
-        };
-        if writes {
-            written.extend(paths(&call.words, &top));
-        }
-    }
-    let is_planned = |path: &str| {
-        let whole = path.replace("/.", "/").replace(".runner.new", "");
-        let is_above = |planned: &&str| planned.starts_with(&format!("{path}/"));
-        planned_paths.contains(&path)
-            || (path.ends_with(".runner.new") && planned_paths.contains(&whole.as_str()))
-            || planned_paths.iter().any(is_above)
-            || (whole.ends_with(".new") && planned_paths.contains(&whole.trim_end_matches(".new")))
-            || planned_paths.iter().any(|planned| planned.starts_with(&format!("{whole}/")))
-            || ["/etc/passwd", "/etc/group", "/dev/null", "/dev/ptmx"].contains(&path)
-            || path.starts_with("/dev/pts/")
-            || path.starts_with("/proc/self/fd/")
-    };
-    let unplanned: Vec<&String> = written.iter().filter(|path| !is_planned(path)).collect();
+    let written = written(&calls[begin..], &image.top().display().to_string());
+    let unplanned: Vec<&String> = written.iter().filter(|path| !is_planned(path, &planned_paths)).collect();
     assert!(unplanned.is_empty(), "{unplanned:?}");
     let missed: Vec<&&str> = planned_paths.iter().filter(|path| !image.at(path).exists()).collect();
     assert!(missed.is_empty() && written.len() > 10, "{missed:?} {written:?}");

@@ -124,14 +124,6 @@ fn sidecar_of(
     Ok(container)
 }
 
-/// Time for the broker's orderly end before the kubelet kills it, where none is given: Kubernetes' own default, said aloud.
-const GRACE_SECONDS: i64 = 30;
-
-/// The pods' time to end.
-pub(super) fn grace_seconds(cluster: &ValidMiniCluster) -> i64 {
-    cluster.pod.termination_grace_period_seconds.unwrap_or(GRACE_SECONDS)
-}
-
 /// The container that runs Flux: the only one that is no init container.
 pub(super) fn runner(
     cluster: &ValidMiniCluster,
@@ -142,7 +134,7 @@ pub(super) fn runner(
     let runner = &cluster.runner;
     let mut container = common(&runner.container)?;
     // So that the agent can save what is left shortly before the kubelet kills it.
-    let grace = format!("--grace-period={}", grace_seconds(cluster));
+    let grace = format!("{}={}", names::GRACE_PERIOD, cluster.grace_period());
     let restarts = format!("{}={restarts_left}", names::RESTARTS_LEFT);
     container.command = Some(vec![AGENT_FILE.into(), "run".into(), grace, restarts]);
     // By them the agent knows that it is not the first of its index: a lead that replaces another runs nothing.

@@ -48,7 +48,7 @@ pub(super) fn template(
         ),
         security_context: context,
         share_process_namespace: cluster.share_process_namespace.then_some(true),
-        termination_grace_period_seconds: Some(containers::grace_seconds(cluster)),
+        termination_grace_period_seconds: i64::try_from(cluster.grace_period()).ok(),
         ..shared_with_services(cluster)
     };
     // A runtime class defines overhead; without one, admission refuses it, and the pod's own resources are meant.

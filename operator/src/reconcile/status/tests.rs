@@ -185,6 +185,22 @@ fn a_minimum_size_is_enough_to_be_ready() {
     assert!(!is(&observation.status(), "Ready"), "nothing goes without the lead");
 }
 
+/// All conditions of a Job that is not there.
+const NOT_REQUESTED: [&str; 8] = [
+    "JobRequested",
+    "JobWaitingForResources",
+    "JobRunning",
+    "JobMiniClusterReady",
+    "JobFinished",
+    "Ready",
+    "Complete",
+    "Failed",
+];
+
+fn all_false(reason: &str, types: &[&str]) -> String {
+    types.iter().map(|type_| format!("{type_} False {reason}")).collect::<Vec<_>>().join("\n")
+}
+
 #[test]
 fn each_condition_says_one_thing_in_every_phase() {
     let mut observation = observation("size: 2");
@@ -194,28 +210,14 @@ fn each_condition_says_one_thing_in_every_phase() {
         told.collect::<Vec<_>>().join("\n")
     };
     let common = |pending: &str| format!("Valid True Valid\n{pending}");
-    let all = |reason: &str, types: &[&str]| {
-        types.iter().map(|type_| format!("{type_} False {reason}")).collect::<Vec<_>>().join("\n")
-    };
     assert_eq!(
         said(&observation),
-        common(&all(
-            "NotRequested",
-            &[
-                "JobRequested",
-                "JobWaitingForResources",
-                "JobRunning",
-                "JobMiniClusterReady",
-                "JobFinished",
-                "Ready",
-                "Complete",
-                "Failed",
-            ]
-        )) + "\nSuspended False NotSuspended\nReconciling True NotRequested"
+        common(&all_false("NotRequested", &NOT_REQUESTED))
+            + "\nSuspended False NotSuspended\nReconciling True NotRequested"
     );
     observation.job = Some(job(2));
     observation.pods = vec![ready(0), pod(1)];
-    let not_ended = all("NotFinished", &["Complete", "Failed"]) + "\nSuspended False NotSuspended";
+    let not_ended = all_false("NotFinished", &["Complete", "Failed"]) + "\nSuspended False NotSuspended";
     assert_eq!(
         said(&observation),
         common(
@@ -230,7 +232,7 @@ fn each_condition_says_one_thing_in_every_phase() {
             "JobRequested True JobCreated\nJobWaitingForResources False PodsRunning\nJobRunning True LeadRunning\nJobMiniClusterReady True BrokersReady\nJobFinished False NotFinished\nReady True BrokersReady\n"
         ) + &not_ended
     );
-    let idle = |reason: &str| all(reason, &["JobWaitingForResources", "JobRunning", "JobMiniClusterReady"]);
+    let idle = |reason: &str| all_false(reason, &["JobWaitingForResources", "JobRunning", "JobMiniClusterReady"]);
     observation.job = Some(JobSeen { complete: failed("", ""), ..job(2) });
     assert_eq!(
         said(&observation),

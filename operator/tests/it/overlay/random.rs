@@ -37,108 +37,80 @@ fn list(item: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     proptest::collection::vec(item, 0..4).prop_map(Value::Array).boxed()
 }
 
+fn one_of(names: &'static [&'static str]) -> impl Strategy<Value = Value> {
+    proptest::sample::select(names).prop_map(Value::from)
+}
+
+fn boolean() -> BoxedStrategy<Value> {
+    any::<bool>().prop_map(Value::from).boxed()
+}
+
+fn always(value: Value) -> BoxedStrategy<Value> {
+    Just(value).boxed()
+}
+
+/// Whole items are never taken away: that is refused.
+fn container(names: &'static [&'static str]) -> BoxedStrategy<Value> {
+    let resources = some(vec![
+        ("claims", list(some(vec![("name", text().boxed())]))),
+        ("limits", some(vec![("cpu", always(json!("1"))), ("memory", always(Value::Null))])),
+    ]);
+    let env = list(with_key("name", one_of(&["A", "B", "C", "D"]), some(vec![("value", text().boxed())])));
+    let mount = some(vec![("name", one_of(&["data", "scratch"]).boxed()), ("readOnly", boolean())]);
+    let mounts = list(with_key("mountPath", one_of(&["/data", "/x", "/y", "/mnt/flux"]), mount));
+    let port = proptest::sample::select(&[80, 81, 82][..]).prop_map(Value::from);
+    let ports = list(with_key("containerPort", port, some(vec![("name", text().boxed())])));
+    let probe = prop_oneof![
+        Just(Value::Null),
+        Just(json!({ "exec": { "command": ["a"] } })),
+        Just(json!({ "$patch": "replace", "httpGet": { "port": 1 } }))
+    ];
+    let fields = some(vec![
+        ("env", env),
+        ("volumeMounts", mounts),
+        ("ports", ports),
+        ("resources", resources),
+        ("livenessProbe", probe.boxed()),
+        ("lifecycle", always(json!({ "preStop": { "exec": { "command": ["b"] } } }))),
+        ("tty", boolean()),
+    ]);
+    let named = |(name, mut item): (Value, Value)| {
+        item["name"] = name;
+        item
+    };
+    (one_of(names), fields).prop_map(named).boxed()
+}
+
 /// Any overlay of these fields; what is the operator's is among them.
 fn overlay() -> BoxedStrategy<Value> {
-    let one_of = |names: &'static [&'static str]| proptest::sample::select(names).prop_map(Value::from);
-    let resources = || {
-        some(vec![
-            ("claims", list(some(vec![("name", text().boxed())]))),
-            ("limits", some(vec![("cpu", Just(json!("1")).boxed()), ("memory", Just(Value::Null).boxed())])),
-        ])
-    };
-    let env = || list(with_key("name", one_of(&["A", "B", "C", "D"]), some(vec![("value", text().boxed())])));
-    let mounts = || {
-        list(with_key(
-            "mountPath",
-            one_of(&["/data", "/x", "/y", "/mnt/flux"]),
-            some(vec![
-                ("name", one_of(&["data", "scratch"]).boxed()),
-                ("readOnly", any::<bool>().prop_map(Value::from).boxed()),
-            ]),
-        ))
-    };
-    let ports = || {
-        list(with_key(
-            "containerPort",
-            proptest::sample::select(&[80, 81, 82][..]).prop_map(Value::from),
-            some(vec![("name", text().boxed())]),
-        ))
-    };
-    let probe = || {
-        prop_oneof![
-            Just(Value::Null),
-            Just(json!({ "exec": { "command": ["a"] } })),
-            Just(json!({ "$patch": "replace", "httpGet": { "port": 1 } }))
-        ]
-        .boxed()
-    };
-    let container = |names: &'static [&'static str]| {
-        let fields = some(vec![
-            ("env", env()),
-            ("volumeMounts", mounts()),
-            ("ports", ports()),
-            ("resources", resources()),
-            ("livenessProbe", probe()),
-            ("lifecycle", Just(json!({ "preStop": { "exec": { "command": ["b"] } } })).boxed()),
-            ("tty", any::<bool>().prop_map(Value::from).boxed()),
-        ]);
-        // Whole items are never taken away: that is refused.
-        (one_of(names), fields)
-            .prop_map(|(name, mut item)| {
-                item["name"] = name;
-                item
-            })
-            .boxed()
-    };
     let source = prop_oneof![
         Just(json!({ "emptyDir": { "medium": "Memory" } })),
         Just(json!({ "emptyDir": null, "secret": { "secretName": "s" } })),
         Just(json!({ "$retainKeys": ["name", "hostPath"], "hostPath": { "path": "/h" } })),
     ];
+    let tolerations =
+        prop_oneof![Just(Value::Null), Just(json!([])), Just(json!([{ "key": "k", "operator": "Exists" }]))];
+    let affinity = prop_oneof![
+        Just(Value::Null),
+        Just(json!({ "$patch": "replace" })),
+        Just(json!({ "podAffinity": null, "nodeAffinity": { "x": { "y": null } } }))
+    ];
+    let hostnames = some(vec![("hostnames", always(json!(["h"])))]);
     let spec = some(vec![
-        ("hostNetwork", any::<bool>().prop_map(Value::from).boxed()),
-        (
-            "tolerations",
-            prop_oneof![Just(Value::Null), Just(json!([])), Just(json!([{ "key": "k", "operator": "Exists" }]))]
-                .boxed(),
-        ),
-        (
-            "affinity",
-            prop_oneof![
-                Just(Value::Null),
-                Just(json!({ "$patch": "replace" })),
-                Just(json!({ "podAffinity": null, "nodeAffinity": { "x": { "y": null } } }))
-            ]
-            .boxed(),
-        ),
-        ("nodeSelector", some(vec![("a", text().boxed()), ("b", Just(Value::Null).boxed())])),
-        (
-            "hostAliases",
-            list(with_key(
-                "ip",
-                one_of(&["10.0.0.1", "10.0.0.2"]),
-                some(vec![("hostnames", Just(json!(["h"])).boxed())]),
-            )),
-        ),
-        ("imagePullSecrets", list(with_key("name", text(), Just(json!({})).boxed()))),
-        (
-            "topologySpreadConstraints",
-            list(with_key("topologyKey", text(), some(vec![("maxSkew", Just(json!(1)).boxed())]))),
-        ),
+        ("hostNetwork", boolean()),
+        ("tolerations", tolerations.boxed()),
+        ("affinity", affinity.boxed()),
+        ("nodeSelector", some(vec![("a", text().boxed()), ("b", always(Value::Null))])),
+        ("hostAliases", list(with_key("ip", one_of(&["10.0.0.1", "10.0.0.2"]), hostnames))),
+        ("imagePullSecrets", list(with_key("name", text(), always(json!({}))))),
+        ("topologySpreadConstraints", list(with_key("topologyKey", text(), some(vec![("maxSkew", always(json!(1)))])))),
         ("containers", list(container(&["app"]))),
         ("initContainers", list(container(&["side", "new", "other"]))),
         ("volumes", list(with_key("name", one_of(&["data", "scratch", "more"]), source.boxed()))),
     ]);
-    some(vec![
-        ("spec", spec),
-        (
-            "metadata",
-            some(vec![
-                ("annotations", some(vec![("x", text().boxed()), ("y", Just(Value::Null).boxed())])),
-                ("labels", some(vec![("z", text().boxed())])),
-            ]),
-        ),
-    ])
+    let annotations = some(vec![("x", text().boxed()), ("y", always(Value::Null))]);
+    let labels = some(vec![("z", text().boxed())]);
+    some(vec![("spec", spec), ("metadata", some(vec![("annotations", annotations), ("labels", labels)]))])
 }
 
 /// Without nulls, and without the directives that kubectl leaves in new items of lists, which the API server takes for fields that it
