@@ -1,5 +1,5 @@
 //! The client of the API server, whose calls are counted.
-#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "makes the client, which waits not for ever")]
+#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "makes the client, which does not wait for ever")]
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -7,64 +7,24 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use http::{Request, Response};
-use http_body_util::BodyExt;
-use hyper::body::Incoming;
-use hyper_rustls::{FixedServerNameResolver, HttpsConnectorBuilder};
-use hyper_timeout::TimeoutConnector;
-use hyper_util::client::legacy::connect::HttpConnector;
-use hyper_util::rt::{TokioExecutor, TokioTimer};
-use kube::client::{Body, ClientBuilder, ConfigExt, DynBody};
+use kube::client::{Body, ClientBuilder, DynBody};
 use kube::{Client, Config};
 use tower::util::BoxService;
-use tower::{BoxError, Service, ServiceExt};
+use tower::{BoxError, Service};
 
 use crate::health::metrics::Metrics;
 
 /// The API server gives up on a call after 60 s. Who hears nothing for longer has lost the connection.
 const PATIENCE: Duration = Duration::from_secs(65);
+/// A connection that should have brought something and did not is given up after so long: a watch has a bookmark every minute.
+const SILENCE: Duration = Duration::from_secs(90);
 
-/// Calls take turns on so many connections. With one, a busy API server serves us later than those who have many.
-const CONNECTIONS: usize = 2;
-/// A connection with calls is asked whether it lives so often, and given up if there is no answer in time.
-const PING: Duration = Duration::from_secs(30);
-const PONG: Duration = Duration::from_secs(15);
-
-/// What kube's own builder makes, but for what carries the calls: a few connections that are kept and shared, where the
-/// API server speaks HTTP/2 as it does unless told otherwise. kube's opens one for each call that is under way, and in a
-/// rush both sides are busy with handshakes. A failed call is not repeated here: each object has its own pauses.
-pub fn builder(config: Config) -> kube::Result<ClientBuilder<Carrier>> {
-    if let Some(proxy_url) = config.proxy_url {
-        return Err(kube::Error::ProxyProtocolUnsupported { proxy_url: Box::new(proxy_url) });
-    }
-    let mut tcp = HttpConnector::new();
-    tcp.enforce_http(false);
-    tcp.set_nodelay(true);
-    let mut tls = HttpsConnectorBuilder::new().with_tls_config(config.rustls_client_config()?).https_or_http();
-    if let Some(name) = config.tls_server_name.clone() {
-        let name = name.try_into().map_err(|error| kube::Error::Service(Box::new(error)))?;
-        tls = tls.with_server_name_resolver(FixedServerNameResolver::new(name));
-    }
-    let mut connector = TimeoutConnector::new(tls.enable_all_versions().wrap_connector(tcp));
-    connector.set_connect_timeout(config.connect_timeout);
-    connector.set_read_timeout(config.read_timeout);
-    connector.set_write_timeout(config.write_timeout);
-    let connection = |_| {
-        hyper_util::client::legacy::Client::builder(TokioExecutor::new())
-            .timer(TokioTimer::new())
-            .http2_keep_alive_interval(PING)
-            .http2_keep_alive_timeout(PONG)
-            .build(connector.clone())
-    };
-    let carrier = tower::ServiceBuilder::new()
-        .layer(config.base_uri_layer())
-        .option_layer(config.auth_layer()?)
-        .layer(config.extra_headers_layer()?)
-        .map_err(BoxError::from)
-        .map_response(|answer: Response<Incoming>| {
-            answer.map(|body| Box::new(BodyExt::map_err(body, BoxError::from)) as Box<DynBody>)
-        })
-        .service(Spread { connections: (0..CONNECTIONS).map(connection).collect(), next: 0 });
-    Ok(ClientBuilder::new(carrier.boxed(), config.default_namespace))
+/// kube's own, with a shorter silence. A failed call is not repeated here: each object has its own pauses.
+pub fn builder(mut config: Config) -> kube::Result<ClientBuilder<Carrier>> {
+    config.read_timeout = Some(SILENCE);
+    config.reset_reader_on_write = true; // a connection may lie idle between two calls
+    config.default_retry = false;
+    ClientBuilder::try_from(config)
 }
 
 /// A client whose calls are counted and end. Connections are made when they are needed.
@@ -81,28 +41,6 @@ where
 
 /// Carries a call to the API server.
 pub type Carrier = BoxService<Request<Body>, Response<Box<DynBody>>, BoxError>;
-
-/// Takes its connections in turn.
-#[derive(Debug, Clone)]
-struct Spread<S> {
-    connections: Vec<S>,
-    next: usize,
-}
-
-impl<S: Service<Request<A>>, A> Service<Request<A>> for Spread<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn poll_ready(&mut self, task: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
-        self.next = (self.next + 1) % self.connections.len();
-        self.connections[self.next].poll_ready(task)
-    }
-
-    fn call(&mut self, request: Request<A>) -> Self::Future {
-        self.connections[self.next].call(request)
-    }
-}
 
 #[derive(Debug, Clone)]
 struct Counted<S> {
@@ -139,6 +77,8 @@ where
 
 #[cfg(test)]
 mod tests {
+    use tower::ServiceExt;
+
     use super::*;
 
     #[tokio::test(start_paused = true)]
