@@ -29,8 +29,8 @@ use crate::view;
 /// In a pod: `install` and `view` fill the shared volume, then `run` is the container's entrypoint. It writes Flux's
 /// files, runs the user's snippets, waits for the parent broker, starts Flux and ends with the job's own exit code.
 ///
-/// For people, by `kubectl exec POD -- /mnt/flux/flux-agent …`: `status` says what the instance waits for, `usage` how
-/// much of it is used, `preflight` what is wrong with the pod, `connect` opens a shell in the instance, `stop` shuts it down.
+/// For people, by `kubectl exec POD -- /mnt/flux/flux-agent …`: `status` shows what the instance is waiting for, `usage` how
+/// much of it is used, `preflight` what is wrong with the pod; `connect` opens a shell in the instance, `stop` shuts it down.
 ///
 /// On a laptop or a login node, without a cluster: `dry-run FILE` shows what every pod of a MiniCluster would do, and
 /// `local FILE` does it, with the Flux that is installed there.
@@ -50,21 +50,21 @@ Where the agent itself fails, with one line on standard error (the pod's termina
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Copy this binary into a volume of the pod, whole or not at all, and lay out the shared volume
+    /// Install this binary atomically into a volume of the pod, and lay out the shared volume
     Install {
-        /// Where the binary becomes DIR/flux-agent, best in a volume that the other containers only read [default: as --to]
+        /// Install as DIR/flux-agent, best in a volume that the other containers mount read-only [default: that of --to]
         #[arg(long, value_name = "DIR")]
         binary: Option<PathBuf>,
-        /// The shared volume, which gets the documented links [default: /mnt/flux, or none where --binary is given]
+        /// The shared volume, where the documented links are made [default: /mnt/flux; with --binary: none]
         #[arg(long, value_name = "DIR")]
         to: Option<PathBuf>,
-        /// The image with the view is mounted at DIR: link it into the volume
+        /// Link the view whose image is mounted at DIR into the shared volume
         #[arg(long, value_name = "DIR", requires = "to")]
         link_view: Option<PathBuf>,
         #[command(flatten)]
         log: LogArgs,
     },
-    /// In the view's container: copy Flux (/opt/view and /opt/software) into the pod's volumes, once
+    /// Copy Flux (/opt/view and /opt/software) from this image into the pod's volumes, once
     View {
         /// The shared volume; the view becomes DIR/view
         #[arg(long, value_name = "DIR", default_value = DEFAULT_MOUNT_PATH)]
@@ -75,21 +75,21 @@ enum Command {
         /// Look for the view below this folder
         #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
         root: PathBuf,
-        /// Copy nothing: every container runs this image, and finds Flux where it is
+        /// Only make links: all containers run this image, so nothing is copied
         #[arg(long)]
         link: bool,
         #[command(flatten)]
         log: LogArgs,
     },
-    /// Be the entrypoint of the container that runs Flux
+    /// Run as the entrypoint of the container that runs Flux
     Run {
-        /// Name of a wrapped container to be instead (as `sidecar NAME`)
+        /// Run as the entrypoint of this sidecar instead (same as `sidecar NAME`)
         #[arg(long, value_name = "NAME")]
         container: Option<String>,
         #[command(flatten)]
         options: run::Options,
     },
-    /// Be the entrypoint of a container beside it: its snippets, the broker's socket, its command
+    /// Run as the entrypoint of a sidecar: its snippets, then its command when the broker's socket is there
     Sidecar {
         /// The container's name in the MiniCluster
         name: String,
@@ -104,12 +104,12 @@ enum Command {
     #[cfg(feature = "laptop")]
     #[command(hide = true)]
     LocalContainer { file: PathBuf },
-    /// With --here, the plan of this container, every step, by the pod's own spec and facts
+    /// With --here, print every step of this container's plan, from the pod's own spec and facts
     #[cfg(not(feature = "laptop"))]
     DryRun {
         #[arg(long)]
         here: bool,
-        /// text to read, json for programs
+        /// Output format
         #[arg(long, value_enum, default_value_t = dry_run::Format::Text)]
         format: dry_run::Format,
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
@@ -122,51 +122,51 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<OsString>,
     },
-    /// What this container's entrypoint found in its pod, a fact a line: a file for `dry-run --facts`
+    /// Print what this container's entrypoint found in its pod, in the format of `dry-run --facts`
     Facts {
-        /// One JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
     },
-    /// A shell inside the instance, or `connect -- CMD`: the environment, the socket and the user of Flux
+    /// Open a shell inside the instance, or run CMD there, as Flux's user
     Connect {
         #[command(flatten)]
         place: Place,
         #[arg(last = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
-    /// The instance as this pod sees it: state, brokers that are missing and why, drained nodes, jobs
+    /// Show the instance as seen by this pod: state, missing brokers and why, drained nodes, jobs
     Status {
-        /// Say nothing and end with 0 if this pod's broker is in its running state, else with 1 and the reason
+        /// Exit with 0 if this pod's broker is up, else with 1 and the reason; for probes
         #[arg(long)]
         ready: bool,
-        /// With --ready: ask again for so many seconds, until it is; then the reason names who is missing
+        /// With --ready: seconds to wait for the broker; the reason then names missing brokers
         #[arg(long, value_name = "SECONDS", default_value_t = 0, requires = "ready")]
         wait: u64,
-        /// One JSON object
+        /// Print one JSON object
         #[arg(long)]
         json: bool,
         #[command(flatten)]
         place: Place,
     },
-    /// The figures of the instance as one JSON object: nodes, cores, GPUs, jobs; ends with 1 if there is no broker yet
+    /// Print nodes, cores, GPUs and jobs of the instance as JSON; exits with 1 if there is no broker yet
     Usage {
         #[command(flatten)]
         place: Place,
     },
-    /// Judge what Flux needs of this pod, each with its remedy; ends with 1 if something fails
+    /// Check what Flux needs in this pod, with a remedy for each failure; exits with 1 if a check fails
     Preflight {
         #[command(flatten)]
         place: Place,
     },
-    /// Shut the instance down in order (on the lead): running jobs are cancelled, state is saved, all pods end
+    /// Shut the instance down (on the lead): jobs are cancelled, state is saved, all pods end
     Stop {
         #[command(flatten)]
         place: Place,
     },
-    /// Completions for a shell, to be sourced: `source <(flux-agent completions bash)`
+    /// Print completions for a shell: `source <(flux-agent completions bash)`
     Completions { shell: Shell },
-    /// Run a command and say on standard error how long it took: `FLUXTIME label wall time 0:04.73`
+    /// Run a command and print its wall time to standard error: `FLUXTIME label wall time 0:04.73`
     Time {
         /// The word after FLUXTIME
         #[arg(long, default_value = "fluxsubmit")]
@@ -212,7 +212,7 @@ enum Command {
         #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
-    /// Whether who runs this may write to a folder: 0 or 1
+    /// Exit with 0 if the caller may write to a folder, else with 1
     #[command(hide = true)]
     MayWrite { path: PathBuf },
     /// Tell the agent the state of the shell that runs this
@@ -222,7 +222,7 @@ enum Command {
 
 #[derive(Debug, Args)]
 struct LogArgs {
-    /// How the agent's own lines look [default: as the spec says (logging.format), else text]
+    /// Format of the agent's own log lines [default: logging.format of the spec, else text]
     #[arg(long, value_enum, value_name = "FORMAT")]
     log_format: Option<Format>,
 }

@@ -33,26 +33,26 @@ use crate::supervise::program::{Environment, Found, find};
 use containers::{Arrangement, Machine};
 pub use inside::become_container;
 
-/// A MiniCluster on this machine, without Kubernetes: each pod a process tree of its own, with this machine's Flux.
+/// Run a MiniCluster on this machine, without Kubernetes: each pod is a process tree that uses this machine's Flux.
 ///
-/// Needs Linux' namespaces, which root has, and on most machines everybody. The pods see this machine's files read-only; what
-/// they write is their own and goes at the end, but for the folder that the command is given in. They reach each
-/// other and no other network. What cannot be had here is said.
+/// Needs Linux namespaces: root has them, and on most machines every user. The pods see this machine's files read-only. What
+/// they write is private and removed at the end, except in the current folder. They can reach each other and no other
+/// network. What is not supported here is reported.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// A MiniCluster (YAML or JSON) or an AgentSpec (TOML)
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The folder that Flux is installed in [default: the one of the `flux` on the PATH]
+    /// Prefix of the Flux installation [default: that of the `flux` on the PATH]
     #[arg(long, value_name = "PREFIX")]
     flux: Option<PathBuf>,
-    /// Leave the pods' files where they are at the end, until the next run, and say where
+    /// Keep the pods' files until the next run, and print where they are
     #[arg(long)]
     keep: bool,
-    /// In another terminal, while it runs: a shell in the pod of this index
+    /// Open a shell in the running pod with this index (from another terminal)
     #[arg(long, value_name = "INDEX")]
     shell: Option<u32>,
-    /// With --shell: a command in place of a shell
+    /// With --shell: run this command instead of a shell
     #[arg(last = true, value_name = "CMD", requires = "shell")]
     command: Vec<OsString>,
 }

@@ -33,26 +33,25 @@ pub struct Options {
     /// The AgentSpec, which the operator mounts
     #[arg(long, value_name = "FILE", default_value = SPEC_FILE)]
     pub spec: PathBuf,
-    /// How the agent's own lines look [default: as the spec says (logging.format), else text]
+    /// Format of the agent's own log lines [default: logging.format of the spec, else text]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub log_format: Option<Format>,
-    /// Give up when the parent broker has not answered after so many seconds [default: as the spec says, else wait for ever]
+    /// Seconds to wait for the parent broker at the start [default: the spec's, else no limit]
     #[arg(long, value_name = "SECONDS")]
     parent_deadline: Option<u64>,
-    /// Try again for so many seconds what may pass: a spec or a view that is not there yet, a full or absent volume
+    /// Seconds to retry what may be temporary: a spec or view that is not there yet, a full or missing volume
     #[arg(long, value_name = "SECONDS", default_value_t = PATIENCE)]
     patience: u64,
-    /// The pod's terminationGracePeriodSeconds: what is left shortly before its end is killed [default: not known]
+    /// The pod's terminationGracePeriodSeconds: shortly before its end, remaining processes are killed [default: unknown]
     #[arg(long, value_name = "SECONDS")]
     grace_period: Option<u64>,
-    /// How often the program may still start again [default: with OnFailure as often as the container does, else never]
+    /// How often the program may be restarted [default: with OnFailure no limit, else never]
     #[arg(long, value_name = "N")]
     restarts_left: Option<u32>,
-    /// A follower takes the lead for ended when its name has been gone for so many seconds [default: as the spec says, else 30]
+    /// Seconds the lead's DNS name may be missing before a follower exits [default: the spec's, else 30]
     #[arg(long, value_name = "SECONDS")]
     lead_gone: Option<u64>,
-    /// A follower gives up on a lead that was there and has not answered for so many seconds [default: as the spec says, else
-    /// wait for ever]
+    /// Seconds a lead that has answered before may be silent before a follower exits [default: the spec's, else no limit]
     #[arg(long, value_name = "SECONDS")]
     lead_silent: Option<u64>,
     /// Read and write below this folder

@@ -44,16 +44,16 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Run a program on a MiniCluster of its own: its output, its exit code, then the MiniCluster goes
+    /// Run a program on a new MiniCluster: prints its output, exits with its code, then deletes the MiniCluster
     Run(Box<run::Args>),
-    /// What a MiniCluster does, or why it does not, and what helps
+    /// Show what a MiniCluster is doing or why it failed, and the remedy
     #[command(visible_alias = "why")]
     Status(status::Args),
     /// Print the log of the lead, or of other pods
     Logs(logs::Args),
-    /// Wait until a MiniCluster has finished (the exit code is its job's), is ready, or is gone
+    /// Wait until a MiniCluster has finished (exits with its job's code), is ready, or is deleted
     Wait(wait::Args),
-    /// Stop a MiniCluster in order: its programs get SIGTERM and the grace period, its status and logs stay
+    /// Stop a MiniCluster: its programs get SIGTERM and the grace period; status and logs are kept
     Stop(stop::Args),
     /// Change the number of pods
     Scale(wait::Scale),
@@ -63,18 +63,17 @@ enum Command {
     Submit(connect::Submit),
     /// List the jobs of a running instance
     Jobs(connect::Jobs),
-    /// Show what a running instance has and does: nodes, cores, GPUs, jobs; on a terminal live, until q or Ctrl-C
+    /// Show nodes, cores, GPUs and jobs of a running instance; live on a terminal, until q or Ctrl-C
     Top(top::Args),
-    /// Show where the time of a start and of the job went
+    /// Show how long each phase of the start and the job took
     Timeline(timeline::Args),
-    /// Write all that somebody needs who is to help into one file, without secrets
+    /// Write a debug bundle (objects, events, logs; no secrets) into one file
     Debug(debug::Args),
-    /// Check a MiniCluster: 0, or 1 and every problem with its field
+    /// Check MiniClusters: exits with 0, or with 1 and every problem with its field
     Validate {
         /// A file with MiniClusters, or - for standard input
         file: PathBuf,
-        /// Ask the API server, too, by your own rights: it tries out the MiniCluster and the Job that it becomes, and makes
-        /// nothing
+        /// Also ask the API server, by a dry run with your own permissions; nothing is created
         #[arg(long)]
         server: bool,
     },
@@ -87,9 +86,9 @@ enum Command {
     },
     /// Show what every pod of a MiniCluster would do, without a cluster
     DryRun(flux_agent::dry_run::Args),
-    /// Let kubectl complete the words of this plugin: puts a link beside it, by which kubectl finds it
+    /// Enable completion in kubectl: creates the link that kubectl looks for
     Completion {
-        /// Put it into this folder of the PATH [default: where this program is]
+        /// Folder on the PATH for the link [default: this program's]
         #[arg(value_name = "DIR")]
         folder: Option<PathBuf>,
     },

@@ -28,10 +28,10 @@ const NEEDS_EXEC: &str = "It takes the right to `create` `pods/exec` in this nam
 pub struct Connect {
     /// Name of the MiniCluster
     pub name: String,
-    /// In the pod of this index; 0 is the lead
+    /// Index of the pod; 0 is the lead
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub index: u32,
-    /// What to run [default: a shell]
+    /// Command to run [default: a shell]
     #[arg(last = true, value_name = "CMD")]
     pub command: Vec<String>,
 }
@@ -41,7 +41,7 @@ pub struct Connect {
 pub struct Submit {
     /// Name of the MiniCluster
     pub name: String,
-    /// Print the job's output and end with its exit code
+    /// Print the job's output and exit with its code
     #[arg(long, short)]
     pub watch: bool,
     /// Options of flux submit, then the program and its arguments
@@ -54,7 +54,7 @@ pub struct Submit {
 pub struct Jobs {
     /// Name of the MiniCluster
     pub name: String,
-    /// Those that have ended, too
+    /// Include jobs that have ended
     #[arg(long, short)]
     pub all: bool,
 }

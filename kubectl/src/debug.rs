@@ -35,7 +35,7 @@ const PODS: usize = 16;
 pub struct Args {
     /// Name of the MiniCluster
     pub name: String,
-    /// Write it to this file, which must not be there [default: NAME-debug.tar]
+    /// Path of the bundle; an existing file is not overwritten [default: NAME-debug.tar]
     #[arg(long, value_name = "FILE")]
     pub to: Option<PathBuf>,
 }

@@ -28,19 +28,19 @@ const TRIES: u32 = 5;
 pub struct Args {
     /// Name of the MiniCluster
     pub name: String,
-    /// Of the pod of this index; 0 is the lead
+    /// Index of the pod; 0 is the lead
     #[arg(long, value_name = "N", default_value_t = 0, conflicts_with = "all")]
     pub index: u32,
-    /// Of all pods, each line with its pod's index before it
+    /// Print the logs of all pods, with the index before each line
     #[arg(long)]
     pub all: bool,
-    /// Go on as lines come, until the end
+    /// Follow the log until the pod ends
     #[arg(long, short)]
     pub follow: bool,
-    /// Of the container's run before this one
+    /// Print the log of the container's previous run
     #[arg(long, short, conflicts_with = "follow")]
     pub previous: bool,
-    /// Of this container [default: the one that runs Flux]
+    /// Name of the container [default: the one that runs Flux]
     #[arg(long, short, value_name = "NAME")]
     pub container: Option<String>,
 }

@@ -16,7 +16,7 @@ pub enum Format {
 /// How a command is to answer.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
 pub struct Output {
-    /// Answer for programs, where there is an answer to print
+    /// Print the answer for programs, in commands that have one
     #[arg(id = "output", long, short, global = true, value_name = "FORMAT", value_enum, help_heading = "Output")]
     pub format: Option<Format>,
 }

@@ -32,10 +32,10 @@ const PAUSE: Duration = Duration::from_secs(1);
 pub struct Args {
     #[command(flatten)]
     pub wanted: Wanted,
-    /// Print its name and end at once; the job runs on
+    /// Print the name and exit; the job keeps running
     #[arg(long, short)]
     pub detach: bool,
-    /// Leave the MiniCluster when its job has ended, with its pods and their logs
+    /// Keep the MiniCluster, its pods and logs when the job has ended
     #[arg(long)]
     pub keep: bool,
 }

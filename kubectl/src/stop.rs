@@ -15,7 +15,7 @@ use crate::seen::{self, lead_of};
 pub struct Args {
     /// Name of the MiniCluster
     pub name: String,
-    /// Delete it with its pods and wait for nothing; programs still have SIGTERM and the grace period
+    /// Delete it and its pods without waiting; programs still get SIGTERM and the grace period
     #[arg(long)]
     pub now: bool,
 }

@@ -36,10 +36,10 @@ const CTRL_C: u8 = 3;
 pub struct Args {
     /// Name of the MiniCluster
     pub name: String,
-    /// On a terminal: look again after so many seconds
+    /// Seconds between updates on a terminal
     #[arg(long, short, value_name = "SECONDS", default_value_t = 2, value_parser = clap::value_parser!(u64).range(1..))]
     pub interval: u64,
-    /// On a terminal, too: print once and end
+    /// Print once and exit, on a terminal too
     #[arg(long)]
     pub once: bool,
 }

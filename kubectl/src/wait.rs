@@ -17,14 +17,14 @@ use crate::stop::change;
 /// The exit code of who waited long enough, as timeout(1) has it.
 const TIMED_OUT: u8 = 124;
 
-/// How far it is to be.
+/// State to wait for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum For {
-    /// Its job has ended: the exit code is the job's
+    /// The job has ended; exits with the job's code
     Finished,
-    /// The instance is up: 0; or 1 if it failed
+    /// The instance is up; exits with 0, or with 1 if it failed
     Ready,
-    /// It is gone: 0
+    /// The MiniCluster is gone; exits with 0
     Deleted,
 }
 
@@ -33,10 +33,10 @@ pub enum For {
 pub struct Args {
     /// Name of the MiniCluster
     pub name: String,
-    /// How far it is to be
+    /// State to wait for
     #[arg(long = "for", value_enum, value_name = "STATE", default_value_t = For::Finished)]
     pub until: For,
-    /// Give up after so many seconds, with 124 [default: never]
+    /// Seconds to wait at most; then exits with 124 [default: no limit]
     #[arg(long, value_name = "SECONDS")]
     pub timeout: Option<u64>,
 }
@@ -46,7 +46,7 @@ pub struct Args {
 pub struct Scale {
     /// Name of the MiniCluster
     pub name: String,
-    /// Pods
+    /// New number of pods
     #[arg(value_name = "N")]
     pub size: i32,
 }

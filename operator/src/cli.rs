@@ -41,9 +41,9 @@ enum Command {
     Webhook(Box<Webhook>),
     /// Print the CustomResourceDefinition
     Crd(install::Definition),
-    /// Print everything that an installation needs, as one YAML stream
+    /// Print the installation (definition, RBAC, Deployments, policies) as one YAML stream
     Install(Box<install::Settings>),
-    /// Write every stored MiniCluster once more, as v1alpha2, after the CustomResourceDefinition stored v1alpha1
+    /// Rewrite every stored MiniCluster as v1alpha2, after an earlier operator stored v1alpha1
     Migrate(install::Migration),
     /// Print the objects that a MiniCluster becomes, as YAML (keys redacted)
     Render {
@@ -52,11 +52,11 @@ enum Command {
         #[command(flatten)]
         choices: Choices,
     },
-    /// Check a MiniCluster: 0, or 1 and every problem with its field
+    /// Check MiniClusters: exits with 0, or with 1 and every problem with its field
     Validate {
         /// A file with MiniClusters, or - for standard input
         file: PathBuf,
-        /// Ask the API server, too: it tries out the MiniCluster and the Job that it becomes, and makes nothing
+        /// Also ask the API server, by a dry run of the MiniCluster and its Job; nothing is created
         #[arg(long)]
         server: bool,
     },
@@ -67,19 +67,19 @@ struct Run {
     /// Watch this namespace only
     #[arg(long, env = "WATCH_NAMESPACE")]
     namespace: Option<String>,
-    /// What to log, in the syntax of tracing's filters
+    /// Log filter, in the syntax of Rust's tracing: a level, or TARGET=LEVEL,…
     #[arg(long, env = "FLUX_OPERATOR_LOG", default_value = "info")]
     log: String,
-    /// Lead only while holding the Lease of this namespace, so that several operators can run
+    /// Namespace of the Lease for leader election, which lets several replicas run [default: no election]
     #[arg(long, env = "LEASE_NAMESPACE", value_name = "NAMESPACE")]
     lease_namespace: Option<String>,
-    /// Who holds the Lease: a name of this process alone
+    /// Name of this process as a holder of the Lease, unique to it
     #[arg(long, env = "POD_NAME", default_value = "flux-operator")]
     identity: String,
-    /// How long the Lease lives without being renewed, in seconds
+    /// Seconds after which a Lease that is not renewed expires
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u16).range(3..))]
     lease_seconds: u16,
-    /// Address for /healthz, /readyz and /metrics, such as 0.0.0.0:8080; by default there are none
+    /// Address to serve /healthz, /readyz and /metrics at, such as 0.0.0.0:8080 [default: not served]
     #[arg(long, env = "HEALTH_ADDRESS", value_name = "ADDRESS:PORT")]
     health: Option<std::net::SocketAddr>,
     #[command(flatten)]
@@ -88,7 +88,7 @@ struct Run {
 
 #[derive(Debug, Args)]
 struct Webhook {
-    /// What to log, in the syntax of tracing's filters
+    /// Log filter, in the syntax of Rust's tracing: a level, or TARGET=LEVEL,…
     #[arg(long, env = "FLUX_OPERATOR_LOG", default_value = "info")]
     log: String,
     #[command(flatten)]

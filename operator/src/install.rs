@@ -54,7 +54,7 @@ pub struct Settings {
     /// Image of the agent; a digest is possible [default: that of this version]
     #[arg(long)]
     pub agent_image: Option<String>,
-    /// Image with the Flux view, for MiniClusters that name none [default: as `run --view-image`]
+    /// Image with the Flux view, for MiniClusters that do not name one [default: as `run --view-image`]
     #[arg(long)]
     pub view_image: Option<String>,
     /// Address of the Flux RESTful API's repository, as git takes it [default: as `run --restful-repository`]
@@ -73,13 +73,13 @@ pub struct Settings {
     /// Leave out the CustomResourceDefinition and the Namespace, which an administrator or another installation has made
     #[arg(long)]
     pub without_crd: bool,
-    /// Serve v1alpha2 alone: no conversion webhook, with its pods, Secret and permissions
+    /// Serve v1alpha2 only: no conversion webhook, nor its pods, Secret and permissions
     #[arg(long)]
     pub without_v1alpha1: bool,
     /// Let cert-manager, which is there already, make the conversion webhook's certificate
     #[arg(long, conflicts_with_all = ["without_v1alpha1", "namespaced"])]
     pub cert_manager: bool,
-    /// Give each MiniCluster a NetworkPolicy: its brokers (port 8050) are reached from its own pods alone
+    /// Create a NetworkPolicy for each MiniCluster: only its own pods reach its brokers (port 8050)
     #[arg(long)]
     pub minicluster_network_policy: bool,
 }
@@ -97,10 +97,10 @@ pub struct Definition {
     /// Namespace of the operator, whose webhook converts
     #[arg(long, default_value = NAME)]
     pub namespace: String,
-    /// v1alpha2 alone: nothing converts, so v1alpha1 is not served
+    /// Serve v1alpha2 only, without a conversion webhook
     #[arg(long)]
     pub without_conversion: bool,
-    /// Let cert-manager write who may sign the webhook's certificate
+    /// Let cert-manager inject the CA bundle of the webhook's certificate
     #[arg(long, conflicts_with = "without_conversion")]
     pub cert_manager: bool,
 }

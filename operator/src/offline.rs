@@ -14,13 +14,13 @@ use crate::yaml::{self, YamlError};
 /// What an administrator chooses for all MiniClusters.
 #[derive(Debug, Args)]
 pub struct Choices {
-    /// Give each MiniCluster a NetworkPolicy: its brokers are reached from its own pods alone
+    /// Create a NetworkPolicy for each MiniCluster: only its own pods reach its brokers
     #[arg(long, env = "FLUX_MINICLUSTER_NETWORK_POLICY")]
     minicluster_network_policy: bool,
     /// Image of the agent
     #[arg(long, env = "FLUX_AGENT_IMAGE", default_value = render::DEFAULT_AGENT_IMAGE)]
     agent_image: String,
-    /// Image with the Flux view, for MiniClusters that name none
+    /// Image with the Flux view, for MiniClusters that do not name one
     #[arg(long, env = "FLUX_VIEW_IMAGE", default_value = render::DEFAULT_VIEW_IMAGE)]
     view_image: String,
     /// Address of the Flux RESTful API's repository, as git takes it: a mirror, where pods do not reach the usual one

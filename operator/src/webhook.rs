@@ -53,20 +53,20 @@ const DRAIN: Duration = Duration::from_secs(10);
 /// What the administrator chooses.
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
-    /// Serve at this address
+    /// Address to listen on
     #[arg(long, default_value = "[::]:9443", value_name = "ADDRESS")]
     pub listen: SocketAddr,
-    /// Address for /healthz and /readyz over plain HTTP, such as [::]:8080; by default they are only where it serves
+    /// Address to serve /healthz and /readyz at by plain HTTP, such as [::]:8080 [default: only with the webhook, by TLS]
     #[arg(long, env = "HEALTH_ADDRESS", value_name = "ADDRESS:PORT")]
     pub health: Option<SocketAddr>,
     /// Namespace of the webhook's Service and Secret
     #[arg(long, env = "POD_NAMESPACE", default_value = labels::OPERATOR)]
     pub namespace: String,
-    /// One more name or address that the API server reaches the webhook at; can be repeated
+    /// Another name or address by which the API server reaches the webhook; can be repeated
     #[arg(long = "host", value_name = "NAME")]
     pub hosts: Vec<String>,
-    /// Take tls.crt and tls.key from this directory (as cert-manager's Secret is mounted), and leave the CRD's caBundle
-    /// to whoever wrote them
+    /// Read tls.crt and tls.key from this directory (such as a mounted Secret of cert-manager), and do not touch the CRD's
+    /// caBundle
     #[arg(long = "certificate", value_name = "DIRECTORY")]
     pub directory: Option<PathBuf>,
     /// How long a new authority is known to API servers before a certificate of it is used

@@ -7,40 +7,40 @@ use super::source::pretend_user;
 use super::{DryRunError, Format, Source, json, pods, summary, text};
 use crate::facts::Facts;
 
-/// Show what every pod of a MiniCluster would do, without a cluster; or with --here what this pod does.
+/// Show what every pod of a MiniCluster would do, without a cluster; with --here, what this pod does.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Args {
     /// A MiniCluster (YAML or JSON) or an AgentSpec (TOML); `-` reads standard input
     #[arg(value_name = "FILE", required_unless_present = "here")]
     pub file: Option<PathBuf>,
-    /// In a pod: the plan of this container, every step, by the pod's own spec and facts
+    /// In a pod: print every step of this container's plan, from the pod's own spec and facts
     #[arg(long, conflicts_with_all = ["file", "index", "full", "facts", "cpus", "gpus", "uid", "no_fluxion", "no_shell"])]
     pub here: bool,
-    /// Only the pod of this completion index, in full
+    /// Print only the pod with this completion index, with every step
     #[arg(long, value_name = "N")]
     pub index: Option<u32>,
-    /// Every step of every pod; without it, a summary
+    /// Print every step of every pod, not a summary
     #[arg(long)]
     pub full: bool,
-    /// text to read, json for programs
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text)]
     pub format: Format,
-    /// Pretend a host: facts as TOML, YAML or JSON
+    /// Assume the host facts in this file (TOML, YAML or JSON; see `flux-agent facts`)
     #[arg(long, value_name = "FILE")]
     pub facts: Option<PathBuf>,
-    /// Pretend so many cores, 1 or more
+    /// Assume this number of cores, 1 or more
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub cpus: Option<u32>,
-    /// Pretend so many GPUs
+    /// Assume this number of GPUs
     #[arg(long, value_name = "N")]
     pub gpus: Option<u32>,
-    /// Pretend that the containers run as this user (without an entry in /etc/passwd unless it is 0)
+    /// Assume that the containers run as this user, with no entry in /etc/passwd unless it is 0
     #[arg(long, value_name = "UID")]
     pub uid: Option<u32>,
-    /// Pretend a view without Fluxion
+    /// Assume a view without Fluxion
     #[arg(long)]
     pub no_fluxion: bool,
-    /// Pretend an image without a shell
+    /// Assume an image without a shell
     #[arg(long)]
     pub no_shell: bool,
 }

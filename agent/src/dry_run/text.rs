@@ -164,9 +164,9 @@ fn heading(out: &mut String, pod: &Pod) {
 
 fn waits(waits: &Waits) -> Vec<String> {
     let lines = [
-        (waits.parent_deadline, "Gives up when its parent has not answered at the start after"),
-        (waits.lead_gone, "Takes the lead for ended when its name has been gone for"),
-        (waits.lead_silent, "Gives up on a lead that was there and has not answered for"),
+        (waits.parent_deadline, "Exits when its parent has not answered at the start after"),
+        (waits.lead_gone, "Exits when the lead's DNS name has been missing for"),
+        (waits.lead_silent, "Exits when a lead that has answered before has been silent for"),
     ];
     lines.into_iter().filter_map(|(seconds, what)| Some(format!("{what} {} s", seconds?))).collect()
 }

@@ -17,25 +17,25 @@ pub struct Wanted {
     /// Image of the program
     #[arg(value_name = "IMAGE", required_unless_present = "from")]
     pub image: Option<String>,
-    /// The program and its arguments, as they are: no shell reads them
+    /// The program and its arguments; passed as they are, without a shell
     #[arg(last = true, value_name = "CMD")]
     pub command: Vec<String>,
-    /// Pods, each a broker [default: 1, or the file's]
+    /// Number of pods, each a broker [default: 1, or the file's]
     #[arg(long, value_name = "N")]
     pub size: Option<i32>,
-    /// Tasks in all [default: one a pod, or the file's]
+    /// Total number of tasks [default: one per pod, or the file's]
     #[arg(long, value_name = "N")]
     pub tasks: Option<i32>,
-    /// Name of the MiniCluster [default: run- and five letters, or the file's]
+    /// Name of the MiniCluster [default: run- and five random letters, or the file's]
     #[arg(long, value_name = "NAME")]
     pub name: Option<String>,
-    /// A variable of the program's environment; may be given several times
+    /// Set an environment variable of the program; can be repeated
     #[arg(long = "env", value_name = "NAME=VALUE", value_parser = variable)]
     pub environment: Vec<(String, String)>,
-    /// Start from the first MiniCluster of this file (- for standard input); the other options change it
+    /// Use the first MiniCluster of this file (- for standard input); the other options override it
     #[arg(long, value_name = "FILE")]
     pub from: Option<String>,
-    /// Print the agent's and Flux's own lines as well
+    /// Also print the agent's and Flux's own lines
     #[arg(long, short)]
     pub verbose: bool,
 }

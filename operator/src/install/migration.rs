@@ -16,7 +16,7 @@ pub const MIGRATION: &str = "flux-operator-migrate";
 /// How to migrate.
 #[derive(Debug, Clone, Args)]
 pub struct Migration {
-    /// Print a Job that does it in the cluster, with an account and its permissions, in place of doing it
+    /// Print a Job (with its account and permissions) that migrates in the cluster, and do nothing else
     #[arg(long)]
     pub manifests: bool,
     /// Image of the operator, for the Job; a digest is possible

@@ -196,7 +196,7 @@ block! {
         /// Prefix of the image's own Flux.
         #[serde(default = "install_root")]
         pub install_root: String,
-        /// A follower whose broker has ended completes and is not started again.
+        /// A follower whose broker has ended completes, and is not restarted.
         #[serde(default, skip_serializing_if = "is_false")]
         pub complete_workers: bool,
         /// Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: flat.
@@ -217,10 +217,10 @@ block! {
         /// The scheduler.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub scheduler: Option<Scheduler>,
-        /// Make only the lead broker reachable by name: a Service for index 0 instead of a headless one for all.
+        /// Create a Service for the lead only, instead of a headless Service for all pods.
         #[serde(default, skip_serializing_if = "is_false")]
         pub minimal_service: bool,
-        /// The whole broker.toml, taken as it is.
+        /// The whole broker.toml, used as it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub broker_config: Option<String>,
         /// Parts of broker.toml, by name: TOML whose tables are merged over those of the agent's, such as queues, policy, exec
@@ -233,20 +233,20 @@ block! {
         /// A Secret whose key curve.cert is the curve certificate, in place of curveCert.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub curve_cert_secret: Option<String>,
-        /// Longest time of one attempt to connect to the parent broker, such as 5s; empty: the option is not given.
+        /// Timeout of one attempt to connect to the parent broker, such as 5s; empty: Flux's own.
         #[serde(default = "connect_timeout")]
         pub connect_timeout: String,
-        /// How long a follower's broker lives on without a heartbeat of the lead's, such as 60s; 0: for ever. Default: Flux's
+        /// How long a follower's broker runs without a heartbeat from the lead, such as 60s; 0: no limit. Default: Flux's
         /// own, 5m. A pod that is gone is noticed sooner, by its connections.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub heartbeat_timeout: Option<String>,
-        /// A follower gives up when its parent broker has not answered for so many seconds at the start. Default: never.
+        /// Seconds a follower waits for its parent broker at the start before it exits. Default: never.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub parent_deadline_seconds: Option<i64>,
-        /// A follower takes the lead for ended when its name has been gone from the DNS for so many seconds. Default: 30.
+        /// Seconds the lead's DNS name may be missing before a follower exits. Default: 30.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lead_gone_seconds: Option<i64>,
-        /// A follower gives up on a lead that was there and has not answered for so many seconds. Default: never.
+        /// Seconds a lead that has answered before may be silent before a follower exits. Default: never.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lead_silent_seconds: Option<i64>,
         /// Other clusters of the same Flux instance.
@@ -292,7 +292,7 @@ block! {
         /// Never (default) or OnFailure. With OnFailure a user's failure is retried by the kubelet, up to backoffLimit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub restart_policy: Option<String>,
-        /// Time between the order to stop and the end by force, in seconds: for the program to tidy up, and for the archive
+        /// Seconds from SIGTERM to SIGKILL at a stop: for the program to tidy up, and for the archive
         /// to be written. Default: 30.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub termination_grace_period_seconds: Option<i64>,

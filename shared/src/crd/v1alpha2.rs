@@ -218,7 +218,7 @@ block! {
         /// Messages of ZeroMQ's connections.
         #[serde(default, skip_serializing_if = "is_false")]
         pub zeromq: bool,
-        /// How the agent's own lines look: text (default), or json, an object a line.
+        /// Format of the agent's own log lines: text (default), or json, one object per line.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub format: Option<String>,
     }
@@ -252,7 +252,7 @@ block! {
         /// Never (default) or OnFailure. With OnFailure a user's failure is retried by the kubelet, up to backoffLimit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub restart_policy: Option<String>,
-        /// Time between the order to stop and the end by force, in seconds: for the program to tidy up, and for the archive
+        /// Seconds from SIGTERM to SIGKILL at a stop: for the program to tidy up, and for the archive
         /// to be written. Default: 30.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub termination_grace_period_seconds: Option<i64>,
