@@ -1,6 +1,7 @@
 //! What a start waits for, in four lines: pods, view, brokers, quorum. Pure.
 
 use flux_operator::labels;
+use flux_operator::observe::workload::QUEUED;
 use k8s_openapi::api::core::v1::Pod;
 
 use crate::seen::{self, Seen};
@@ -52,7 +53,10 @@ fn pods(seen: &Seen) -> Stage {
         return stage("pods", State::Done, count);
     }
     if seen.is_true("Suspended") {
-        return stage("pods", State::Stuck, "suspended: a queue holds it back, or spec.suspend is true");
+        let queued = seen.status().filter(|status| status.reason.as_deref() == Some(QUEUED));
+        let waits = queued.and_then(|status| status.message.clone());
+        let suspended = || "suspended: spec.suspend is true, or somebody has suspended its Job".to_owned();
+        return stage("pods", State::Stuck, waits.unwrap_or_else(suspended));
     }
     match trouble(seen) {
         Some(trouble) => stage("pods", State::Stuck, format!("{count}; {trouble}")),
@@ -175,6 +179,18 @@ mod tests {
             "lastTransitionTime": "", "reason": "", "message": "" }] });
         let up = states(&seen(up, &[pod(0, true, run.clone()), pod(1, true, run)]));
         assert!(up.iter().all(|(state, _)| *state == State::Done), "{up:?}");
+    }
+
+    #[test]
+    fn who_waits_in_a_queue_reads_what_for() {
+        let suspended =
+            json!([{ "type": "Suspended", "status": "True", "lastTransitionTime": "", "reason": "", "message": "" }]);
+        let status = json!({ "reason": "Queued", "message": "waits in queue team: no cpu", "conditions": suspended });
+        let pods = |status| states(&seen(status, &[])).swap_remove(0);
+        assert_eq!(pods(status), (State::Stuck, "waits in queue team: no cpu".into()));
+        assert!(
+            pods(json!({ "reason": "Suspended", "conditions": suspended })).1.starts_with("suspended: spec.suspend")
+        );
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! Ends a MiniCluster: in order where there is an instance to ask, else by taking its pods away.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::queueing::QUEUE_NAME;
 use kube::api::{DeleteParams, Patch, PatchParams};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -75,10 +76,21 @@ pub async fn at_once(place: &Place, name: &str) -> Result<Way, Failure> {
         Ok(_) => Ok(Way::Deleted),
         Err(error) if failure::is_code(&error, 404) => Ok(Way::HadEnded),
         Err(error) if failure::is_code(&error, 403) => {
+            if is_queued(&place.cluster(name).await?) {
+                return Err(Failure::call(format!("delete MiniCluster {name}, which its queue alone can suspend"))(
+                    error,
+                ));
+            }
             change(place, name, json!({ "spec": { "suspend": true } }), "stop").await.map(|_| Way::Suspended)
         }
         Err(error) => Err(Failure::call(format!("delete MiniCluster {name}"))(error)),
     }
+}
+
+/// Whether it is in a queue, where `spec.suspend` has no effect.
+fn is_queued(cluster: &MiniCluster) -> bool {
+    let labels = cluster.metadata.labels.iter().chain([&cluster.spec.job_labels]);
+    labels.into_iter().any(|labels| labels.contains_key(QUEUE_NAME))
 }
 
 /// Changes the MiniCluster by a merge patch; as it is then.

@@ -11,6 +11,7 @@ mod table;
 use std::pin::Pin;
 use std::time::Duration;
 
+use flux_operator::observe::workload::QUEUED;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::usage::Usage;
 use k8s_openapi::api::core::v1::Pod;
@@ -102,8 +103,12 @@ fn silence(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<Silence>
              `kubectl minicluster timeline {name}` tell how it went"
         ),
         () if lead_runs => return None,
+        () if seen.is_true("Suspended") && seen.status().is_some_and(|it| it.reason.as_deref() == Some(QUEUED)) => {
+            let waits = seen.status().and_then(|status| status.message.clone()).unwrap_or_default();
+            format!("{name} has no pods: it {waits}")
+        }
         () if seen.is_true("Suspended") => format!(
-            "{name} is suspended and has no pods: a queue holds it back, or its spec.suspend is true, which \
+            "{name} is suspended and has no pods: somebody has suspended its Job, or its spec.suspend is true, which \
              `kubectl patch minicluster {name} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'` changes"
         ),
         () => format!(
@@ -213,6 +218,9 @@ mod tests {
         );
         let (suspended, is_over) = why(json!({ "conditions": condition("Suspended") }), false).unwrap();
         assert!(!is_over && suspended.contains("\"suspend\":false"), "{suspended}");
+        let queued =
+            json!({ "reason": "Queued", "message": "waits in queue team", "conditions": condition("Suspended") });
+        assert_eq!(why(queued, false), Some(("mc has no pods: it waits in queue team".to_owned(), false)));
         let (early, is_over) = why(json!({ "phase": "Pending" }), false).unwrap();
         assert!(!is_over && early.contains("does not run yet (Pending)") && early.contains("--for ready"), "{early}");
         assert_eq!(why(json!({ "phase": "Running" }), true), None);

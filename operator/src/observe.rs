@@ -26,6 +26,7 @@ pub mod pod_end;
 pub mod service;
 pub mod storage;
 pub mod watch;
+pub mod workload;
 
 use job::JobSeen;
 use pod::PodSeen;
@@ -247,8 +248,11 @@ impl Index {
             observed.gone_leads.clear();
             observed.losses.clear();
         }
+        if seen.suspended && job.as_ref().is_some_and(|before| !before.suspended) {
+            observed.forget_losses_of_suspension();
+        }
         observed.last_job = None;
-        *job = Some(seen);
+        observed.job = Some(seen);
         news.then_some(key)
     }
 
@@ -425,6 +429,12 @@ impl Observed {
                 self.services.len() != before
             }
         }
+    }
+
+    /// The Job has just been suspended, by a queue perhaps: pods that are being deleted may have been seen before it, and are no losses.
+    fn forget_losses_of_suspension(&mut self) {
+        let Observed { losses, pods, .. } = self;
+        losses.retain(|lost| !pods.values().any(|pod| pod.name == lost.name && pod.deleting && !pod.ended));
     }
 
     fn forget_the_past(&mut self) {

@@ -13,6 +13,7 @@ pub(crate) fn target(uid: &str, status: &MiniClusterStatus) -> Target {
         uid: uid.into(),
         generation: Some(1),
         deleting: false,
+        queueing: Default::default(),
         spec: Err(Vec::new()),
         status: status.clone(),
         has_status: true,

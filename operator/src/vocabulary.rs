@@ -100,7 +100,7 @@ impl Reason {
             ("ValidWithNotes" | "Completed", _) => Some("Normal"),
             (
                 "NotSaved" | "Defect" | "Deleted" | "Gone" | "Valid" | "ImageVolume" | "ImageVolumeUnsure"
-                | "WaitingForPrevious",
+                | "WaitingForPrevious" | "Queued" | "Requeued",
                 _,
             )
             | (_, Of::Progress) => None,
@@ -132,6 +132,11 @@ pub const REASONS: &[Reason] = &[
     reason(Of::Spec, "ValidWithNotes", "every field can be used, and something may not be what its author meant"),
     reason(Of::Spec, "Invalid", "a field cannot be used: the message names each"),
     reason(Of::Spec, "SizeBeyondMaximum", "`size` is larger than what the cluster was made for"),
+    reason(
+        Of::Spec,
+        "SizeHeldByQueue",
+        "`size` was changed while the queue holds the number of pods that it has admitted",
+    ),
     reason(Of::Spec, "ChangedTooLate", "the spec was changed while its Job was being made: the earlier one runs"),
     reason(
         Of::Spec,
@@ -148,6 +153,7 @@ pub const REASONS: &[Reason] = &[
     reason(Of::Spec, "OperatorPanicked", "the event of a defect of the operator"),
     reason(Of::Spec, "Defect", "the reason of the condition `OperatorPanicked`"),
     reason(Of::Start, "BrokersNotReady", "too few brokers are ready; after 20 s the message says what they wait for"),
+    reason(Of::Start, "Queued", "it waits in a queue: the message names the queue, and what Kueue says of it"),
     reason(Of::Start, "Forbidden", "the API server forbids the operator an object that the MiniCluster needs"),
     reason(
         Of::Start,
@@ -208,6 +214,7 @@ pub const REASONS: &[Reason] = &[
     ),
     reason(Of::Loss, "StartedAnew", "the event of a further start of the whole MiniCluster"),
     reason(Of::Loss, "PodLost", "a follower was taken away while the job ran on it"),
+    reason(Of::Loss, "Requeued", "its queue has stopped it, and it waits there again"),
     reason(Of::Loss, "JobDeleted", "somebody has deleted the Job"),
     reason(Of::Loss, "NodeLost", "a pod's node has stopped answering"),
     reason(Of::Loss, "Deleted", "somebody has deleted the pod"),

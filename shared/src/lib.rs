@@ -25,6 +25,7 @@ pub mod paths;
 pub mod pauses;
 pub mod problem;
 pub mod quantity;
+pub mod queueing;
 pub mod secret_names;
 pub mod termination;
 mod toml_error;

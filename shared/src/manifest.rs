@@ -1,6 +1,8 @@
 //! A MiniCluster as a person writes it: YAML (or JSON) text to the wire type, with the path of whatever does not fit.
 //! Both versions are read; v1alpha1 is converted.
 
+use std::collections::BTreeMap;
+
 use serde::Deserialize;
 use serde_json::Value;
 
@@ -9,6 +11,7 @@ use crate::crd::shape;
 use crate::crd::v1alpha2::{KIND, MiniClusterSpec};
 use crate::near;
 use crate::problem::Problem;
+use crate::queueing::Queueing;
 use crate::validate::validate;
 
 pub use crate::validate::Manifest;
@@ -35,6 +38,10 @@ struct Metadata {
     generate_name: String,
     #[serde(default)]
     namespace: Option<String>,
+    #[serde(default)]
+    labels: Value,
+    #[serde(default)]
+    annotations: Value,
 }
 
 /// The first MiniCluster of `text` (other documents are passed over), or every problem with its shape.
@@ -100,13 +107,15 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
         false => document.metadata.name,
     };
     let namespace = document.metadata.namespace.unwrap_or_else(|| "default".into());
+    let (labels, annotations) = (texts(&document.metadata.labels), texts(&document.metadata.annotations));
+    let queueing = Queueing::of(Some(&labels), Some(&annotations));
     let (spec, misfits) = spec(document.spec, version.unwrap_or(Version::V1alpha2));
     problems.extend(misfits);
     match spec {
-        Some(spec) if problems.is_empty() => Ok(Manifest { name, namespace, spec }),
+        Some(spec) if problems.is_empty() => Ok(Manifest { name, namespace, queueing, spec }),
         // What does not fit hides no wrong value beside it.
         Some(spec) => {
-            let others = validate(&Manifest { name, namespace, spec }).err().unwrap_or_default();
+            let others = validate(&Manifest { name, namespace, queueing, spec }).err().unwrap_or_default();
             let is_own = |other: &Problem| !follows(other, &problems);
             let others: Vec<Problem> = others.into_iter().filter(is_own).collect();
             problems.extend(others);
@@ -114,6 +123,12 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
         }
         None => Err(problems),
     }
+}
+
+/// Those values of a map that are text: others the API server refuses.
+fn texts(map: &Value) -> BTreeMap<String, String> {
+    let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
+    map.as_object().into_iter().flatten().filter_map(text).collect()
 }
 
 /// Whether a problem may only be there since what does not fit was taken out: it is about the same field, or misses something.

@@ -13,6 +13,7 @@ use serde_json::Value;
 use crate::crd::v1alpha2::{MiniClusterSpec, Network, Resources, headless_name};
 use crate::names;
 use crate::quantity::Quantity;
+use crate::queueing::{Asked, Queueing};
 
 mod access;
 mod containers;
@@ -48,6 +49,8 @@ pub struct Manifest {
     pub name: String,
     /// Empty in the manifest: `default`.
     pub namespace: String,
+    /// Of its labels and annotations, those that are a queue's.
+    pub queueing: Queueing,
     pub spec: MiniClusterSpec,
 }
 
@@ -104,6 +107,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     }
     let arch = pod::arch(spec, &pod, &mut report);
     let (pod_template, services_pod_template) = overlay::check(spec, &view, &parts, &mut report);
+    let queueing = queueing(manifest, sizes, &pod.annotations, &mut report);
     let logging = spec.logging.clone().unwrap_or_default();
     let log_format = given(&logging.format).and_then(|name| report.take("spec.logging.format", name.parse()));
     let Some(runner) = parts.runner.filter(|_| report.problems.is_empty()) else {
@@ -118,6 +122,8 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         tasks: spec.tasks.unsigned_abs(),
         interactive: spec.interactive,
         job_labels: spec.job_labels.clone(),
+        queueing,
+        resizes: resizes(spec),
         deadline_seconds: spec.deadline_seconds,
         backoff_limit: spec.backoff_limit.unwrap_or(DEFAULT_BACKOFF_LIMIT),
         max_restarts: spec.max_restarts,
@@ -160,6 +166,35 @@ fn network(spec: &MiniClusterSpec, report: &mut Report) -> Network {
         );
     }
     network
+}
+
+/// Whether its size is meant to change.
+fn resizes(spec: &MiniClusterSpec) -> bool {
+    spec.max_size.is_some_and(|max| max != 0)
+}
+
+/// What a queue is told.
+fn queueing(
+    manifest: &Manifest,
+    sizes: Sizes,
+    pod_annotations: &BTreeMap<String, String>,
+    report: &mut Report,
+) -> Queueing {
+    let spec = &manifest.spec;
+    labels("metadata.labels", &manifest.queueing.labels, report);
+    let asked = Asked {
+        size: sizes.size,
+        min_size: sizes.min_size,
+        resizes: resizes(spec),
+        job_labels: &spec.job_labels,
+        pod_annotations,
+    };
+    let (queueing, problems) = manifest.queueing.clone().check(&asked);
+    report.problems.extend(problems);
+    if queueing.queue().is_some() && spec.suspend.is_some() {
+        report.notice("spec.suspend", "has no effect in a queue, which alone suspends and resumes what waits in it");
+    }
+    queueing
 }
 
 /// How long, how often.

@@ -33,6 +33,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "agent_spec",
             "crd",
             "overlay",
+            "queueing",
             "validate",
             "manifest",
             "derive",
@@ -57,7 +58,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "cli",
         ],
     ),
-    ("operator/src/observe", &["job", "node", "pod", "service", "storage", "cluster", "pod_end", "watch"]),
+    ("operator/src/observe", &["job", "node", "pod", "service", "storage", "cluster", "pod_end", "workload", "watch"]),
     (
         "operator/src/reconcile",
         &[
@@ -86,6 +87,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "laid_over",
             "refusal",
             "curve",
+            "queueing",
             "elastic",
             "needs",
             "placement",

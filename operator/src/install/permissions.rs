@@ -65,6 +65,7 @@ pub const PERMISSIONS: &[Permission] = &[
     allow("batch", "jobs/status", &["patch"], "to end one that nothing may run again in: its lead was lost too often"),
     allow("", "pods", &["get"], "whose it is, if a services pod of that name exists"),
     allow("", "events", &["list"], "why a Job makes no pods, or a pod does not start, where nothing else says"),
+    allow("kueue.x-k8s.io", "workloads", &["list"], "why a Job waits in a queue of Kueue's, where there is one"),
     allow(
         "events.k8s.io",
         "events",

@@ -3,6 +3,7 @@
 use std::borrow::Cow;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::queueing;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::error_boundary::InvalidObject;
 use kube::{Resource, ResourceExt};
@@ -107,32 +108,40 @@ impl Resource for Cluster {
     }
 }
 
-/// Longest spec that is kept between two reconciles, as JSON: there may be many thousand.
+/// Longest spec that is kept between two reconciles, as JSON, with what is for a queue: there may be many thousand.
 const KEPT_MAX: usize = 8 << 10;
 /// Longest text about a MiniCluster whose shape does not fit.
 const ERROR_MAX: usize = 1000;
-/// In the cache alone, where there are no other annotations: how large the spec is that was left out.
+/// In the cache alone, where no other annotations are of our domain: how large the spec is that was left out.
 const LEFT_OUT: &str = "flux-framework.org/left-out";
 
-/// What is kept of a MiniCluster. A large spec is not: it is read again for each reconcile.
+/// What is kept of a MiniCluster: of its labels and annotations those that are for a queue. A large spec is not: it is read again
+/// for each reconcile.
 pub fn shrink(cluster: &mut Cluster) {
     let metadata = cluster.meta_mut();
-    (metadata.managed_fields, metadata.annotations, metadata.labels) = (None, None, None);
+    metadata.managed_fields = None;
+    for all in [&mut metadata.annotations, &mut metadata.labels] {
+        all.iter_mut().for_each(|it| it.retain(|key, _| queueing::is_of_queue(key)));
+        all.take_if(|it| it.is_empty());
+    }
     match &mut cluster.0 {
         Ok(whole) => {
             let mut size = Counted(0);
             // Counting cannot fail.
-            let _ = serde_json::to_writer(&mut size, &whole.spec);
+            let _ =
+                serde_json::to_writer(&mut size, &(&whole.spec, &whole.metadata.annotations, &whole.metadata.labels));
             if size.0 > KEPT_MAX
                 && let Ok(nothing) = serde_json::from_value(serde_json::json!({ "containers": [] }))
             {
                 whole.spec = nothing;
+                whole.metadata.labels = None;
                 whole.metadata.annotations = Some([(LEFT_OUT.to_owned(), size.0.to_string())].into());
             }
         }
         Err(invalid) => {
             let error: String = invalid.error.chars().take(ERROR_MAX).collect();
             invalid.error = error;
+            (invalid.metadata.annotations, invalid.metadata.labels) = (None, None);
         }
     }
 }
@@ -190,18 +199,26 @@ mod tests {
 
     #[test]
     fn a_large_spec_is_left_out_and_nobody_can_say_that_it_was() {
-        let cluster = |script: usize| -> Cluster {
+        let cluster = |script: usize, annotation: usize| -> Cluster {
             let object = serde_json::json!({
                 "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
-                "metadata": { "name": "mc", "annotations": { LEFT_OUT: "7" }, "labels": { "a": "b" } },
+                "metadata": { "name": "mc", "annotations": { LEFT_OUT: "7", "kueue.x-k8s.io/a": "b".repeat(annotation) },
+                    "labels": { "a": "b", "kueue.x-k8s.io/queue-name": "q" } },
                 "spec": { "size": 3, "containers": [{ "image": "a", "commands": { "pre": "x".repeat(script) } }] },
             });
             let mut cluster = serde_json::from_value(object).unwrap();
             shrink(&mut cluster);
             cluster
         };
-        let (small, large) = (cluster(100), cluster(100_000));
+        let (small, large) = (cluster(100, 1), cluster(100_000, 1));
+        let kept = small.meta();
+        assert_eq!(
+            (kept.annotations.clone().unwrap().len(), kept.labels.clone().unwrap().len()),
+            (1, 1),
+            "the queue's"
+        );
         assert_eq!((left_out(&small), small.0.unwrap().spec.size), (None, 3));
+        assert!(left_out(&cluster(100, 100_000)).is_some(), "however it is large");
         assert!(left_out(&large).is_some_and(|size| (100_000..101_000).contains(&size)));
         assert!(serde_json::to_string(&large.0.unwrap().spec).unwrap().len() < 2000);
     }

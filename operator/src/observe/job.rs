@@ -1,5 +1,6 @@
 //! What matters of a Job.
 
+use flux_shared::queueing::{ELASTIC_JOB, QUEUE_NAME};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
@@ -39,6 +40,10 @@ pub struct JobSeen {
     pub initial_size: Option<u32>,
     pub completions: u32,
     pub suspended: bool,
+    /// The queue that suspends and resumes it, and nobody else.
+    pub queue: Option<String>,
+    /// The queue lets it be resized while it runs.
+    pub is_elastic: bool,
     pub start_time: Option<Timestamp>,
     pub completion_time: Option<Timestamp>,
     pub complete: Option<Verdict>,
@@ -66,6 +71,7 @@ impl JobSeen {
 
     pub fn new(metadata: &ObjectMeta, size: &JobSize, status: Option<&JobStatus>) -> JobSeen {
         let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key));
+        let queue = metadata.labels.as_ref().and_then(|all| all.get(QUEUE_NAME)).filter(|name| !name.is_empty());
         let number = |key: &str| annotation(key).and_then(|text| text.parse().ok());
         JobSeen {
             uid: super::uid(metadata),
@@ -80,6 +86,8 @@ impl JobSeen {
             initial_size: number(labels::INITIAL_SIZE),
             completions: size.completions.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
             suspended: size.suspend.unwrap_or(false),
+            queue: queue.cloned(),
+            is_elastic: annotation(ELASTIC_JOB).is_some_and(|said| said == "true"),
             start_time: status.and_then(|status| status.start_time.as_ref()).map(|time| time.0),
             completion_time: status.and_then(|status| status.completion_time.as_ref()).map(|time| time.0),
             complete: condition(status, "Complete"),
@@ -96,6 +104,11 @@ impl JobSeen {
 
     pub fn is_finished(&self) -> bool {
         self.complete.is_some() || self.failed.is_some()
+    }
+
+    /// The queue that it waits in: until it has been admitted, and once it was stopped for another.
+    pub fn waits_in(&self) -> Option<&str> {
+        self.queue.as_deref().filter(|_| self.suspended && !self.is_finished() && !self.deleting)
     }
 
     /// When it ended, however it did.

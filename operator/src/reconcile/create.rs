@@ -81,7 +81,7 @@ async fn update(
     let Differences { facts, job_uid, elastic, join, services, services_pod } = differences;
     if let Some(elastic) = elastic {
         let before = context.index.observed(&target.key).job.and_then(|job| job.rendered_hash);
-        let fields = elastic.patch(&job_uid, before.as_deref(), facts.maximum_size.unwrap_or(elastic.size));
+        let fields = elastic.patch(cluster, &job_uid, before.as_deref(), facts.maximum_size.unwrap_or(elastic.size));
         context.writer.scale_job(&context.index, &target.key, &fields).await?;
         tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
     }

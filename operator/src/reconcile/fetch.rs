@@ -2,6 +2,7 @@
 
 use flux_shared::crd::v1alpha2::{MiniClusterSpec, MiniClusterStatus};
 use flux_shared::manifest::Manifest;
+use flux_shared::queueing::Queueing;
 use flux_shared::validate::{Problem, ValidMiniCluster, validate_and_note};
 use kube::Resource;
 
@@ -18,6 +19,8 @@ pub struct Target {
     pub uid: String,
     pub generation: Option<i64>,
     pub deleting: bool,
+    /// What its labels and annotations tell a queue.
+    pub queueing: Queueing,
     pub spec: Result<MiniClusterSpec, Vec<Problem>>,
     pub status: MiniClusterStatus,
     /// It has a status at all.
@@ -37,6 +40,7 @@ impl Target {
             uid: metadata.uid.clone().unwrap_or_default(),
             generation: metadata.generation,
             deleting: metadata.deletion_timestamp.is_some(),
+            queueing: Queueing::of(metadata.labels.as_ref(), metadata.annotations.as_ref()),
             spec,
             has_status: status.is_some(),
             status: status.unwrap_or_default(),
@@ -52,6 +56,7 @@ impl Target {
     /// The checked spec, or every problem.
     pub fn validate(&self) -> Result<ValidMiniCluster, Vec<Problem>> {
         let spec = self.spec.clone()?;
-        validate_and_note(&Manifest { name: self.key.name.clone(), namespace: self.key.namespace.clone(), spec })
+        let (name, namespace) = (self.key.name.clone(), self.key.namespace.clone());
+        validate_and_note(&Manifest { name, namespace, queueing: self.queueing.clone(), spec })
     }
 }

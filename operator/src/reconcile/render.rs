@@ -32,6 +32,7 @@ pub mod needs;
 mod network;
 mod placement;
 mod pod;
+mod queueing;
 pub mod refusal;
 mod secrets;
 pub mod services;

@@ -27,7 +27,13 @@ pub(super) async fn explain_wait(
         context.goes_on(&target.uid);
         return Ok(None);
     };
-    if context.waits(&target.key.namespace, &target.uid, stuck.uid(), target.status.reason.is_some(), Instant::now()) {
+    if context.waits(
+        &target.key.namespace,
+        &target.uid,
+        &stuck.object(),
+        target.status.reason.is_some(),
+        Instant::now(),
+    ) {
         match read_warning(&target.key.namespace, stuck, context).await {
             Ok(mut found) => {
                 if let (Some(cluster), Some(found)) = (cluster, found.as_mut()) {
@@ -55,6 +61,7 @@ async fn read_warning(namespace: &str, stuck: Stuck<'_>, context: &Context) -> R
     let now = Timestamp::now();
     let (first, second) = match stuck {
         Stuck::Starts(uid) => return context.reader.last(namespace, uid, now).await,
+        Stuck::Waits(uid) => return context.reader.queued(namespace, uid, now).await.map(Some),
         Stuck::Joins(first, second) => (first, second),
     };
     let mut found = Vec::new();

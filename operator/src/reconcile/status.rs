@@ -174,7 +174,8 @@ fn decisive_lead<'a>(inputs: &Inputs<'a>, facts: &Facts<'a>) -> Option<&'a PodSe
 fn start_time(inputs: &Inputs) -> Option<String> {
     let before = inputs.previous.start_time.clone();
     let is_first = inputs.previous.backoff_limit_used + inputs.previous.max_restarts_used == 0;
-    let now = inputs.job.and_then(|job| job.start_time).map(rfc3339);
+    let job = inputs.job.filter(|job| !restart::is_given_up(inputs.previous, job));
+    let now = job.and_then(|job| job.start_time).map(rfc3339);
     if is_first { now.or(before) } else { before.or(now) }
 }
 
@@ -194,8 +195,11 @@ fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
     let had_begun = known.timeline.as_ref().is_some_and(|timeline| timeline.running.is_some());
     let was_suspended = condition(&known, "Suspended").is_some_and(|condition| condition.status == "True");
     if job.suspended && had_begun && !was_suspended {
-        let message = "its pods were stopped to suspend it; it starts anew when it is resumed";
-        known = restart::noted(&known, None, restart::SUSPENDED, message, inputs.now);
+        let (reason, message) = match job.queue {
+            Some(_) => (restart::REQUEUED, "the queue stopped its pods; it starts anew when it is admitted again"),
+            None => (restart::SUSPENDED, "its pods were stopped to suspend it; it starts anew when it is resumed"),
+        };
+        known = restart::noted(&known, None, reason, message, inputs.now);
     }
     // One more than is allowed runs nothing.
     let allowed = match inputs.verdict {

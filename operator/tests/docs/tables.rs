@@ -195,6 +195,8 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
         text += &format!("| `{key}` | {} | {meaning} |\n", places.join(", "));
     }
     text += "\nKubernetes itself gives every pod of a Job \
-             `batch.kubernetes.io/job-name` and `batch.kubernetes.io/job-completion-index`: select a pod by these.\n";
+             `batch.kubernetes.io/job-name` and `batch.kubernetes.io/job-completion-index`: select a pod by these.\n\nLabels and annotations of a MiniCluster whose domain is `kueue.x-k8s.io` or \
+             `provreq.kueue.x-k8s.io` are put on its Job, and annotations that begin with `kueue.x-k8s.io/podset-` on its pods as well: \
+             [queues](../tasks/queues.md).\n";
     is_committed("labels.md", &text);
 }

@@ -31,6 +31,7 @@ const OTHERS: &[&str] = &[
     "ServiceMonitor",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
+    "Workload",
     "MiniClusters",
     // Phases of a MiniCluster and of a pod.
     "Pending",
@@ -66,7 +67,9 @@ const OTHERS: &[&str] = &[
     "ReadWriteMany",
     "Retain",
     "RuntimeDefault",
-    // Answers, conditions and states of Kubernetes that are read, and not handed on.
+    // Answers, conditions and states of Kubernetes (and Kueue) that are read, and not handed on.
+    "Admitted",
+    "QuotaReserved",
     "AlreadyExists",
     "ContainerCreating",
     "ContainersReady",

@@ -82,13 +82,10 @@ fn suspend_goes_both_ways_and_unset_is_left_to_others() {
         let status = fixture.when_condition("mc", "Suspended", "True").await["status"].clone();
         assert_eq!(status["timeline"], serde_json::Value::Null, "the next start has its own");
 
-        fixture
-            .create("queued", json!({ "size": 1, "jobLabels": { "kueue.x-k8s.io/queue-name": "q" } }))
-            .await
-            .unwrap();
+        fixture.create("queued", json!({ "size": 1, "jobLabels": { "example.org/queue": "q" } })).await.unwrap();
         fixture.pods("queued", 1).await;
         let job = fixture.job("queued").await;
-        assert_eq!(job.labels()["kueue.x-k8s.io/queue-name"], "q");
+        assert_eq!(job.labels()["example.org/queue"], "q");
         fixture.patch::<Job>("queued", json!({ "spec": { "suspend": true } })).await.unwrap();
         fixture.when_condition("queued", "Suspended", "True").await;
         // Something else changes: the queue's word stands.

@@ -19,6 +19,7 @@ mod leaves;
 mod life;
 mod on_server;
 mod overlay;
+mod queue;
 mod quiet;
 mod refuse;
 mod restarts;

@@ -198,6 +198,12 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
         let account = json!({ "size": 1, "pod": { "serviceAccountName": "nobody" } });
         fixture.create("stuck", account).await.unwrap();
         fixture.when("stuck", "explained", |status| status["reason"] == "FailedCreate").await;
+        fixture
+            .create("queued", json!({ "size": 1, "jobLabels": { "kueue.x-k8s.io/queue-name": "team" } }))
+            .await
+            .unwrap();
+        let asked = |status: &serde_json::Value| status["message"].as_str().is_some_and(|it| it.contains("Kueue"));
+        fixture.when("queued", "explained", asked).await;
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         until("it has been cleaned up", async || {
             fixture.reap("mc").await;

@@ -12,6 +12,7 @@ use crate::curve::Certificate;
 use crate::names::DEFAULT_GRACE_PERIOD;
 use crate::overlay::Overlay;
 use crate::quantity::Quantity;
+use crate::queueing::Queueing;
 use crate::words::Word;
 
 /// A MiniCluster that can be rendered without further questions.
@@ -25,6 +26,10 @@ pub struct ValidMiniCluster {
     pub tasks: u32,
     pub interactive: bool,
     pub job_labels: BTreeMap<String, String>,
+    /// What a queue is told, the Job's labels among it.
+    pub queueing: Queueing,
+    /// `maxSize` is given: its size is meant to change.
+    pub resizes: bool,
     pub deadline_seconds: Option<i64>,
     /// How often the whole cluster may start again for its lead's sake. 0: never.
     pub backoff_limit: i32,

@@ -228,6 +228,7 @@ impl Fixture {
             let manifest = Manifest {
                 name: "exists".into(),
                 namespace: self.namespace.clone(),
+                queueing: Default::default(),
                 spec: serde_json::from_value(spec.clone()).unwrap(),
             };
             let facts = Facts { uid: Some(uid.clone()), ..Facts::default() };

@@ -85,8 +85,11 @@ pub fn next_action(
         Some(maximum) if cluster.size > maximum => job.completions,
         _ => cluster.size,
     };
-    let wanted = Elastic { size, suspend: cluster.suspend };
-    let differs = job.rendered_hash.as_deref() != Some(wanted.hash().as_str());
+    let wanted = Elastic::of(cluster, size, job);
+    let is_told = job.rendered_hash.as_deref() == Some(wanted.hash().as_str());
+    // A queue that takes back what it had admitted in part writes the size that it knew.
+    let was_another = job.waits_in().is_some() && job.completions != size;
+    let differs = was_another || (!is_told && !wanted.is_held(job));
     let with_ports = cluster.sidecars.iter().filter(|sidecar| !sidecar.container.ports.is_empty());
     let names = with_ports.map(|sidecar| &sidecar.container.name);
     let is_ours = |name: &&String| {
@@ -303,6 +306,18 @@ mod tests {
         assert_eq!(elastic(decide("size: 5", &none, Some(job(2)), false)), None, "beyond: it stays as it is");
         let suspended = elastic(decide("size: 2\nsuspend: true", &none, Some(job(2)), false));
         assert_eq!(suspended, Some(Elastic { size: 2, suspend: Some(true) }));
+    }
+
+    #[test]
+    fn a_size_that_a_queue_holds_is_written_when_it_lets_go() {
+        let none = MiniClusterStatus::default();
+        let admitted = JobSeen { queue: Some("team".into()), ..job(2) };
+        assert_eq!(elastic(decide("size: 3", &none, Some(admitted.clone()), false)), None);
+        let evicted = JobSeen { suspended: true, ..admitted };
+        let size = |spec: &str, job: &JobSeen| elastic(decide(spec, &none, Some(job.clone()), false)).map(|it| it.size);
+        assert_eq!(size("size: 3", &evicted), Some(3));
+        let restored = JobSeen { completions: 4, ..evicted };
+        assert_eq!(size("size: 2", &restored), Some(2), "the queue knew another size");
     }
 
     #[test]

@@ -36,13 +36,15 @@ pub const LEAD_LOST: &str = "LeadLost";
 pub const POD_LOST: &str = "PodLost";
 pub const JOB_DELETED: &str = "JobDeleted";
 pub const SUSPENDED: &str = "Suspended";
+/// Its queue has stopped it, and it waits there again.
+pub const REQUEUED: &str = "Requeued";
 
 /// What bounds a start.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     Backoff,
     MaxRestarts,
-    /// It was asked for: suspended and resumed.
+    /// It was asked for: suspended and resumed, by a person or a queue.
     None,
 }
 
@@ -232,8 +234,13 @@ fn of_job(observation: &Observation, job: &JobSeen) -> Decision {
     }
     if job.suspended {
         // Its pods were stopped, and the Job judged them: for a moment, they are still its own.
-        let message = "its pods were stopped to suspend it, and the Job took that for a failure".to_owned();
-        return if is_failing { again(observation, chance(), SUSPENDED, message, Limit::None) } else { Decision::Goes };
+        let (reason, who) = if job.queue.is_some() {
+            (REQUEUED, "the queue stopped its pods")
+        } else {
+            (SUSPENDED, "its pods were stopped to suspend it")
+        };
+        let message = format!("{who}, and the Job took that for a failure");
+        return if is_failing { again(observation, chance(), reason, message, Limit::None) } else { Decision::Goes };
     }
     if let Some(lead) = first(|end| matches!(end, End::NotStarted { may_help: true }))
         && (is_failing || replacing.is_some())
@@ -343,13 +350,32 @@ pub fn counted(
     limit: Limit,
     now: Timestamp,
 ) -> MiniClusterStatus {
-    let mut after = noted(status, Some(job_uid), reason, message, now);
+    let mut after = match limit {
+        Limit::None if is_noted(status, reason) => of_job_uid(status, job_uid),
+        _ => noted(status, Some(job_uid), reason, message, now),
+    };
     match limit {
         Limit::Backoff => after.backoff_limit_used += 1,
         Limit::MaxRestarts => after.max_restarts_used += 1,
-        Limit::None => {}
+        // As a Job's own time does, that of the whole begins anew.
+        Limit::None => after.start_time = None,
     }
     MiniClusterStatus { job_uid: None, lost_pods: Vec::new(), container_restarts: 0, timeline: None, ..after }
+}
+
+/// Whether the suspension that is going on has been counted.
+fn is_noted(status: &MiniClusterStatus, reason: &str) -> bool {
+    let is_suspended = recorded::condition(status, "Suspended").is_some_and(|it| it.status == "True");
+    is_suspended && status.restarts.last().is_some_and(|last| last.reason == reason && last.job_uid.is_none())
+}
+
+/// The status whose last start takes the place of this Job.
+fn of_job_uid(status: &MiniClusterStatus, job_uid: &str) -> MiniClusterStatus {
+    let mut after = status.clone();
+    if let Some(last) = after.restarts.last_mut() {
+        last.job_uid = Some(job_uid.to_owned());
+    }
+    after
 }
 
 /// The status with one more start in its list.

@@ -20,21 +20,30 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 pub enum Stuck<'a> {
     /// The uid of the Job, whose pods are not made, or of the first pod that does not start.
     Starts(&'a str),
+    /// The uid of the Job, which a queue has not admitted, or not again.
+    Waits(&'a str),
     /// Of the first pods whose brokers are not ready, the lead before the others: index and uid.
     Joins((u32, &'a str), Option<(u32, &'a str)>),
 }
 
 impl Stuck<'_> {
-    /// The first of all that wait.
-    pub fn uid(&self) -> &str {
+    /// What is looked at: another one has waited for no time.
+    pub fn object(&self) -> String {
         match self {
-            Stuck::Starts(uid) | Stuck::Joins((_, uid), _) => uid,
+            Stuck::Starts(uid) | Stuck::Joins((_, uid), _) => (*uid).to_owned(),
+            Stuck::Waits(uid) => format!("queue of {uid}"),
         }
     }
 }
 
 pub fn stuck<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Stuck<'a>> {
-    let job = job.filter(|job| !job.is_finished() && !job.suspended && !job.deleting)?;
+    let job = job?;
+    if job.waits_in().is_some() {
+        return Some(Stuck::Waits(&job.uid));
+    }
+    if job.is_finished() || job.suspended || job.deleting {
+        return None;
+    }
     let pods = || observed.pods.iter().filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()));
     let there: HashSet<u32> =
         pods().filter(|(_, pod)| !pod.ended || pod.has_succeeded()).map(|(_, pod)| pod.index).collect();
@@ -190,6 +199,7 @@ mod tests {
         let observed = Observed { pods: pods.into_iter().collect(), ..Observed::default() };
         let told = |stuck| match stuck {
             Stuck::Starts(uid) => uid.to_owned(),
+            Stuck::Waits(_) => stuck.object(),
             Stuck::Joins((_, first), second) => format!("{first} joins {:?}", second.map(|(index, _)| index)),
         };
         stuck(Some(&job), &observed).map(told)
@@ -211,6 +221,16 @@ mod tests {
         assert_eq!(who([pod(0, |_| {}), waits(1)]).as_deref(), Some("pod-1 joins None"));
         assert_eq!(who([waits(0), waits(1)]).as_deref(), Some("pod-0 joins Some(1)"));
         assert_eq!(who([waits(0), pod(1, |it| it.running = false)]).as_deref(), Some("pod-1"), "it cannot join yet");
+    }
+
+    #[test]
+    fn who_waits_in_a_queue_is_looked_at_and_who_is_suspended_by_a_person_is_not() {
+        let suspended = JobSeen { uid: "job".into(), suspended: true, ..JobSeen::default() };
+        assert_eq!(stuck(Some(&suspended), &Observed::default()), None);
+        let queued = JobSeen { queue: Some("team".into()), ..suspended };
+        assert_eq!(stuck(Some(&queued), &Observed::default()), Some(Stuck::Waits("job")));
+        assert_ne!(Stuck::Waits("job").object(), Stuck::Starts("job").object(), "its start is another wait");
+        assert_eq!(stuck(Some(&JobSeen { deleting: true, ..queued }), &Observed::default()), None);
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::api::version;
 use crate::observe::Key;
 use crate::observe::cluster::Cluster;
 use crate::observe::pod::{Trouble, first_line};
+use crate::observe::workload::{self, QUEUED, Workload};
 
 /// What is older has been got over: Kubernetes tries, and warns, again at least every two minutes.
 const FRESH_MINUTES: i64 = 3;
@@ -19,6 +20,8 @@ const PROBE_FRESH_MINUTES: i64 = 7;
 
 /// Most events that are looked through.
 const EVENTS: u32 = 100;
+/// Most Workloads of one Job: one, and another while it is resized.
+const WORKLOADS: u32 = 10;
 
 /// Reads events, and MiniClusters that are not kept.
 #[derive(Clone)]
@@ -52,6 +55,36 @@ impl Reader {
         let api: Api<Event> = Api::namespaced(self.client.clone(), namespace);
         let about = ListParams::default().fields(about).limit(EVENTS);
         Ok(newest(api.list(&about).await?.items, fresh))
+    }
+
+    /// Why the Job of this uid waits in its queue.
+    pub async fn queued(&self, namespace: &str, job: &str, now: Timestamp) -> Result<Trouble, kube::Error> {
+        let message = match self.workloads(namespace, job).await {
+            Ok(Some(workloads)) => workload::why(workloads),
+            Ok(None) => workload::is_not_installed(),
+            // Not for us to see: what was said about the Job itself, then.
+            Err(kube::Error::Api(status)) if status.code == 403 => {
+                let said = self.last(namespace, job, now).await?.map(|warning| warning.message);
+                said.unwrap_or_else(|| status.message.clone())
+            }
+            Err(error) => return Err(error),
+        };
+        Ok(Trouble { reason: QUEUED.into(), message, ..Trouble::default() })
+    }
+
+    /// What Kueue has made of a Job. None: there is no Kueue.
+    async fn workloads(&self, namespace: &str, job: &str) -> Result<Option<Vec<Workload>>, kube::Error> {
+        let of_job = ListParams::default().labels(&format!("{}={job}", workload::JOB_UID)).limit(WORKLOADS);
+        for version in workload::VERSIONS {
+            let resource = workload::resource(version);
+            let api: Api<Workload> = Api::namespaced_with(self.client.clone(), namespace, &resource);
+            match api.list(&of_job).await {
+                Ok(found) => return Ok(Some(found.items)),
+                Err(kube::Error::Api(status)) if status.code == 404 => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
     }
 
     /// The whole of a MiniCluster, if it is still the one of this uid.

@@ -1,11 +1,13 @@
 //! What may change of a Job that exists: its size, and whether it is suspended. Everything else of a Job is fixed.
 
+use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::hash;
+use super::{hash, queueing};
 use crate::labels;
+use crate::observe::job::JobSeen;
 
 /// The part of a Job that follows the MiniCluster.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -16,6 +18,19 @@ pub struct Elastic {
 }
 
 impl Elastic {
+    /// That of a Job that is there. In a queue, suspension is the queue's alone.
+    pub fn of(cluster: &ValidMiniCluster, size: u32, job: &JobSeen) -> Elastic {
+        Elastic { size, suspend: cluster.suspend.filter(|_| job.queue.is_none()) }
+    }
+
+    /// Whether a queue keeps the Job from this size: it has admitted another number of pods, refuses a change of a part of them, and
+    /// would stop a Job whose number changed. A Job that was told this size has it, or what the queue made of it.
+    pub fn is_held(self, job: &JobSeen) -> bool {
+        let is_admitted = job.queue.is_some() && !job.is_elastic && !job.suspended;
+        let is_told = |suspend| job.rendered_hash.as_deref() == Some(Elastic { suspend, ..self }.hash().as_str());
+        is_admitted && ![None, Some(true), Some(false)].into_iter().any(is_told)
+    }
+
     /// Compared with the Job's annotation, not with its fields: who else changes those (Kueue) is not overruled.
     pub fn hash(self) -> String {
         hash(&self)
@@ -23,22 +38,25 @@ impl Elastic {
 
     /// What a Job with the hash `before` needs, of this uid: with another one the API server refuses. `suspend` is told once:
     /// who has started a Job that was made suspended is not overruled when its size changes.
-    pub fn patch(self, uid: &str, before: Option<&str>, maximum: u32) -> Value {
+    pub fn patch(self, cluster: &ValidMiniCluster, uid: &str, before: Option<&str>, maximum: u32) -> Value {
         let mut spec = json!({ "parallelism": self.size, "completions": self.size });
         let is_told = (1..=maximum).any(|size| before == Some(Elastic { size, ..self }.hash().as_str()));
         if let Some(suspend) = self.suspend.filter(|_| !is_told) {
             spec["suspend"] = json!(suspend);
         }
-        json!({ "metadata": { "uid": uid, "annotations": { labels::RENDERED_HASH: self.hash() } }, "spec": spec })
+        let mut annotations = queueing::of_size(cluster, self.size);
+        annotations.insert(labels::RENDERED_HASH.into(), json!(self.hash()));
+        json!({ "metadata": { "uid": uid, "annotations": annotations }, "spec": spec })
     }
 
-    /// The same for a Job that is to be made.
-    pub(super) fn put(self, job: &mut Job) {
+    /// The same for a Job that is to be made. One for a queue begins suspended, whether or not a webhook of the queue's sees to that:
+    /// nothing runs that was not admitted.
+    pub(super) fn put(self, is_queued: bool, job: &mut Job) {
         let count = i32::try_from(self.size).unwrap_or(i32::MAX);
         if let Some(spec) = &mut job.spec {
             spec.parallelism = Some(count);
             spec.completions = Some(count);
-            spec.suspend = self.suspend;
+            spec.suspend = if is_queued { Some(true) } else { self.suspend };
         }
         job.metadata.annotations.get_or_insert_default().insert(labels::RENDERED_HASH.into(), self.hash());
     }
@@ -52,12 +70,34 @@ mod tests {
     fn who_started_a_suspended_job_is_not_overruled_by_a_change_of_size() {
         let made = Elastic { size: 2, suspend: Some(true) };
         let larger = Elastic { size: 4, ..made };
-        let patch = larger.patch("uid", Some(&made.hash()), 8);
+        let cluster = crate::testing::cluster("size: 2");
+        let patch = larger.patch(&cluster, "uid", Some(&made.hash()), 8);
         assert_eq!(patch["spec"], json!({ "parallelism": 4, "completions": 4 }));
-        let again = Elastic { suspend: Some(false), ..made }.patch("uid", Some(&made.hash()), 8);
+        let again = Elastic { suspend: Some(false), ..made }.patch(&cluster, "uid", Some(&made.hash()), 8);
         assert_eq!(again["spec"]["suspend"], false, "the MiniCluster itself says otherwise now");
-        assert_eq!(larger.patch("uid", None, 8)["spec"]["suspend"], true);
+        assert_eq!(larger.patch(&cluster, "uid", None, 8)["spec"]["suspend"], true);
         assert_eq!(patch["metadata"]["uid"], "uid");
+    }
+
+    #[test]
+    fn a_queue_holds_the_size_of_what_it_has_admitted() {
+        let made = Elastic { size: 4, suspend: None };
+        let queue = Some("team".to_owned());
+        let job = JobSeen { completions: 2, rendered_hash: Some(made.hash()), queue, ..JobSeen::default() };
+        assert!(!made.is_held(&job), "the queue has made 2 of 4: nobody asks for more");
+        let other = Elastic { size: 3, ..made };
+        assert!(other.is_held(&job));
+        assert!(!other.is_held(&JobSeen { is_elastic: true, ..job.clone() }), "it may be resized");
+        assert!(!other.is_held(&JobSeen { suspended: true, ..job.clone() }), "it waits: it may be of another size");
+        assert!(!other.is_held(&JobSeen { queue: None, ..job }), "there is no queue");
+    }
+
+    #[test]
+    fn a_queue_alone_suspends_and_resumes() {
+        let cluster = crate::testing::cluster("size: 2\nsuspend: true");
+        let queued = JobSeen { queue: Some("team".into()), ..JobSeen::default() };
+        assert_eq!(Elastic::of(&cluster, 2, &queued).suspend, None);
+        assert_eq!(Elastic::of(&cluster, 2, &JobSeen::default()).suspend, Some(true));
     }
 
     /// Another value would have a new version write to every Job of the older one.

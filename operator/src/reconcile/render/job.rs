@@ -13,7 +13,7 @@ use k8s_openapi::api::batch::v1::{
 
 use super::elastic::Elastic;
 use super::view::ViewFrom;
-use super::{Facts, Options, RenderError, containers, metadata, pod};
+use super::{Facts, Options, RenderError, containers, metadata, pod, queueing};
 use crate::labels;
 
 pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) -> Result<Job, RenderError> {
@@ -43,6 +43,7 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
     if let (Some(annotations), Some(hash)) = (&mut metadata.annotations, super::overlay_hash(cluster)) {
         annotations.insert(labels::OVERLAY_HASH.to_owned(), hash);
     }
+    queueing::on_job(cluster, &mut metadata);
     let mut job = Job {
         metadata,
         spec: Some(JobSpec {
@@ -65,7 +66,8 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
         }),
         ..Job::default()
     };
-    Elastic { size: cluster.size, suspend: cluster.suspend }.put(&mut job);
+    let is_queued = cluster.queueing.queue().is_some();
+    Elastic { size: cluster.size, suspend: cluster.suspend.filter(|_| !is_queued) }.put(is_queued, &mut job);
     Ok(job)
 }
 

@@ -8,7 +8,7 @@ use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 use super::view::ViewFrom;
 use super::volumes::UserVolumes;
-use super::{Facts, Options, RenderError, access, containers, placement, some, typed, volumes};
+use super::{Facts, Options, RenderError, access, containers, placement, queueing, some, typed, volumes};
 use crate::labels;
 
 /// Of pods whose whole MiniCluster may start anew so many times.
@@ -88,9 +88,10 @@ pub(super) fn shared_with_services(cluster: &ValidMiniCluster) -> PodSpec {
 }
 
 fn metadata(cluster: &ValidMiniCluster) -> ObjectMeta {
+    let annotations = queueing::of_pods(cluster);
     ObjectMeta {
         labels: Some(labels::of_pod(&cluster.pod.labels, &cluster.name, &cluster.namespace, &cluster.headless_name)),
-        annotations: (!cluster.pod.annotations.is_empty()).then(|| cluster.pod.annotations.clone()),
+        annotations: (!annotations.is_empty()).then_some(annotations),
         ..ObjectMeta::default()
     }
 }

@@ -2,6 +2,7 @@
 
 use flux_shared::crd::v1alpha2::Condition;
 use flux_shared::termination::{Ender, Termination};
+use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::jiff::Timestamp;
 
 use super::outcome::Outcome;
@@ -9,8 +10,10 @@ use super::{ARCHIVE_SAVED, CHANGED_TOO_LATE, Facts, Inputs, VIEW_MOUNTED, VOLUME
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
+use crate::observe::workload::QUEUED;
 use crate::reconcile::obstacle::POD_TEMPLATE_REFUSED;
 use crate::reconcile::render::VIEW_IMAGE_VOLUME;
+use crate::reconcile::render::elastic::Elastic;
 
 /// What a condition is about to say.
 struct Statement {
@@ -85,7 +88,11 @@ pub(super) fn conditions(inputs: &Inputs, facts: &Facts, outcome: &Outcome) -> V
         false => stage.ended("JobFinished", Stage::Completed, "", ""),
     };
     let is_suspended = stage == Stage::Suspended;
-    let suspended = if is_suspended { stage.idle() } else { ("NotSuspended", "the Job is not suspended") };
+    let suspended = match is_suspended {
+        true if outcome.reason == QUEUED => (QUEUED, outcome.message.as_str()),
+        true => stage.idle(),
+        false => ("NotSuspended", "the Job is not suspended"),
+    };
     let ready = ready(stage, facts, outcome);
     let reconciling = reconciling(stage, facts, stalled.is_some(), &ready);
     let statements = [
@@ -166,6 +173,7 @@ fn ready(stage: Stage, facts: &Facts, outcome: &Outcome) -> Statement {
         Stage::Active | Stage::NotRequested if !outcome.reason.is_empty() => {
             Statement::new(TYPE, false, &outcome.reason, outcome.message.clone())
         }
+        Stage::Suspended if outcome.reason == QUEUED => Statement::new(TYPE, false, QUEUED, outcome.message.clone()),
         Stage::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(facts)),
         _ => Statement::new(TYPE, false, stage.idle().0, stage.idle().1),
     }
@@ -323,6 +331,12 @@ fn quorum(facts: &Facts) -> String {
     format!("{ready} of {wanted} brokers are ready{left}{lead}{enough}")
 }
 
+/// Whether a queue keeps a running Job from the size that is wanted.
+fn holds_size(cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
+    let is_over = job.is_finished() || job.deleting;
+    !is_over && cluster.size != job.completions && Elastic::of(cluster, cluster.size, job).is_held(job)
+}
+
 fn valid(inputs: &Inputs) -> Statement {
     let maximum = super::maximum_size(inputs).map(i64::from);
     let (is_true, reason, message) = match (inputs.verdict, maximum) {
@@ -349,6 +363,15 @@ fn valid(inputs: &Inputs) -> Statement {
             format!(
                 "spec.size: is {}, but the cluster was made for {maximum} at most, and stays as it is: lower it, or make a new one with a larger maxSize",
                 cluster.size
+            ),
+        ),
+        (Verdict::Valid(cluster), _) if inputs.job.is_some_and(|job| holds_size(cluster, job)) => (
+            false,
+            "SizeHeldByQueue",
+            format!(
+                "spec.size: is {}, and the queue has admitted {} pods, which stay while it runs: it would be stopped for another number. It takes effect if the queue stops it; to resize what runs, make the MiniCluster with maxSize",
+                cluster.size,
+                inputs.job.map_or(0, |job| job.completions)
             ),
         ),
         (Verdict::Valid(cluster), _) if !cluster.notices.is_empty() => {

@@ -65,7 +65,10 @@ pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Even
         say(EventType::Normal, &complete.reason, &complete.message, "Run");
     } else if let Some(reason) = &after.reason
         && before.reason.as_ref() != Some(reason)
-        && !matches!(reason.as_str(), "Invalid" | "Suspended" | "Completed" | "WaitingForPrevious")
+        && !matches!(
+            reason.as_str(),
+            "Invalid" | "Suspended" | "Queued" | "Requeued" | "Completed" | "WaitingForPrevious"
+        )
         && condition(after, "JobFinished").is_none_or(|finished| finished.status == "False")
     {
         say(EventType::Warning, reason, after.message.as_deref().unwrap_or_default(), "Start");

@@ -7,6 +7,7 @@ use flux_shared::termination::{Ender, Termination};
 use super::{Facts, Inputs, Verdict};
 use crate::observe::pod::{Exit, PodSeen, Pull, Trouble};
 use crate::observe::pod_end::{self, End, end_of};
+use crate::observe::workload::QUEUED;
 use crate::reconcile::decide::restart::{self, Observation};
 
 /// The most telling fact. Empty words: nothing is wrong.
@@ -51,15 +52,24 @@ pub(super) fn outcome(inputs: &Inputs, facts: &Facts) -> Outcome {
     let Some(job) = inputs.job else {
         return Outcome::default();
     };
+    if let Some(queue) = job.waits_in() {
+        return queued(queue, inputs.warning);
+    }
     if job.suspended {
         return Outcome::new("Suspended", "the Job is suspended: it has no pods");
     }
     if let Some(lost) = lost(inputs) {
         return lost;
     }
-    let warning = || inputs.warning.filter(|_| !facts.is_ready());
+    let warning = || inputs.warning.filter(|warning| !facts.is_ready() && warning.reason != QUEUED);
     let warned = || warning().map(|warning| Outcome::new(warning.reason.clone(), warning.message.clone()));
     trouble(inputs, facts).or_else(|| fallen(inputs, facts)).or_else(warned).unwrap_or_default()
+}
+
+/// It waits in a queue, and for what, once that has been looked at.
+fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
+    let why = why.filter(|why| why.reason == QUEUED).map(|why| format!(": {}", why.message));
+    Outcome::new(QUEUED, format!("waits in queue {queue}{}", why.unwrap_or_default()))
 }
 
 /// The last pod that failed by itself before the cluster was ready, though it is made again: a follower's snippet, say.

@@ -8,6 +8,8 @@ use super::{Inputs, Obstacle, Verdict, condition, image_volume_failed, is_finish
 use crate::observe::job::{self, JobSeen};
 use crate::observe::pod::{Exit, PodPlace, PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
+use crate::reconcile::decide::restart;
+use crate::reconcile::render::elastic::Elastic;
 use crate::reconcile::status::events;
 
 mod failures;
@@ -338,6 +340,59 @@ fn an_obstacle_is_said_and_forgotten() {
     let after = observation.status();
     assert_eq!(after.reason, None);
     assert_eq!(after.message.as_deref(), Some("of 1 pods 0 have a node, 0 run, 0 are ready"), "what it waits for now");
+}
+
+#[test]
+fn what_waits_in_a_queue_says_in_which_and_what_for() {
+    let mut observation = observation("size: 2");
+    observation.job = Some(JobSeen { suspended: true, queue: Some("team".into()), ..job(2) });
+    let told = observation.status();
+    assert_eq!((told.reason.as_deref(), told.message.as_deref()), (Some("Queued"), Some("waits in queue team")));
+    let (ready, suspended) = (condition(&told, "Ready").unwrap(), condition(&told, "Suspended").unwrap());
+    assert_eq!(
+        (ready.reason.as_str(), suspended.reason.as_str(), suspended.status.as_str()),
+        ("Queued", "Queued", "True")
+    );
+    assert!(events::events(&MiniClusterStatus::default(), &told).is_empty(), "it is no news that somebody queues");
+    observation.warning = Some(Trouble { reason: "Queued".into(), message: "no cpu".into(), ..Trouble::default() });
+    assert_eq!(observation.status().message.as_deref(), Some("waits in queue team: no cpu"));
+    observation.job = Some(JobSeen { queue: Some("team".into()), ..job(2) });
+    assert_eq!(observation.status().reason, None, "what was said of its wait is over");
+}
+
+#[test]
+fn a_queue_that_takes_a_job_back_is_counted_once_and_uses_nothing_up() {
+    let mut observation = observation("size: 1");
+    let queued = JobSeen { queue: Some("team".into()), ..job(1) };
+    (observation.job, observation.pods) = (Some(queued.clone()), vec![ready(0)]);
+    observation.previous = observation.status();
+    observation.job = Some(JobSeen { suspended: true, ..queued });
+    observation.previous = observation.status();
+    let again = observation.status();
+    let reasons: Vec<&str> = again.restarts.iter().map(|restart| restart.reason.as_str()).collect();
+    assert_eq!((reasons, again.restart_count, again.backoff_limit_used), (vec!["Requeued"], 1, 0));
+    // The Job judges its pods, and another takes its place.
+    let limit = restart::Limit::None;
+    let counted = restart::counted(&again, "job", restart::REQUEUED, "judged", limit, at(NOW));
+    assert_eq!((counted.restart_count, counted.restarts[0].job_uid.as_deref()), (1, Some("job")));
+    assert_eq!(counted.start_time, None, "its time begins anew");
+    let other = restart::counted(&counted, "next", restart::REQUEUED, "judged", limit, at(NOW));
+    assert_eq!(other.restart_count, 2, "that of another Job is another");
+}
+
+#[test]
+fn a_size_that_a_queue_holds_is_told_while_it_differs_from_what_runs() {
+    let told = |spec: &str, job: &JobSeen| {
+        let mut observation = observation(spec);
+        (observation.job, observation.pods) = (Some(job.clone()), vec![ready(0), ready(1)]);
+        condition(&observation.status(), "Valid").unwrap().reason.clone()
+    };
+    let hash = Elastic { size: 4, suspend: None }.hash();
+    let part = JobSeen { queue: Some("team".into()), rendered_hash: Some(hash), maximum_size: Some(4), ..job(2) };
+    assert_eq!(told("size: 4\nminSize: 2", &part), "Valid", "the queue has admitted a part");
+    assert_eq!(told("size: 3\nminSize: 2", &part), "SizeHeldByQueue");
+    assert_eq!(told("size: 2\nminSize: 2", &part), "Valid", "it is what runs");
+    assert_eq!(told("size: 3", &JobSeen { suspended: true, ..part }), "Valid", "it will be written");
 }
 
 #[test]

@@ -1,0 +1,153 @@
+//! What Kueue says of a Job in one of its queues: the Workload that it makes of it.
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
+use kube::ResourceExt;
+use kube::core::{ApiResource, GroupVersionKind};
+use serde::{Deserialize, Serialize};
+
+/// The reason of what waits in a queue.
+pub const QUEUED: &str = "Queued";
+/// The label with the uid of the Workload's Job.
+pub const JOB_UID: &str = "kueue.x-k8s.io/job-uid";
+/// Versions of the API, the newest first.
+pub const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
+
+/// A Workload, as far as it is read.
+pub type Workload = kube::core::Object<WorkloadSpec, WorkloadStatus>;
+
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+pub struct WorkloadSpec {
+    /// Whether it may be admitted. Unset: it may.
+    pub active: Option<bool>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+#[serde(rename_all = "camelCase")]
+pub struct WorkloadStatus {
+    #[serde(default)]
+    pub conditions: Vec<Condition>,
+    #[serde(default)]
+    pub admission_checks: Vec<AdmissionCheck>,
+}
+
+#[derive(Debug, Clone, Default, Deserialize, Serialize)]
+pub struct AdmissionCheck {
+    pub name: String,
+    #[serde(default)]
+    pub state: String,
+    #[serde(default)]
+    pub message: String,
+}
+
+/// The API of Workloads, in one of its versions.
+pub fn resource(version: &str) -> ApiResource {
+    ApiResource::from_gvk(&GroupVersionKind::gvk("kueue.x-k8s.io", version, "Workload"))
+}
+
+/// Why the Job of these Workloads waits, in Kueue's words. (A Job that was resized may have two.)
+pub fn why(mut workloads: Vec<Workload>) -> String {
+    workloads.sort_by_key(ResourceExt::creation_timestamp);
+    match workloads.pop() {
+        Some(workload) => of(&workload),
+        None => "Kueue has made no Workload of its Job: perhaps it does not manage Jobs in this namespace".to_owned(),
+    }
+}
+
+/// Where there is no such API.
+pub fn is_not_installed() -> String {
+    "there is no Kueue in this cluster to admit it: install Kueue, or make the MiniCluster without the label kueue.x-k8s.io/queue-name"
+        .to_owned()
+}
+
+fn of(workload: &Workload) -> String {
+    let status = workload.status.clone().unwrap_or_default();
+    let condition = |type_: &str| status.conditions.iter().find(|it| it.type_ == type_);
+    let is_true = |type_: &str| condition(type_).is_some_and(|it| it.status == "True");
+    let evicted = condition("Evicted").filter(|it| it.status == "True");
+    let evicted = evicted.map(|it| format!("it was stopped ({}): {}", it.reason, it.message));
+    let name = workload.name_any();
+    let waits = match condition("QuotaReserved") {
+        _ if workload.spec.active == Some(false) => {
+            Some(format!("its Workload {name} was told to wait (active: false)"))
+        }
+        _ if is_true("Admitted") => Some("it has been admitted, and is about to start".to_owned()),
+        Some(_) if is_true("QuotaReserved") => Some(checks(&status.admission_checks)),
+        Some(quota) if !quota.message.is_empty() => Some(quota.message.clone()),
+        _ => None,
+    };
+    let told = waits.into_iter().chain(evicted).collect::<Vec<_>>().join("; ");
+    if told.is_empty() { format!("Kueue has not come to its Workload {name} yet") } else { told }
+}
+
+fn checks(checks: &[AdmissionCheck]) -> String {
+    let waits = checks.iter().filter(|check| check.state != "Ready");
+    let told: Vec<String> = waits
+        .map(|AdmissionCheck { name, state, message }| match message.is_empty() {
+            true => format!("{name} ({state})"),
+            false => format!("{name} ({state}: {message})"),
+        })
+        .collect();
+    match told.is_empty() {
+        true => "its quota is reserved, and it is about to be admitted".to_owned(),
+        false => format!("its quota is reserved, and it waits for the admission check {}", told.join(", ")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn workload(spec: Value, status: Value) -> Workload {
+        let object = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": { "name": "job-mc-1" },
+            "spec": spec, "status": status,
+        });
+        serde_json::from_value(object).unwrap()
+    }
+
+    fn condition(type_: &str, status: &str, reason: &str, message: &str) -> Value {
+        let time = "2026-01-01T00:00:00Z";
+        json!({ "type": type_, "status": status, "reason": reason, "message": message, "lastTransitionTime": time })
+    }
+
+    fn told(status: Value) -> String {
+        why(vec![workload(json!({ "queueName": "team" }), status)])
+    }
+
+    #[test]
+    fn it_waits_for_its_quota_in_kueues_words() {
+        let quota = condition("QuotaReserved", "False", "Pending", "couldn't assign flavors: insufficient cpu");
+        assert_eq!(told(json!({ "conditions": [quota] })), "couldn't assign flavors: insufficient cpu");
+        assert_eq!(told(json!({})), "Kueue has not come to its Workload job-mc-1 yet");
+    }
+
+    #[test]
+    fn it_waits_for_the_checks_that_are_not_ready() {
+        let quota = condition("QuotaReserved", "True", "QuotaReserved", "");
+        let check =
+            |name: &str, state: &str, message: &str| json!({ "name": name, "state": state, "message": message });
+        let checks = json!([check("budget", "Ready", ""), check("nodes", "Pending", "no capacity")]);
+        assert_eq!(
+            told(json!({ "conditions": [quota], "admissionChecks": checks })),
+            "its quota is reserved, and it waits for the admission check nodes (Pending: no capacity)"
+        );
+        assert_eq!(told(json!({ "conditions": [quota] })), "its quota is reserved, and it is about to be admitted");
+        let admitted = condition("Admitted", "True", "Admitted", "");
+        assert_eq!(told(json!({ "conditions": [quota, admitted] })), "it has been admitted, and is about to start");
+    }
+
+    #[test]
+    fn what_stopped_it_is_told_as_well() {
+        let evicted = condition("Evicted", "True", "Preempted", "to accommodate another");
+        let quota = condition("QuotaReserved", "False", "Pending", "insufficient cpu");
+        assert_eq!(
+            told(json!({ "conditions": [evicted, quota] })),
+            "insufficient cpu; it was stopped (Preempted): to accommodate another"
+        );
+        let inactive = workload(json!({ "active": false }), json!({}));
+        assert_eq!(why(vec![inactive]), "its Workload job-mc-1 was told to wait (active: false)");
+        assert!(why(Vec::new()).starts_with("Kueue has made no Workload"));
+    }
+}

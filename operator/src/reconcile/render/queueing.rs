@@ -1,0 +1,48 @@
+//! What a queue finds on the Job and its pods: the MiniCluster's own labels and annotations for it, and what its sizes mean to a queue.
+
+use std::collections::BTreeMap;
+
+use flux_shared::queueing::{ELASTIC_JOB, EQUAL_PARALLELISM, MIN_PARALLELISM};
+use flux_shared::validate::ValidMiniCluster;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use serde_json::{Map, Value};
+
+/// Puts the labels and annotations for a queue onto those of the Job.
+pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
+    let labels = metadata.labels.get_or_insert_default();
+    for (key, value) in &cluster.queueing.labels {
+        labels.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+    let annotations = metadata.annotations.get_or_insert_default();
+    for (key, value) in &cluster.queueing.annotations {
+        annotations.entry(key.clone()).or_insert_with(|| value.clone());
+    }
+    for (key, value) in of_size(cluster, cluster.size) {
+        if let Value::String(value) = value {
+            annotations.insert(key, value);
+        }
+    }
+    if cluster.queueing.is_elastic(cluster.resizes) {
+        annotations.insert(ELASTIC_JOB.to_owned(), "true".to_owned());
+    }
+}
+
+/// What the queue may make of the size. No value: an annotation that goes, since all pods are needed.
+pub(super) fn of_size(cluster: &ValidMiniCluster, size: u32) -> Map<String, Value> {
+    if !cluster.queueing.admits_parts() || cluster.min_size.is_none() {
+        return Map::new();
+    }
+    let least = cluster.queueing.least(size, cluster.min_size);
+    let equal = least.map(|_| Value::from("true"));
+    [(MIN_PARALLELISM, least.map(|least| Value::from(least.to_string()))), (EQUAL_PARALLELISM, equal)]
+        .map(|(key, value)| (key.to_owned(), value.unwrap_or_default()))
+        .into_iter()
+        .collect()
+}
+
+/// The pods' annotations: their author's, and those that tell a queue where to place them.
+pub(super) fn of_pods(cluster: &ValidMiniCluster) -> BTreeMap<String, String> {
+    let mut annotations = cluster.pod.annotations.clone();
+    annotations.extend(cluster.queueing.of_pods().map(|(key, value)| (key.clone(), value.clone())));
+    annotations
+}

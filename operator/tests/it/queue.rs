@@ -1,0 +1,358 @@
+//! A MiniCluster in a queue: the test plays Kueue, which suspends, admits (in part) and takes back its Job.
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
+use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
+use kube::{Api, ResourceExt};
+use serde_json::{Value, json};
+
+use test_support::api_server::{Fixture, condition, test, until};
+
+const QUEUE: &str = "kueue.x-k8s.io/queue-name";
+const LEAST: &str = "kueue.x-k8s.io/job-min-parallelism";
+const EQUAL: &str = "kueue.x-k8s.io/job-completions-equal-parallelism";
+const ELASTIC: &str = "kueue.x-k8s.io/elastic-job";
+const TOPOLOGY: &str = "kueue.x-k8s.io/podset-required-topology";
+
+/// A MiniCluster in the queue `team`.
+async fn queue(fixture: &Fixture, name: &str, annotations: Value, spec: Value) {
+    let mut spec = spec;
+    spec["containers"] = json!([{ "image": "app:1", "command": "hostname" }]);
+    let labels = json!({ QUEUE: "team", "other": "not-the-queues" });
+    let object = json!({
+        "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+        "metadata": { "name": name, "labels": labels, "annotations": annotations }, "spec": spec,
+    });
+    let object: MiniCluster = serde_json::from_value(object).unwrap();
+    fixture.api().create(&PostParams::default(), &object).await.unwrap();
+    fixture.when(name, "queued", |status| status["reason"] == "Queued").await;
+}
+
+/// Kueue admits so many pods, onto the nodes of a flavor.
+async fn admit(fixture: &Fixture, name: &str, pods: u32) {
+    let template =
+        json!({ "metadata": { "labels": { "flavor": "spot" } }, "spec": { "nodeSelector": { "pool": "spot" } } });
+    let spec = json!({ "suspend": false, "parallelism": pods, "completions": pods, "template": template });
+    fixture.patch::<Job>(name, json!({ "spec": spec })).await.unwrap();
+}
+
+/// Kueue takes back what it has admitted: the Job is suspended, and becomes again as it was.
+async fn take_back(fixture: &Fixture, name: &str, pods: u32) {
+    fixture.patch::<Job>(name, json!({ "spec": { "suspend": true } })).await.unwrap();
+    until("its pods are gone", async || {
+        fixture.reap(name).await;
+        fixture.all_pods(name).await.is_empty().then_some(())
+    })
+    .await;
+    let start = json!({ "status": { "startTime": null } });
+    let started = fixture.api::<Job>().patch_status(name, &PatchParams::default(), &Patch::Merge(start)).await;
+    started.unwrap();
+    let template = json!({ "metadata": { "labels": { "flavor": null } }, "spec": { "nodeSelector": null } });
+    let spec = json!({ "parallelism": pods, "completions": pods, "template": template });
+    fixture.patch::<Job>(name, json!({ "spec": spec })).await.unwrap();
+}
+
+/// Onto a node, so that its end takes time.
+async fn place(fixture: &Fixture, pod: &Pod) {
+    let name = pod.name_any();
+    let target = json!({ "apiVersion": "v1", "kind": "Node", "name": "node" });
+    let binding = json!({ "apiVersion": "v1", "kind": "Binding", "metadata": { "name": name }, "target": target });
+    let bound: Result<Value, _> =
+        fixture.api::<Pod>().create_subresource("binding", &name, &PostParams::default(), &binding).await;
+    bound.unwrap();
+}
+
+async fn run(fixture: &Fixture, name: &str, count: usize) -> std::collections::BTreeMap<u32, Pod> {
+    let pods = fixture.pods(name, count).await;
+    for pod in pods.values() {
+        fixture.run_pod(pod).await;
+    }
+    fixture.when_condition(name, "Ready", "True").await;
+    pods
+}
+
+async fn status(fixture: &Fixture, name: &str) -> Value {
+    serde_json::to_value(fixture.get(name).await).unwrap()["status"].clone()
+}
+
+fn sizes(job: &Job) -> (Option<i32>, Option<i32>, Option<bool>) {
+    let spec = job.spec.as_ref().unwrap();
+    (spec.parallelism, spec.completions, spec.suspend)
+}
+
+#[test]
+fn what_is_the_queues_reaches_job_and_pods_and_nothing_runs_before_it_is_admitted() {
+    test("queued", async |fixture| {
+        let operator = fixture.operator().await;
+        let annotations =
+            json!({ TOPOLOGY: "rack", "provreq.kueue.x-k8s.io/maxRunDurationSeconds": "60", "other": "mine" });
+        queue(&fixture, "mc", annotations, json!({ "size": 2, "suspend": false })).await;
+        let job = fixture.job("mc").await;
+        assert_eq!(sizes(&job), (Some(2), Some(2), Some(true)));
+        assert_eq!(job.labels()[QUEUE], "team");
+        assert!(!job.labels().contains_key("other"));
+        let annotations = job.annotations();
+        assert_eq!(
+            (annotations[TOPOLOGY].as_str(), annotations["provreq.kueue.x-k8s.io/maxRunDurationSeconds"].as_str()),
+            ("rack", "60")
+        );
+        assert!(![LEAST, EQUAL, ELASTIC, "other"].iter().any(|key| annotations.contains_key(*key)), "{annotations:?}");
+        let of_pods = job.spec.as_ref().unwrap().template.metadata.clone().unwrap().annotations.unwrap();
+        assert_eq!(of_pods.keys().collect::<Vec<_>>(), [TOPOLOGY]);
+        assert!(fixture.all_pods("mc").await.is_empty());
+        let waiting = status(&fixture, "mc").await;
+        assert_eq!(waiting["phase"], "Suspended");
+        assert!(waiting["message"].as_str().unwrap().starts_with("waits in queue team"), "{waiting:#}");
+        assert_eq!(condition(&waiting, "Suspended")["reason"], "Queued");
+        assert_eq!(condition(&waiting, "Ready")["reason"], "Queued");
+        assert_eq!(condition(&waiting, "Valid")["reason"], "ValidWithNotes", "suspend has no effect");
+
+        admit(&fixture, "mc", 2).await;
+        let pods = run(&fixture, "mc", 2).await;
+        assert_eq!(pods[&0].spec.as_ref().unwrap().node_selector.as_ref().unwrap()["pool"], "spot");
+        assert_eq!(pods[&0].labels()["flavor"], "spot");
+        operator.settled().await;
+        let job = fixture.job("mc").await;
+        assert_eq!(sizes(&job), (Some(2), Some(2), Some(false)));
+        assert_eq!(
+            job.spec.unwrap().template.spec.unwrap().node_selector.unwrap()["pool"],
+            "spot",
+            "what Kueue added stays"
+        );
+        let running = status(&fixture, "mc").await;
+        assert_eq!(
+            (&running["reason"], condition(&running, "Suspended")["status"].as_str()),
+            (&Value::Null, Some("False"))
+        );
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn a_part_is_admitted_and_the_queue_holds_its_size_until_it_takes_it_back() {
+    test("part", async |fixture| {
+        let operator = fixture.operator().await;
+        queue(&fixture, "mc", json!({}), json!({ "size": 4, "minSize": 2 })).await;
+        let job = fixture.job("mc").await;
+        assert_eq!((job.annotations()[LEAST].as_str(), job.annotations()[EQUAL].as_str()), ("2", "true"));
+        admit(&fixture, "mc", 2).await;
+        run(&fixture, "mc", 2).await;
+        operator.settled().await;
+        assert_eq!(sizes(&fixture.job("mc").await), (Some(2), Some(2), Some(false)), "nobody asks for the others");
+        assert_eq!(condition(&status(&fixture, "mc").await, "Valid")["reason"], "Valid");
+
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 3 } })).await.unwrap();
+        let held = fixture.when_condition("mc", "Valid", "False").await["status"].clone();
+        assert_eq!(condition(&held, "Valid")["reason"], "SizeHeldByQueue");
+        assert!(condition(&held, "Valid")["message"].as_str().unwrap().contains("is 3"), "{held:#}");
+        operator.settled().await;
+        assert_eq!(sizes(&fixture.job("mc").await), (Some(2), Some(2), Some(false)));
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 4 } })).await.unwrap();
+        fixture.when_condition("mc", "Valid", "True").await;
+
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
+        take_back(&fixture, "mc", 4).await;
+        let job = until("the new size is written, of which all are needed", async || {
+            let job = fixture.job("mc").await;
+            (sizes(&job) == (Some(2), Some(2), Some(true))).then_some(job)
+        })
+        .await;
+        assert!(![LEAST, EQUAL].iter().any(|key| job.annotations().contains_key(*key)), "{:?}", job.annotations());
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn who_is_evicted_waits_again_and_ends_with_its_own_code() {
+    test("evicted", async |fixture| {
+        let operator = fixture.operator().await;
+        queue(&fixture, "mc", json!({}), json!({ "size": 2, "backoffLimit": 0 })).await;
+        admit(&fixture, "mc", 2).await;
+        run(&fixture, "mc", 2).await;
+        let uid = fixture.job("mc").await.uid();
+        take_back(&fixture, "mc", 2).await;
+        let waiting = fixture.when("mc", "queued again", |status| status["reason"] == "Queued").await["status"].clone();
+        let restarts = waiting["restarts"].as_array().unwrap();
+        assert_eq!((restarts.len(), restarts[0]["reason"].as_str()), (1, Some("Requeued")), "{waiting:#}");
+        assert_eq!((&waiting["restartCount"], &waiting["backoffLimitUsed"]), (&json!(1), &Value::Null));
+        assert!(waiting["lostPods"].as_array().is_none_or(Vec::is_empty), "{waiting:#}");
+        assert_eq!(waiting["exitCode"], Value::Null, "what stopped it was not its end");
+
+        admit(&fixture, "mc", 2).await;
+        let pods = run(&fixture, "mc", 2).await;
+        assert_eq!(fixture.job("mc").await.uid(), uid, "it is the same Job");
+        fixture.end_pod(&pods[&0], 7, "Error", "").await;
+        let ended = until("it has ended", async || {
+            fixture.reap("mc").await;
+            let status = status(&fixture, "mc").await;
+            (condition(&status, "Failed")["status"] == "True").then_some(status)
+        })
+        .await;
+        assert_eq!((&ended["exitCode"], &ended["reason"]), (&json!(7), &json!("NonZeroExitCode")), "{ended:#}");
+        assert_eq!((&ended["restartCount"], &ended["backoffLimitUsed"]), (&json!(1), &Value::Null));
+        operator.stop().await;
+    });
+}
+
+/// A kubelet tells the Job controller that the lead's container has ended before its pod is gone, and the Job takes that for its end.
+#[test]
+fn a_job_that_took_its_eviction_for_a_failure_is_made_anew_in_the_queue_and_counted_once() {
+    test("judged", async |fixture| {
+        let operator = fixture.operator().await;
+        queue(
+            &fixture,
+            "mc",
+            json!({ TOPOLOGY: "rack" }),
+            json!({ "size": 2, "backoffLimit": 0, "deadlineSeconds": 900 }),
+        )
+        .await;
+        admit(&fixture, "mc", 2).await;
+        let pods = run(&fixture, "mc", 2).await;
+        until("the Job knows its lead", async || {
+            let lead = fixture.api::<Pod>().get(&pods[&0].name_any()).await.unwrap();
+            lead.labels().contains_key("job-index").then_some(())
+        })
+        .await;
+        let uid = fixture.job("mc").await.uid();
+        for pod in pods.values() {
+            place(&fixture, pod).await;
+        }
+        fixture.patch::<Job>("mc", json!({ "spec": { "suspend": true } })).await.unwrap();
+        until("its pods are told to stop", async || {
+            let pods = fixture.all_pods("mc").await;
+            pods.iter().all(|pod| pod.metadata.deletion_timestamp.is_some()).then_some(())
+        })
+        .await;
+        let stop = json!({ "version": 1, "by": "stop", "code": 143 }).to_string();
+        for pod in pods.values() {
+            fixture.end_pod(pod, 143, "Error", &stop).await;
+        }
+        let job = until("there is another Job", async || {
+            fixture.reap("mc").await;
+            fixture.api::<Job>().get_opt("mc").await.unwrap().filter(|job| job.uid() != uid)
+        })
+        .await;
+        assert_eq!((job.labels()[QUEUE].as_str(), sizes(&job)), ("team", (Some(2), Some(2), Some(true))));
+        assert_eq!(job.annotations()[TOPOLOGY], "rack");
+        assert_eq!(job.spec.unwrap().active_deadline_seconds, Some(900), "its time begins anew");
+        let again = fixture
+            .when("mc", "queued again", |status| {
+                status["reason"] == "Queued" && status["jobUid"] == json!(job.metadata.uid)
+            })
+            .await["status"]
+            .clone();
+        let restarts = again["restarts"].as_array().unwrap();
+        assert_eq!((restarts.len(), restarts[0]["reason"].as_str()), (1, Some("Requeued")), "{again:#}");
+        assert_eq!((&again["restartCount"], &again["backoffLimitUsed"]), (&json!(1), &Value::Null));
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn an_elastic_cluster_is_resized_while_it_runs() {
+    test("elastic", async |fixture| {
+        let operator = fixture.operator().await;
+        queue(&fixture, "mc", json!({}), json!({ "size": 1, "maxSize": 3 })).await;
+        assert_eq!(fixture.job("mc").await.annotations()[ELASTIC], "true");
+        admit(&fixture, "mc", 1).await;
+        let lead = run(&fixture, "mc", 1).await[&0].uid();
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 2 } })).await.unwrap();
+        let pods = run(&fixture, "mc", 2).await;
+        assert_eq!(pods[&0].uid(), lead);
+        assert_eq!(sizes(&fixture.job("mc").await), (Some(2), Some(2), Some(false)));
+        assert_eq!(condition(&status(&fixture, "mc").await, "Valid")["reason"], "Valid");
+        operator.stop().await;
+    });
+}
+
+/// Its Job cannot mount the view, and another is made, which queues again.
+#[test]
+fn another_job_of_the_same_cluster_queues_as_the_first_did() {
+    test("requeued", async |fixture| {
+        let operator = fixture.operator().await;
+        let spec = json!({ "size": 1, "flux": { "container": { "source": "imageVolume" } } });
+        queue(&fixture, "mc", json!({}), spec).await;
+        admit(&fixture, "mc", 1).await;
+        let uid = fixture.job("mc").await.uid();
+        fixture.cannot_mount(&fixture.pods("mc", 1).await[&0]).await;
+        let job = until("there is another Job", async || {
+            fixture.reap("mc").await;
+            fixture.api::<Job>().get_opt("mc").await.unwrap().filter(|job| job.uid() != uid)
+        })
+        .await;
+        assert_eq!((job.labels()[QUEUE].as_str(), sizes(&job)), ("team", (Some(1), Some(1), Some(true))));
+        fixture.when("mc", "queued again", |status| status["reason"] == "Queued").await;
+        operator.stop().await;
+    });
+}
+
+/// Kueue's own definition is larger; this much of it is read.
+async fn define_workloads(fixture: &Fixture) {
+    let open = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let version = json!({
+        "name": "v1beta2", "served": true, "storage": true, "subresources": { "status": {} },
+        "schema": { "openAPIV3Schema": { "type": "object", "properties": { "spec": open, "status": open } } },
+    });
+    let names =
+        json!({ "kind": "Workload", "listKind": "WorkloadList", "plural": "workloads", "singular": "workload" });
+    let definition = json!({
+        "metadata": { "name": "workloads.kueue.x-k8s.io", "annotations": { "api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/kueue" } },
+        "spec": { "group": "kueue.x-k8s.io", "scope": "Namespaced", "names": names, "versions": [version] },
+    });
+    let definition: CustomResourceDefinition = serde_json::from_value(definition).unwrap();
+    Api::all(fixture.client.clone()).create(&PostParams::default(), &definition).await.unwrap();
+    until("Workloads are served", async || workloads(fixture).list(&Default::default()).await.ok()).await;
+}
+
+fn workloads(fixture: &Fixture) -> Api<DynamicObject> {
+    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", "Workload"));
+    Api::namespaced_with(fixture.client.clone(), &fixture.namespace, &resource)
+}
+
+#[test]
+fn the_status_says_what_the_queue_waits_for_with_the_rights_that_are_shipped() {
+    test("why", async |fixture| {
+        define_workloads(&fixture).await;
+        let operator = fixture.operator().await;
+        queue(&fixture, "mc", json!({}), json!({ "size": 1 })).await;
+        let message = |status: &Value, what: &str| status["message"].as_str().is_some_and(|it| it.contains(what));
+        fixture.when("mc", "without a Workload", |status| message(status, "Kueue has made no Workload")).await;
+        let labels = json!({ "kueue.x-k8s.io/job-uid": fixture.job("mc").await.uid() });
+        let object = json!({
+            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": { "name": "job-mc", "labels": labels },
+            "spec": { "queueName": "team" },
+        });
+        let api = workloads(&fixture);
+        api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
+        let quota = json!({
+            "type": "QuotaReserved", "status": "False", "reason": "Pending", "lastTransitionTime": "2026-01-01T00:00:00Z",
+            "message": "couldn't assign flavors to pod set main: insufficient unused quota for cpu",
+        });
+        let said = json!({ "status": { "conditions": [quota] } });
+        api.patch_status("job-mc", &PatchParams::default(), &Patch::Merge(said)).await.unwrap();
+        let told = fixture.when("mc", "told why", |status| message(status, "insufficient unused quota for cpu")).await;
+        assert!(message(&told["status"], "waits in queue team: couldn't assign"), "{told:#}");
+        assert_eq!(told["status"]["reason"], "Queued");
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn what_contradicts_itself_in_a_queue_makes_no_job() {
+    test("contradicts", async |fixture| {
+        let operator = fixture.operator().await;
+        let object = json!({
+            "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+            "metadata": { "name": "mc", "labels": { QUEUE: "team" }, "annotations": { TOPOLOGY: "rack" } },
+            "spec": { "size": 2, "maxSize": 4, "containers": [{ "image": "app:1" }] },
+        });
+        let object: MiniCluster = serde_json::from_value(object).unwrap();
+        fixture.api().create(&PostParams::default(), &object).await.unwrap();
+        let status = fixture.when("mc", "invalid", |status| status["reason"] == "Invalid").await["status"].clone();
+        assert!(status["message"].as_str().unwrap().starts_with("spec.maxSize: a queue cannot resize"), "{status:#}");
+        assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());
+        operator.stop().await;
+    });
+}

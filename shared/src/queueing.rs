@@ -1,0 +1,262 @@
+//! What a MiniCluster says to a queue (Kueue): labels and annotations of the queue's domains, which reach the Job and its pods. Pure.
+
+use std::collections::BTreeMap;
+
+use crate::problem::Problem;
+
+/// Domains of the queue's labels and annotations.
+const DOMAINS: [&str; 2] = ["kueue.x-k8s.io", "provreq.kueue.x-k8s.io"];
+/// The label with the name of the queue.
+pub const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
+/// The annotation with the fewest pods that the queue may admit.
+pub const MIN_PARALLELISM: &str = "kueue.x-k8s.io/job-min-parallelism";
+/// The annotation by which the queue changes an Indexed Job's completions with its parallelism.
+pub const EQUAL_PARALLELISM: &str = "kueue.x-k8s.io/job-completions-equal-parallelism";
+/// The annotation by which a running Job may be resized: without it, the queue stops it for that.
+pub const ELASTIC_JOB: &str = "kueue.x-k8s.io/elastic-job";
+/// Annotations of pods begin so: where the queue is to place them.
+const OF_PODS: &str = "kueue.x-k8s.io/podset-";
+/// Those that fix the places of all pods at once, so that no pod can come later.
+const FIXING: [&str; 2] = ["kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-preferred-topology"];
+
+/// Labels and annotations for the queue.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct Queueing {
+    pub labels: BTreeMap<String, String>,
+    pub annotations: BTreeMap<String, String>,
+}
+
+/// What else of a MiniCluster the queue has a say in.
+#[derive(Debug, Clone, Copy)]
+pub struct Asked<'a> {
+    pub size: u32,
+    pub min_size: Option<u32>,
+    /// `maxSize` is given: its size is meant to change.
+    pub resizes: bool,
+    pub job_labels: &'a BTreeMap<String, String>,
+    pub pod_annotations: &'a BTreeMap<String, String>,
+}
+
+/// Whether a label or an annotation is the queue's.
+pub fn is_of_queue(key: &str) -> bool {
+    key.split_once('/').is_some_and(|(domain, _)| DOMAINS.contains(&domain))
+}
+
+impl Queueing {
+    /// Those of an object's labels and annotations that are the queue's.
+    pub fn of(labels: Option<&BTreeMap<String, String>>, annotations: Option<&BTreeMap<String, String>>) -> Queueing {
+        let of_queue = |all: Option<&BTreeMap<String, String>>| {
+            let found = all.into_iter().flatten().filter(|(key, _)| is_of_queue(key));
+            found.map(|(key, value)| (key.clone(), value.clone())).collect()
+        };
+        Queueing { labels: of_queue(labels), annotations: of_queue(annotations) }
+    }
+
+    /// The name of the queue.
+    pub fn queue(&self) -> Option<&str> {
+        self.labels.get(QUEUE_NAME).map(String::as_str).filter(|name| !name.is_empty())
+    }
+
+    /// The annotations of the pods.
+    pub fn of_pods(&self) -> impl Iterator<Item = (&String, &String)> {
+        self.annotations.iter().filter(|(key, _)| key.starts_with(OF_PODS))
+    }
+
+    /// The fewest pods that the queue may admit, where these are less than all.
+    pub fn least(&self, size: u32, min_size: Option<u32>) -> Option<u32> {
+        min_size.filter(|min| self.admits_parts() && *min < size)
+    }
+
+    /// Whether `minSize` means something to the queue. (One that takes all Jobs of a namespace needs no name.)
+    pub fn admits_parts(&self) -> bool {
+        self.queue().is_some() || self.annotations.contains_key(MIN_PARALLELISM)
+    }
+
+    /// Whether a running Job may be resized. `resizes`: `maxSize` is given.
+    pub fn is_elastic(&self, resizes: bool) -> bool {
+        match self.annotations.get(ELASTIC_JOB) {
+            Some(said) => said == "true",
+            None => resizes && self.queue().is_some(),
+        }
+    }
+
+    /// With the queue's labels among those of the Job, and what contradicts itself.
+    pub fn check(mut self, asked: &Asked) -> (Queueing, Vec<Problem>) {
+        let mut problems = Vec::new();
+        for (key, value) in asked.job_labels.iter().filter(|(key, _)| is_of_queue(key)) {
+            if self.labels.get(key).is_some_and(|own| own != value) {
+                let message = "says otherwise than the MiniCluster's own label: give one of them";
+                problems.push(Problem::new(format!("spec.jobLabels[{key}]"), message));
+            }
+            self.labels.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        if self.annotations.contains_key(QUEUE_NAME) {
+            let message = "is a label of the queue's, and no annotation: move it to metadata.labels";
+            problems.push(Problem::new(annotation(QUEUE_NAME), message));
+        }
+        for (key, value) in self.of_pods() {
+            if asked.pod_annotations.get(key).is_some_and(|own| own != value) {
+                let message = "says otherwise than the MiniCluster's own annotation: give one of them";
+                problems.push(Problem::new(format!("spec.pod.annotations[{key}]"), message));
+            }
+        }
+        self.check_part(asked, &mut problems);
+        self.check_elastic(asked, &mut problems);
+        (self, problems)
+    }
+
+    /// A part of the pods can be admitted only where the brokers know it, too, and pods and completions stay one number.
+    fn check_part(&self, asked: &Asked, problems: &mut Vec<Problem>) {
+        let least = self.least(asked.size, asked.min_size);
+        if let Some(said) = self.annotations.get(MIN_PARALLELISM)
+            && least.map(|least| least.to_string()).as_ref() != Some(said)
+        {
+            let message = format!(
+                "is `{said}`, and spec.minSize, which the brokers go by, says otherwise: leave it out, and set spec.minSize to the number of pods (less than size) that are enough"
+            );
+            problems.push(Problem::new(annotation(MIN_PARALLELISM), message));
+        }
+        if least.is_some() && self.annotations.get(EQUAL_PARALLELISM).is_some_and(|said| said != "true") {
+            let message =
+                "must be \"true\" with spec.minSize: each pod is a broker, and none comes after another; leave it out";
+            problems.push(Problem::new(annotation(EQUAL_PARALLELISM), message));
+        }
+    }
+
+    fn check_elastic(&self, asked: &Asked, problems: &mut Vec<Problem>) {
+        if !self.is_elastic(asked.resizes) {
+            return;
+        }
+        let (field, remedy) = match self.annotations.contains_key(ELASTIC_JOB) {
+            true => (annotation(ELASTIC_JOB), "leave it out".to_owned()),
+            false => (
+                "spec.maxSize".to_owned(),
+                format!(
+                    "leave it out, or say by the annotation {ELASTIC_JOB}: \"false\" that its size stays while it runs"
+                ),
+            ),
+        };
+        if self.least(asked.size, asked.min_size).is_some() {
+            let message = format!(
+                "a queue cannot both resize a running cluster and admit a part of it (spec.minSize): {remedy}; or leave out spec.minSize"
+            );
+            problems.push(Problem::new(field.clone(), message));
+        }
+        let is_given = |key: &&str| self.annotations.contains_key(*key) || asked.pod_annotations.contains_key(*key);
+        if let Some(key) = FIXING.into_iter().find(is_given) {
+            let message = format!(
+                "a queue cannot resize a running cluster whose places it has fixed ({key}): {remedy}; or leave out that annotation, or take podset-unconstrained-topology"
+            );
+            problems.push(Problem::new(field, message));
+        }
+    }
+}
+
+fn annotation(key: &str) -> String {
+    format!("metadata.annotations[{key}]")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn map(pairs: &[(&str, &str)]) -> BTreeMap<String, String> {
+        pairs.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect()
+    }
+
+    fn queued(annotations: &[(&str, &str)]) -> Queueing {
+        Queueing { labels: map(&[(QUEUE_NAME, "team")]), annotations: map(annotations) }
+    }
+
+    /// The fields of the problems.
+    fn fields(queueing: Queueing, change: impl Fn(&mut Asked)) -> Vec<String> {
+        let none = BTreeMap::new();
+        let mut asked = Asked { size: 4, min_size: None, resizes: false, job_labels: &none, pod_annotations: &none };
+        change(&mut asked);
+        queueing.check(&asked).1.into_iter().map(|problem| problem.field).collect()
+    }
+
+    #[test]
+    fn only_what_is_of_the_queues_domains_is_the_queues() {
+        let labels = map(&[(QUEUE_NAME, "team"), ("app", "a"), ("kueue.x-k8s.io.example/x", "b")]);
+        let annotations = map(&[("provreq.kueue.x-k8s.io/maxRunDurationSeconds", "60"), ("x-k8s.io/c", "d")]);
+        let found = Queueing::of(Some(&labels), Some(&annotations));
+        assert_eq!(found.labels.keys().collect::<Vec<_>>(), [QUEUE_NAME]);
+        assert_eq!(found.annotations.keys().collect::<Vec<_>>(), ["provreq.kueue.x-k8s.io/maxRunDurationSeconds"]);
+        assert_eq!(found.queue(), Some("team"));
+        assert_eq!(Queueing::of(None, None).queue(), None);
+    }
+
+    #[test]
+    fn only_annotations_of_pod_sets_are_for_pods() {
+        let queueing =
+            queued(&[(FIXING[0], "rack"), (ELASTIC_JOB, "false"), ("kueue.x-k8s.io/podset-slice-size", "2")]);
+        let of_pods: Vec<&str> = queueing.of_pods().map(|(key, _)| key.as_str()).collect();
+        assert_eq!(of_pods, [FIXING[0], "kueue.x-k8s.io/podset-slice-size"]);
+    }
+
+    #[test]
+    fn a_queue_admits_a_part_where_less_than_all_is_enough() {
+        assert_eq!(queued(&[]).least(4, Some(2)), Some(2));
+        assert_eq!(queued(&[]).least(4, Some(4)), None);
+        assert_eq!(Queueing::default().least(4, Some(2)), None, "nobody admits anything");
+        assert!(fields(queued(&[]), |asked| asked.min_size = Some(2)).is_empty());
+        let said = [(MIN_PARALLELISM, "2"), (EQUAL_PARALLELISM, "true")];
+        assert!(fields(queued(&said), |asked| asked.min_size = Some(2)).is_empty());
+    }
+
+    #[test]
+    fn the_brokers_and_the_queue_must_mean_the_same_part() {
+        let wanted = [annotation(MIN_PARALLELISM)];
+        assert_eq!(fields(queued(&[(MIN_PARALLELISM, "2")]), |_| {}), wanted, "the brokers would wait for all");
+        assert_eq!(fields(queued(&[(MIN_PARALLELISM, "3")]), |asked| asked.min_size = Some(2)), wanted);
+        assert_eq!(fields(queued(&[(MIN_PARALLELISM, "4")]), |asked| asked.min_size = Some(4)), wanted);
+        let apart = queued(&[(EQUAL_PARALLELISM, "false")]);
+        assert_eq!(fields(apart, |asked| asked.min_size = Some(2)), [annotation(EQUAL_PARALLELISM)]);
+    }
+
+    #[test]
+    fn who_may_be_resized_is_elastic_unless_its_author_says_otherwise() {
+        assert!(queued(&[]).is_elastic(true) && !queued(&[]).is_elastic(false));
+        assert!(!queued(&[(ELASTIC_JOB, "false")]).is_elastic(true));
+        assert!(queued(&[(ELASTIC_JOB, "true")]).is_elastic(false));
+        assert!(!Queueing::default().is_elastic(true), "there is no queue");
+    }
+
+    #[test]
+    fn an_elastic_cluster_is_admitted_whole_and_its_places_are_not_fixed() {
+        let both = |asked: &mut Asked| (asked.resizes, asked.min_size) = (true, Some(2));
+        assert_eq!(fields(queued(&[]), both), ["spec.maxSize"]);
+        assert!(fields(queued(&[(ELASTIC_JOB, "false")]), both).is_empty());
+        assert_eq!(fields(queued(&[(ELASTIC_JOB, "true")]), both), [annotation(ELASTIC_JOB)]);
+        for key in FIXING {
+            assert_eq!(fields(queued(&[(key, "rack")]), |asked| asked.resizes = true), ["spec.maxSize"], "{key}");
+            assert!(fields(queued(&[(key, "rack")]), |_| {}).is_empty(), "{key}");
+            let own = map(&[(key, "rack")]);
+            let none = BTreeMap::new();
+            let asked = Asked { size: 4, min_size: None, resizes: true, job_labels: &none, pod_annotations: &own };
+            assert_eq!(queued(&[]).check(&asked).1.len(), 1, "{key} of spec.pod.annotations");
+        }
+        let free = queued(&[("kueue.x-k8s.io/podset-unconstrained-topology", "true")]);
+        assert!(fields(free, |asked| asked.resizes = true).is_empty());
+    }
+
+    #[test]
+    fn what_stands_in_two_places_says_the_same() {
+        let (own, other) = (map(&[(QUEUE_NAME, "team")]), map(&[(QUEUE_NAME, "other")]));
+        let none = BTreeMap::new();
+        let check = |queueing: Queueing, job_labels: &BTreeMap<String, String>| {
+            let asked = Asked { size: 4, min_size: None, resizes: false, job_labels, pod_annotations: &none };
+            queueing.check(&asked)
+        };
+        assert_eq!(check(Queueing::default(), &other).0.queue(), Some("other"), "the Job's labels count as well");
+        assert!(check(queued(&[]), &own).1.is_empty());
+        assert_eq!(check(queued(&[]), &other).1[0].field, format!("spec.jobLabels[{QUEUE_NAME}]"));
+        let pods = map(&[(FIXING[0], "block")]);
+        let asked = Asked { size: 4, min_size: None, resizes: false, job_labels: &none, pod_annotations: &pods };
+        let wanted = format!("spec.pod.annotations[{}]", FIXING[0]);
+        assert_eq!(queued(&[(FIXING[0], "rack")]).check(&asked).1[0].field, wanted);
+        let misplaced = Queueing { annotations: own, ..Queueing::default() };
+        assert_eq!(check(misplaced, &none).1[0].field, annotation(QUEUE_NAME));
+    }
+}
