@@ -187,6 +187,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "follower",
             "sidecar",
             "instance",
+            "told",
         ],
     ),
     ("agent/src/wait", &["diagnosis", "connection", "resolve", "socket"]),
