@@ -12,6 +12,7 @@ use flux_shared::paths::{DEFAULT_MOUNT_PATH, SOFTWARE_STAGE, TERMINATION_LOG};
 use crate::commands::{self, Place, Shell};
 use crate::dry_run;
 use crate::execute;
+use crate::facts::Process;
 use crate::in_instance;
 use crate::in_instance::restful;
 use crate::install::{self, Installed, install};
@@ -269,12 +270,12 @@ impl Cli {
             Command::Local(args) => tell(local::local(&args)),
             #[cfg(feature = "laptop")]
             Command::LocalContainer { file } => tell(local::become_container(&file)),
-            Command::Connect { place, command } => tell(commands::connect(&place, &command)),
-            Command::Status { ready: true, wait, place, .. } => show(commands::ready(&place, wait)),
-            Command::Status { json, place, .. } => show(commands::status(&place, json)),
-            Command::Usage { place } => show(commands::usage(&place)),
-            Command::Preflight { place } => show(commands::preflight(&place)),
-            Command::Stop { place } => tell(commands::stop(&place)),
+            Command::Connect { place, command } => tell(commands::connect(&beside(place), &command)),
+            Command::Status { ready: true, wait, place, .. } => show(commands::ready(&beside(place), wait)),
+            Command::Status { json, place, .. } => show(commands::status(&beside(place), json)),
+            Command::Usage { place } => show(commands::usage(&beside(place))),
+            Command::Preflight { place } => show(commands::preflight(&beside(place))),
+            Command::Stop { place } => tell(commands::stop(&beside(place))),
             Command::Completions { shell } => {
                 write_out(&commands::script(shell, &<Cli as clap::CommandFactory>::command()))
             }
@@ -286,7 +287,7 @@ impl Cli {
                 tell(in_instance::accounting(&database, &users, &command))
             }
             Command::Restful(args) => tell(restful::restful(&args)),
-            Command::AsFlux { place, command } => tell(commands::as_flux(&place, &command)),
+            Command::AsFlux { place, command } => tell(commands::as_flux(&beside(place), &command)),
             Command::MayWrite { path } => crate::system::identity::may_write(&path),
             Command::SnippetState { output, status, as_flux } => {
                 let failed = |error| Failure::internal(format!("failed to report the shell's state: {error}"));
@@ -334,19 +335,30 @@ fn noted<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Result<T, Failure>
     Ok(done)
 }
 
-/// What this container's entrypoint was started with, if that is process 1, and what it found.
+/// What this container's entrypoint was started with, if that is process 1.
+fn known_entrypoint() -> Option<(ContainerRole, run::Options, Process)> {
+    let process = commands::process_one()?;
+    let (role, options) = match Cli::try_parse_from(&process.words).ok()?.command {
+        Command::Run { container, options } => {
+            (container.map_or(ContainerRole::Runner, ContainerRole::Sidecar), options)
+        }
+        Command::Sidecar { name, options } => (ContainerRole::Sidecar(name), options),
+        _ => return None,
+    };
+    Some((role, options, process))
+}
+
+/// … and what it found.
 fn entrypoint() -> Result<commands::Container, Failure> {
-    let known = commands::process_one().and_then(|process| {
-        let (role, options) = match Cli::try_parse_from(&process.words).ok()?.command {
-            Command::Run { container, options } => {
-                (container.map_or(ContainerRole::Runner, ContainerRole::Sidecar), options)
-            }
-            Command::Sidecar { name, options } => (ContainerRole::Sidecar(name), options),
-            _ => return None,
-        };
-        Some((role, options, process))
-    });
-    commands::Container::read(known)
+    commands::Container::read(known_entrypoint())
+}
+
+/// Where a command for people looks: as the entrypoint beside it.
+fn beside(place: Place) -> Place {
+    match known_entrypoint() {
+        Some((_, options, _)) => place.beside(options),
+        None => place,
+    }
 }
 
 fn here(format: dry_run::Format) -> u8 {

@@ -18,14 +18,13 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use flux_shared::agent_spec::AgentSpec;
-use flux_shared::paths::SPEC_FILE;
 
 use crate::execute::session::Session;
-use crate::facts::Facts;
-use crate::plan::{Instance, PlanError};
+use crate::facts::{Facts, Process};
+use crate::plan::Instance;
 use crate::report::failure::Failure;
 use crate::report::log::write_whole;
-use crate::run::chain;
+use crate::run;
 
 pub use completions::{Shell, script};
 pub use connect::{as_flux, connect, stop};
@@ -34,12 +33,29 @@ pub use container::{Container, facts, process_one};
 /// Where the pod's spec and files are.
 #[derive(Debug, clap::Args)]
 pub struct Place {
-    /// The AgentSpec, which the operator mounts
-    #[arg(long, value_name = "FILE", default_value = SPEC_FILE)]
-    spec: PathBuf,
+    /// The AgentSpec, which the operator mounts [default: as the entrypoint]
+    #[arg(long, value_name = "FILE")]
+    spec: Option<PathBuf>,
     /// Look for files below this folder
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     root: PathBuf,
+    /// What the entrypoint was told.
+    #[arg(skip)]
+    entrypoint: run::Options,
+}
+
+impl Place {
+    /// In the container of an entrypoint with these options.
+    pub fn beside(self, entrypoint: run::Options) -> Place {
+        Place { entrypoint, ..self }
+    }
+
+    fn options(&self) -> run::Options {
+        let mut options = self.entrypoint.clone();
+        options.spec = self.spec.clone().or(options.spec);
+        options.root.clone_from(&self.root);
+        options
+    }
 }
 
 /// What all these commands start from.
@@ -52,9 +68,8 @@ struct Pod {
 
 impl Pod {
     fn read(place: &Place) -> Result<Pod, Failure> {
-        let (spec, facts) = crate::run::read(&place.spec, &place.root)?;
-        let refused = |error: PlanError| Failure::new(error.category(), chain(&error), error.hint());
-        let instance = Instance::of(&spec, &facts).map_err(refused)?;
+        let (spec, facts) = place.options().facts(Process::own())?;
+        let instance = Instance::of(&spec, &facts).map_err(|error| run::refused(&error))?;
         Ok(Pod { spec, facts, instance, root: place.root.clone() })
     }
 

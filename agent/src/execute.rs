@@ -49,8 +49,8 @@ use shell::Shell;
 pub struct Options {
     /// Files are written below it.
     pub root: PathBuf,
-    /// The AgentSpec, for programs that snippets start.
-    pub spec: PathBuf,
+    /// The AgentSpec that the command line names, for programs that snippets start; none: they find it as this one did.
+    pub spec: Option<PathBuf>,
     /// The agent's own program, which a snippet's shell starts to tell its state.
     pub agent: PathBuf,
     /// How long to try again what may pass.
@@ -117,7 +117,8 @@ pub async fn execute(
     }
     // Before anything of the user's has run: later somebody else's program might stand there.
     let agent = std::env::current_exe().unwrap_or_else(|_| AGENT_FILE.into());
-    let as_flux = format!("{} as-flux --spec={}", agent.display(), options.spec.display());
+    let spec = options.spec.as_ref().map_or(String::new(), |spec| format!(" --spec={}", spec.display()));
+    let as_flux = format!("{} as-flux{spec}", agent.display());
     let mut executor = Executor {
         files: Files::new(&options.root, tag),
         options,
@@ -280,6 +281,10 @@ impl Executor<'_> {
             }
             Content::Curve { source } => {
                 let certificate = Certificate::read(&self.files.at(source))?;
+                self.files.file(path, mode, owner, certificate.bytes())?;
+            }
+            Content::DerivedCurve { seed, name, of } => {
+                let certificate = Certificate::derive(&self.files.at(seed), name, of)?;
                 self.files.file(path, mode, owner, certificate.bytes())?;
             }
         }

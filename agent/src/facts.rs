@@ -12,6 +12,7 @@
 mod cpu;
 mod devices;
 mod host;
+mod key;
 mod network;
 mod process;
 mod python;
@@ -28,6 +29,7 @@ use crate::known_paths::{
     DEFAULT_PATH, MUNGE, MUNGE_KEY, SYSTEM_CONFIG, TEMPORARY, accounting_of, flux_below, home_of,
 };
 
+pub use key::Key;
 pub use process::Process;
 pub use view::ViewFacts;
 
@@ -49,6 +51,8 @@ pub struct Facts {
     pub restarts_left: Option<u32>,
     /// The pod's terminationGracePeriodSeconds, if it is known.
     pub grace_period: Option<u64>,
+    /// Of what the certificate is derived, as the command line says (`--key-from-env`); none: it is mounted.
+    pub key: Option<Key>,
     /// This start's own: 16 hexadecimal digits by chance. It names what another start must not write to.
     pub attempt: String,
     /// The user and group that the agent runs as.
@@ -103,6 +107,7 @@ impl Default for Facts {
             earlier_pods: 0,
             restarts_left: None,
             grace_period: None,
+            key: None,
             attempt: "0".repeat(16),
             uid: 0,
             gid: 0,
@@ -159,6 +164,7 @@ impl Facts {
             earlier_pods,
             restarts_left: None,
             grace_period: None,
+            key: None,
             attempt: attempt(),
             uid: nix::unistd::geteuid().as_raw(),
             gid: nix::unistd::getegid().as_raw(),

@@ -34,6 +34,7 @@ mod runner;
 mod scheduler;
 mod sidecar;
 mod snippets;
+mod told;
 mod topology;
 mod user;
 
@@ -53,6 +54,7 @@ pub use instance::Instance;
 pub use launch::{AtEnd, Launch, Parent, Part, Reach, RunAs, Stdout};
 use resolved::Resolved;
 pub use snippets::{Snippet, Stage};
+pub use told::Told;
 
 /// The name of a sidecar's program, as a snippet or a launch.
 pub const COMMAND: &str = "command";
@@ -291,6 +293,14 @@ pub enum Content {
     /// The curve certificate: checked and copied from the mounted Secret; never shown.
     Curve {
         source: String,
+    },
+    /// A curve certificate that every pod of the job derives alike: from the secret seed in a file, and from what tells this
+    /// job from others. Never shown.
+    DerivedCurve {
+        seed: String,
+        /// The name in the certificate.
+        name: String,
+        of: Vec<String>,
     },
 }
 

@@ -5,6 +5,7 @@
 //! ```
 #![expect(clippy::disallowed_methods, reason = "wire up: reads the clock")]
 
+use std::collections::BTreeMap;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,11 +18,12 @@ use crate::execute::retry::{Attempts, Then};
 use crate::execute::timing::Timeline;
 use crate::execute::{self, execute};
 use crate::facts::{Facts, Process};
-use crate::plan::{ContainerRole, Plan, Role, Waits};
+use crate::plan::{ContainerRole, Plan, PlanError, Role, Told, Waits};
 use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
 use crate::report::failure::{Failure, without_number, write_termination};
 use crate::report::log::{self, Format};
+use crate::spec::ReadError;
 use crate::supervise::Supervisor;
 
 /// How long what may pass is tried again, in seconds, where nobody says otherwise.
@@ -30,9 +32,10 @@ const PATIENCE: u64 = 120;
 /// How to run, apart from what the spec says: the entrypoint's command line.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The AgentSpec, which the operator mounts
-    #[arg(long, value_name = "FILE", default_value = SPEC_FILE)]
-    pub spec: PathBuf,
+    /// The AgentSpec, which the operator mounts [default: /etc/flux-agent/spec/agent.toml; none where the environment tells the
+    /// cluster's name: defaults for all fields, and one task per node]
+    #[arg(long, value_name = "FILE")]
+    pub spec: Option<PathBuf>,
     /// Format of the agent's own log lines [default: logging.format of the spec, else text]
     #[arg(long, value_enum, value_name = "FORMAT")]
     pub log_format: Option<Format>,
@@ -54,6 +57,8 @@ pub struct Options {
     /// Seconds a lead that has answered before may be silent before a follower exits [default: the spec's, else no limit]
     #[arg(long, value_name = "SECONDS")]
     lead_silent: Option<u64>,
+    #[command(flatten)]
+    pub told: Told,
     /// Read and write below this folder
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     pub root: PathBuf,
@@ -191,18 +196,25 @@ fn plan(options: &Options, container: &ContainerRole) -> Result<(Plan, String), 
     })
 }
 
-/// The spec, and this host.
-pub fn read(spec: &Path, root: &Path) -> Result<(AgentSpec, Facts), Failure> {
-    read_for(spec, root, Process::own())
-}
-
-fn read_for(spec: &Path, root: &Path, process: Process) -> Result<(AgentSpec, Facts), Failure> {
-    let spec = crate::spec::read(spec).map_err(|error| Failure {
+/// The spec, with what the command line says of the job put into it by the environment of the pod.
+fn spec(file: Option<&Path>, told: &Told, environment: &BTreeMap<String, String>) -> Result<AgentSpec, Failure> {
+    let unreadable = |error: ReadError| Failure {
         passing: error.is_passing(),
         ..Failure::new(error.category(), chain(&error), error.hint())
-    })?;
-    let facts = Facts::read(root, &spec, process).map_err(|error| Failure::internal(chain(&error)))?;
-    Ok((spec, facts))
+    };
+    let path = file.unwrap_or(SPEC_FILE.as_ref());
+    let mut spec = match told.in_place_of_spec().filter(|_| file.is_none()) {
+        Some(text) => AgentSpec::unchecked(text).map_err(|error| Failure::internal(chain(&error)))?,
+        None => crate::spec::read(path).map_err(unreadable)?,
+    };
+    told.put_into(&mut spec, environment).map_err(|error| refused(&error))?;
+    crate::spec::check(&spec, path).map_err(unreadable)?;
+    Ok(spec)
+}
+
+/// No plan can be made.
+pub fn refused(error: &PlanError) -> Failure {
+    Failure::new(error.category(), chain(error), error.hint())
 }
 
 fn greet(plan: &Plan) {
@@ -231,7 +243,7 @@ impl Default for Options {
     /// Those of an entrypoint whose command line says nothing.
     fn default() -> Options {
         Options {
-            spec: SPEC_FILE.into(),
+            spec: None,
             log_format: None,
             parent_deadline: None,
             patience: PATIENCE,
@@ -239,6 +251,7 @@ impl Default for Options {
             restarts_left: None,
             lead_gone: None,
             lead_silent: None,
+            told: Told::default(),
             root: "/".into(),
             termination_log: TERMINATION_LOG.into(),
         }
@@ -248,9 +261,11 @@ impl Default for Options {
 impl Options {
     /// The spec, and this host with what the command line says of the pod, for a process of this container.
     pub fn facts(&self, process: Process) -> Result<(AgentSpec, Facts), Failure> {
-        let (spec, facts) = read_for(&self.spec, &self.root, process)?;
+        let spec = spec(self.spec.as_deref(), &self.told, &process.environment)?;
+        let key = self.told.key(&process.environment).map_err(|error| refused(&error))?;
+        let facts = Facts::read(&self.root, &spec, process).map_err(|error| Failure::internal(chain(&error)))?;
         let (restarts_left, grace_period) = (self.restarts_left, self.grace_period);
-        Ok((spec, Facts { restarts_left, grace_period, ..facts }))
+        Ok((spec, Facts { restarts_left, grace_period, key, ..facts }))
     }
 
     /// What the command line says of a follower's patience.

@@ -46,11 +46,16 @@ impl ReadError {
     }
 }
 
-/// The spec in the file `path`.
+/// The spec in the file `path`, not yet checked.
 pub fn read(path: &Path) -> Result<AgentSpec, ReadError> {
     let text =
         std::fs::read_to_string(path).map_err(|source| ReadError::Unreadable { path: path.to_owned(), source })?;
-    AgentSpec::from_toml(&text).map_err(|source| ReadError::Invalid { path: path.to_owned(), source })
+    AgentSpec::unchecked(&text).map_err(|source| ReadError::Invalid { path: path.to_owned(), source })
+}
+
+/// Whether the spec of `path` can be used, with what the pod has put into it.
+pub fn check(spec: &AgentSpec, path: &Path) -> Result<(), ReadError> {
+    spec.check().map_err(|source| ReadError::Invalid { path: path.to_owned(), source })
 }
 
 #[cfg(test)]
@@ -59,6 +64,7 @@ mod tests {
 
     #[test]
     fn a_missing_a_wrong_and_a_good_spec_are_told_apart() {
+        let read = |path: &Path| read(path).and_then(|spec| check(&spec, path).map(|()| spec));
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("agent.toml");
         assert_eq!(read(&path).unwrap_err().category(), Category::SpecUnreadable);

@@ -48,7 +48,9 @@ pub struct AgentSpec {
     /// Version of this format: 1.
     #[serde(default = "version")]
     pub version: u32,
-    /// Name of the cluster; its pods' host names are `<name>-<index>`.
+    /// Name of the cluster; its pods' host names are `<name>-<index>`. Needed, unless `flux-agent run` takes it from the
+    /// environment (`--name-from-env`, `--lead-from-env`).
+    #[serde(default)]
     pub name: String,
     /// Namespace of the pods, part of their DNS names.
     #[serde(default = "namespace")]
@@ -136,6 +138,13 @@ impl AgentSpec {
 
     /// The spec of `text`, checked.
     pub fn from_toml(text: &str) -> Result<AgentSpec, SpecError> {
+        let spec = AgentSpec::unchecked(text)?;
+        spec.check()?;
+        Ok(spec)
+    }
+
+    /// The spec of `text`, in which the pod's own environment has yet to put what it knows better: [`AgentSpec::check`] comes after.
+    pub fn unchecked(text: &str) -> Result<AgentSpec, SpecError> {
         #[derive(Deserialize)]
         struct Header {
             #[serde(default = "version")]
@@ -145,14 +154,15 @@ impl AgentSpec {
         if header.version != VERSION {
             return Err(SpecError::Version(header.version));
         }
-        let spec: AgentSpec = toml::from_str(text).map_err(|error| SpecError::Syntax(one_line(text, &error)))?;
-        spec.check()?;
-        Ok(spec)
+        toml::from_str(text).map_err(|error| SpecError::Syntax(one_line(text, &error)))
     }
 
     /// Bounds that the types don't express.
     pub fn check(&self) -> Result<(), SpecError> {
         let range = |field, why: &str| Err(SpecError::Range { field, why: why.to_owned() });
+        if self.name.is_empty() {
+            return range("name", "it is missing");
+        }
         if !crate::names::is_dns_label(&self.name) {
             return range("name", "use lower case letters, digits and `-`");
         }
@@ -230,6 +240,16 @@ mod tests {
         assert!(matches!(AgentSpec::from_toml("name=\"a\"\nversion=2\nnew=1"), Err(SpecError::Version(2))));
         assert!(matches!(AgentSpec::from_toml("name=\"a\"\nsize=0"), Err(SpecError::Range { field: "size", .. })));
         assert!(AgentSpec::from_toml("name = ").is_err());
+    }
+
+    #[test]
+    fn a_name_may_come_later_and_is_missed_at_the_check() {
+        let mut spec = AgentSpec::unchecked("size = 2").unwrap();
+        let why = spec.check().unwrap_err().to_string();
+        assert_eq!(why, "the spec's name is out of range: it is missing");
+        assert_eq!(AgentSpec::from_toml("size = 2").unwrap_err().to_string(), why);
+        spec.name = "mc".into();
+        assert!(spec.check().is_ok() && AgentSpec::unchecked("version = 2").is_err());
     }
 
     #[test]

@@ -20,6 +20,10 @@ pub const CURVE_DIR: &str = "/etc/flux-agent/curve";
 pub const CURVE_KEY: &str = "curve.cert";
 /// The certificate as the agent reads it.
 pub const CURVE_FILE: &str = "/etc/flux-agent/curve/curve.cert";
+/// Where a Job of one's own mounts the Secret with the seed of its certificates.
+pub const SEED_DIR: &str = "/etc/flux-agent/seed";
+/// The seed as the agent reads it.
+pub const SEED_FILE: &str = "/etc/flux-agent/seed/seed";
 /// Where the operator mounts the Secret with the passwords of `spec.users`: a file each, named after the user.
 pub const USERS_DIR: &str = "/etc/flux-agent/users";
 /// Where the operator mounts the Secret of the Flux RESTful API.

@@ -143,7 +143,8 @@ fn every_folder_has_its_manifest_and_explains_every_file_and_the_index_names_it(
         let readme = std::fs::read_to_string(folder.join("README.md")).unwrap();
         assert!(readme.starts_with(&format!("# {}\n", name(&folder))), "{}: its title", folder.display());
         let has = |file: &str| folder.join(file).is_file();
-        assert!(has("minicluster.yaml") || has("job.yaml"), "{} has no manifest", folder.display());
+        let has_manifest = ["minicluster.yaml", "job.yaml", "jobset.yaml", "trainjob.yaml"].into_iter().any(has);
+        assert!(has_manifest, "{} has no manifest", folder.display());
         for file in entries(&folder).iter().filter(|file| name(file) != "README.md") {
             assert!(readme.contains(name(file)), "{} is not explained", file.display());
         }

@@ -189,6 +189,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "follower",
             "sidecar",
             "instance",
+            "told",
         ],
     ),
     ("agent/src/wait", &["diagnosis", "connection", "resolve", "socket"]),

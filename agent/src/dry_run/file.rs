@@ -1,17 +1,19 @@
 //! `dry-run FILE`: the plans of all pods, by pretended facts.
 #![expect(clippy::disallowed_methods, reason = "reads the files that it is given")]
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use super::source::pretend_user;
 use super::{DryRunError, Format, Source, json, pods, summary, text};
 use crate::facts::Facts;
+use crate::plan::Told;
 
 /// Show what every pod of a MiniCluster would do, without a cluster; with --here, what this pod does.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Args {
     /// A MiniCluster (YAML or JSON) or an AgentSpec (TOML); `-` reads standard input
-    #[arg(value_name = "FILE", required_unless_present = "here")]
+    #[arg(value_name = "FILE", required_unless_present_any = ["here", "name_from_env", "lead_from_env"])]
     pub file: Option<PathBuf>,
     /// In a pod: print every step of this container's plan, from the pod's own spec and facts
     #[arg(long, conflicts_with_all = ["file", "index", "full", "facts", "cpus", "gpus", "uid", "no_fluxion", "no_shell"])]
@@ -43,18 +45,46 @@ pub struct Args {
     /// Assume an image without a shell
     #[arg(long)]
     pub no_shell: bool,
+    /// Pretend a variable of the container's environment
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub env: Vec<(String, String)>,
+    /// What the entrypoint's command line says, for an AgentSpec
+    #[command(flatten)]
+    pub told: Told,
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').filter(|(name, _)| !name.is_empty()).ok_or("use NAME=VALUE")?;
+    Ok((name.to_owned(), value.to_owned()))
 }
 
 /// The plans of the file, printed.
 pub fn run(args: &Args) -> Result<String, DryRunError> {
-    let source = source(args.file.as_deref().ok_or(DryRunError::NotHere)?)?;
-    let facts = facts(args, &source)?;
+    let (source, facts) = input(args)?;
     let pods = pods::plan(&source, &facts, args.index)?;
     match args.format {
         Format::Text if args.full || args.index.is_some() => Ok(text::render(&source, &facts, &pods)),
         Format::Text => Ok(summary::render(&source, &facts, &pods)),
         Format::Json => json(&source, &facts, &pods).map_err(|source| DryRunError::Json { source }),
     }
+}
+
+/// What to explain, and the pretended host.
+fn input(args: &Args) -> Result<(Source, Facts), DryRunError> {
+    let pretended = pretended(args)?;
+    let mut environment = pretended.as_ref().map_or_else(BTreeMap::new, |facts| facts.environment.clone());
+    environment.extend(args.env.iter().cloned());
+    let (path, text) = match (&args.file, args.told.in_place_of_spec()) {
+        (Some(path), _) => (path.clone(), read(path)?),
+        (None, Some(text)) => (PathBuf::from("the command line"), text.to_owned()),
+        (None, None) => return Err(DryRunError::NotHere),
+    };
+    let source = Source::of(&text, &args.told, &environment)
+        .map_err(|problems| DryRunError::Input { path, source: problems })?;
+    let mut facts = facts(args, pretended, &source);
+    facts.environment.extend(args.env.iter().cloned());
+    facts.key = args.told.key(&environment).map_err(|source| DryRunError::Plan { index: 0, source })?;
+    Ok((source, facts))
 }
 
 /// The file, understood.
@@ -71,14 +101,8 @@ fn read(path: &Path) -> Result<String, DryRunError> {
 }
 
 /// The pretended host: a file's, else the usual pod with what the MiniCluster says of its container; flags count last.
-fn facts(args: &Args, source: &Source) -> Result<Facts, DryRunError> {
-    let mut facts = match &args.facts {
-        Some(path) => {
-            let text = read(path)?;
-            Facts::parse(&text).map_err(|source| DryRunError::Facts { path: path.clone(), source })?
-        }
-        None => source.assumed_facts(),
-    };
+fn facts(args: &Args, pretended: Option<Facts>, source: &Source) -> Facts {
+    let mut facts = pretended.unwrap_or_else(|| source.assumed_facts());
     if let Some(cores) = args.cpus {
         facts.cores = cores;
         facts.cpu_quota = None;
@@ -91,5 +115,11 @@ fn facts(args: &Args, source: &Source) -> Result<Facts, DryRunError> {
     if args.no_shell {
         facts.shell = None;
     }
-    Ok(facts)
+    facts
+}
+
+fn pretended(args: &Args) -> Result<Option<Facts>, DryRunError> {
+    let Some(path) = &args.facts else { return Ok(None) };
+    let text = read(path)?;
+    Facts::parse(&text).map(Some).map_err(|source| DryRunError::Facts { path: path.clone(), source })
 }

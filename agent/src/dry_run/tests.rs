@@ -210,8 +210,51 @@ fn a_container_whose_entrypoint_is_not_process_one_says_so() {
     assert!(told(false, Format::Text).contains("Notice: process 1 is not this container's entrypoint"));
     let text = told(true, Format::Text);
     assert!(text.contains("Host as found") && !text.contains("Notice: process 1"), "{text}");
-    assert!(text.contains("its name has been gone for 5 s") && text.contains("has not answered for 6 s"), "{text}");
+    assert!(text.contains("name has been missing for 5 s") && text.contains("has been silent for 6 s"), "{text}");
     let schema = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("schema/dry-run.json")).unwrap();
     let validator = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
     assert!(validator.is_valid(&serde_json::from_str(&told(true, Format::Json)).unwrap()));
+}
+
+/// The words of an example's entrypoint, by pretended labels.
+fn of_a_jobset(more: &[&str]) -> Args {
+    use clap::Parser;
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        args: Args,
+    }
+    let words =
+        ["dry-run", "--name-from-env=JOB", "--service-from-env=SET", "--size-from-env=N", "--key-from-env=UID,ATTEMPT"];
+    let pretended = ["--env=JOB=train-node-0", "--env=SET=train", "--env=N=3", "--env=UID=4-5", "--env=ATTEMPT=1"];
+    Line::try_parse_from(words.iter().chain(&pretended).chain(more)).unwrap().args
+}
+
+#[test]
+fn the_pods_of_a_jobset_are_planned_from_the_words_of_their_entrypoint() {
+    let text = run(&of_a_jobset(&["--full", "--", "echo", "a  b", "$HOME"])).unwrap();
+    assert!(text.contains("train-node-0-[0-2]") && text.contains("train-node-0-0.train.default.svc"), "{text}");
+    assert!(text.contains("submit -N 3 --quiet --watch echo 'a  b' '$HOME'\n"), "{text}");
+    let certificate =
+        "(a certificate derived from the seed in /etc/flux-agent/seed/seed, of train-node-0, 4-5, 1; never shown)";
+    // The followers' file is told to be the same as the lead's.
+    assert_eq!(text.matches(certificate).count(), 1, "{text}");
+
+    let json = run(&Args { format: Format::Json, ..of_a_jobset(&["--", "true"]) }).unwrap();
+    let schema = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("schema/dry-run.json")).unwrap();
+    let validator = jsonschema::validator_for(&serde_json::from_str(&schema).unwrap()).unwrap();
+    let errors: Vec<String> =
+        validator.iter_errors(&serde_json::from_str(&json).unwrap()).map(|error| error.to_string()).collect();
+    assert!(errors.is_empty(), "{errors:#?}");
+}
+
+#[test]
+fn what_a_jobset_says_is_not_said_of_a_minicluster_and_a_variable_must_be_there() {
+    let cluster = Args { file: Some(input("hello.yaml")), ..of_a_jobset(&[]) };
+    let why = run(&cluster).unwrap_err();
+    assert!(std::error::Error::source(&why).unwrap().to_string().contains("a MiniCluster says by itself"), "{why}");
+    let unset = Args { env: Vec::new(), ..of_a_jobset(&[]) };
+    let why = run(&unset).unwrap_err();
+    let source = std::error::Error::source(&why).unwrap().to_string();
+    assert!(source.contains("failed to use --name-from-env JOB: it is not set"), "{source}");
 }

@@ -261,6 +261,11 @@ fn file(out: &mut String, content: &Content, is_known: bool) {
             exports.iter().for_each(|(name, value)| line_of(out, 2, &format!("│ export {name}={}", word(value))));
         }
         Content::Secret { source } => line_of(out, 2, &format!("(copied from {source}; never shown)")),
+        Content::DerivedCurve { seed, of, .. } => line_of(
+            out,
+            2,
+            &format!("(a certificate derived from the seed in {seed}, of {}; never shown)", of.join(", ")),
+        ),
         Content::Curve { source } => line_of(out, 2, &format!("(the certificate of {source}, checked; never shown)")),
     }
 }

@@ -1,5 +1,7 @@
 //! The curve certificate: read from the mounted Secret, its form checked, handed on as bytes that nothing can print.
 
+mod derived;
+
 use std::io::ErrorKind;
 use std::path::Path;
 

@@ -56,7 +56,7 @@ fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
 
 fn options() -> Options {
     let agent = Path::new(&std::env::var_os(OF_ITS_OWN).unwrap()).join("agent");
-    Options { root: "/".into(), spec: "/nowhere".into(), agent, patience: Duration::ZERO }
+    Options { root: "/".into(), spec: Some("/nowhere".into()), agent, patience: Duration::ZERO }
 }
 
 /// What `flux-agent snippet-state` tells, as far as it matters here: this program is not flux-agent.

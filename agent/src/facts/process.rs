@@ -37,7 +37,8 @@ impl Process {
     pub fn of(proc: &Path) -> Option<Process> {
         let parts = |name: &str| -> Option<Vec<String>> {
             let bytes = std::fs::read(proc.join(name)).ok()?;
-            let parts = bytes.split(|byte| *byte == 0).filter(|part| !part.is_empty());
+            // A word may be empty; the last one ends with a zero, too.
+            let parts = bytes.strip_suffix(&[0]).unwrap_or(&bytes).split(|byte| *byte == 0);
             Some(parts.filter_map(|part| String::from_utf8(part.to_vec()).ok()).collect())
         };
         let variables = parts("environ")?;
@@ -65,13 +66,13 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let write = |name: &str, bytes: &str| std::fs::write(folder.path().join(name), bytes).unwrap();
         assert_eq!(Process::of(folder.path()), None);
-        write("cmdline", "/bin/flux-agent\0run\0");
+        write("cmdline", "/bin/flux-agent\0run\0\0--\0");
         write("environ", "A=1\0B=x=y\0odd\0C=\0");
         std::os::unix::fs::symlink("/data", folder.path().join("cwd")).unwrap();
         let process = Process::of(folder.path()).unwrap();
         assert_eq!(
             (process.words.join(" ").as_str(), process.working_directory.as_str()),
-            ("/bin/flux-agent run", "/data")
+            ("/bin/flux-agent run  --", "/data")
         );
         let variables: Vec<String> =
             process.environment.iter().map(|(name, value)| format!("{name}={value}")).collect();

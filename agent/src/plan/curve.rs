@@ -1,12 +1,22 @@
-//! The certificate: from the mounted Secret to a file that Flux accepts (a Secret's own mode may be too open).
+//! The certificate: from the mounted Secret to a file that Flux accepts (a Secret's own mode may be too open); or derived from
+//! a mounted seed.
 
+use flux_shared::names;
 use flux_shared::paths::CURVE_FILE;
 
 use super::{Content, Mode, Planned, Resolved, Step};
 
 pub fn step(resolved: &Resolved) -> Option<Planned> {
-    let content = Content::Curve { source: CURVE_FILE.into() };
+    let (content, fact) = match &resolved.facts.key {
+        None => (Content::Curve { source: CURVE_FILE.into() }, "curve"),
+        Some(key) => {
+            // A JobSet has one uid and perhaps several Jobs: each is an instance of its own.
+            let name = &resolved.spec.name;
+            let of = [name.clone()].into_iter().chain(key.of.iter().cloned()).collect();
+            (Content::DerivedCurve { seed: key.seed.clone(), name: names::host(name, 0), of }, "key")
+        }
+    };
     let owner = resolved.identity.owner;
     let step = Step::File { path: resolved.paths.curve_cert(), mode: Mode(0o400), owner, content };
-    resolved.needs_curve().then(|| Planned::with(&["uid", "curve"], step))
+    resolved.needs_curve().then(|| Planned::with(&["uid", fact], step))
 }

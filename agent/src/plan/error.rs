@@ -21,6 +21,8 @@ pub enum PlanError {
     ShellMissing(String),
     #[error("failed to find container `{0}` in the spec")]
     UnknownSidecar(String),
+    #[error("failed to use {option} {variable}: {why}")]
+    Told { option: &'static str, variable: String, why: String },
     #[error("failed to write {file}")]
     Render { file: &'static str, source: RenderError },
 }
@@ -38,7 +40,8 @@ impl PlanError {
             | PlanError::Hostlist(_)
             | PlanError::Topology(_)
             | PlanError::Quorum { .. }
-            | PlanError::UnknownSidecar(_) => Category::SpecInvalid,
+            | PlanError::UnknownSidecar(_)
+            | PlanError::Told { .. } => Category::SpecInvalid,
             PlanError::FluxMissing(_) | PlanError::FluxionMissing(_) => Category::ViewMissing,
             PlanError::ShellMissing(_) => Category::ShellMissing,
             PlanError::Render { .. } => Category::Internal,
@@ -60,6 +63,9 @@ impl PlanError {
             PlanError::FluxionMissing(_) => "use a view with flux-sched, or leave the scheduler as it is",
             PlanError::ShellMissing(_) => "use an image with /bin/sh, or do without snippets, scripts and batch",
             PlanError::UnknownSidecar(_) => "the container's argument must be the name of a wrapped container",
+            PlanError::Told { .. } => {
+                "set the variable in the container's env: from a label by `valueFrom.fieldRef`, or to what the Job says"
+            }
             PlanError::Render { .. } => "this is a defect of flux-agent: please report it with the spec",
         }
     }

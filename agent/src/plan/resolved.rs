@@ -143,7 +143,7 @@ impl<'a> Resolved<'a> {
 
     /// Several brokers need the certificate; a single one takes it if it is there.
     pub fn needs_curve(&self) -> bool {
-        self.hosts.size() > 1 || self.facts.is_present(CURVE_FILE)
+        self.hosts.size() > 1 || self.facts.is_present(CURVE_FILE) || self.facts.key.is_some()
     }
 
     /// Directory of the view's Python modules.

@@ -83,3 +83,76 @@ fn paths(value: &Value, made: &mut BTreeSet<String>) {
         _ => {}
     }
 }
+
+/// The documents of an example's file.
+fn example(file: &str) -> Vec<Value> {
+    let text = std::fs::read_to_string(pages::repository().join("examples").join(file)).unwrap();
+    serde_saphyr::from_multiple(&text).unwrap()
+}
+
+/// What `name` of `value` is, wherever it stands.
+fn found<'a>(value: &'a Value, name: &str) -> Option<&'a Value> {
+    match value {
+        Value::Object(map) => map.get(name).or_else(|| map.values().find_map(|inner| found(inner, name))),
+        Value::Array(list) => list.iter().find_map(|inner| found(inner, name)),
+        _ => None,
+    }
+}
+
+fn words(value: &Value) -> Vec<&str> {
+    value.as_array().unwrap().iter().map(|word| word.as_str().unwrap()).collect()
+}
+
+/// What a label or a field of the pod is on the node.
+fn pretended(path: &str) -> &'static str {
+    match path {
+        "metadata.namespace" => "default",
+        "metadata.labels['batch.kubernetes.io/job-name']" => "example-node-0",
+        "metadata.labels['jobset.sigs.k8s.io/jobset-name']" => "example",
+        "metadata.labels['jobset.sigs.k8s.io/jobset-uid']" => "7a2e6d1c-0000",
+        "metadata.labels['jobset.sigs.k8s.io/restart-attempt']" => "0",
+        _ => panic!("no pod has {path}"),
+    }
+}
+
+/// The plan of the pods of a JobSet: by the words of their entrypoint, and what its variables hold there.
+fn plan_of_template(template: &Value, args: &[&str], of_controller: &[&str]) -> Value {
+    let container = &found(template, "containers").unwrap()[0];
+    let command = words(&container["command"]);
+    assert!(command.starts_with(&[flux_shared::paths::AGENT_FILE, "run"]) && command.ends_with(&["--"]), "{command:?}");
+    let variables = container["env"].as_array().unwrap().iter().map(|variable| {
+        let value = variable["value"].as_str();
+        let value =
+            value.unwrap_or_else(|| pretended(variable["valueFrom"]["fieldRef"]["fieldPath"].as_str().unwrap()));
+        format!("--env={}={value}", variable["name"].as_str().unwrap())
+    });
+    let mut dry_run = Command::new(AGENT);
+    dry_run.args(["dry-run", "--format=json"]).args(variables).args(of_controller);
+    // What `run` knows besides is of no plan.
+    dry_run.args(command[2..].iter().filter(|word| !word.starts_with("--grace-period"))).args(args);
+    let output = dry_run.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    serde_json::from_slice(&output.stdout).unwrap()
+}
+
+#[test]
+fn the_examples_for_other_controllers_are_planned_by_the_words_of_their_entrypoint() {
+    let jobset = &example("jobset/jobset.yaml")[0];
+    let spec = &jobset["spec"]["replicatedJobs"][0]["template"]["spec"];
+    assert_eq!((&spec["completions"], &spec["parallelism"]), (&2.into(), &2.into()));
+    let of_jobset = plan_of_template(jobset, &words(found(jobset, "args").unwrap()), &[]);
+    let (runtime, trainjob) = (&example("trainjob/runtime.yaml")[0], &example("trainjob/trainjob.yaml")[0]);
+    assert_eq!(trainjob["spec"]["runtimeRef"]["name"], runtime["metadata"]["name"]);
+    let torch = ["--env=PET_MASTER_ADDR=example-node-0-0.example", "--env=PET_NNODES=2"];
+    let of_trainjob = plan_of_template(runtime, &words(found(trainjob, "args").unwrap()), &torch);
+    for plan in [of_jobset, of_trainjob] {
+        let source = &plan["source"];
+        assert_eq!((&source["name"], &source["size"]), (&"example-node-0".into(), &2.into()));
+        assert_eq!(source["facts"]["key"]["of"], serde_json::json!(["7a2e6d1c-0000", "0"]));
+        let steps = plan["pods"][0]["steps"].as_array().unwrap();
+        let launch = steps.iter().find(|step| step["step"] == "launch").unwrap();
+        assert!(words(&launch["argv"]).ends_with(&["echo", "two  words", "and a \"quote\""]), "{launch}");
+        let parent = plan["pods"][1].to_string();
+        assert!(parent.contains("example-node-0-0.example.default.svc.cluster.local."), "{parent}");
+    }
+}

@@ -17,6 +17,7 @@ mod here;
 mod hostile;
 mod image;
 mod instance;
+mod job;
 mod live;
 mod local;
 mod output;

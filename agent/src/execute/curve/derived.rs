@@ -1,0 +1,109 @@
+//! A certificate that all pods of a job derive alike, without a word to each other: HKDF-SHA256 (RFC 5869) of a seed that
+//! nobody else knows, for this job alone. What it is derived *of* is public; without the seed it helps nobody.
+
+use std::path::Path;
+
+use flux_shared::curve;
+use flux_shared::exit::Category;
+use hkdf::Hkdf;
+use sha2::Sha256;
+use x25519_dalek::{PublicKey, StaticSecret};
+
+use super::Certificate;
+use crate::report::failure::{Failure, plain};
+
+/// Says what the key is for, so that the same seed gives no one else the same bytes.
+const SALT: &[u8] = b"flux-agent curve certificate 1";
+/// A seed has at least as many bytes as a key.
+const LEAST: usize = 32;
+
+impl Certificate {
+    /// The certificate of the seed in `path`, called `name`, of these values.
+    pub fn derive(path: &Path, name: &str, of: &[String]) -> Result<Certificate, Failure> {
+        let seed = std::fs::read(path).map_err(|error| {
+            let cause = format!("failed to read the seed {}: {}", path.display(), plain(&error));
+            Failure::new(
+                Category::CurveUnreadable,
+                cause,
+                "mount a Secret with the key `seed`, readable by the container's user",
+            )
+        })?;
+        if seed.len() < LEAST {
+            let cause =
+                format!("failed to use the seed {}: it has {} bytes of {LEAST} at least", path.display(), seed.len());
+            return Err(Failure::new(Category::CurveUnreadable, cause, "`openssl rand -hex 32` makes a good one"));
+        }
+        let text =
+            of_seed(&seed, name, of).map_err(|why| Failure::internal(format!("failed to derive a key: {why}")))?;
+        Ok(Certificate(text.into_bytes()))
+    }
+}
+
+fn of_seed(seed: &[u8], name: &str, of: &[String]) -> Result<String, hkdf::InvalidLength> {
+    let mut bytes = [0; 32];
+    Hkdf::<Sha256>::new(Some(SALT), seed).expand(&info(of), &mut bytes)?;
+    let secret = StaticSecret::from(bytes);
+    let public = PublicKey::from(&secret);
+    Ok(curve::Certificate::from_keys(name, public.as_bytes(), secret.as_bytes()).to_text())
+}
+
+/// Each value with its length before it, so that no two lists look alike.
+fn info(of: &[String]) -> Vec<u8> {
+    of.iter().flat_map(|value| (value.len() as u64).to_be_bytes().into_iter().chain(value.bytes())).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SEED: &[u8] = b"0123456789abcdef0123456789abcdef";
+
+    fn text(seed: &[u8], of: &[&str]) -> String {
+        let of: Vec<String> = of.iter().map(|value| (*value).to_owned()).collect();
+        of_seed(seed, "job-0", &of).unwrap()
+    }
+
+    #[test]
+    fn every_pod_of_a_job_has_the_same_and_no_other_job_has() {
+        let own = text(SEED, &["job", "uid", "0"]);
+        assert_eq!(own, text(SEED, &["job", "uid", "0"]));
+        let other = SEED.iter().rev().copied().collect::<Vec<u8>>();
+        let others = [
+            text(SEED, &["job", "uid", "1"]),
+            text(SEED, &["job", "uie", "0"]),
+            text(SEED, &["job", "uid0"]),
+            text(SEED, &["jobuid", "0"]),
+            text(&other, &["job", "uid", "0"]),
+        ];
+        let keys = |text: &str| text.split('"').filter(|part| part.len() == 40).map(str::to_owned).collect::<Vec<_>>();
+        for other in others {
+            assert!(keys(&own).iter().zip(keys(&other)).all(|(one, other)| *one != other) && keys(&other).len() == 2);
+        }
+    }
+
+    /// By an independent implementation: Python's hmac, and the X25519 of `cryptography`.
+    #[test]
+    fn the_keys_are_those_of_the_standards() {
+        assert_eq!(text(SEED, &["job", "uid", "0"]), include_str!("derived.cert"));
+    }
+
+    #[test]
+    fn flux_would_take_it() {
+        assert_eq!(super::super::check(&text(SEED, &[])), Ok(()));
+        assert!(curve::Certificate::parse(&text(SEED, &[])).is_ok());
+    }
+
+    #[test]
+    fn a_seed_that_is_missing_or_short_is_told_without_showing_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("seed");
+        let why = |path: &Path| Certificate::derive(path, "job-0", &[]).err().unwrap();
+        let missing = why(&path);
+        assert!(missing.category == Category::CurveUnreadable && missing.cause.contains("seed"), "{missing}");
+        std::fs::write(&path, "hunter2").unwrap();
+        let short = why(&path);
+        assert!(short.cause.contains("7 bytes") && !short.to_string().contains("hunter2"), "{short}");
+        std::fs::write(&path, SEED).unwrap();
+        assert!(Certificate::derive(&path, "job-0", &[]).is_ok());
+    }
+}

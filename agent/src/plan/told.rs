@@ -1,0 +1,223 @@
+//! What an entrypoint's own command line says of its job, where no operator writes a spec for each: in a JobSet, a TrainJob, a Job.
+//!
+//! ```text
+//! (command line, environment) ─► AgentSpec, key
+//! ```
+//!
+//! Only the names of variables stand on the command line, so that one pod template serves any number of jobs: the values come from
+//! labels (the downward API) or from the controller.
+
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+
+use flux_shared::agent_spec::{AgentSpec, Program};
+use flux_shared::paths::SEED_FILE;
+use flux_shared::words::Word;
+
+use super::PlanError;
+use crate::facts::Key;
+
+type Environment = BTreeMap<String, String>;
+
+/// A spec of which the command line says all that it must say: a task on each node.
+const USUAL: &str = "tasks = 0";
+
+/// Names of variables, and the program.
+#[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
+pub struct Told {
+    /// Variable with the cluster's name: that of the Job, whose pods have host names `<name>-<index>`
+    #[arg(long, value_name = "NAME")]
+    name_from_env: Option<String>,
+    /// Variable with the lead's host name, `<name>-0.<service>`, which gives the cluster's name and service
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["name_from_env", "service_from_env"])]
+    lead_from_env: Option<String>,
+    /// Variable with the pods' subdomain, the name of their headless Service
+    #[arg(long, value_name = "NAME")]
+    service_from_env: Option<String>,
+    /// Variable with the pods' namespace
+    #[arg(long, value_name = "NAME")]
+    namespace_from_env: Option<String>,
+    /// Variable with the number of pods
+    #[arg(long, value_name = "NAME")]
+    size_from_env: Option<String>,
+    /// Derive the curve certificate from a mounted seed and the values of these variables: the job's uid, and the attempt where
+    /// that keeps the uid [default: a certificate is mounted]
+    #[arg(long, value_name = "NAME,…", value_delimiter = ',')]
+    key_from_env: Vec<String>,
+    /// With --key-from-env: file with the seed, at least 32 secret random bytes [default: /etc/flux-agent/seed/seed]
+    #[arg(long, value_name = "FILE", requires = "key_from_env")]
+    seed: Option<PathBuf>,
+    /// The program, in place of the spec's; passed as it is, without a shell
+    #[arg(last = true, value_name = "CMD")]
+    words: Vec<String>,
+}
+
+impl Told {
+    /// Whether nothing is said.
+    pub fn is_empty(&self) -> bool {
+        *self == Told::default()
+    }
+
+    /// The text of the spec where no file is named: the command line says who the pods are, so that none is needed.
+    pub fn in_place_of_spec(&self) -> Option<&'static str> {
+        (self.name_from_env.is_some() || self.lead_from_env.is_some()).then_some(USUAL)
+    }
+
+    /// Puts into `spec` what is told.
+    pub fn put_into(&self, spec: &mut AgentSpec, environment: &Environment) -> Result<(), PlanError> {
+        let value = |option, name: &Option<String>| {
+            let value = name.as_ref().map(|name| value(option, name, environment));
+            value.transpose().map(|value| value.map(str::to_owned))
+        };
+        if let Some(variable) = &self.lead_from_env {
+            (spec.name, spec.network.service) = lead(variable, environment)?;
+        }
+        if let Some(name) = value("--name-from-env", &self.name_from_env)? {
+            spec.name = name;
+        }
+        if let Some(service) = value("--service-from-env", &self.service_from_env)? {
+            spec.network.service = service;
+        }
+        if let Some(namespace) = value("--namespace-from-env", &self.namespace_from_env)? {
+            spec.namespace = namespace;
+        }
+        if let Some(variable) = &self.size_from_env {
+            spec.size = size(variable, environment)?;
+        }
+        if !self.words.is_empty() {
+            let words = self.words.iter().map(Word::literal).collect();
+            spec.runner.program = match spec.runner.program {
+                Program::Launcher { .. } => Program::Launcher { words },
+                _ => Program::Submit { words },
+            };
+        }
+        Ok(())
+    }
+
+    /// Of what the certificate is derived; none: it is mounted.
+    pub fn key(&self, environment: &Environment) -> Result<Option<Key>, PlanError> {
+        if self.key_from_env.is_empty() {
+            return Ok(None);
+        }
+        let of = self.key_from_env.iter().map(|name| value("--key-from-env", name, environment).map(str::to_owned));
+        let seed = self.seed.as_ref().map_or(SEED_FILE.into(), |path| path.to_string_lossy().into_owned());
+        Ok(Some(Key { seed, of: of.collect::<Result<_, _>>()? }))
+    }
+}
+
+/// A variable's value, which an empty one is not.
+fn value<'a>(option: &'static str, name: &str, environment: &'a Environment) -> Result<&'a str, PlanError> {
+    let found = environment.get(name).map(|value| value.trim()).filter(|value| !value.is_empty());
+    found.ok_or_else(|| {
+        refused(option, name, if environment.contains_key(name) { "it is empty" } else { "it is not set" })
+    })
+}
+
+fn refused(option: &'static str, variable: &str, why: &str) -> PlanError {
+    PlanError::Told { option, variable: variable.to_owned(), why: why.to_owned() }
+}
+
+fn size(variable: &str, environment: &Environment) -> Result<u32, PlanError> {
+    let text = value("--size-from-env", variable, environment)?;
+    text.parse().map_err(|_| refused("--size-from-env", variable, &format!("`{text}` is no number of pods")))
+}
+
+/// The cluster's name and its service, of the lead's host name; more of the domain may follow.
+fn lead(variable: &str, environment: &Environment) -> Result<(String, String), PlanError> {
+    let text = value("--lead-from-env", variable, environment)?;
+    let mut labels = text.split('.');
+    let name = labels.next().and_then(|host| host.strip_suffix("-0")).filter(|name| !name.is_empty());
+    match (name, labels.next().filter(|service| !service.is_empty())) {
+        (Some(name), Some(service)) => Ok((name.to_owned(), service.to_owned())),
+        _ => Err(refused("--lead-from-env", variable, &format!("`{text}` is no `<name>-0.<service>`"))),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::Parser;
+
+    use super::*;
+
+    #[derive(clap::Parser)]
+    struct Line {
+        #[command(flatten)]
+        told: Told,
+    }
+
+    fn told(words: &[&str]) -> Told {
+        Line::try_parse_from(["run"].iter().chain(words)).unwrap().told
+    }
+
+    fn environment(pairs: &[(&str, &str)]) -> Environment {
+        pairs.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned())).collect()
+    }
+
+    fn spec(text: &str, words: &[&str], pairs: &[(&str, &str)]) -> Result<AgentSpec, String> {
+        let mut spec = AgentSpec::unchecked(text).unwrap();
+        told(words).put_into(&mut spec, &environment(pairs)).map_err(|error| error.to_string())?;
+        spec.check().map(|()| spec).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn labels_and_the_size_make_a_spec_without_a_file() {
+        let words = ["--name-from-env=JOB", "--service-from-env=SET", "--namespace-from-env=NS", "--size-from-env=N"];
+        let pairs = [("JOB", "train-node-0"), ("SET", "train"), ("NS", "team"), ("N", " 4\n")];
+        let found = spec(told(&words).in_place_of_spec().unwrap(), &words, &pairs).unwrap();
+        assert_eq!((found.hostlist().as_str(), found.namespace.as_str()), ("train-node-0-[0-3]", "team"));
+        assert_eq!((found.network.service.as_str(), found.size, found.tasks), ("train", 4, 0));
+        assert_eq!(told(&["--size-from-env=N"]).in_place_of_spec(), None, "without a name a spec is needed");
+    }
+
+    #[test]
+    fn the_leads_host_name_tells_name_and_service() {
+        let found = |lead: &str| spec("", &["--lead-from-env=ADDR"], &[("ADDR", lead)]);
+        for lead in ["job-node-0-0.job", "job-node-0-0.job.team.svc.cluster.local"] {
+            let found = found(lead).unwrap();
+            assert_eq!((found.name.as_str(), found.network.service.as_str()), ("job-node-0", "job"), "{lead}");
+        }
+        for bad in ["10.0.0.1", "job-node-0-1.job", "job-0", "-0.job", "job-0."] {
+            let why = found(bad).unwrap_err();
+            assert!(why.contains("--lead-from-env ADDR") && why.contains(bad), "{why}");
+        }
+    }
+
+    #[test]
+    fn what_a_variable_does_not_tell_is_an_error_that_names_it() {
+        let words = ["--name-from-env=JOB", "--size-from-env=N"];
+        for (pairs, why) in [
+            (&[("N", "2")][..], "failed to use --name-from-env JOB: it is not set"),
+            (&[("JOB", " "), ("N", "2")], "failed to use --name-from-env JOB: it is empty"),
+            (&[("JOB", "a"), ("N", "two")], "failed to use --size-from-env N: `two` is no number of pods"),
+            (&[("JOB", "a"), ("N", "0")], "the spec's size is out of range: use 1 or more"),
+            (&[("JOB", "A b"), ("N", "1")], "the spec's name is out of range: use lower case letters, digits and `-`"),
+        ] {
+            assert_eq!(spec("", &words, pairs).unwrap_err(), why);
+        }
+        assert!(told(&["--key-from-env=UID"]).key(&environment(&[("UID", "")])).is_err());
+    }
+
+    #[test]
+    fn the_program_is_words_as_they_were_given() {
+        let words = ["--", "sh", "-c", "echo \"$HOME\" 'a  b'", ""];
+        let literal: Vec<Word> = words[1..].iter().map(|word| Word::literal(*word)).collect();
+        let found = |text: &str| spec(&format!("name = 'a'\n{text}"), &words, &[]).unwrap().runner.program;
+        assert_eq!(found(""), Program::Submit { words: literal.clone() });
+        assert_eq!(found("[runner.program]\nmode = 'script'\ntext = 'x'"), Program::Submit { words: literal.clone() });
+        assert_eq!(found("[runner.program]\nmode = 'launcher'\nwords = []"), Program::Launcher { words: literal });
+        let kept = spec("name = 'a'\n[runner.program]\nmode = 'diagnostics'", &[], &[]).unwrap();
+        assert_eq!(kept.runner.program, Program::Diagnostics);
+    }
+
+    #[test]
+    fn a_key_is_of_the_values_in_their_order_and_of_a_seed_that_is_only_named() {
+        let pairs = environment(&[("UID", "1-2"), ("ATTEMPT", "0")]);
+        let key = |words: &[&str]| told(words).key(&pairs).unwrap();
+        assert_eq!(key(&[]), None);
+        let of = vec!["1-2".to_owned(), "0".to_owned()];
+        assert_eq!(key(&["--key-from-env=UID,ATTEMPT"]), Some(Key { seed: SEED_FILE.into(), of: of.clone() }));
+        let other = key(&["--key-from-env=UID,ATTEMPT", "--seed=/other"]);
+        assert_eq!(other, Some(Key { seed: "/other".into(), of }));
+        assert!(told(&[]).is_empty() && !told(&["--", "x"]).is_empty() && !told(&["--key-from-env=A"]).is_empty());
+    }
+}
