@@ -10,7 +10,8 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use crate::crd::v1alpha2::{MiniClusterSpec, Network, Resources, headless_name};
+use crate::agent_spec::LogFormat;
+use crate::crd::v1alpha2::{Logging, MiniClusterSpec, Network, Resources, headless_name};
 use crate::names;
 use crate::quantity::Quantity;
 use crate::queueing::{Asked, Queueing};
@@ -92,7 +93,6 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let mut report = Report::default();
     let sizes = sizes(manifest, &mut report);
     let network = network(spec, &mut report);
-    labels("spec.jobLabels", &spec.job_labels, &mut report);
     limits(spec, &mut report);
     let archive = archive(spec, &mut report);
     let flux = flux::check(spec, &manifest.name, sizes, &mut report);
@@ -101,15 +101,11 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let volumes = storage::check(spec, &manifest.name, &manifest.namespace, &mut report);
     let mut parts = containers::check(spec, &manifest.name, &view, flux.wait_socket, &mut report);
     let users = access::users(spec, parts.runner.as_ref(), &mut report);
-    let restful = access::restful(spec, parts.runner.as_ref(), flux.lead.is_some(), &mut report);
-    if let (Some(restful), Some(runner)) = (&restful, &mut parts.runner) {
-        access::listen(restful, runner);
-    }
+    let restful = access::restful(spec, parts.runner.as_mut(), flux.lead.is_some(), &mut report);
     let arch = pod::arch(spec, &pod, &mut report);
     let (pod_template, services_pod_template) = overlay::check(spec, &view, &parts, &mut report);
     let queueing = queueing(manifest, sizes, &pod.annotations, &mut report);
-    let logging = spec.logging.clone().unwrap_or_default();
-    let log_format = given(&logging.format).and_then(|name| report.take("spec.logging.format", name.parse()));
+    let (logging, log_format) = logging(spec, &mut report);
     let Some(runner) = parts.runner.filter(|_| report.problems.is_empty()) else {
         return Err(report.problems);
     };
@@ -139,7 +135,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         view,
         flux,
         logging,
-        log_format: log_format.unwrap_or_default(),
+        log_format,
         pod,
         pod_template,
         services_pod_template,
@@ -197,8 +193,15 @@ fn queueing(
     queueing
 }
 
-/// How long, how often.
+fn logging(spec: &MiniClusterSpec, report: &mut Report) -> (Logging, LogFormat) {
+    let logging = spec.logging.clone().unwrap_or_default();
+    let format = given(&logging.format).and_then(|name| report.take("spec.logging.format", name.parse()));
+    (logging, format.unwrap_or_default())
+}
+
+/// How long, how often, and the Job's labels.
 fn limits(spec: &MiniClusterSpec, report: &mut Report) {
+    labels("spec.jobLabels", &spec.job_labels, report);
     if spec.deadline_seconds.is_some_and(|seconds| seconds < 1) {
         report.problem("spec.deadlineSeconds", "must be 1 or more; leave it out for no deadline");
     }

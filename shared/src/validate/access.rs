@@ -42,17 +42,17 @@ pub(super) fn users(spec: &MiniClusterSpec, runner: Option<&Runner>, report: &mu
     users
 }
 
-/// The Flux RESTful API, if this cluster serves it.
+/// The Flux RESTful API, if this cluster serves it: its port becomes one of the runner's.
 pub(super) fn restful(
     spec: &MiniClusterSpec,
-    runner: Option<&Runner>,
+    runner: Option<&mut Runner>,
     lead_is_elsewhere: bool,
     report: &mut Report,
 ) -> Option<Restful> {
     let given = spec.flux_restful.as_ref().filter(|restful| !restful.disable)?;
     let restful = check(given, report);
-    let program = &runner?.program;
-    if spec.interactive || lead_is_elsewhere || *program != Program::Persistent {
+    let runner = runner?;
+    if spec.interactive || lead_is_elsewhere || runner.program != Program::Persistent {
         let why = match (spec.interactive, lead_is_elsewhere) {
             (true, _) => "the cluster is interactive",
             (_, true) => "the lead broker is in another cluster",
@@ -71,14 +71,10 @@ pub(super) fn restful(
             );
         }
     }
-    Some(restful)
-}
-
-/// The lead's container listens where the RESTful API is.
-pub(super) fn listen(restful: &Restful, runner: &mut Runner) {
     if !runner.container.ports.contains(&restful.port) {
         runner.container.ports.push(restful.port);
     }
+    Some(restful)
 }
 
 fn check(given: &FluxRestful, report: &mut Report) -> Option<Restful> {
