@@ -310,6 +310,9 @@ async fn in_turn(
 
 /// Reconciles the whole of a MiniCluster, which may not be kept.
 async fn whole_and_reconcile(cluster: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
+    if cluster::is_managed_elsewhere(&cluster) {
+        return Ok(Action::await_change());
+    }
     if cluster::left_out(&cluster).is_none() {
         return reconcile(cluster, context).await;
     }

@@ -17,7 +17,7 @@ use kube::Resource;
 use kube::runtime::controller::Action;
 
 use crate::health::panics::Panicked;
-use crate::observe::cluster::Cluster;
+use crate::observe::cluster::{Cluster, is_managed_elsewhere};
 use crate::observe::job::{self, JobSeen};
 use crate::observe::pod::Trouble;
 use crate::observe::pod_end;
@@ -55,6 +55,7 @@ const TO_TELL: Duration = Duration::from_millis(100);
 pub fn is_first(object: &Cluster, context: &Context) -> bool {
     let status = object.0.as_ref().ok().and_then(|cluster| cluster.status.as_ref());
     match status.and_then(|status| status.observed_generation) {
+        _ if is_managed_elsewhere(object) => false,
         None => !context.index.has_job(&Key::of(object.meta())),
         generation => generation != object.meta().generation,
     }

@@ -199,8 +199,22 @@ fn logging(spec: &MiniClusterSpec, report: &mut Report) -> (Logging, LogFormat) 
     (logging, format.unwrap_or_default())
 }
 
+/// Who serves it.
+fn managed_by(spec: &MiniClusterSpec, report: &mut Report) {
+    let Some(name) = given(&spec.managed_by) else { return };
+    let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte));
+    let is_good = |(domain, path): (&str, &str)| names::is_dns_subdomain(domain) && !path.is_empty() && is_name(path);
+    if name.len() > 63 || !name.split_once('/').is_some_and(is_good) {
+        report.problem(
+            "spec.managedBy",
+            "must be a domain, `/` and a path, such as kueue.x-k8s.io/multikueue, 63 characters at most; leave it out for this operator",
+        );
+    }
+}
+
 /// How long, how often, and the Job's labels.
 fn limits(spec: &MiniClusterSpec, report: &mut Report) {
+    managed_by(spec, report);
     labels("spec.jobLabels", &spec.job_labels, report);
     if spec.deadline_seconds.is_some_and(|seconds| seconds < 1) {
         report.problem("spec.deadlineSeconds", "must be 1 or more; leave it out for no deadline");

@@ -2,7 +2,7 @@
 
 use std::borrow::Cow;
 
-use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterSpec};
 use flux_shared::queueing;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use kube::core::error_boundary::InvalidObject;
@@ -133,7 +133,8 @@ pub fn shrink(cluster: &mut Cluster) {
             if size.0 > KEPT_MAX
                 && let Ok(nothing) = serde_json::from_value(serde_json::json!({ "containers": [] }))
             {
-                whole.spec = nothing;
+                let managed_by = whole.spec.managed_by.take();
+                whole.spec = MiniClusterSpec { managed_by, ..nothing };
                 whole.metadata.labels = None;
                 whole.metadata.annotations = Some([(LEFT_OUT.to_owned(), size.0.to_string())].into());
             }
@@ -149,6 +150,11 @@ pub fn shrink(cluster: &mut Cluster) {
 /// The size of the spec that was left out of the cache, if it was.
 pub fn left_out(cluster: &Cluster) -> Option<usize> {
     cluster.meta().annotations.as_ref()?.get(LEFT_OUT)?.parse().ok()
+}
+
+/// Whether somebody else serves it: nothing is done to it, and it is not looked at.
+pub fn is_managed_elsewhere(cluster: &Cluster) -> bool {
+    cluster.0.as_ref().is_ok_and(|whole| whole.spec.is_managed_elsewhere())
 }
 
 /// Counts what is written.
@@ -220,6 +226,12 @@ mod tests {
         assert_eq!((left_out(&small), small.0.unwrap().spec.size), (None, 3));
         assert!(left_out(&cluster(100, 100_000)).is_some(), "however it is large");
         assert!(left_out(&large).is_some_and(|size| (100_000..101_000).contains(&size)));
+        let mut elsewhere = large.clone();
         assert!(serde_json::to_string(&large.0.unwrap().spec).unwrap().len() < 2000);
+        let whole = elsewhere.0.as_mut().unwrap();
+        (whole.spec.managed_by, whole.spec.archive) = (Some("example.org/other".into()), None);
+        whole.spec.job_labels.insert("a".into(), "b".repeat(100_000));
+        shrink(&mut elsewhere);
+        assert!(left_out(&elsewhere).is_some() && is_managed_elsewhere(&elsewhere), "that is known without a call");
     }
 }

@@ -118,10 +118,11 @@ fn an_empty_text_is_as_one_that_is_left_out() {
         for leaf in &all {
             let mut without = around(leaf).0;
             // The block that the text stands in may mean something by itself.
-            let (block, name) = leaf.rsplit_once('.').unwrap();
-            merge(&mut without, &patch(block, json!({})));
-            let block = without.pointer_mut(&format!("/{}", block.replace('.', "/"))).unwrap();
-            block.as_object_mut().unwrap().remove(name);
+            if let Some((block, name)) = leaf.rsplit_once('.') {
+                merge(&mut without, &patch(block, json!({})));
+                let block = without.pointer_mut(&format!("/{}", block.replace('.', "/"))).unwrap();
+                block.as_object_mut().unwrap().remove(name);
+            }
             let mut with = without.clone();
             merge(&mut with, &patch(leaf, json!("")));
             let object = json!({

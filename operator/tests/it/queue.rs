@@ -356,3 +356,46 @@ fn what_contradicts_itself_in_a_queue_makes_no_job() {
         operator.stop().await;
     });
 }
+
+/// As MultiKueue has it of what runs in another cluster.
+#[test]
+fn what_is_managed_elsewhere_is_left_alone_and_who_manages_it_never_changes() {
+    test("elsewhere", async |fixture| {
+        let operator = fixture.operator().await;
+        fixture.create("other", json!({ "size": 1, "managedBy": "kueue.x-k8s.io/multikueue" })).await.unwrap();
+        let large = json!([{ "image": "app:1", "commands": { "script": "x".repeat(100_000) } }]);
+        let other = json!({ "size": 1, "managedBy": "example.org/other", "cleanup": true, "containers": large });
+        fixture.create("large", other).await.unwrap();
+        fixture.create("ours", json!({ "size": 1, "managedBy": "flux-framework.org/flux-operator" })).await.unwrap();
+        fixture.pods("ours", 1).await;
+        // Who serves it writes its status, and nobody takes that as his own.
+        let done = json!({ "status": { "phase": "Completed", "maximumSize": 1, "conditions": [{
+            "type": "JobFinished", "status": "True", "lastTransitionTime": "2026-01-01T00:00:00Z", "reason": "", "message": "",
+        }] } });
+        let api = fixture.api::<MiniCluster>();
+        for name in ["other", "large"] {
+            api.patch_status(name, &PatchParams::default(), &Patch::Merge(&done)).await.unwrap();
+            fixture.patch::<MiniCluster>(name, json!({ "spec": { "ttlSecondsAfterFinished": 0 } })).await.unwrap();
+        }
+        operator.settled().await;
+        for name in ["other", "large"] {
+            let status = status(&fixture, name).await;
+            assert_eq!(
+                (&status["phase"], &status["observedGeneration"]),
+                (&json!("Completed"), &Value::Null),
+                "{status:#}"
+            );
+            assert!(fixture.api::<Job>().get_opt(name).await.unwrap().is_none());
+        }
+        let about = |name: &str| operator.calls.all().into_iter().filter(|call| call.name.contains(name)).count();
+        assert_eq!((about("other"), about("large")), (0, 0));
+        for (name, change) in
+            [("other", json!(null)), ("other", json!("example.org/a")), ("ours", json!("example.org/a"))]
+        {
+            let changed = fixture.patch::<MiniCluster>(name, json!({ "spec": { "managedBy": change } })).await;
+            let refused = changed.unwrap_err().to_string();
+            assert!(refused.contains("cannot change"), "{refused}");
+        }
+        operator.stop().await;
+    });
+}

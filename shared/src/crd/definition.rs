@@ -236,6 +236,8 @@ fn longest(name: &str) -> usize {
         "command" | "script" | "init" | "pre" | "post" | "preCommand" | "brokerPre" | "preBroker" | "workerPre"
         | "preWorker" | "servicePre" | "brokerConfig" => 1_000_000,
         "environment" | "hostlist" | "message" | "configs" => 65_536,
+        // As that of Kubernetes' Jobs.
+        "managedBy" => 63,
         "annotations" | "csiDriverAttributes" | "curveCert" => 16_384,
         _ => 4096,
     }

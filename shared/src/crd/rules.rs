@@ -39,6 +39,13 @@ pub(super) const RULES: &[Rule] = &[
         says: "'is %d, but must not be larger than size, which is %d'.format([self.minSize, self.size])",
         ..rule("spec", ".minSize", "!has(self.minSize) || self.minSize <= self.size", "must not be larger than size")
     },
+    // From the beginning, unlike the others that are fixed: two who serve one would both have begun.
+    rule(
+        "spec",
+        ".managedBy",
+        "(has(self.managedBy) ? self.managedBy : '') == (has(oldSelf.managedBy) ? oldSelf.managedBy : '')",
+        "cannot change: delete the MiniCluster and create it anew",
+    ),
     rule(
         "spec.containers",
         "",
@@ -182,6 +189,7 @@ pub(super) const EXISTING_VOLUME_RULES: &[Rule] = &[
 
 /// Fields of the spec that are fixed once the cluster has been made.
 pub const FIXED: &[&str] = &[
+    "managedBy",
     "maxSize",
     "minSize",
     "tasks",
@@ -248,6 +256,7 @@ pub(super) const ENUMS: &[(&str, &[&str])] = &[
 
 /// Patterns of strings.
 pub(super) const PATTERNS: &[(&str, &str)] = &[
+    ("spec.managedBy", "^([a-z0-9]([-a-z0-9.]{0,61}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.:/]*[A-Za-z0-9])?)?$"),
     ("spec.network.headlessName", "^([a-z]([-a-z0-9]{0,61}[a-z0-9])?)?$"),
     ("spec.flux.topology", "^(kary:[0-9]{1,5}|mincrit(:[0-9]{1,5})?|binomial|custom)?$"),
     ("spec.flux.connectTimeout", "^([0-9]+([.][0-9]+)?(ms|s|m|h|d)?)?$"),

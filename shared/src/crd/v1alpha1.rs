@@ -137,9 +137,13 @@ pub struct MiniClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i32>,
     /// Create the Job suspended, or suspend a running one: its pods go and come back when this is false again. Unset:
-    /// left to others, such as a queue.
+    /// left to others. In a queue of Kueue's it has no effect: the queue alone suspends.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
+    /// Who serves it, as managedBy of Kubernetes' Jobs: this operator, where it is unset or flux-framework.org/flux-operator. With any other
+    /// value (a domain, a slash and a path; kueue.x-k8s.io/multikueue is one) the operator does nothing at all to it. It never changes.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub managed_by: Option<String>,
     /// Containers of a pod see each other's processes.
     #[serde(default, skip_serializing_if = "is_false")]
     pub share_process_namespace: bool,

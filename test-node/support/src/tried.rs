@@ -106,6 +106,7 @@ fn named_values(path: &str) -> Option<[Value; 2]> {
     Some(match name {
         "size" if parent.is_empty() => [json!(5), json!(6)],
         "maxSize" => [json!(7), json!(8)],
+        "managedBy" => [json!("flux-framework.org/flux-operator"), json!("kueue.x-k8s.io/multikueue")],
         "topology" => [json!("kary:2"), json!("kary:3")],
         "connectTimeout" | "heartbeatTimeout" => [json!("7s"), json!("8s")],
         "key" if parent.ends_with(".configs") => [json!("a = 1"), json!("a = 2")],
@@ -236,7 +237,7 @@ pub struct Outcome {
     pub pods: Value,
     pub services: Value,
     pub volumes: Value,
-    /// How long it lives after its end, and how often it starts again.
+    /// How long it lives after its end, how often it starts again, and whether it is served at all.
     pub operator: Value,
 }
 
@@ -266,7 +267,7 @@ pub fn outcome(spec: &Value) -> Result<Outcome, Vec<Problem>> {
         pods,
         services: json!([headless, services, network_policy]),
         volumes: json!(volumes),
-        operator: json!([left, cleans, starts_after_losses(&cluster)]),
+        operator: json!([left, cleans, starts_after_losses(&cluster), manifest.spec.is_managed_elsewhere()]),
     })
 }
 
