@@ -17,6 +17,7 @@ use crate::quantity::Quantity;
 mod access;
 mod containers;
 mod flux;
+mod gang;
 mod hints;
 mod notes;
 mod overlay;
@@ -26,7 +27,7 @@ mod storage;
 mod valid;
 mod volumes;
 
-pub use crate::choices::ViewSource;
+pub use crate::choices::{Gang, ViewSource};
 pub use crate::problem::{Notice, Problem};
 pub use valid::{
     FluxOptions, Mount, PersistentSource, PersistentVolume, PullPolicy, Restful, Runner, Sidecar, ValidContainer,
@@ -106,6 +107,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     }
     let arch = pod::arch(spec, &pod, &mut report);
     let (pod_template, services_pod_template) = overlay::check(spec, &view, &parts, &mut report);
+    let gang = gang::check(spec, pod_template.as_ref(), &mut report);
     let logging = spec.logging.clone().unwrap_or_default();
     let log_format = given(&logging.format).and_then(|name| report.take("spec.logging.format", name.parse()));
     let Some(runner) = parts.runner.filter(|_| report.problems.is_empty()) else {
@@ -137,6 +139,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         logging,
         log_format: log_format.unwrap_or_default(),
         pod,
+        gang,
         pod_template,
         services_pod_template,
         users,

@@ -87,6 +87,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "refusal",
             "curve",
             "elastic",
+            "gang",
             "needs",
             "placement",
             "secrets",

@@ -24,6 +24,7 @@ const OTHERS: &[&str] = &[
     "PersistentVolume",
     "PersistentVolumeClaim",
     "PodDisruptionBudget",
+    "PodGroup",
     "Role",
     "Secret",
     "Service",
@@ -31,6 +32,7 @@ const OTHERS: &[&str] = &[
     "ServiceMonitor",
     "ValidatingAdmissionPolicy",
     "ValidatingAdmissionPolicyBinding",
+    "Workload",
     "MiniClusters",
     // Phases of a MiniCluster and of a pod.
     "Pending",
