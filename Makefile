@@ -1,6 +1,6 @@
 # Each recipe is one line that a person could type; what takes more stands in .ci/.
 
-.PHONY: demo test test-flux e2e lint bench bench-journey bench-quorum bench-instance images generate dist release reproduce
+.PHONY: demo test test-flux e2e e2e-gang lint bench bench-journey bench-quorum bench-instance images generate dist release reproduce
 
 demo: ; @.ci/demo
 
@@ -9,6 +9,8 @@ test: ; @.ci/test
 test-flux: ; FLUX=$(FLUX) cargo test -p flux-agent --test it -- instance:: commands:: local:: cores:: python:: output:: scheduler:: documents:: --test-threads=1
 
 e2e: ; @.ci/e2e
+
+e2e-gang: ; @GANG=1 .ci/e2e
 
 lint: ; @.ci/lint
 
