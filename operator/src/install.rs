@@ -23,8 +23,8 @@ mod webhook;
 
 pub use migration::{MIGRATION, MIGRATION_PERMISSIONS, Migration, migration};
 pub use permissions::{
-    NETWORK_PERMISSIONS, NODE_PERMISSIONS, OWN_PERMISSIONS, PERMISSIONS, Permission, STORAGE_PERMISSIONS,
-    VOLUME_PERMISSIONS, WEBHOOK_OWN_PERMISSIONS, WEBHOOK_PERMISSIONS,
+    GANG_PERMISSIONS, NETWORK_PERMISSIONS, NODE_PERMISSIONS, OWN_PERMISSIONS, PERMISSIONS, Permission,
+    STORAGE_PERMISSIONS, VOLUME_PERMISSIONS, WEBHOOK_OWN_PERMISSIONS, WEBHOOK_PERMISSIONS,
 };
 pub use values::{Installation, Pods, ServiceMonitor, ValuesError};
 
@@ -82,6 +82,10 @@ pub struct Settings {
     /// Create a NetworkPolicy for each MiniCluster: only its own pods reach its brokers (port 8050)
     #[arg(long)]
     pub minicluster_network_policy: bool,
+    /// Start all pods of a MiniCluster or none, where the cluster serves an API for that (spec.gang; as `run --gang`), with the
+    /// permissions for it
+    #[arg(long)]
+    pub gang: bool,
 }
 
 impl Settings {
@@ -182,9 +186,10 @@ pub fn objects(settings: &Installation) -> Result<Vec<String>, InstallError> {
     let own = Some(settings.namespace.as_str());
     let operator = Who { account: NAME, namespace: &settings.namespace };
     let network = if settings.minicluster_network_policy { NETWORK_PERMISSIONS } else { &[] };
+    let gang = if settings.gang { GANG_PERMISSIONS } else { &[] };
     let mut documents = vec![
         yaml::document(&account)?,
-        role(NAME, scope, &[PERMISSIONS, STORAGE_PERMISSIONS, network].concat()),
+        role(NAME, scope, &[PERMISSIONS, STORAGE_PERMISSIONS, network, gang].concat()),
         binding(NAME, scope, operator),
         role("flux-operator-leader", own, OWN_PERMISSIONS),
         binding("flux-operator-leader", own, operator),
@@ -371,6 +376,9 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
     let mut args = vec!["run".to_owned()];
     if settings.namespaced {
         args.push(format!("--namespace={}", settings.namespace));
+    }
+    if settings.gang {
+        args.push("--gang".to_owned());
     }
     let mut value = json!({
         "metadata": { "name": NAME, "namespace": settings.namespace, "labels": labels },

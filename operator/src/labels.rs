@@ -29,6 +29,8 @@ pub const INITIAL_SIZE: &str = "flux-framework.org/initial-size";
 pub const SPEC_HASH: &str = "flux-framework.org/spec-hash";
 /// On the Job, if something lies over its pods: what (`render::overlay_hash`).
 pub const OVERLAY_HASH: &str = "flux-framework.org/pod-template-hash";
+/// On the Job, if its pods are a gang: by which object (`render::gang`).
+pub const GANG: &str = "flux-framework.org/gang";
 /// On the Job: how the view comes into its pods (`render::view`).
 pub const VIEW: &str = "flux-framework.org/view";
 /// Its value where the view's image is mounted.

@@ -8,6 +8,7 @@ use flux_shared::validate::{Notice, Problem, ValidMiniCluster, ViewSource, valid
 use serde::Serialize;
 use serde_json::Value;
 
+use crate::reconcile::render::gang::GangOf;
 use crate::reconcile::render::{self, Facts, Objects, Options};
 use crate::yaml::{self, YamlError};
 
@@ -17,6 +18,10 @@ pub struct Choices {
     /// Create a NetworkPolicy for each MiniCluster: only its own pods reach its brokers
     #[arg(long, env = "FLUX_MINICLUSTER_NETWORK_POLICY")]
     minicluster_network_policy: bool,
+    /// Start all pods of a MiniCluster or none, where it does not say otherwise (spec.gang) and the cluster serves an API for that:
+    /// which, the operator finds out
+    #[arg(long, env = "FLUX_GANG")]
+    gang: bool,
     /// Image of the agent
     #[arg(long, env = "FLUX_AGENT_IMAGE", default_value = render::DEFAULT_AGENT_IMAGE)]
     agent_image: String,
@@ -35,8 +40,10 @@ pub struct Choices {
 
 impl From<Choices> for Options {
     fn from(choices: Choices) -> Options {
-        let Choices { minicluster_network_policy, agent_image, view_image, restful_repository, view_source } = choices;
-        Options { agent_image, view_image, restful_repository, view_source, network_policy: minicluster_network_policy }
+        let Choices { minicluster_network_policy, gang, agent_image, view_image, restful_repository, view_source } =
+            choices;
+        let network_policy = minicluster_network_policy;
+        Options { agent_image, view_image, restful_repository, view_source, network_policy, gang }
     }
 }
 
@@ -166,7 +173,7 @@ pub fn placeholder(cluster: &ValidMiniCluster) -> Certificate {
 
 /// Every object, in the order in which they are made.
 fn values(objects: &Objects) -> Result<Vec<Value>, serde_json::Error> {
-    let Objects { config_map, secrets, volumes, network_policy, headless, services, job, services_pod } = objects;
+    let Objects { config_map, secrets, volumes, network_policy, headless, services, gang, job, services_pod } = objects;
     let mut values = vec![serde_json::to_value(config_map)?];
     for secret in secrets {
         values.push(serde_json::to_value(secret.redacted())?);
@@ -180,6 +187,9 @@ fn values(objects: &Objects) -> Result<Vec<Value>, serde_json::Error> {
     }
     for service in services {
         values.push(serde_json::to_value(service)?);
+    }
+    if let GangOf::Object(object) = gang {
+        values.push(object.body.clone());
     }
     values.push(serde_json::to_value(job)?);
     if let Some(pod) = services_pod {

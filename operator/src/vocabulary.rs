@@ -163,6 +163,7 @@ pub const REASONS: &[Reason] = &[
     reason(Of::Start, "NameTaken", "an object of somebody else has the name of one that the MiniCluster needs"),
     reason(Of::Start, "TooLarge", "an object would be larger than the API server takes"),
     reason(Of::Start, "Unsupported", "this Kubernetes is too old for a field of the spec"),
+    reason(Of::Start, "GangUnavailable", "`gang` is on, and nothing in the cluster starts all pods or none"),
     reason(Of::Start, "WaitingForPrevious", "an object of an earlier MiniCluster of this name is still being deleted"),
     reason(Of::Start, "WaitingForPods", "pods of a Job that was deleted still run"),
     reason(Of::Start, "SecretDeleted", "somebody has deleted a Secret that new pods need"),

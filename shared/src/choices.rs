@@ -37,3 +37,37 @@ impl std::str::FromStr for ViewSource {
         found.ok_or_else(|| format!("must be one of {}", ViewSource::NAMES.join(", ")))
     }
 }
+
+/// Whether all pods start or none.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Gang {
+    /// As soon as there is room for one, as Kubernetes does by itself.
+    Off,
+    /// All or none; where nothing serves that, no pod is made.
+    On,
+    /// All or none where something serves that.
+    #[default]
+    Auto,
+}
+
+impl Gang {
+    const ALL: [Gang; 3] = [Gang::On, Gang::Off, Gang::Auto];
+    pub const NAMES: &'static [&'static str] = &[Self::ALL[0].name(), Self::ALL[1].name(), Self::ALL[2].name()];
+
+    pub const fn name(self) -> &'static str {
+        match self {
+            Gang::Off => "off",
+            Gang::On => "on",
+            Gang::Auto => "auto",
+        }
+    }
+}
+
+impl std::str::FromStr for Gang {
+    type Err = String;
+
+    fn from_str(name: &str) -> Result<Gang, String> {
+        let found = Gang::ALL.into_iter().find(|gang| gang.name() == name);
+        found.ok_or_else(|| format!("is `{name}`, must be one of {}", Gang::NAMES.join(", ")))
+    }
+}

@@ -19,6 +19,7 @@ use crate::queueing::{Asked, Queueing};
 mod access;
 mod containers;
 mod flux;
+mod gang;
 mod hints;
 mod notes;
 mod overlay;
@@ -28,7 +29,7 @@ mod storage;
 mod valid;
 mod volumes;
 
-pub use crate::choices::ViewSource;
+pub use crate::choices::{Gang, ViewSource};
 pub use crate::problem::{Notice, Problem};
 pub use valid::{
     FluxOptions, Mount, PersistentSource, PersistentVolume, PullPolicy, Restful, Runner, Sidecar, ValidContainer,
@@ -104,6 +105,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let restful = access::restful(spec, parts.runner.as_mut(), flux.lead.is_some(), &mut report);
     let arch = pod::arch(spec, &pod, &mut report);
     let (pod_template, services_pod_template) = overlay::check(spec, &view, &parts, &mut report);
+    let gang = gang::check(spec, pod_template.as_ref(), &mut report);
     let queueing = queueing(manifest, sizes, &pod.annotations, &mut report);
     let (logging, log_format) = logging(spec, &mut report);
     let Some(runner) = parts.runner.filter(|_| report.problems.is_empty()) else {
@@ -137,6 +139,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
         logging,
         log_format,
         pod,
+        gang,
         pod_template,
         services_pod_template,
         users,

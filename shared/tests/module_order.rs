@@ -89,6 +89,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "curve",
             "queueing",
             "elastic",
+            "gang",
             "needs",
             "placement",
             "secrets",

@@ -107,6 +107,28 @@ pub const NETWORK_PERMISSIONS: &[Permission] = &[
     allow("networking.k8s.io", "networkpolicies", &["get"], "whose it is, if one of that name exists"),
 ];
 
+/// What it may do besides where MiniClusters are, if their pods may be gangs. Workload is Kubernetes 1.35's, PodGroup that of later
+/// ones, of scheduler-plugins and of Volcano.
+pub const GANG_PERMISSIONS: &[Permission] = &[
+    allow("scheduling.k8s.io", "workloads", &["create"], "all pods or none, on Kubernetes 1.35"),
+    allow("scheduling.k8s.io", "workloads", &["get"], "whose it is, if one of that name exists"),
+    allow(
+        "scheduling.k8s.io",
+        "workloads",
+        &["delete"],
+        "one to be made anew: of another size, or of a Job that is gone",
+    ),
+    allow("scheduling.k8s.io", "podgroups", &["create"], "all pods or none"),
+    allow("scheduling.k8s.io", "podgroups", &["get"], "whose it is, if one of that name exists"),
+    allow("scheduling.k8s.io", "podgroups", &["patch", "delete"], "its size; delete: of a Job that is gone"),
+    allow("scheduling.x-k8s.io", "podgroups", &["create"], "the same by scheduler-plugins"),
+    allow("scheduling.x-k8s.io", "podgroups", &["get"], "whose it is, if one of that name exists"),
+    allow("scheduling.x-k8s.io", "podgroups", &["patch", "delete"], "its size; delete: of a Job that is gone"),
+    allow("scheduling.volcano.sh", "podgroups", &["create"], "the same by Volcano"),
+    allow("scheduling.volcano.sh", "podgroups", &["get"], "whose it is, if one of that name exists"),
+    allow("scheduling.volcano.sh", "podgroups", &["patch", "delete"], "its size; delete: of a Job that is gone"),
+];
+
 /// What people may do who may look at a namespace.
 pub(super) const VIEW_PERMISSIONS: &[Permission] = &[
     allow(

@@ -52,6 +52,7 @@ pub struct Installation {
     pub v1alpha1: bool,
     pub cert_manager: bool,
     pub minicluster_network_policy: bool,
+    pub gang: bool,
     pub disruption_budget: bool,
     pub service_monitor: Option<ServiceMonitor>,
     pub resources: Value,
@@ -105,6 +106,7 @@ struct Values {
     cert_manager: Switch,
     crds: Switch,
     network_policy: NetworkPolicy,
+    gang: Switch,
     #[serde(default)]
     resources: Value,
     webhook: Webhook,
@@ -204,6 +206,7 @@ pub(super) fn installation(settings: &Settings, file: Option<&str>) -> Result<In
         v1alpha1: !settings.without_v1alpha1 && values.v1alpha1.enabled,
         cert_manager: settings.cert_manager || values.cert_manager.enabled,
         minicluster_network_policy: settings.minicluster_network_policy || values.network_policy.miniclusters,
+        gang: settings.gang || values.gang.enabled,
         disruption_budget: values.pod_disruption_budget.enabled,
         service_monitor: Some(values.prometheus.service_monitor).filter(|it| it.enabled),
         resources: quantities(values.resources),

@@ -32,6 +32,8 @@ pub struct JobSeen {
     pub spec_hash: Option<String>,
     /// Of what lies over its pods (`render::overlay_hash`).
     pub overlay_hash: Option<String>,
+    /// What makes a gang of its pods, as the Job says it (`render::gang`).
+    pub gang: Option<String>,
     /// Pods of it have ended.
     pub has_ended_pods: bool,
     /// Its pods mount the view's image.
@@ -80,6 +82,7 @@ impl JobSeen {
             rendered_hash: annotation(labels::RENDERED_HASH).cloned(),
             spec_hash: annotation(labels::SPEC_HASH).cloned(),
             overlay_hash: annotation(labels::OVERLAY_HASH).cloned(),
+            gang: annotation(labels::GANG).cloned(),
             has_ended_pods: status.is_some_and(|status| status.succeeded.max(status.failed).unwrap_or(0) > 0),
             mounts_view: annotation(labels::VIEW).is_some_and(|from| from == labels::VIEW_IS_MOUNTED),
             maximum_size: number(labels::MAXIMUM_SIZE),

@@ -25,10 +25,12 @@ use crate::observe::service::ServiceSeen;
 use crate::observe::{Index, Key, Unlabelled, controller_uid, is_minicluster};
 use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::Objects;
+use crate::reconcile::render::gang::GangOf;
 use crate::reconcile::render::hidden::HiddenSecret;
 use crate::reconcile::render::laid_over::{Cover, LaidOver};
 use crate::reconcile::render::services::Member;
 
+pub mod gang;
 pub mod headless;
 pub mod storage;
 
@@ -83,7 +85,11 @@ fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
 
 /// The error of a call, sorted by who can help.
 fn sorted<K: Resource<DynamicType = ()>>(verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
-    let kind = K::kind(&()).into_owned();
+    sorted_of(&K::kind(&()), verb, name, source)
+}
+
+fn sorted_of(kind: &str, verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
+    let kind = kind.to_owned();
     let reason = match &source {
         kube::Error::Api(status) if status.code == 403 => "Forbidden",
         kube::Error::Api(status) if matches!(status.code, 400 | 413 | 422) => "Refused",
@@ -102,7 +108,8 @@ impl Writer {
 
     /// Makes everything of a MiniCluster that is not there yet; the Job last, when it can run.
     pub async fn create_all(&self, index: &Index, objects: &Objects, member: &Member) -> Result<(), ApplyError> {
-        let Objects { config_map, secrets, volumes, network_policy, headless, services, job, services_pod } = objects;
+        let Objects { config_map, secrets, volumes, network_policy, headless, services, gang, job, services_pod } =
+            objects;
         let key = Key::of(&job.metadata);
         let service = Key::of(&headless.metadata);
         let (config_map, secrets, headless) = tokio::join!(
@@ -122,6 +129,10 @@ impl Writer {
         }
         for volume in volumes {
             self.volume(volume, &member.uid).await?;
+        }
+        // Schedulers know a pod's gang when they see the pod.
+        if let GangOf::Object(object) = gang {
+            self.gang(&key.namespace, object, &member.uid).await?;
         }
         let made = self.create_as(&job.rendered, job, &member.uid).await?.into_object();
         index.job(&made.metadata, JobSeen::of(&made));
@@ -414,20 +425,24 @@ type Metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// Whether an object that has the name we need is ours. `wanted`: as we would make it.
 fn belongs<K: Resource<DynamicType = ()>>(there: &Metadata, wanted: &Metadata, owner: &str) -> Result<(), Obstacle> {
+    belongs_of(&K::kind(&()), there, wanted, owner)
+}
+
+fn belongs_of(kind: &str, there: &Metadata, wanted: &Metadata, owner: &str) -> Result<(), Obstacle> {
     let is_going = there.deletion_timestamp.is_some();
     if controller_uid(there) == Some(owner) && !is_going {
         return Ok(());
     }
-    let (kind, name) = (K::kind(&()), there.name.as_deref().unwrap_or_default());
+    let name = there.name.as_deref().unwrap_or_default();
     if controller_uid(there) == Some(owner) {
-        return Err(own_going(&kind, name));
+        return Err(own_going(kind, name));
     }
     // Of an earlier MiniCluster of the same name: the garbage collector is on its way.
     let previous = has_our_label(there) && owner_name(there).is_some_and(|it| Some(it) == owner_name(wanted));
     if is_going || previous {
-        return Err(going(&kind, name));
+        return Err(going(kind, name));
     }
-    Err(taken(&kind, name))
+    Err(taken(kind, name))
 }
 
 /// The MiniCluster that an object belongs to.

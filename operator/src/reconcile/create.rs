@@ -18,6 +18,8 @@ use crate::reconcile::render::laid_over::Cover;
 use crate::reconcile::render::services::Member;
 use crate::reconcile::render::{self, Facts, refusal};
 
+mod gang;
+
 /// What [`create_or_update`] has left to do.
 pub(super) enum Done {
     All,
@@ -52,10 +54,14 @@ pub(super) async fn create_or_update(
         NextAction::Create { facts } => {
             join_index(target, cluster, context);
             let Some(facts) = facts_in_time(target, cluster, facts, context).await? else { return Ok(Done::OutOfTime) };
+            let facts = Facts { gangs: gang::served(cluster, context).await?, ..facts };
             let objects = objects(cluster, &facts, context)?;
+            gang::refuse_unserved(&objects)?;
             try_overlays(&objects, &target.key, context).await?;
             refuse_unsupported(&objects, &target.key, context).await?;
-            context.writer.create_all(&context.index, &objects, &member(target, cluster)).await?;
+            let made = context.writer.create_all(&context.index, &objects, &member(target, cluster)).await;
+            gang::after(&objects, &made, target, &observed, context).await?;
+            made?;
             Ok(Done::MadeJob)
         }
         NextAction::MakeAnew { job_uid } => {
@@ -82,6 +88,7 @@ async fn update(
     if let Some(elastic) = elastic {
         let before = context.index.observed(&target.key).job.and_then(|job| job.rendered_hash);
         let fields = elastic.patch(cluster, &job_uid, before.as_deref(), facts.maximum_size.unwrap_or(elastic.size));
+        gang::resize(target, cluster, &facts, elastic.size, context).await?;
         context.writer.scale_job(&context.index, &target.key, &fields).await?;
         tracing::info!(size = elastic.size, suspend = elastic.suspend, "changed the Job");
     }

@@ -21,6 +21,8 @@ pub enum ReconcileError {
     Cluster(#[source] kube::Error),
     #[error("failed to get the version of Kubernetes")]
     Version(#[source] kube::Error),
+    #[error("failed to find the APIs for gangs")]
+    Gangs(#[source] kube::Error),
     #[error(transparent)]
     Panicked(#[from] Panicked),
 }

@@ -10,6 +10,7 @@ use crate::observe::Key;
 use crate::observe::cluster::{Cluster, version};
 use crate::reconcile::render;
 
+pub mod gangs;
 pub mod warning;
 
 /// What one reconcile is about.

@@ -1,7 +1,7 @@
 //! A valid MiniCluster becomes Kubernetes objects. Pure: no client, no clock, no random source; same input, same bytes.
 //!
 //! ```text
-//! ValidMiniCluster + Options + Facts ─► config, curve, secrets, storage, network, services, job (pod (containers, volumes, access, placement)),
+//! ValidMiniCluster + Options + Facts ─► config, curve, secrets, storage, network, services, gang, job (pod (containers, volumes, access, placement)),
 //!                                       services_pod ─► Objects
 //! ```
 //!
@@ -25,6 +25,7 @@ mod config;
 mod containers;
 pub mod curve;
 pub mod elastic;
+pub mod gang;
 pub mod hidden;
 mod job;
 pub mod laid_over;
@@ -60,6 +61,8 @@ pub struct Options {
     pub view_source: ViewSource,
     /// Each MiniCluster gets a NetworkPolicy.
     pub network_policy: bool,
+    /// Pods may be gangs.
+    pub gang: bool,
 }
 
 impl Default for Options {
@@ -70,6 +73,7 @@ impl Default for Options {
             restful_repository: RESTFUL_REPOSITORY.into(),
             view_source: ViewSource::Auto,
             network_policy: false,
+            gang: false,
         }
     }
 }
@@ -93,6 +97,10 @@ pub struct Facts {
     pub deadline_left: Option<i64>,
     /// Of what cannot change of the spec, once there is a Job (`fetch::Target::spec_hash`).
     pub spec_hash: Option<String>,
+    /// How often the whole has started before.
+    pub attempt: u32,
+    /// Which APIs for gangs the cluster serves.
+    pub gangs: gang::Served,
 }
 
 /// Every object of a MiniCluster.
@@ -109,6 +117,8 @@ pub struct Objects {
     pub headless: Service,
     /// One for each sidecar with ports.
     pub services: Vec<Service>,
+    /// What makes a gang of the Job's pods.
+    pub gang: gang::GangOf,
     pub job: LaidOver<Job>,
     pub services_pod: Option<LaidOver<Pod>>,
 }
@@ -163,6 +173,7 @@ pub fn objects(
     chance: impl Into<Chance>,
 ) -> Result<Objects, RenderError> {
     let chance = chance.into();
+    let gang = gang::gang(cluster, options.gang, facts);
     Ok(Objects {
         config_map: config::config_map(cluster, options, facts)?,
         secrets: curve::secret(cluster, facts, &chance.certificate)
@@ -177,15 +188,26 @@ pub fn objects(
             &services::members_of_one(cluster, facts),
         ),
         services: services::of_sidecars(cluster, facts),
-        job: job_of(cluster, options, facts)?,
+        job: job_of(cluster, options, facts, &gang)?,
+        gang,
         services_pod: services_pod_of(cluster, facts)?,
     })
 }
 
-fn job_of(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) -> Result<LaidOver<Job>, RenderError> {
+fn job_of(
+    cluster: &ValidMiniCluster,
+    options: &Options,
+    facts: &Facts,
+    gang: &gang::GangOf,
+) -> Result<LaidOver<Job>, RenderError> {
     let rendered = job::job(cluster, options, facts)?;
     let place = ("/spec/template", "spec.template");
-    LaidOver::new(rendered, cluster.pod_template.as_ref(), "spec.podTemplate", place).map_err(RenderError::Overlay)
+    let job = LaidOver::new(rendered, cluster.pod_template.as_ref(), "spec.podTemplate", place);
+    let job = job.map_err(RenderError::Overlay)?;
+    match gang {
+        gang::GangOf::Object(object) => gang::tie(job, &object.at),
+        gang::GangOf::None | gang::GangOf::Unserved(_) => Ok(job),
+    }
 }
 
 fn services_pod_of(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<LaidOver<Pod>>, RenderError> {

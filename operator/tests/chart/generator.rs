@@ -4,7 +4,7 @@
 use flux_operator::install::{self, Installation, Pods, ServiceMonitor};
 use serde_json::{Value, json};
 
-use crate::merge::{Combinations, merge};
+use crate::merge::{Combinations, Mask, merge};
 
 const HEAD: &str = "{{- /* Made from the code of `flux-operator install` by `make generate`: change that. */ -}}\n";
 
@@ -37,6 +37,7 @@ const SWITCHES: &[&str] = &[
     ".Values.podDisruptionBudget.enabled",
     ".Values.prometheus.serviceMonitor.enabled",
     ".Values.affinity",
+    ".Values.gang.enabled",
 ];
 const CRD_SWITCHES: &[&str] =
     &[".Values.namespaced", ".Values.v1alpha1.enabled", ".Values.certManager.enabled", ".Values.crds.keep"];
@@ -54,6 +55,7 @@ pub fn objects() -> String {
         installation.service_monitor =
             on(5).then(|| ServiceMonitor { enabled: true, interval: "chart-interval".into(), labels });
         installation.pods.affinity = if on(6) { affinity() } else { Value::Null };
+        installation.gang = on(7);
         answers.push((number, install::objects(&installation).unwrap()));
     }
     format!("{HEAD}{}", template(&combinations, answers))
@@ -129,7 +131,7 @@ fn template(combinations: &Combinations, answers: Vec<(usize, Vec<String>)>) -> 
         });
         let lines = merge(variants);
         let mut inner = String::from("---\n");
-        let mut open: Option<u128> = None;
+        let mut open: Option<Mask> = None;
         for (line, of_line) in lines {
             let wanted = (of_line != of_documents).then_some(of_line);
             if wanted != open {

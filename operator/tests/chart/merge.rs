@@ -1,35 +1,82 @@
 //! Several sequences as one, and the shortest words for where a part of it belongs.
 
-/// Settings of some switches: each is a number with a bit a switch, and a set of them is a mask with a bit a number.
+use std::ops::{BitAnd, BitOr, Not};
+
+/// Numbers of a mask: for as many as nine switches.
+const NUMBERS: usize = 512;
+
+/// A set of numbers, with a bit for each.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Mask([u64; NUMBERS / 64]);
+
+impl Mask {
+    const ALL: Mask = Mask([u64::MAX; NUMBERS / 64]);
+
+    fn of(number: usize) -> Mask {
+        let mut mask = Mask([0; NUMBERS / 64]);
+        mask.0[number / 64] = 1 << (number % 64);
+        mask
+    }
+
+    fn has(self, number: usize) -> bool {
+        self & Mask::of(number) == Mask::of(number)
+    }
+}
+
+impl BitAnd for Mask {
+    type Output = Mask;
+
+    fn bitand(self, other: Mask) -> Mask {
+        Mask(std::array::from_fn(|i| self.0[i] & other.0[i]))
+    }
+}
+
+impl BitOr for Mask {
+    type Output = Mask;
+
+    fn bitor(self, other: Mask) -> Mask {
+        Mask(std::array::from_fn(|i| self.0[i] | other.0[i]))
+    }
+}
+
+impl Not for Mask {
+    type Output = Mask;
+
+    fn not(self) -> Mask {
+        Mask(self.0.map(|word| !word))
+    }
+}
+
+/// Settings of some switches: each is a number with a bit a switch, and a set of them is a mask.
 pub struct Combinations {
     switches: &'static [&'static str],
-    all: u128,
+    all: Mask,
 }
 
 impl Combinations {
     pub fn new(switches: &'static [&'static str], is_possible: impl Fn(usize) -> bool) -> Self {
         let count = 1 << switches.len();
-        assert!(count <= 128, "a mask has 128 bits");
+        assert!(count <= NUMBERS, "a mask has {NUMBERS} bits");
         Self { switches, all: set((0..count).filter(|number| is_possible(*number))) }
     }
 
     pub fn numbers(&self) -> Vec<usize> {
-        (0..128).filter(|number| self.all & (1 << number) != 0).collect()
+        (0..NUMBERS).filter(|number| self.all.has(*number)).collect()
     }
 
-    pub fn all(&self) -> u128 {
+    pub fn all(&self) -> Mask {
         self.all
     }
 
     /// A condition that holds for `wanted`, and for nothing else of `within`.
-    pub fn expression(&self, wanted: u128, within: u128) -> String {
+    pub fn expression(&self, wanted: Mask, within: Mask) -> String {
         let mut literals = Vec::new();
         for (bit, switch) in self.switches.iter().enumerate() {
-            let on = set((0..128).filter(|number| number & (1 << bit) != 0));
+            let on = set((0..NUMBERS).filter(|number| number & (1 << bit) != 0));
             literals.push(((*switch).to_owned(), on));
             literals.push((format!("(not {switch})"), !on));
         }
-        let none = (String::new(), u128::MAX);
+        let none = (String::new(), Mask::ALL);
         let pairs =
             || literals.iter().enumerate().flat_map(|(first, a)| literals[first + 1..].iter().map(move |b| (a, b)));
         let bare = |text: &str| text.strip_prefix('(').and_then(|it| it.strip_suffix(')')).unwrap_or(text).to_owned();
@@ -54,24 +101,24 @@ impl Combinations {
         single
             .or_else(joined)
             .or_else(of_three)
-            .unwrap_or_else(|| panic!("no condition of three switches holds for {wanted:b} of {within:b}"))
+            .unwrap_or_else(|| panic!("no condition of three switches holds for {wanted:?} of {within:?}"))
     }
 }
 
-fn set(numbers: impl Iterator<Item = usize>) -> u128 {
-    numbers.fold(0, |mask, number| mask | 1 << number)
+fn set(numbers: impl Iterator<Item = usize>) -> Mask {
+    numbers.fold(!Mask::ALL, |mask, number| mask | Mask::of(number))
 }
 
 /// One sequence that holds all: taking the items with a number's bit gives back that number's sequence. The longest come
 /// first, since they have the order of most items.
-pub fn merge<T: PartialEq>(sequences: impl Iterator<Item = (usize, Vec<T>)>) -> Vec<(T, u128)> {
+pub fn merge<T: PartialEq>(sequences: impl Iterator<Item = (usize, Vec<T>)>) -> Vec<(T, Mask)> {
     let mut sequences: Vec<_> = sequences.collect();
     sequences.sort_by_key(|(_, sequence)| std::cmp::Reverse(sequence.len()));
-    sequences.into_iter().fold(Vec::new(), |merged, (number, sequence)| join(merged, sequence, 1 << number))
+    sequences.into_iter().fold(Vec::new(), |merged, (number, sequence)| join(merged, sequence, Mask::of(number)))
 }
 
 /// Along a longest common subsequence.
-fn join<T: PartialEq>(merged: Vec<(T, u128)>, other: Vec<T>, mask: u128) -> Vec<(T, u128)> {
+fn join<T: PartialEq>(merged: Vec<(T, Mask)>, other: Vec<T>, mask: Mask) -> Vec<(T, Mask)> {
     let start = merged.iter().zip(&other).take_while(|(a, b)| a.0 == **b).count();
     let rest = merged.len().min(other.len()) - start;
     let end = merged.iter().rev().zip(other.iter().rev()).take(rest).take_while(|(a, b)| a.0 == **b).count();
@@ -116,7 +163,7 @@ fn what_is_merged_can_be_taken_apart_again() {
     let texts = ["a b c d e", "a x c e", "c d", "a b e f g", ""];
     let merged = merge(texts.iter().enumerate().map(|(number, text)| (number, words(text))));
     for (number, text) in texts.iter().enumerate() {
-        let own = merged.iter().filter(|(_, mask)| mask & (1 << number) != 0);
+        let own = merged.iter().filter(|(_, mask)| mask.has(number));
         assert_eq!(own.map(|(word, _)| word.as_str()).collect::<Vec<_>>().join(" "), *text);
     }
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use flux_operator::health::metrics::Metrics;
+use flux_operator::reconcile::render::gang::{GangApi, Served};
 use flux_operator::reconcile::render::{self, Facts, Options};
 use flux_operator::vocabulary::{CONDITIONS, Of, REASONS};
 use flux_shared::curve::Certificate;
@@ -125,6 +126,7 @@ const LABELS: &[(&str, &str)] = &[
     ("flux-framework.org/initial-size", "the size when the Job was made"),
     ("flux-framework.org/spec-hash", "what of the spec the Job was made from"),
     ("flux-framework.org/pod-template-hash", "hash of `podTemplate` and `servicesPodTemplate`, if one is set"),
+    ("flux-framework.org/gang", "the object that makes a gang of the pods, if one does"),
     ("flux-framework.org/view", "how the view comes into the pods"),
     ("flux-framework.org/namespace", "the namespace of the MiniCluster that a PersistentVolume was made for"),
     ("flux-framework.org/owner-uid", "the uid of the MiniCluster that a PersistentVolume was made for"),
@@ -160,8 +162,9 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
         let text = std::fs::read_to_string(file).unwrap();
         let cluster = validate::validate(&manifest::parse(&text).unwrap()).unwrap();
         let certificate = Certificate::from_keys("page", &[1; 32], &[2; 32]);
-        let facts = Facts { uid: Some("uid".into()), spec_hash: Some("hash".into()), ..Facts::default() };
-        let options = Options { network_policy: true, ..Options::default() };
+        let gangs = Served { kubernetes: Some(GangApi::PodGroupV1beta1), ..Served::default() };
+        let facts = Facts { uid: Some("uid".into()), spec_hash: Some("hash".into()), gangs, ..Facts::default() };
+        let options = Options { network_policy: true, gang: true, ..Options::default() };
         let objects = render::objects(&cluster, &options, &facts, certificate).unwrap();
         let render::Objects { config_map, headless, services, job, services_pod, network_policy, volumes, .. } =
             objects;

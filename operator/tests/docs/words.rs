@@ -24,6 +24,7 @@ const OTHERS: &[&str] = &[
     "PersistentVolume",
     "PersistentVolumeClaim",
     "PodDisruptionBudget",
+    "PodGroup",
     "Role",
     "Secret",
     "Service",

@@ -118,11 +118,12 @@ fn an_empty_text_is_as_one_that_is_left_out() {
         for leaf in &all {
             let mut without = around(leaf).0;
             // The block that the text stands in may mean something by itself.
-            if let Some((block, name)) = leaf.rsplit_once('.') {
+            let (block, name) = leaf.rsplit_once('.').unwrap_or(("", leaf));
+            let pointer: String = block.split('.').filter(|part| !part.is_empty()).map(|it| format!("/{it}")).collect();
+            if !block.is_empty() {
                 merge(&mut without, &patch(block, json!({})));
-                let block = without.pointer_mut(&format!("/{}", block.replace('.', "/"))).unwrap();
-                block.as_object_mut().unwrap().remove(name);
             }
+            without.pointer_mut(&pointer).unwrap().as_object_mut().unwrap().remove(name);
             let mut with = without.clone();
             merge(&mut with, &patch(leaf, json!("")));
             let object = json!({

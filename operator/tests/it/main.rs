@@ -10,6 +10,7 @@ mod edit;
 mod examples;
 mod faults;
 mod fuzz;
+mod gangs;
 mod golden;
 mod inputs;
 mod install;

@@ -204,6 +204,7 @@ pub const FIXED: &[&str] = &[
     "flux",
     "logging",
     "pod",
+    "gang",
     "podTemplate",
     "servicesPodTemplate",
     "users",
@@ -245,6 +246,7 @@ pub(super) const RANGES: &[(&str, i64, i64)] = &[
 
 /// Closed sets of values; empty, as every text, is as left out.
 pub(super) const ENUMS: &[(&str, &[&str])] = &[
+    ("spec.gang", crate::choices::Gang::NAMES),
     ("spec.pod.restartPolicy", &["Never", "OnFailure"]),
     ("spec.pod.dnsPolicy", crate::choices::DNS_POLICIES),
     ("spec.flux.container.source", crate::choices::ViewSource::NAMES),

@@ -152,6 +152,11 @@ pub struct MiniClusterSpec {
     /// Attributes of every pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
+    /// Start all pods of the cluster or none (minSize of them, where that is given), so that two clusters which each hold
+    /// half of the nodes never wait for each other: "on", "off" or "auto". Default: "auto", which is on where the operator was
+    /// installed for it and the cluster serves an API for it. In quotes: to YAML, on and off without them are true and false.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gang: Option<String>,
     /// A strategic merge patch on the template of the MiniCluster's pods, for every field of a pod or a container that
     /// has no place here. Lists with names are merged by them; `$patch: delete` takes an item away. What the operator and the agent
     /// rely on is refused, with the field that says it.

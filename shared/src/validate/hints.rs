@@ -5,11 +5,15 @@ use std::path::Path;
 
 use super::{Notice, Problem, ValidMiniCluster, VolumeSource};
 use crate::agent_spec::Program;
+use crate::choices::Gang;
 
 impl ValidMiniCluster {
     /// What may surprise.
     pub fn hints(&self) -> Vec<Notice> {
-        [self.few_tasks(), self.scattered_files(), self.rotated_log()].into_iter().flatten().collect()
+        [self.few_tasks(), self.all_or_none(), self.scattered_files(), self.rotated_log()]
+            .into_iter()
+            .flatten()
+            .collect()
     }
 
     /// Whether something is submitted or launched on this cluster's lead.
@@ -31,6 +35,15 @@ impl ValidMiniCluster {
             let message = format!("{many} for {size} pods: some pods have nothing to do; 0 means one task a pod");
             Problem::new("spec.tasks", message)
         })
+    }
+
+    /// No dry run knows what the cluster serves.
+    fn all_or_none(&self) -> Option<Notice> {
+        let least = self.min_size.unwrap_or(self.size);
+        let message = format!(
+            "{least} pods start or none: where the cluster serves no API for that, or the operator was installed without gang.enabled, no pod is made"
+        );
+        (self.gang == Gang::On).then(|| Problem::new("spec.gang", message))
     }
 
     /// A batch's files lie where its jobs ran.

@@ -6,7 +6,7 @@ use serde_json::Value;
 
 use super::Notice;
 use crate::agent_spec::{LogFormat, Program, RemoteLead, SchedulerKind};
-use crate::choices::ViewSource;
+use crate::choices::{Gang, ViewSource};
 use crate::crd::v1alpha2::{Logging, Pod, Resources, SecretKey};
 use crate::curve::Certificate;
 use crate::names::DEFAULT_GRACE_PERIOD;
@@ -51,6 +51,8 @@ pub struct ValidMiniCluster {
     pub logging: Logging,
     pub log_format: LogFormat,
     pub pod: Pod,
+    /// Whether all pods start or none.
+    pub gang: Gang,
     /// What lies over the template of its pods.
     pub pod_template: Option<Overlay>,
     /// What lies over the services pod.

@@ -36,6 +36,11 @@ impl ControlPlane {
     /// Starts everything, and returns when pods can be made: 4 s, or 5 minutes where Kubernetes has to be built first.
     /// The manifests are applied before the garbage collector looks for kinds, which it does every 30 s.
     pub fn start(manifests: &str) -> Result<Self> {
+        Self::start_with(manifests, &[])
+    }
+
+    /// The same with variables for `test-node/control-plane`.
+    pub fn start_with(manifests: &str, variables: &[(&str, &str)]) -> Result<Self> {
         let mut file = tempfile::NamedTempFile::new().map_err(|e| format!("failed to make a file: {e}"))?;
         file.write_all(manifests.as_bytes()).map_err(|e| format!("failed to write the manifests: {e}"))?;
         let folder = repository().join("test-node");
@@ -43,8 +48,12 @@ impl ControlPlane {
             Some(binary) => binary.into(),
             None => Path::new(&first_line(&mut start(&mut Command::new(folder.join("build")))?)?).join("node"),
         };
-        let mut starter =
-            start(Command::new(folder.join("control-plane")).env("CONTROLPLANE", &binary).arg(file.path()))?;
+        let mut starter = start(
+            Command::new(folder.join("control-plane"))
+                .env("CONTROLPLANE", &binary)
+                .envs(variables.to_vec())
+                .arg(file.path()),
+        )?;
         let kubeconfig = first_line(&mut starter)?.into();
         Ok(Self { starter, binary, kubeconfig })
     }

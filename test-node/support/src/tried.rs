@@ -5,6 +5,7 @@ use flux_operator::observe::job::JobSeen;
 use flux_operator::observe::pod::{Exit, PodSeen};
 use flux_operator::reconcile::decide::next_action::{is_to_be_cleaned_up, seconds_to_live};
 use flux_operator::reconcile::decide::restart::{Decision, Observation, decide};
+use flux_operator::reconcile::render::gang::{GangApi, GangOf, Served};
 use flux_operator::reconcile::render::{self, Facts, Options};
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
 use flux_shared::curve::Certificate;
@@ -237,7 +238,7 @@ pub struct Outcome {
     pub pods: Value,
     pub services: Value,
     pub volumes: Value,
-    /// How long it lives after its end, how often it starts again, and whether it is served at all.
+    /// How long it lives after its end, how often it starts again, whether it is served at all, and whether it cannot start.
     pub operator: Value,
 }
 
@@ -249,11 +250,13 @@ pub fn outcome(spec: &Value) -> Result<Outcome, Vec<Problem>> {
     let manifest = manifest::from_value(&document)?;
     let cluster = validate(&manifest)?;
     let certificate = Certificate::from_keys("mc-0", &[7; 32], &[9; 32]);
-    let objects = |facts: &Facts| render::objects(&cluster, &Options::default(), facts, certificate.clone()).unwrap();
-    // The nodes decide where the user leaves it to them.
-    let elsewhere = objects(&Facts { nodes_mount_images: true, ..Facts::default() }).job;
+    let options = Options { gang: true, ..Options::default() };
+    let objects = |facts: &Facts| render::objects(&cluster, &options, facts, certificate.clone()).unwrap();
+    // Nodes and API server decide where the user leaves it to them.
+    let gangs = Served { kubernetes: Some(GangApi::PodGroupV1beta1), ..Served::default() };
+    let elsewhere = objects(&Facts { nodes_mount_images: true, gangs, ..Facts::default() }).job;
     let mut elsewhere = serde_json::to_value(elsewhere).unwrap();
-    let render::Objects { config_map, secrets, volumes, network_policy, headless, services, job, services_pod } =
+    let render::Objects { config_map, secrets, volumes, network_policy, headless, services, gang, job, services_pod } =
         objects(&Facts::default());
     let secrets: Vec<_> = secrets.iter().map(|secret| secret.expose()).collect();
     let volumes: Vec<_> = volumes.iter().map(|made| (&made.volume, &made.claim)).collect();
@@ -267,7 +270,13 @@ pub fn outcome(spec: &Value) -> Result<Outcome, Vec<Problem>> {
         pods,
         services: json!([headless, services, network_policy]),
         volumes: json!(volumes),
-        operator: json!([left, cleans, starts_after_losses(&cluster), manifest.spec.is_managed_elsewhere()]),
+        operator: json!([
+            left,
+            cleans,
+            starts_after_losses(&cluster),
+            manifest.spec.is_managed_elsewhere(),
+            matches!(gang, GangOf::Unserved(_))
+        ]),
     })
 }
 

@@ -60,6 +60,7 @@ pub fn next_action(
             image_volume_failed: recorded::image_volume_failed(status),
             backoff_limit_used: u32::try_from(status.backoff_limit_used).unwrap_or(0),
             spec_hash: target.spec_hash(),
+            attempt: u32::try_from(status.restart_count).unwrap_or(0),
             ..Facts::default()
         };
         return NextAction::Create { facts };

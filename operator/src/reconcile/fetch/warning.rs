@@ -2,6 +2,8 @@
 //! an account or a Secret that is not there), only events do.
 #![expect(clippy::disallowed_types, reason = "a client that reads")]
 
+use std::sync::Arc;
+
 use k8s_openapi::api::core::v1::Event;
 use k8s_openapi::jiff::{Timestamp, ToSpan};
 use kube::api::ListParams;
@@ -12,6 +14,8 @@ use crate::observe::Key;
 use crate::observe::cluster::Cluster;
 use crate::observe::pod::{Trouble, first_line};
 use crate::observe::workload::{self, QUEUED, Workload};
+use crate::reconcile::fetch::gangs;
+use crate::reconcile::render::gang::Served;
 
 /// What is older has been got over: Kubernetes tries, and warns, again at least every two minutes.
 const FRESH_MINUTES: i64 = 3;
@@ -27,6 +31,7 @@ const WORKLOADS: u32 = 10;
 #[derive(Clone)]
 pub struct Reader {
     client: Client,
+    gangs: Arc<gangs::Known>,
 }
 
 impl std::fmt::Debug for Reader {
@@ -37,7 +42,7 @@ impl std::fmt::Debug for Reader {
 
 impl Reader {
     pub fn new(client: Client) -> Reader {
-        Reader { client }
+        Reader { client, gangs: Arc::default() }
     }
 
     /// The last warning about the object of this uid.
@@ -92,6 +97,16 @@ impl Reader {
         let api: Api<Cluster> = Api::namespaced(self.client.clone(), &key.namespace);
         let found = api.get_opt(&key.name).await?;
         Ok(found.filter(|found| found.meta().uid.as_deref() == uid))
+    }
+
+    /// Which APIs for gangs the cluster serves; asked again sooner where there is nothing of use in what is known.
+    pub async fn gangs(&self, is_enough: impl Fn(Served) -> bool) -> Result<Served, kube::Error> {
+        self.gangs.served(&self.client, is_enough).await
+    }
+
+    /// What is known of them was wrong.
+    pub fn forget_gangs(&self) {
+        self.gangs.forget();
     }
 
     /// The minor version of the Kubernetes that answers now; providers write "31+" as well.

@@ -1,5 +1,5 @@
-//! Objects with what a user lays over their pods (`spec.podTemplate`). The overlay may have fields that our types don't know, so
-//! what is sent is JSON then; where there is none, it is the object as it was rendered.
+//! Objects with what a user lays over their pods (`spec.podTemplate`), and with what ties these to a gang. Both may have fields that
+//! our types don't know, so what is sent is JSON then; where there is none, it is the object as it was rendered.
 
 use flux_shared::overlay::Overlay;
 use serde::{Serialize, Serializer};
@@ -23,6 +23,8 @@ pub struct Cover {
 pub struct LaidOver<K> {
     pub rendered: K,
     pub cover: Option<Cover>,
+    /// As it is sent, where nothing lies over it and a field was put into it all the same.
+    whole: Option<Value>,
 }
 
 impl<K: Serialize> LaidOver<K> {
@@ -43,16 +45,34 @@ impl<K: Serialize> LaidOver<K> {
                 Some(Cover { field, overlay: overlay.value().clone(), at, sent })
             }
         };
-        Ok(LaidOver { rendered, cover })
+        Ok(LaidOver { rendered, cover, whole: None })
+    }
+
+    /// The same with fields in what is sent: each in the object at a JSON pointer, which is made if it is missing.
+    pub(super) fn with<const N: usize>(
+        mut self,
+        fields: [(String, &'static str, Value); N],
+    ) -> Result<LaidOver<K>, serde_json::Error> {
+        let mut sent = serde_json::to_value(&self)?;
+        for (pointer, key, value) in fields {
+            let place = pointer.split('/').filter(|part| !part.is_empty()).fold(&mut sent, |it, part| &mut it[part]);
+            place[key] = value;
+        }
+        match &mut self.cover {
+            Some(cover) => cover.sent = sent,
+            None => self.whole = Some(sent),
+        }
+        Ok(self)
     }
 }
 
 /// As it is sent.
 impl<K: Serialize> Serialize for LaidOver<K> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
-        match &self.cover {
-            Some(cover) => cover.sent.serialize(serializer),
-            None => self.rendered.serialize(serializer),
+        match (&self.cover, &self.whole) {
+            (Some(cover), _) => cover.sent.serialize(serializer),
+            (None, Some(whole)) => whole.serialize(serializer),
+            (None, None) => self.rendered.serialize(serializer),
         }
     }
 }

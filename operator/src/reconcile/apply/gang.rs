@@ -1,0 +1,64 @@
+//! The object that makes a gang of a Job's pods: of an API that no type of ours has, so it is JSON.
+#![expect(clippy::disallowed_types, reason = "this is where the API client is used")]
+
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+
+use super::{ApplyError, Writer, belongs_of, only, post, sorted_of, unless_gone};
+use crate::labels;
+use crate::reconcile::render::gang::{GangApi, GangObject, GangRef, Resize};
+
+impl Writer {
+    fn gangs(&self, namespace: &str, api: GangApi) -> Api<DynamicObject> {
+        let kind = GroupVersionKind::gvk(api.group(), api.version(), api.kind());
+        let resource = ApiResource::from_gvk_with_plural(&kind, api.plural());
+        Api::namespaced_with(self.client.clone(), namespace, &resource)
+    }
+
+    /// Makes it, unless it is there and ours.
+    pub async fn gang(&self, namespace: &str, object: &GangObject, owner: &str) -> Result<(), ApplyError> {
+        let GangObject { at: GangRef { api, name }, body } = object;
+        let failed = |verb, error| sorted_of(api.kind(), verb, name, error);
+        let all = self.gangs(namespace, *api);
+        let wanted: DynamicObject =
+            serde_json::from_value(body.clone()).map_err(|error| failed("create", kube::Error::SerdeError(error)))?;
+        match all.create(&post(), &wanted).await {
+            Ok(_) => Ok(()),
+            Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
+                let there = all.get_metadata(name).await.map_err(|error| failed("get", error))?;
+                Ok(belongs_of(api.kind(), &there.metadata, &wanted.metadata, owner)?)
+            }
+            Err(error) => Err(failed("create", error)),
+        }
+    }
+
+    /// Has it take so many pods as `object` says, as far as that can be done.
+    pub async fn resize_gang(
+        &self,
+        namespace: &str,
+        object: &GangObject,
+        count: u32,
+        owner: &str,
+    ) -> Result<(), ApplyError> {
+        let GangRef { api, name } = &object.at;
+        match api.resize() {
+            Resize::Never => Ok(()),
+            Resize::MakeAnew => {
+                self.delete_gang(namespace, &object.at).await?;
+                self.gang(namespace, object, owner).await
+            }
+            Resize::Patch => {
+                let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+                let change = Patch::Merge(api.with_count(count));
+                let patched = self.gangs(namespace, *api).patch(name, &parameters, &change).await.map(drop);
+                unless_gone(patched).map_err(|error| sorted_of(api.kind(), "patch", name, error))
+            }
+        }
+    }
+
+    /// Deletes the one of a Job that is gone.
+    pub async fn delete_gang(&self, namespace: &str, at: &GangRef) -> Result<(), ApplyError> {
+        let deleted = self.gangs(namespace, at.api).delete(&at.name, &only(None)).await.map(drop);
+        unless_gone(deleted).map_err(|error| sorted_of(at.api.kind(), "delete", &at.name, error))
+    }
+}

@@ -1,0 +1,84 @@
+//! What makes a gang of the pods: before the Job, with its size, and after a Job that is gone. Where nobody wants a gang, it costs no
+//! call.
+
+use flux_shared::validate::{Gang, ValidMiniCluster};
+
+use crate::observe::Observed;
+use crate::reconcile::apply::ApplyError;
+use crate::reconcile::context::Context;
+use crate::reconcile::error::ReconcileError;
+use crate::reconcile::fetch::Target;
+use crate::reconcile::obstacle::Obstacle;
+use crate::reconcile::render::gang::{GangOf, GangRef, Served, api_for, count, recounted};
+use crate::reconcile::render::{Facts, Objects};
+
+/// Which APIs the cluster serves, if this MiniCluster may use one.
+pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Result<Served, ReconcileError> {
+    if !context.options.gang || cluster.gang == Gang::Off {
+        return Ok(Served::default());
+    }
+    let is_enough = |served| cluster.gang == Gang::Auto || api_for(cluster, served).is_some();
+    context.reader.gangs(is_enough).await.map_err(ReconcileError::Gangs)
+}
+
+/// No pods, rather than some that start one by one where somebody relies on the opposite.
+pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
+    match &objects.gang {
+        GangOf::Unserved(why) => {
+            Err(ApplyError::from(Obstacle { reason: "GangUnavailable", message: why.clone() }).into())
+        }
+        GangOf::None | GangOf::Object(_) => Ok(()),
+    }
+}
+
+/// After the objects were made, or not: the object of the Job before goes, and after an API that is gone the next is looked for.
+pub(super) async fn after(
+    objects: &Objects,
+    made: &Result<(), ApplyError>,
+    target: &Target,
+    observed: &Observed,
+    context: &Context,
+) -> Result<(), ReconcileError> {
+    let GangOf::Object(object) = &objects.gang else { return Ok(()) };
+    if let Err(error) = made {
+        if is_unknown(error) {
+            context.reader.forget_gangs();
+        }
+        return Ok(());
+    }
+    tracing::info!(gang = %object.at, "the Job's pods are a gang");
+    let last = observed.last_job.as_ref().filter(|job| job.owner_uid.as_deref() == Some(&target.uid));
+    let before = last.and_then(|job| GangRef::read(job.gang.as_deref()?));
+    if let Some(before) = before.filter(|before| *before != object.at) {
+        context.writer.delete_gang(&target.key.namespace, &before).await?;
+    }
+    Ok(())
+}
+
+/// Whether the API server knows no such kind (any more).
+fn is_unknown(error: &ApplyError) -> bool {
+    let ApplyError::Api { source, .. } = error else { return false };
+    matches!(source.as_ref(), kube::Error::Api(status) if status.code == 404)
+}
+
+/// A cluster that is smaller than its gang was made for would wait for pods that never come when one is made again. One that grows
+/// beyond it has its first pods already, and the new ones start as there is room.
+pub(super) async fn resize(
+    target: &Target,
+    cluster: &ValidMiniCluster,
+    facts: &Facts,
+    size: u32,
+    context: &Context,
+) -> Result<(), ReconcileError> {
+    // Who has installed it without gangs since has taken the permission away, too.
+    let Some(job) = context.index.observed(&target.key).job.filter(|_| context.options.gang) else { return Ok(()) };
+    let Some(at) = job.gang.as_deref().and_then(GangRef::read) else { return Ok(()) };
+    let full = cluster.min_size.or(job.initial_size);
+    let (before, now) = (count(full, job.completions), count(full, size));
+    if before != now {
+        let object = recounted(cluster, &at, facts, now);
+        context.writer.resize_gang(&target.key.namespace, &object, now, &target.uid).await?;
+        tracing::info!(pods = now, gang = %at, "changed the gang");
+    }
+    Ok(())
+}

@@ -1,0 +1,80 @@
+//! Which APIs for gangs the cluster serves. It is asked when a MiniCluster's Job is made that may be one, and again when what is
+//! known is old: so nothing is asked where nobody wants a gang, and nothing is watched.
+#![expect(
+    clippy::disallowed_types,
+    clippy::disallowed_methods,
+    reason = "a client that reads, and how old its answer is"
+)]
+
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use kube::Client;
+
+use crate::reconcile::render::gang::{GangApi, Served};
+
+/// How long an answer counts: an administrator may switch an API on, or upgrade the cluster.
+const FRESH: Duration = Duration::from_secs(600);
+/// How long one counts to those who could not be helped with it.
+const FRESH_WHERE_NEEDED: Duration = Duration::from_secs(10);
+
+/// The last answer.
+#[derive(Debug, Default)]
+pub struct Known(Mutex<Option<(Instant, Served)>>);
+
+impl Known {
+    /// What is served. `is_enough`: whether there is something of use in it; else it is asked again sooner.
+    pub async fn served(&self, client: &Client, is_enough: impl Fn(Served) -> bool) -> Result<Served, kube::Error> {
+        let known = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((time, served)) = known {
+            let limit = if is_enough(served) { FRESH } else { FRESH_WHERE_NEEDED };
+            if time.elapsed() < limit {
+                return Ok(served);
+            }
+        }
+        let served = ask(client).await?;
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), served));
+        Ok(served)
+    }
+
+    /// It was wrong: an object of such an API could not be made.
+    pub fn forget(&self) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    }
+}
+
+/// A call for the groups, and one for each version of theirs that we know.
+async fn ask(client: &Client) -> Result<Served, kube::Error> {
+    let groups = client.list_api_groups().await?.groups;
+    let mut served = Served::default();
+    for api in GangApi::ALL {
+        let is_wanted = match api {
+            GangApi::Coscheduling => !served.coscheduling,
+            GangApi::Volcano => !served.volcano,
+            // The newest of Kubernetes' own comes first.
+            _ => served.kubernetes.is_none(),
+        };
+        let group = groups.iter().find(|group| group.name == api.group());
+        let has_version = group.is_some_and(|group| group.versions.iter().any(|it| it.version == api.version()));
+        if !is_wanted || !has_version || !has_resource(client, api).await? {
+            continue;
+        }
+        match api {
+            GangApi::Coscheduling => served.coscheduling = true,
+            GangApi::Volcano => served.volcano = true,
+            _ => served.kubernetes = Some(api),
+        }
+    }
+    Ok(served)
+}
+
+/// The version of a group may have other kinds alone: Kubernetes' scheduling.k8s.io has PriorityClass.
+async fn has_resource(client: &Client, api: GangApi) -> Result<bool, kube::Error> {
+    let version = format!("{}/{}", api.group(), api.version());
+    match client.list_api_group_resources(&version).await {
+        Ok(list) => Ok(list.resources.iter().any(|it| it.name == api.plural() && it.kind == api.kind())),
+        // Gone between the two calls.
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
+        Err(error) => Err(error),
+    }
+}

@@ -1,0 +1,364 @@
+//! All pods start or none: an object of one of the APIs for that, and what ties the pods to it. Each Kubernetes has had an API of
+//! its own; which of them is served is found out (`fetch::gangs`), never concluded from a version.
+//!
+//! | API | object | the pods' tie |
+//! | --- | --- | --- |
+//! | Kubernetes 1.35 | `scheduling.k8s.io/v1alpha1` Workload, fixed | `spec.workloadRef` |
+//! | 1.36 | `v1alpha2` PodGroup, fixed, stays as long as pods name it | `spec.schedulingGroup` |
+//! | 1.37 | `v1beta1` or `v1alpha3` PodGroup, whose minCount may change | the same |
+//! | scheduler-plugins | `scheduling.x-k8s.io/v1alpha1` PodGroup | a label |
+//! | Volcano | `scheduling.volcano.sh/v1beta1` PodGroup | an annotation |
+
+use std::collections::BTreeMap;
+
+use flux_shared::crd::v1alpha2::KIND;
+use flux_shared::validate::{Gang, ValidMiniCluster};
+use k8s_openapi::api::batch::v1::Job;
+use serde_json::{Value, json};
+
+use super::laid_over::LaidOver;
+use super::{Facts, RenderError, hash, metadata};
+use crate::labels;
+
+/// The name of the only group in a Workload.
+const GROUP: &str = "brokers";
+/// By which annotation or label of its pods Volcano's own controllers know the queue.
+const VOLCANO_QUEUE: &str = "scheduling.volcano.sh/queue-name";
+
+/// An API for gangs. Kubernetes' own, the newest first, and then those of others.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum GangApi {
+    PodGroupV1beta1,
+    PodGroupV1alpha3,
+    PodGroupV1alpha2,
+    WorkloadV1alpha1,
+    /// scheduler-plugins' coscheduling.
+    Coscheduling,
+    Volcano,
+}
+
+/// Names of schedulers that are known to have an API of their own.
+const VOLCANO_SCHEDULER: &str = "volcano";
+const COSCHEDULER: &str = "scheduler-plugins-scheduler";
+const DEFAULT_SCHEDULER: &str = "default-scheduler";
+
+impl GangApi {
+    pub const ALL: [GangApi; 6] = [
+        GangApi::PodGroupV1beta1,
+        GangApi::PodGroupV1alpha3,
+        GangApi::PodGroupV1alpha2,
+        GangApi::WorkloadV1alpha1,
+        GangApi::Coscheduling,
+        GangApi::Volcano,
+    ];
+
+    pub const fn group(self) -> &'static str {
+        match self {
+            GangApi::Coscheduling => "scheduling.x-k8s.io",
+            GangApi::Volcano => "scheduling.volcano.sh",
+            _ => "scheduling.k8s.io",
+        }
+    }
+
+    pub const fn version(self) -> &'static str {
+        match self {
+            GangApi::PodGroupV1beta1 | GangApi::Volcano => "v1beta1",
+            GangApi::PodGroupV1alpha3 => "v1alpha3",
+            GangApi::PodGroupV1alpha2 => "v1alpha2",
+            GangApi::WorkloadV1alpha1 | GangApi::Coscheduling => "v1alpha1",
+        }
+    }
+
+    pub const fn kind(self) -> &'static str {
+        match self {
+            GangApi::WorkloadV1alpha1 => "Workload",
+            _ => "PodGroup",
+        }
+    }
+
+    pub const fn plural(self) -> &'static str {
+        match self {
+            GangApi::WorkloadV1alpha1 => "workloads",
+            _ => "podgroups",
+        }
+    }
+
+    /// What can be done for a cluster that shrinks below what its gang was made for.
+    pub const fn resize(self) -> Resize {
+        match self {
+            GangApi::WorkloadV1alpha1 => Resize::MakeAnew,
+            GangApi::PodGroupV1alpha2 => Resize::Never,
+            _ => Resize::Patch,
+        }
+    }
+
+    /// Where the object says how many pods it takes.
+    const fn count_at(self) -> &'static str {
+        match self {
+            GangApi::WorkloadV1alpha1 => "/spec/podGroups/0/policy/gang/minCount",
+            GangApi::Coscheduling | GangApi::Volcano => "/spec/minMember",
+            _ => "/spec/schedulingPolicy/gang/minCount",
+        }
+    }
+
+    /// The part of an object that says so, with another count: a merge patch.
+    pub fn with_count(self, count: u32) -> Value {
+        match self {
+            GangApi::Coscheduling | GangApi::Volcano => json!({ "spec": { "minMember": count } }),
+            GangApi::WorkloadV1alpha1 => {
+                json!({ "spec": { "podGroups": [{ "name": GROUP, "policy": { "gang": { "minCount": count } } }] } })
+            }
+            _ => json!({ "spec": { "schedulingPolicy": { "gang": { "minCount": count } } } }),
+        }
+    }
+}
+
+/// See [`GangApi::resize`].
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Resize {
+    Patch,
+    /// Delete it and make one of the same name.
+    MakeAnew,
+    /// It is fixed, and stays as long as pods name it.
+    Never,
+}
+
+/// Which APIs the cluster serves.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Served {
+    pub kubernetes: Option<GangApi>,
+    pub coscheduling: bool,
+    pub volcano: bool,
+}
+
+impl Served {
+    /// The API for pods of this scheduler: its own, if its name is known. Others are kube-scheduler with one more plugin, so
+    /// scheduler-plugins' where that is served, and else Kubernetes'.
+    pub fn for_scheduler(self, name: Option<&str>) -> Option<GangApi> {
+        let volcano = self.volcano.then_some(GangApi::Volcano);
+        let coscheduling = self.coscheduling.then_some(GangApi::Coscheduling);
+        match name {
+            None | Some(DEFAULT_SCHEDULER) => self.kubernetes,
+            Some(VOLCANO_SCHEDULER) => volcano,
+            Some(COSCHEDULER) => coscheduling,
+            Some(_) => coscheduling.or(self.kubernetes),
+        }
+    }
+}
+
+/// The object that makes a gang of the pods.
+#[derive(Debug, Clone, PartialEq)]
+pub struct GangObject {
+    pub at: GangRef,
+    pub body: Value,
+}
+
+/// Which object that is; as text on the Job: `podgroups.v1beta1.scheduling.k8s.io/NAME`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct GangRef {
+    pub api: GangApi,
+    pub name: String,
+}
+
+impl std::fmt::Display for GangRef {
+    fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let GangRef { api, name } = self;
+        write!(formatter, "{}.{}.{}/{name}", api.plural(), api.version(), api.group())
+    }
+}
+
+impl GangRef {
+    /// What a Job says. None: it is none of ours, or of a later version.
+    pub fn read(text: &str) -> Option<GangRef> {
+        let (_, name) = text.split_once('/')?;
+        let mut all = GangApi::ALL.into_iter().map(|api| GangRef { api, name: name.to_owned() });
+        all.find(|it| it.to_string() == text)
+    }
+}
+
+/// What becomes of `spec.gang`.
+#[derive(Debug, Clone, PartialEq)]
+pub enum GangOf {
+    /// Each pod starts when there is room for it.
+    None,
+    /// It was asked for, and cannot be had: why.
+    Unserved(String),
+    Object(Box<GangObject>),
+}
+
+/// The name of the scheduler of a cluster's pods.
+fn scheduler(cluster: &ValidMiniCluster) -> Option<&str> {
+    let over = cluster.pod_template.as_ref().and_then(|it| it.value().pointer("/spec/schedulerName")?.as_str());
+    over.or(cluster.pod.scheduler_name.as_deref())
+}
+
+/// The API by which the pods of a cluster are a gang. None: there is none for it, or nobody wants one.
+pub fn api_for(cluster: &ValidMiniCluster, served: Served) -> Option<GangApi> {
+    served.for_scheduler(scheduler(cluster)).filter(|_| cluster.gang != Gang::Off)
+}
+
+/// Pods that have to fit at once.
+pub fn count(least: Option<u32>, size: u32) -> u32 {
+    least.map_or(size, |least| least.min(size))
+}
+
+pub(super) fn gang(cluster: &ValidMiniCluster, is_installed: bool, facts: &Facts) -> GangOf {
+    match api_for(cluster, facts.gangs).filter(|_| is_installed) {
+        Some(api) => GangOf::Object(Box::new(object(cluster, api, facts))),
+        None if cluster.gang == Gang::On => GangOf::Unserved(why_not(cluster, is_installed)),
+        None => GangOf::None,
+    }
+}
+
+fn why_not(cluster: &ValidMiniCluster, is_installed: bool) -> String {
+    let remedy = "say gang: auto to start without";
+    if !is_installed {
+        return format!(
+            "spec.gang: the operator was installed without gangs: have it installed with gang.enabled (install --gang), or {remedy}"
+        );
+    }
+    let scheduler = scheduler(cluster).unwrap_or(DEFAULT_SCHEDULER);
+    let wanted = match scheduler {
+        VOLCANO_SCHEDULER => "Volcano's PodGroup (scheduling.volcano.sh/v1beta1)".to_owned(),
+        COSCHEDULER => "scheduler-plugins' PodGroup (scheduling.x-k8s.io/v1alpha1)".to_owned(),
+        _ => "Workload or PodGroup of scheduling.k8s.io (Kubernetes 1.35 or newer with the feature gate GenericWorkload and its API switched on)".to_owned(),
+    };
+    format!(
+        "spec.gang: the cluster does not serve {wanted}, by which the scheduler {scheduler} starts all pods or none: have it switched on, or {remedy}"
+    )
+}
+
+fn object(cluster: &ValidMiniCluster, api: GangApi, facts: &Facts) -> GangObject {
+    let count = count(cluster.min_size, cluster.size);
+    // Another one for each Job: what is fixed in the one before it may be wrong for this one, and it may stay for a while.
+    let what = (facts.uid.as_deref(), facts.attempt, &facts.spec_hash, facts.image_volume_failed, count, api.version());
+    let name = format!("{}-{}", cluster.name, &hash(&what)[..8]);
+    let mut metadata = metadata(name.clone(), cluster, facts);
+    // Kubernetes keeps a PodGroup until its pods are gone: who deletes the MiniCluster in the foreground does not wait for that.
+    for owner in metadata.owner_references.iter_mut().flatten() {
+        owner.block_owner_deletion = None;
+    }
+    let mut body = json!({
+        "apiVersion": format!("{}/{}", api.group(), api.version()), "kind": api.kind(), "metadata": metadata,
+    });
+    body["spec"] = api.with_count(count)["spec"].take();
+    let priority = over(cluster, "/spec/priorityClassName");
+    match api {
+        GangApi::WorkloadV1alpha1 => {
+            body["spec"]["controllerRef"] =
+                json!({ "apiGroup": "flux-framework.org", "kind": KIND, "name": cluster.name });
+        }
+        GangApi::Coscheduling => {}
+        GangApi::Volcano => {
+            let own = |map: &BTreeMap<String, String>| map.get(VOLCANO_QUEUE).map(|queue| json!(queue));
+            let queue = own(&cluster.pod.annotations).or_else(|| own(&cluster.pod.labels));
+            for (field, value) in [("queue", queue), ("priorityClassName", priority)] {
+                if let Some(value) = value {
+                    body["spec"][field] = value;
+                }
+            }
+        }
+        _ => {
+            if let Some(name) = priority {
+                body["spec"]["priorityClassName"] = name;
+            }
+        }
+    }
+    GangObject { at: GangRef { api, name }, body }
+}
+
+/// What lies over the pods at a JSON pointer.
+fn over(cluster: &ValidMiniCluster, pointer: &str) -> Option<Value> {
+    cluster.pod_template.as_ref()?.value().pointer(pointer).filter(|it| it.is_string()).cloned()
+}
+
+/// A body that takes another count, for an object that is made anew under its name.
+pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &Facts, count: u32) -> GangObject {
+    let mut body = object(cluster, at.api, facts).body;
+    body["metadata"]["name"] = json!(at.name);
+    if let Some(place) = body.pointer_mut(at.api.count_at()) {
+        *place = json!(count);
+    }
+    GangObject { at: at.clone(), body }
+}
+
+/// The Job with its pods tied to the object.
+pub(super) fn tie(mut job: LaidOver<Job>, at: &GangRef) -> Result<LaidOver<Job>, RenderError> {
+    job.rendered.metadata.annotations.get_or_insert_default().insert(labels::GANG.into(), at.to_string());
+    let name = json!(at.name);
+    let (place, key, value) = match at.api {
+        GangApi::WorkloadV1alpha1 => ("spec", "workloadRef", json!({ "name": name, "podGroup": GROUP })),
+        GangApi::Coscheduling => ("metadata/labels", "scheduling.x-k8s.io/pod-group", name),
+        GangApi::Volcano => ("metadata/annotations", "scheduling.k8s.io/group-name", name),
+        _ => ("spec", "schedulingGroup", json!({ "podGroupName": name })),
+    };
+    let annotation = (labels::GANG, json!(at.to_string()));
+    let all = [
+        ("/metadata/annotations".to_owned(), annotation.0, annotation.1),
+        (format!("/spec/template/{place}"), key, value),
+    ];
+    job.with(all).map_err(RenderError::Overlay)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_scheduler_has_its_api_and_others_are_kube_schedulers() {
+        let all = Served { kubernetes: Some(GangApi::PodGroupV1beta1), coscheduling: true, volcano: true };
+        let of = |served: Served, name: &str| served.for_scheduler(Some(name).filter(|name| !name.is_empty()));
+        for name in ["", "default-scheduler"] {
+            assert_eq!(of(all, name), Some(GangApi::PodGroupV1beta1));
+        }
+        assert_eq!(of(all, "volcano"), Some(GangApi::Volcano));
+        assert_eq!(of(all, "mine"), Some(GangApi::Coscheduling));
+        let own = Served { coscheduling: false, volcano: false, ..all };
+        assert_eq!(of(own, "mine"), Some(GangApi::PodGroupV1beta1));
+        assert_eq!((of(own, "volcano"), of(own, "scheduler-plugins-scheduler")), (None, None));
+        let others = Served { kubernetes: None, ..all };
+        assert_eq!(of(others, ""), None, "the default scheduler does not know it");
+    }
+
+    #[test]
+    fn a_job_says_which_object_its_pods_are_tied_to() {
+        for api in GangApi::ALL {
+            let at = GangRef { api, name: "mc-0123".into() };
+            assert_eq!(GangRef::read(&at.to_string()), Some(at.clone()), "{at}");
+        }
+        let of = |api: GangApi| GangRef { api, name: "mc".into() }.to_string();
+        assert_eq!(of(GangApi::PodGroupV1beta1), "podgroups.v1beta1.scheduling.k8s.io/mc");
+        assert_eq!(of(GangApi::WorkloadV1alpha1), "workloads.v1alpha1.scheduling.k8s.io/mc");
+        assert_eq!(GangRef::read("podgroups.v9.scheduling.k8s.io/mc"), None);
+    }
+
+    #[test]
+    fn a_count_is_where_it_is_said_to_be() {
+        for api in GangApi::ALL {
+            let cluster = crate::testing::cluster("size: 4\nminSize: 3\ngang: auto");
+            let facts = Facts { uid: Some("uid".into()), ..Facts::default() };
+            let made = object(&cluster, api, &facts);
+            assert_eq!(made.body.pointer(api.count_at()), Some(&json!(3)), "{api:?}");
+            let fewer = recounted(&cluster, &made.at, &facts, 2);
+            assert_eq!(fewer.body.pointer(api.count_at()), Some(&json!(2)), "{api:?}");
+            assert_eq!(fewer.body["metadata"], made.body["metadata"]);
+        }
+    }
+
+    #[test]
+    fn each_job_has_an_object_of_its_own() {
+        let cluster = crate::testing::cluster("size: 4");
+        let named = |facts: Facts| object(&cluster, GangApi::PodGroupV1beta1, &facts).at.name;
+        let first = Facts { uid: Some("a".into()), ..Facts::default() };
+        assert_eq!(named(first.clone()), named(first.clone()), "who was killed finds it again");
+        let others = [
+            Facts { attempt: 1, ..first.clone() },
+            Facts { image_volume_failed: true, ..first.clone() },
+            Facts { spec_hash: Some("other".into()), ..first.clone() },
+            Facts { uid: Some("b".into()), ..first.clone() },
+        ];
+        for other in others {
+            assert_ne!(named(other.clone()), named(first.clone()), "{other:?}");
+        }
+    }
+}

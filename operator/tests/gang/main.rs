@@ -1,0 +1,169 @@
+//! Gangs on a node where pods really run, whose Kubernetes has its own API for them switched on (`make e2e-gang`): two
+//! MiniClusters that each need all of the node's CPUs, at once.
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
+#![allow(
+    clippy::disallowed_methods,
+    clippy::disallowed_types,
+    clippy::print_stdout,
+    reason = "tests look, act and tell"
+)]
+
+use std::time::{Duration, Instant};
+
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::core::v1::{Node, Pod};
+use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
+use kube::Api;
+use kube::api::{DeleteParams, ListParams, PostParams};
+use serde_json::{Value, json};
+use test_support::node::{Fixture, app_image, test};
+
+const ROUNDS: u32 = 20;
+/// A scheduler holds each pod of a gang until the others have a place, and gives the places back after five minutes: so two that hold half
+/// each cost that, and some may do so again.
+const ROUND: Duration = Duration::from_secs(900);
+/// As long as two halves stay, before they count as stuck.
+const STUCK: Duration = Duration::from_secs(10);
+const POLL: Duration = Duration::from_millis(100);
+
+/// Thousandths of a CPU.
+fn millis(quantity: Option<&Quantity>) -> u32 {
+    let Some(Quantity(text)) = quantity else { return 0 };
+    match text.strip_suffix('m') {
+        Some(number) => number.parse().unwrap(),
+        None => text.parse::<u32>().unwrap() * 1000,
+    }
+}
+
+/// So much that two pods fill what is free of the only node, and three do not fit.
+async fn half_of_the_node(fixture: &Fixture) -> u32 {
+    let nodes = Api::<Node>::all(fixture.client.clone()).list(&ListParams::default()).await.unwrap().items;
+    assert_eq!(nodes.len(), 1, "a node for itself");
+    let all = millis(nodes[0].status.as_ref().unwrap().allocatable.as_ref().unwrap().get("cpu"));
+    let pods = Api::<Pod>::all(fixture.client.clone()).list(&ListParams::default()).await.unwrap().items;
+    let taken = pods.iter().filter(|pod| !has_ended(pod)).flat_map(|pod| &pod.spec.as_ref().unwrap().containers);
+    let taken: u32 =
+        taken.map(|it| millis(it.resources.as_ref().and_then(|it| it.requests.as_ref()?.get("cpu")))).sum();
+    (all - taken) / 2
+}
+
+fn has_ended(pod: &Pod) -> bool {
+    let phase = pod.status.as_ref().and_then(|status| status.phase.as_deref());
+    matches!(phase, Some("Succeeded" | "Failed"))
+}
+
+async fn create(fixture: &Fixture, name: &str, cpu: u32, gang: &str) {
+    let object = json!({
+        "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": name },
+        "spec": {
+            "size": 2, "gang": gang,
+            // Each pod as soon as it can.
+            "network": { "headlessName": name, "disableAffinity": true },
+            "containers": [{
+                "image": app_image(), "command": "sleep 1", "resources": { "requests": { "cpu": format!("{cpu}m") } },
+            }],
+        },
+    });
+    fixture
+        .api()
+        .create(&PostParams::default(), &serde_json::from_value::<MiniCluster>(object).unwrap())
+        .await
+        .unwrap();
+}
+
+/// What two MiniClusters hold of the node.
+#[derive(Debug, Default)]
+struct Watched {
+    /// Pods with a place, that have not ended: now.
+    placed: [usize; 2],
+    /// Had all its pods at once.
+    was_whole: [bool; 2],
+    completed: [bool; 2],
+}
+
+impl Watched {
+    async fn look(&mut self, fixture: &Fixture, names: &[String; 2]) {
+        let pods = fixture.api::<Pod>().list(&ListParams::default()).await.unwrap().items;
+        for (i, name) in names.iter().enumerate() {
+            let of_it = pods.iter().filter(|pod| {
+                pod.metadata.labels.as_ref().is_some_and(|all| all.get("batch.kubernetes.io/job-name") == Some(name))
+            });
+            let placed = of_it.filter(|pod| pod.spec.as_ref().unwrap().node_name.is_some() && !has_ended(pod));
+            self.placed[i] = placed.count();
+            self.was_whole[i] |= self.placed[i] == 2;
+            self.completed[i] = self.completed[i] || phase(fixture, name).await == "Completed";
+        }
+    }
+
+    fn is_stuck(&self) -> bool {
+        self.placed == [1, 1] && self.was_whole == [false, false]
+    }
+}
+
+async fn phase(fixture: &Fixture, name: &str) -> Value {
+    let status = fixture.status(name).await;
+    assert!(!["Failed", "Invalid"].map(Value::from).contains(&status["phase"]), "{name}: {status:#}");
+    assert_ne!(status["reason"], "GangUnavailable", "{name}: {status:#}");
+    status["phase"].clone()
+}
+
+async fn delete(fixture: &Fixture, names: &[String; 2]) {
+    for name in names {
+        fixture.api::<MiniCluster>().delete(name, &DeleteParams::default()).await.unwrap();
+    }
+    fixture
+        .until("their pods are gone", async || {
+            fixture.api::<Pod>().list(&ListParams::default()).await.unwrap().items.is_empty().then_some(())
+        })
+        .await;
+}
+
+#[test]
+fn of_two_that_need_the_whole_node_never_both_have_half_and_both_run() {
+    test("gang", async |fixture| {
+        let cpu = half_of_the_node(&fixture).await;
+        let mut slowest = Duration::ZERO;
+        for round in 0..ROUNDS {
+            let names = [format!("a-{round}"), format!("b-{round}")];
+            let start = Instant::now();
+            tokio::join!(create(&fixture, &names[0], cpu, "on"), create(&fixture, &names[1], cpu, "on"));
+            let mut watched = Watched::default();
+            while watched.completed != [true, true] {
+                watched.look(&fixture, &names).await;
+                assert!(!watched.is_stuck(), "round {round}: both have half of the node");
+                assert!(start.elapsed() < ROUND, "round {round}: {watched:?}");
+                tokio::time::sleep(POLL).await;
+            }
+            assert_eq!(watched.was_whole, [true, true], "round {round}: each had all its pods at once");
+            println!("round {round}: both have run after {:.1} s", start.elapsed().as_secs_f64());
+            slowest = slowest.max(start.elapsed());
+            delete(&fixture, &names).await;
+        }
+        println!("{ROUNDS} rounds of two pods with {cpu}m each, the slowest {:.1} s", slowest.as_secs_f64());
+    });
+}
+
+/// What gangs are for; and that the test above can fail.
+#[test]
+fn without_gangs_both_have_half_and_none_runs() {
+    test("gang-off", async |fixture| {
+        let cpu = half_of_the_node(&fixture).await;
+        for round in 0..ROUNDS {
+            let names = [format!("a-{round}"), format!("b-{round}")];
+            tokio::join!(create(&fixture, &names[0], cpu, "off"), create(&fixture, &names[1], cpu, "off"));
+            let mut watched = Watched::default();
+            let mut since: Option<Instant> = None;
+            while !watched.completed.contains(&true) {
+                watched.look(&fixture, &names).await;
+                since = watched.is_stuck().then(|| since.unwrap_or_else(Instant::now));
+                if since.is_some_and(|since| since.elapsed() > STUCK) {
+                    println!("round {round}: both have half of the node");
+                    return;
+                }
+                tokio::time::sleep(POLL).await;
+            }
+            delete(&fixture, &names).await;
+        }
+        panic!("in {ROUNDS} rounds one of the two had the whole node each time: the other test shows nothing");
+    });
+}

@@ -1,0 +1,356 @@
+//! `spec.gang`: all pods or none, by whichever API the cluster serves; nothing where nobody wants it.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use clap::Parser;
+use flux_operator::install::{self, GANG_PERMISSIONS};
+use flux_operator::reconcile::render::gang::{GangApi, GangOf, Served};
+use flux_operator::reconcile::render::{self, Facts, Options};
+use flux_operator::yaml;
+use flux_shared::crd::v1alpha2::MiniCluster;
+use flux_shared::curve::Certificate;
+use flux_shared::{manifest, validate};
+use k8s_openapi::api::batch::v1::Job;
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams};
+use kube::{Api, Client, ResourceExt};
+use serde_json::{Value, json};
+
+use test_support::api_server::{
+    Call, Calls, Fault, Fixture, Operator, apply, condition, config, kubectl_program, test, until,
+};
+use test_support::call::granted;
+use test_support::committed::same;
+use test_support::control_plane::ControlPlane;
+
+/// What switches Kubernetes' own API on, in each version that has one.
+const SWITCHED_ON: [(&str, &str); 2] =
+    [("FEATURE_GATES", "GenericWorkload=true"), ("RUNTIME_CONFIG", "api/alpha=true,api/beta=true")];
+
+fn rendered(spec: Value, served: Served) -> render::Objects {
+    let document = json!({
+        "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": spec,
+    });
+    let cluster = validate::validate(&manifest::from_value(&document).unwrap()).unwrap();
+    let key = Certificate::from_keys("mc", &[1; 32], &[2; 32]);
+    let options = Options { gang: true, ..Options::default() };
+    render::objects(&cluster, &options, &Facts { uid: Some("uid".into()), gangs: served, ..Facts::default() }, key)
+        .unwrap()
+}
+
+/// The object, and what the Job has for its sake.
+fn parts(objects: &render::Objects) -> Option<Vec<Value>> {
+    let GangOf::Object(gang) = &objects.gang else { return None };
+    let with = serde_json::to_value(&objects.job).unwrap();
+    let template = &with["spec"]["template"];
+    let ties = json!({
+        "annotations": { "flux-framework.org/gang": with["metadata"]["annotations"]["flux-framework.org/gang"] },
+        "template": {
+            "metadata": {
+                "labels": { "scheduling.x-k8s.io/pod-group": template["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"] },
+                "annotations": { "scheduling.k8s.io/group-name": template["metadata"]["annotations"]["scheduling.k8s.io/group-name"] },
+            },
+            "spec": {
+                "schedulerName": template["spec"]["schedulerName"],
+                "workloadRef": template["spec"]["workloadRef"],
+                "schedulingGroup": template["spec"]["schedulingGroup"],
+            },
+        },
+    });
+    Some(vec![gang.body.clone(), ties])
+}
+
+#[test]
+fn the_objects_of_each_api_are_as_committed() {
+    let spec = |scheduler: &str| {
+        json!({
+            "size": 4, "minSize": 3, "gang": "on", "containers": [{ "image": "app:1", "command": "hostname" }],
+            "pod": { "schedulerName": scheduler, "labels": { "mine": "1" }, "annotations": { "scheduling.volcano.sh/queue-name": "team" } },
+            "podTemplate": { "spec": { "priorityClassName": "high" } },
+        })
+    };
+    for api in GangApi::ALL {
+        let (scheduler, served) = match api {
+            GangApi::Coscheduling => {
+                ("scheduler-plugins-scheduler", Served { coscheduling: true, ..Served::default() })
+            }
+            GangApi::Volcano => ("volcano", Served { volcano: true, ..Served::default() }),
+            own => ("", Served { kubernetes: Some(own), ..Served::default() }),
+        };
+        let documents = parts(&rendered(spec(scheduler), served)).unwrap();
+        let text = yaml::stream(documents.iter().map(|it| yaml::document(it).unwrap()));
+        let file = format!("tests/it/golden/gang/{}.{}.yaml", api.version(), api.group());
+        same(&Path::new(env!("CARGO_MANIFEST_DIR")).join(file), &text);
+    }
+}
+
+#[test]
+fn off_and_a_group_of_ones_own_are_no_gang_and_change_nothing() {
+    let served = Served { kubernetes: Some(GangApi::PodGroupV1beta1), ..Served::default() };
+    let spec = |more: Value| {
+        let mut spec = json!({ "size": 2, "containers": [{ "image": "app:1", "command": "hostname" }] });
+        spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+        spec
+    };
+    let job = |objects: &render::Objects| serde_json::to_value(&objects.job).unwrap();
+    let plain = rendered(spec(json!({})), Served::default());
+    let off = rendered(spec(json!({ "gang": "off" })), served);
+    assert_eq!((&off.gang, job(&off)), (&GangOf::None, job(&plain)));
+    assert_eq!(rendered(spec(json!({ "gang": "auto" })), Served::default()).gang, GangOf::None);
+    let own = json!({ "podTemplate": { "spec": { "schedulingGroup": { "podGroupName": "mine" } } } });
+    let own = rendered(spec(own), served);
+    assert_eq!(own.gang, GangOf::None);
+    assert_eq!(job(&own)["spec"]["template"]["spec"]["schedulingGroup"]["podGroupName"], "mine");
+    // And an overlay of other things stays beside ours.
+    let both = rendered(spec(json!({ "podTemplate": { "spec": { "hostNetwork": true } } })), served);
+    let pods = job(&both)["spec"]["template"]["spec"].clone();
+    assert!(pods["hostNetwork"] == true && pods["schedulingGroup"]["podGroupName"].is_string(), "{pods:#}");
+}
+
+/// A CustomResourceDefinition as those of scheduler-plugins and Volcano are, as far as we know their fields.
+fn definition(group: &str, version: &str, spec: &Value) -> String {
+    let schema = json!({ "type": "object", "properties": { "spec": { "type": "object", "properties": spec } } });
+    let crd = json!({
+        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition",
+        "metadata": {
+            "name": format!("podgroups.{group}"),
+            // *.k8s.io wants to be told who approved it.
+            "annotations": { "api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/scheduler-plugins/pull/50" },
+        },
+        "spec": {
+            "group": group, "scope": "Namespaced", "names": { "kind": "PodGroup", "plural": "podgroups" },
+            "versions": [{ "name": version, "served": true, "storage": true, "schema": { "openAPIV3Schema": schema } }],
+        },
+    });
+    yaml::document(&crd).unwrap()
+}
+
+fn gangs(fixture: &Fixture, api: GangApi) -> Api<DynamicObject> {
+    let kind = GroupVersionKind::gvk(api.group(), api.version(), api.kind());
+    let resource = ApiResource::from_gvk_with_plural(&kind, api.plural());
+    Api::namespaced_with(fixture.client.clone(), &fixture.namespace, &resource)
+}
+
+/// The only gang of a MiniCluster.
+async fn gang(fixture: &Fixture, api: GangApi, cluster: &str) -> DynamicObject {
+    let of = ListParams::default().labels(&format!("flux-framework.org/minicluster={cluster}"));
+    until(&format!("{cluster} has a gang"), async || {
+        let all = gangs(fixture, api).list(&of).await.unwrap().items;
+        let mut all = all.into_iter().filter(|it| it.metadata.deletion_timestamp.is_none());
+        let first = all.next();
+        first.filter(|_| all.next().is_none())
+    })
+    .await
+}
+
+/// The pod of index 0, with fields that no type of ours has.
+async fn lead(fixture: &Fixture, cluster: &str, pods: usize) -> Value {
+    let name = fixture.pods(cluster, pods).await[&0].name_any();
+    let path = format!("/api/v1/namespaces/{}/pods/{name}", fixture.namespace);
+    fixture.client.request(http::Request::get(path).body(Vec::new()).unwrap()).await.unwrap()
+}
+
+/// An operator that may make gangs, with what an installation for this namespace may.
+async fn operator(fixture: &Fixture, calls: &Calls) -> Operator {
+    #[derive(Debug, Parser)]
+    struct Arguments {
+        #[command(flatten)]
+        settings: install::Settings,
+    }
+    let arguments = ["install", "--namespaced", "--without-crd", "--gang", "--namespace", &fixture.namespace];
+    let settings = Arguments::parse_from(arguments).settings.installation(None).unwrap();
+    let manifests = install::manifests(&settings).unwrap();
+    let others: Vec<&str> = manifests.split("\n---\n").filter(|it| !it.contains("kind: Deployment\n")).collect();
+    assert!(manifests.contains("- --gang\n"), "{manifests}");
+    apply(&others.join("\n---\n"));
+    let kubeconfig = fixture.kubeconfig_of(install::NAME);
+    fixture.operator_as(&kubeconfig, calls.clone(), |it| it.options.gang = true).await
+}
+
+fn spec(more: Value) -> Value {
+    let mut spec = json!({ "size": 2 });
+    spec.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+    spec
+}
+
+/// Whether a call asks which APIs there are, or is about one for gangs.
+fn is_about_gangs(call: &Call) -> bool {
+    call.resource == "apis" || call.group.starts_with("scheduling.")
+}
+
+#[test]
+fn where_nobody_wants_a_gang_nothing_is_asked() {
+    test("gang-none", async |fixture| {
+        // Everything as it is installed by default.
+        let plain = fixture.operator().await;
+        fixture.create("auto", spec(json!({}))).await.unwrap();
+        fixture.pods("auto", 2).await;
+        let calls = plain.calls.all();
+        assert!(calls.len() > 5 && !calls.iter().any(is_about_gangs), "{calls:#?}");
+        fixture.create("on", spec(json!({ "gang": "on" }))).await.unwrap();
+        let status =
+            fixture.when("on", "refused", |status| status["reason"] == "GangUnavailable").await["status"].clone();
+        assert!(status["message"].as_str().unwrap().contains("gang.enabled"), "{status:#}");
+        assert!(!plain.calls.all().iter().any(is_about_gangs));
+        fixture.api::<MiniCluster>().delete("on", &DeleteParams::default()).await.unwrap();
+        plain.stop().await;
+        // Installed, and nobody's wish.
+        let calls = Calls::default();
+        let operator = operator(&fixture, &calls).await;
+        fixture.create("off", spec(json!({ "gang": "off" }))).await.unwrap();
+        fixture.pods("off", 2).await;
+        assert!(!calls.all().iter().any(is_about_gangs), "{:#?}", calls.all());
+        // Asked once, for all.
+        for name in ["one", "two"] {
+            fixture.create(name, spec(json!({}))).await.unwrap();
+            fixture.pods(name, 2).await;
+        }
+        assert_eq!(calls.all().iter().filter(|call| call.resource == "apis").count(), 1);
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
+    test("gang-others", async |fixture| {
+        // The first Job's creation is lost: what was made before it is found again.
+        let is_lost = std::sync::Arc::new(AtomicBool::new(false));
+        let lost = is_lost.clone();
+        let calls = Calls::with_faults(move |call: &Call| {
+            let is_job = call.verb == "create" && call.resource == "jobs" && call.name == "volcano";
+            (is_job && !lost.swap(true, Ordering::SeqCst)).then_some(Fault::Lost)
+        });
+        let operator = operator(&fixture, &calls).await;
+        let scheduled = |by: &str, gang: &str| spec(json!({ "gang": gang, "pod": { "schedulerName": by } }));
+        fixture.create("volcano", scheduled("volcano", "on")).await.unwrap();
+        fixture.create("plugins", scheduled("scheduler-plugins-scheduler", "on")).await.unwrap();
+        fixture.create("auto", scheduled("volcano", "auto")).await.unwrap();
+        for (name, words) in [("volcano", "Volcano's PodGroup"), ("plugins", "scheduler-plugins' PodGroup")] {
+            let status = fixture.when(name, "refused", |it| it["reason"] == "GangUnavailable").await["status"].clone();
+            assert_eq!(condition(&status, "JobRequested")["status"], "False", "{status:#}");
+            assert!(status["message"].as_str().unwrap().contains(words), "{status:#}");
+            assert!(fixture.api::<Job>().get_opt(name).await.unwrap().is_none());
+        }
+        assert!(lead(&fixture, "auto", 2).await["metadata"]["annotations"]["scheduling.k8s.io/group-name"].is_null());
+
+        // Installed later.
+        let count = json!({ "minMember": { "type": "integer" }, "queue": { "type": "string" } });
+        apply(&definition("scheduling.volcano.sh", "v1beta1", &count));
+        apply(&definition("scheduling.x-k8s.io", "v1alpha1", &json!({ "minMember": { "type": "integer" } })));
+        let made = gang(&fixture, GangApi::Volcano, "volcano").await;
+        let owner = &made.metadata.owner_references.as_ref().unwrap()[0];
+        assert_eq!(Some(&owner.uid), fixture.get("volcano").await.metadata.uid.as_ref());
+        assert_eq!(made.data["spec"]["minMember"], 2);
+        let pod = lead(&fixture, "volcano", 2).await;
+        assert_eq!(pod["metadata"]["annotations"]["scheduling.k8s.io/group-name"], json!(made.name_any()));
+        assert!(is_lost.load(Ordering::SeqCst), "a Job's creation was lost");
+        let made = gang(&fixture, GangApi::Coscheduling, "plugins").await;
+        let pod = lead(&fixture, "plugins", 2).await;
+        assert_eq!(pod["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"], json!(made.name_any()));
+        let order: Vec<Call> = calls.all().into_iter().filter(|it| it.verb == "create").collect();
+        let at = |resource: &str| order.iter().rposition(|call| call.resource == resource).unwrap();
+        assert!(at("podgroups") < at("jobs"), "{order:#?}");
+
+        for (api, name) in [(GangApi::Volcano, "volcano"), (GangApi::Coscheduling, "plugins")] {
+            follows_the_size_and_the_job(&fixture, api, name, [Some(1), Some(2)]).await;
+        }
+        operator.stop().await;
+        // Who installs it without gangs later takes the permissions away, and clusters go on.
+        let plain = fixture.operator().await;
+        fixture.patch::<MiniCluster>("plugins", json!({ "spec": { "size": 1 } })).await.unwrap();
+        until("it shrinks", async || (fixture.job("plugins").await.spec?.completions == Some(1)).then_some(())).await;
+        plain.stop().await;
+        let refused: Vec<Call> =
+            calls.all().into_iter().filter(|call| call.status == 403 && is_about_gangs(call)).collect();
+        assert!(refused.is_empty(), "{refused:#?}");
+        let used: Vec<Call> = calls.all().into_iter().filter(|call| call.group.contains('.')).collect();
+        let used: BTreeSet<_> = used.iter().map(Call::permission).collect();
+        let unused: Vec<_> = granted(&[GANG_PERMISSIONS]).into_iter().filter(|it| !used.contains(it)).collect();
+        let others = |(group, _, verb): &&(&str, &str, &str)| {
+            *group == "scheduling.volcano.sh" || *group == "scheduling.x-k8s.io" && *verb != "get"
+        };
+        assert_eq!(unused.iter().find(others), None, "permissions that nothing uses");
+    });
+}
+
+/// A cluster of 2 shrinks and grows again, and its gang with it, as far as that can be (None: not at all); and another Job has another gang.
+async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &str, counts: [Option<i64>; 2]) {
+    fixture.when(name, "its maximum", |status| status["maximumSize"] == 2).await;
+    let made = gang(fixture, api, name).await.name_any();
+    for (size, count) in [1, 2].into_iter().zip(counts) {
+        fixture.patch::<MiniCluster>(name, json!({ "spec": { "size": size } })).await.unwrap();
+        until(&format!("its Job has {size}"), async || {
+            (fixture.job(name).await.spec?.completions == Some(size)).then_some(())
+        })
+        .await;
+        let now = gang(fixture, api, name).await;
+        assert_eq!(now.name_any(), made);
+        let spec = &now.data["spec"];
+        let places = ["/minMember", "/schedulingPolicy/gang/minCount", "/podGroups/0/policy/gang/minCount"];
+        let found = places.into_iter().find_map(|place| spec.pointer(place)).and_then(Value::as_i64);
+        assert_eq!(found, Some(count.unwrap_or(2)), "{spec:#}");
+    }
+    // Somebody deletes its Job, and it starts again.
+    fixture.api::<Job>().delete(name, &DeleteParams::background()).await.unwrap();
+    until("another Job has another gang", async || {
+        fixture.reap(name).await;
+        let all = gangs(fixture, api)
+            .list(&ListParams::default().labels(&format!("flux-framework.org/minicluster={name}")))
+            .await
+            .unwrap()
+            .items;
+        let names: Vec<String> =
+            all.iter().filter(|it| it.metadata.deletion_timestamp.is_none()).map(ResourceExt::name_any).collect();
+        (names.len() == 1 && names[0] != made).then_some(())
+    })
+    .await;
+}
+
+/// Kubernetes' own API, which is off by default, on a control plane of its own.
+#[test]
+fn kubernetes_own_api_is_found_in_each_version_that_has_one() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    let crd = install::crd_of(&install::Definition {
+        namespace: install::NAME.into(),
+        without_conversion: true,
+        cert_manager: false,
+    });
+    let program = kubectl_program().0;
+    let version = std::process::Command::new(program).args(["kubectl", "version", "--client"]).output().unwrap();
+    let version = String::from_utf8_lossy(&version.stdout).into_owned();
+    let minor = version.split("v1.").nth(1).and_then(|it| it.split('.').next()?.parse::<u32>().ok()).unwrap();
+    let (api, counts) = match minor {
+        // There is none.
+        ..35 => return,
+        35 => (GangApi::WorkloadV1alpha1, [Some(1), Some(2)]),
+        // Fixed, and kept as long as pods name it.
+        36 => (GangApi::PodGroupV1alpha2, [None, None]),
+        _ => (GangApi::PodGroupV1beta1, [Some(1), Some(2)]),
+    };
+    let plane = ControlPlane::start_with(&crd.unwrap(), &SWITCHED_ON).unwrap();
+    runtime.block_on(async {
+        let client = Client::try_from(config(plane.kubeconfig_path()).await).unwrap();
+        let fixture = Fixture { namespace: "default".into(), client };
+        let calls = Calls::default();
+        let operator = fixture.operator_as(plane.kubeconfig_path(), calls.clone(), |it| it.options.gang = true).await;
+        fixture.create("mc", spec(json!({}))).await.unwrap();
+        let made = gang(&fixture, api, "mc").await;
+        assert_eq!(
+            Some(&made.metadata.owner_references.as_ref().unwrap()[0].uid),
+            fixture.get("mc").await.metadata.uid.as_ref()
+        );
+        let pod = lead(&fixture, "mc", 2).await["spec"].clone();
+        let tied = match api {
+            GangApi::WorkloadV1alpha1 => &pod["workloadRef"]["name"],
+            _ => &pod["schedulingGroup"]["podGroupName"],
+        };
+        assert_eq!(tied, &json!(made.name_any()), "{pod:#}");
+        follows_the_size_and_the_job(&fixture, api, "mc", counts).await;
+        // The same object twice is one.
+        fixture.create("off", spec(json!({ "gang": "off" }))).await.unwrap();
+        let pod = lead(&fixture, "off", 2).await["spec"].clone();
+        assert!(pod["workloadRef"].is_null() && pod["schedulingGroup"].is_null(), "{pod:#}");
+        operator.stop().await;
+    });
+}
