@@ -15,6 +15,8 @@ const OPEN: &[&str] = &[
     "affinity",
     "imagePullSecrets",
     "nodeSelector",
+    "prometheus.dashboard.labels",
+    "prometheus.rules.labels",
     "prometheus.serviceMonitor.labels",
     "resources",
     "tolerations",
@@ -54,6 +56,10 @@ pub struct Installation {
     pub minicluster_network_policy: bool,
     pub disruption_budget: bool,
     pub service_monitor: Option<ServiceMonitor>,
+    /// Prometheus' rules: what to warn of.
+    pub rules: Option<Labelled>,
+    /// Grafana's dashboard.
+    pub dashboard: Option<Labelled>,
     pub resources: Value,
     pub webhook_resources: Value,
     pub pods: Pods,
@@ -74,6 +80,14 @@ pub struct Pods {
 pub struct ServiceMonitor {
     pub enabled: bool,
     pub interval: String,
+    #[serde(default)]
+    pub labels: Value,
+}
+
+/// An object that somebody finds by its labels.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Labelled {
+    pub enabled: bool,
     #[serde(default)]
     pub labels: Value,
 }
@@ -170,6 +184,8 @@ struct Webhook {
 #[serde(rename_all = "camelCase")]
 struct Prometheus {
     service_monitor: ServiceMonitor,
+    rules: Labelled,
+    dashboard: Labelled,
 }
 
 impl Image {
@@ -206,6 +222,8 @@ pub(super) fn installation(settings: &Settings, file: Option<&str>) -> Result<In
         minicluster_network_policy: settings.minicluster_network_policy || values.network_policy.miniclusters,
         disruption_budget: values.pod_disruption_budget.enabled,
         service_monitor: Some(values.prometheus.service_monitor).filter(|it| it.enabled),
+        rules: Some(values.prometheus.rules).filter(|it| it.enabled),
+        dashboard: Some(values.prometheus.dashboard).filter(|it| it.enabled),
         resources: quantities(values.resources),
         webhook_resources: quantities(values.webhook.resources),
         pods: Pods {

@@ -14,6 +14,7 @@ const OTHERS: &[&str] = &[
     "Certificate",
     "Cluster",
     "ClusterRole",
+    "ConfigMap",
     "ConversionReview",
     "CustomResourceDefinition",
     "Deployment",
@@ -24,6 +25,7 @@ const OTHERS: &[&str] = &[
     "PersistentVolume",
     "PersistentVolumeClaim",
     "PodDisruptionBudget",
+    "PrometheusRule",
     "Role",
     "Secret",
     "Service",
@@ -120,7 +122,8 @@ fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) {
         let path = entry.unwrap().path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap().to_owned();
         match path.is_dir() {
-            _ if name.starts_with("test") => {}
+            // Names of alerts and pictures, which have a page of their own.
+            _ if name.starts_with("test") || name == "monitoring" => {}
             true => collect(&path, files),
             false if name == "vocabulary.rs" || !name.ends_with(".rs") => {}
             false => files.push(path),

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
 
+mod alerts;
 mod canary;
 mod change;
 mod dead_fields;
@@ -19,6 +20,7 @@ mod leaves;
 mod life;
 mod on_server;
 mod overlay;
+mod prometheus;
 mod quiet;
 mod refuse;
 mod restarts;
