@@ -167,6 +167,7 @@ async fn control(
     let classes = watch::storage_classes(client.clone(), index.clone(), outlets.clone());
     let volumes = watch::volumes(client, namespace, index, outlets);
     health.serves(store.clone(), is_synced.clone(), context.queue.clone());
+    let listed = all_listed(is_synced.clone());
     let (queue_in, queue) = mpsc::channel(1024);
     // Boxed, since what the client makes of a watch is large, and would be moved over the stack.
     let watches = [
@@ -185,7 +186,7 @@ async fn control(
     };
     // Sweeps and reconciles are one task: the store tells only the last task that asked when it is ready.
     let sweeps = sweep(&context, &store, orphans);
-    let reconciles = std::pin::pin!(reconciles(store.clone(), context.clone(), queue, stop));
+    let reconciles = std::pin::pin!(reconciles(store.clone(), context.clone(), listed, queue, stop));
     tokio::select! {
         _ = future::join(on_its_own(background), sweeps) => Err(ControllerError::Watches),
         () = reconciles => {
@@ -193,6 +194,12 @@ async fn control(
             Ok(())
         }
     }
+}
+
+/// Until the first lists are complete.
+async fn all_listed(mut is_synced: signal::Receiver<usize>) {
+    // Who would tell goes with the process only.
+    let _ = is_synced.wait_for(|synced| *synced >= KINDS).await;
 }
 
 /// What there is to tell of once it leads.
@@ -242,9 +249,16 @@ impl server::Answers for Health {
 async fn reconciles(
     store: Store<Cluster>,
     context: Arc<Context>,
+    listed: impl Future<Output = ()>,
     mut queue: mpsc::Receiver<Key>,
     stop: impl Future<Output = ()>,
 ) {
+    let mut stop = std::pin::pin!(stop);
+    // Before the lists are complete nothing is reconciled, and kube's controller would hear of no stop.
+    tokio::select! {
+        () = listed => {}
+        () = &mut stop => return,
+    }
     let queue = futures::stream::poll_fn(move |task| queue.poll_recv(task))
         .map(|key| Ok::<_, std::convert::Infallible>(ObjectRef::<Cluster>::new(&key.name).within(&key.namespace)))
         .take_until(stop);

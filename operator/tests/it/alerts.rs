@@ -285,7 +285,8 @@ fn one_without_permission_to_look_is_warned_of() {
         let operator = fixture.operator_as(&kubeconfig, Calls::default(), |it| it.health = Some(health)).await;
         let prometheus = Prometheus::of(health).await;
         prometheus.comes_to_warn_of(&["FluxOperatorNotReady"]).await;
-        drop(operator);
+        // It has seen nothing, and can be told to stop all the same.
+        operator.stop().await;
     });
 }
 
