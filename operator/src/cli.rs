@@ -106,6 +106,8 @@ enum CliError {
     Check(#[from] on_server::CheckError),
     #[error(transparent)]
     Install(#[from] install::InstallError),
+    #[error("failed to register the metrics")]
+    Metrics(#[from] prometheus::Error),
     #[error("failed to start")]
     Runtime(#[source] std::io::Error),
     #[error("failed to find the API server")]
@@ -146,7 +148,7 @@ fn answer(command: Command) -> Result<(), CliError> {
         Command::Webhook(webhook) => return convert(*webhook),
         Command::Crd(definition) => install::crd_of(&definition)?,
         Command::Migrate(how) if how.manifests => install::migration(&how)?,
-        Command::Migrate(_) => block_on(async { Ok(migrate::migrate(connect(Arc::default()).await?).await?) })?,
+        Command::Migrate(_) => block_on(async { Ok(migrate::migrate(connect(uncounted()?).await?).await?) })?,
         Command::Install(settings) => {
             let values = settings.values.as_deref().map(read).transpose()?;
             install::manifests(&settings.installation(values.as_deref())?)?
@@ -169,7 +171,7 @@ fn read(file: &Path) -> Result<String, CliError> {
 /// What the API server says, in the namespace of the kubeconfig.
 fn ask_server(text: &str) -> Result<Judgement, CliError> {
     block_on(async {
-        let client = connect(Arc::default()).await?;
+        let client = connect(uncounted()?).await?;
         let target = on_server::Target { namespace: client.default_namespace(), is_asked_for: false };
         Ok(on_server::judge(&client, target, text, &Options::default()).await?)
     })
@@ -178,7 +180,7 @@ fn ask_server(text: &str) -> Result<Judgement, CliError> {
 /// Serves until a signal to end.
 fn serve(run: Run) -> Result<(), CliError> {
     log::start(&run.log);
-    let metrics = Arc::new(Metrics::default());
+    let metrics = Arc::new(Metrics::new()?);
     let candidate = run.lease_namespace.map(|namespace| Candidate {
         namespace,
         identity: run.identity,
@@ -203,7 +205,7 @@ fn convert(webhook: Webhook) -> Result<(), CliError> {
     block_on(async {
         let client = match webhook.settings.directory {
             Some(_) => None,
-            None => Some(connect(Arc::default()).await?),
+            None => Some(connect(uncounted()?).await?),
         };
         Ok(webhook::run(client, webhook.settings, told_to_stop()?).await?)
     })
@@ -224,6 +226,11 @@ fn told_to_stop() -> Result<impl Future<Output = ()>, CliError> {
 fn block_on<T>(body: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     runtime.block_on(body)
+}
+
+/// For calls that nobody asks about.
+fn uncounted() -> Result<Arc<Metrics>, CliError> {
+    Ok(Arc::new(Metrics::new()?))
 }
 
 async fn connect(metrics: Arc<Metrics>) -> Result<kube::Client, CliError> {

@@ -27,8 +27,9 @@ use tracing::Instrument;
 use crate::api::lease::Candidate;
 use crate::api::retry;
 use crate::api::version;
-use crate::health::metrics::{Metrics, Outcome};
+use crate::health::metrics::{Metrics, Outcome, Seen};
 use crate::health::panics;
+use crate::health::queue::Queue;
 use crate::health::server;
 use crate::observe::cluster::{self, Cluster};
 use crate::observe::storage::Orphan;
@@ -165,7 +166,8 @@ async fn control(
     let nodes = watch::nodes(client.clone(), index.clone(), outlets.clone());
     let classes = watch::storage_classes(client.clone(), index.clone(), outlets.clone());
     let volumes = watch::volumes(client, namespace, index, outlets);
-    health.serves(store.clone(), is_synced.clone());
+    health.serves(store.clone(), is_synced.clone(), context.queue.clone());
+    let listed = all_listed(is_synced.clone());
     let (queue_in, queue) = mpsc::channel(1024);
     // Boxed, since what the client makes of a watch is large, and would be moved over the stack.
     let watches = [
@@ -180,11 +182,11 @@ async fn control(
     let watches = future::join_all(watches);
     let background = {
         let context = context.clone();
-        async move { tokio::join!(watches, dispatch(woken, is_synced, queue_in), label(&context, unlabelled)) }
+        async move { tokio::join!(watches, dispatch(&context, woken, is_synced, queue_in), label(&context, unlabelled)) }
     };
     // Sweeps and reconciles are one task: the store tells only the last task that asked when it is ready.
     let sweeps = sweep(&context, &store, orphans);
-    let reconciles = std::pin::pin!(reconciles(store.clone(), context.clone(), queue, stop));
+    let reconciles = std::pin::pin!(reconciles(store.clone(), context.clone(), listed, queue, stop));
     tokio::select! {
         _ = future::join(on_its_own(background), sweeps) => Err(ControllerError::Watches),
         () = reconciles => {
@@ -194,11 +196,24 @@ async fn control(
     }
 }
 
+/// Until the first lists are complete.
+async fn all_listed(mut is_synced: signal::Receiver<usize>) {
+    // Who would tell goes with the process only.
+    let _ = is_synced.wait_for(|synced| *synced >= KINDS).await;
+}
+
+/// What there is to tell of once it leads.
+struct Serving {
+    store: Store<Cluster>,
+    is_synced: signal::Receiver<usize>,
+    queue: Queue<Key>,
+}
+
 /// What the health server tells of this process.
 struct Health {
     metrics: Arc<Metrics>,
     waits: AtomicBool,
-    serving: OnceLock<(Store<Cluster>, signal::Receiver<usize>)>,
+    serving: OnceLock<Serving>,
 }
 
 impl Health {
@@ -210,31 +225,40 @@ impl Health {
         self.waits.store(waits, Ordering::Relaxed);
     }
 
-    fn serves(&self, store: Store<Cluster>, is_synced: signal::Receiver<usize>) {
+    fn serves(&self, store: Store<Cluster>, is_synced: signal::Receiver<usize>, queue: Queue<Key>) {
         // Once a process: it ends when it stops to serve.
-        let _ = self.serving.set((store, is_synced));
+        let _ = self.serving.set(Serving { store, is_synced, queue });
     }
 }
 
 impl server::Answers for Health {
     fn is_ready(&self) -> bool {
-        let synced = self.serving.get().is_some_and(|(_, synced)| *synced.borrow() >= KINDS);
+        let synced = self.serving.get().is_some_and(|serving| *serving.is_synced.borrow() >= KINDS);
         synced || self.waits.load(Ordering::Relaxed)
     }
 
     fn metrics(&self) -> String {
-        let clusters = self.serving.get().map(|(store, _)| store.state()).unwrap_or_default();
+        let serving = self.serving.get();
+        let clusters = serving.map(|serving| serving.store.state()).unwrap_or_default();
         let phases = clusters.iter().filter_map(|cluster| cluster.0.as_ref().ok()?.status.as_ref()?.phase.as_deref());
-        self.metrics.text(phases)
+        let queue = serving.map(|serving| serving.queue.look(Instant::now())).unwrap_or_default();
+        self.metrics.text(Seen { is_ready: self.is_ready(), queue, phases })
     }
 }
 
 async fn reconciles(
     store: Store<Cluster>,
     context: Arc<Context>,
+    listed: impl Future<Output = ()>,
     mut queue: mpsc::Receiver<Key>,
     stop: impl Future<Output = ()>,
 ) {
+    let mut stop = std::pin::pin!(stop);
+    // Before the lists are complete nothing is reconciled, and kube's controller would hear of no stop.
+    tokio::select! {
+        () = listed => {}
+        () = &mut stop => return,
+    }
     let queue = futures::stream::poll_fn(move |task| queue.poll_recv(task))
         .map(|key| Ok::<_, std::convert::Infallible>(ObjectRef::<Cluster>::new(&key.name).within(&key.namespace)))
         .take_until(stop);
@@ -246,12 +270,15 @@ async fn reconciles(
         let timed = in_turn(cluster, context, places.clone());
         on_its_own(timed.instrument(tracing::info_span!("reconcile", id))).boxed()
     };
+    let queue_of = context.queue.clone();
     let results = applier(reconcile, pause, context, store, queue, config);
     let log = |result: Result<_, controller::Error<ReconcileError, _>>| {
         match result {
             Ok(_) => {}
             // Gone between the watch and the reconcile.
-            Err(controller::Error::ObjectNotFound(_)) => {}
+            Err(controller::Error::ObjectNotFound(gone)) => {
+                queue_of.leaves(&Key::new(gone.namespace.unwrap_or_default(), gone.name));
+            }
             Err(controller::Error::ReconcilerFailed(error, object)) => {
                 crate::health::log::warn(&format!("failed to reconcile {object}; it will be tried again"), &error);
             }
@@ -268,6 +295,8 @@ async fn in_turn(
     context: Arc<Context>,
     places: Arc<Semaphore>,
 ) -> Result<Action, ReconcileError> {
+    let key = Key::of(kube::Resource::meta(&*cluster));
+    waits(&context, &key);
     let large = cluster::left_out(&cluster);
     let first = (large.is_none() && is_first(&cluster, &context)).then(|| context.job_first.begin());
     if first.is_none() && large.is_none() {
@@ -281,6 +310,8 @@ async fn in_turn(
     // Nobody closes it.
     let place = places.acquire().await;
     let begin = Instant::now();
+    let working = context.queue.begins(&key, begin);
+    context.metrics.waited(working.waited);
     // Boxed now and not before: thousands may wait for a place.
     let mut work = panics::caught(whole_and_reconcile(cluster.clone(), context.clone())).boxed();
     let in_time = tokio::time::timeout(PLACE, &mut work).await;
@@ -303,9 +334,16 @@ async fn in_turn(
         Err(ReconcileError::Panicked(_)) => Outcome::Panic,
         Err(_) => Outcome::Error,
     };
-    drop(room);
+    drop((room, working));
     context.metrics.reconciled(outcome, begin.elapsed());
     result
+}
+
+/// Its turn will come.
+fn waits(context: &Context, key: &Key) {
+    if context.queue.waits(key, Instant::now()) {
+        context.metrics.queued();
+    }
 }
 
 /// Reconciles the whole of a MiniCluster, which may not be kept.
@@ -341,11 +379,13 @@ fn on_its_own<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static)
 
 /// A failure delays its own object only.
 fn pause(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Context>) -> Action {
+    context.metrics.retries();
     Action::requeue(context.pause(&Key::of(kube::Resource::meta(&*cluster)), error))
 }
 
 /// Passes on who has to be reconciled, once everything has been listed: before that, nothing is known to be missing.
 async fn dispatch(
+    context: &Context,
     mut woken: mpsc::UnboundedReceiver<Wake>,
     mut is_synced: signal::Receiver<usize>,
     queue: mpsc::Sender<Key>,
@@ -361,8 +401,12 @@ async fn dispatch(
         let ready: Vec<Key> = tokio::select! {
             wake = woken.recv() => match wake {
                 None => return,
-                Some(Wake { key, at_once: true }) => vec![key],
+                Some(Wake { key, at_once: true }) => {
+                    waits(context, &key);
+                    vec![key]
+                }
                 Some(Wake { key, at_once: false }) => {
+                    waits(context, &key);
                     if later.is_empty() {
                         burst_ends = tokio::time::Instant::now() + BURST;
                     }

@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use crate::yaml::{self, YamlError};
 
 mod migration;
-mod monitoring;
+pub mod monitoring;
 mod network;
 mod permissions;
 mod user_roles;
@@ -26,7 +26,7 @@ pub use permissions::{
     GANG_PERMISSIONS, NETWORK_PERMISSIONS, NODE_PERMISSIONS, OWN_PERMISSIONS, PERMISSIONS, Permission,
     STORAGE_PERMISSIONS, VOLUME_PERMISSIONS, WEBHOOK_OWN_PERMISSIONS, WEBHOOK_PERMISSIONS,
 };
-pub use values::{Installation, Pods, ServiceMonitor, ValuesError};
+pub use values::{Installation, Labelled, Pods, ServiceMonitor, ValuesError};
 
 /// The name of the operator's own objects.
 pub const NAME: &str = crate::labels::OPERATOR;
@@ -155,6 +155,7 @@ pub fn manifests(settings: &Installation) -> Result<String, InstallError> {
         documents.extend([yaml::document(&namespace(settings)?)?, installed_crd(settings)?]);
     }
     documents.extend(objects(settings)?);
+    documents.extend(monitoring::manifests(settings)?);
     Ok(yaml::stream(documents))
 }
 
@@ -177,7 +178,7 @@ pub fn installed_crd(settings: &Installation) -> Result<String, InstallError> {
     })
 }
 
-/// All but the namespace and the definition.
+/// All but the namespace, the definition, and what watches it (`monitoring`).
 pub fn objects(settings: &Installation) -> Result<Vec<String>, InstallError> {
     let account: ServiceAccount =
         serde_json::from_value(json!({ "metadata": { "name": NAME, "namespace": settings.namespace } }))
@@ -213,7 +214,6 @@ pub fn objects(settings: &Installation) -> Result<Vec<String>, InstallError> {
     if settings.disruption_budget && !settings.namespaced {
         documents.push(yaml::document(&disruption_budget(&settings.namespace, NAME, &operator_labels())?)?);
     }
-    documents.extend(monitoring::manifests(settings)?);
     if settings.converts() {
         documents.push(yaml::document(&network::of_webhook(&settings.namespace)?)?);
         documents.extend(webhook::manifests(settings)?);

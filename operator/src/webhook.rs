@@ -28,6 +28,7 @@ use kube::Client;
 use tokio::sync::watch;
 
 use crate::health::server as server_of_health;
+use crate::health::webhook_metrics::WebhookMetrics;
 use crate::labels;
 
 mod certificate;
@@ -56,7 +57,7 @@ pub struct Settings {
     /// Address to listen on
     #[arg(long, default_value = "[::]:9443", value_name = "ADDRESS")]
     pub listen: SocketAddr,
-    /// Address to serve /healthz and /readyz at by plain HTTP, such as [::]:8080 [default: only with the webhook, by TLS]
+    /// Address to serve /healthz, /readyz and /metrics at by plain HTTP, such as [::]:8080 [default: only with the webhook, by TLS]
     #[arg(long, env = "HEALTH_ADDRESS", value_name = "ADDRESS:PORT")]
     pub health: Option<SocketAddr>,
     /// Namespace of the webhook's Service and Secret
@@ -94,10 +95,13 @@ pub enum WebhookError {
     NoCertificate,
     #[error("failed to set TLS up")]
     Tls(#[from] tokio_rustls::rustls::Error),
+    #[error("failed to register the metrics")]
+    Metrics(#[from] prometheus::Error),
 }
 
 /// What the health server tells.
 struct Health {
+    metrics: Arc<WebhookMetrics>,
     current: Arc<certificate::Current>,
     stops: AtomicBool,
 }
@@ -108,7 +112,10 @@ impl server_of_health::Answers for Health {
     }
 
     fn metrics(&self) -> String {
-        String::new()
+        if let Some(end) = self.current.ends() {
+            self.metrics.certificate_ends(end);
+        }
+        self.metrics.text(self.is_ready())
     }
 }
 
@@ -120,7 +127,8 @@ pub async fn run(
     stop: impl Future<Output = ()>,
 ) -> Result<(), WebhookError> {
     let current = Arc::new(certificate::Current::default());
-    let health = Health { current: current.clone(), stops: AtomicBool::new(false) };
+    let metrics = Arc::new(WebhookMetrics::new()?);
+    let health = Health { metrics: metrics.clone(), current: current.clone(), stops: AtomicBool::new(false) };
     let listen = |address| async move {
         server_of_health::bind(address).await.map_err(|source| WebhookError::Listen { address, source })
     };
@@ -145,12 +153,12 @@ pub async fn run(
         tokio::time::sleep(drain).await;
     };
     let keeps = match (&settings.directory, client) {
-        (Some(directory), _) => keeper::keep_files(directory, &current).boxed(),
-        (None, Some(client)) => keeper::keep(client, settings.clone(), current.clone()).boxed(),
+        (Some(directory), _) => keeper::keep_files(directory, &current, &metrics).boxed(),
+        (None, Some(client)) => keeper::keep(client, settings.clone(), current.clone(), metrics.clone()).boxed(),
         (None, None) => return Err(WebhookError::NoCertificate),
     };
     let acceptor = server::acceptor(current.clone())?;
-    let serves = server::serve(listener, acceptor, current.clone(), drains);
+    let serves = server::serve(listener, acceptor, current.clone(), metrics.clone(), drains);
     tokio::select! {
         _ = future::join3(serves, keeps, answers) => Ok(()),
         () = stop => Ok(()),

@@ -107,7 +107,10 @@ const ORDER: &[(&str, &[&str])] = &[
     ),
     ("operator/src/reconcile/decide", &["restart", "next_action", "stuck"]),
     ("operator/src/reconcile/status", &["patch", "outcome", "conditions", "events"]),
-    ("operator/src/health", &["metrics", "panics", "log", "server"]),
+    (
+        "operator/src/health",
+        &["families", "registry", "process", "queue", "metrics", "webhook_metrics", "panics", "log", "server"],
+    ),
     ("operator/src/api", &["client", "installed", "lease", "retry", "trial", "version"]),
     (
         "kubectl/src",
@@ -208,7 +211,12 @@ const SILENT: &[(&str, &[&str])] = &[
     (
         "operator/src",
         &[
+            "health::families",
             "health::metrics",
+            "health::process",
+            "health::queue",
+            "health::registry",
+            "health::webhook_metrics",
             "install",
             "labels",
             "observe",

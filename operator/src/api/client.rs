@@ -70,10 +70,11 @@ where
         let metrics = self.metrics.clone();
         let answer = self.inner.call(request);
         Box::pin(async move {
+            let begin = tokio::time::Instant::now();
             let answer = tokio::time::timeout(PATIENCE, answer).await.unwrap_or_else(|late| Err(late.into()));
             let is_watch = uri.query().is_some_and(|query| query.contains("watch=true"));
             let status = answer.as_ref().ok().map(|answer| answer.status().as_u16());
-            metrics.called(method.as_str(), uri.path(), is_watch, status);
+            metrics.called(method.as_str(), uri.path(), is_watch, status, begin.elapsed());
             answer
         })
     }
@@ -84,15 +85,23 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
+    use crate::health::metrics::Seen;
+    use crate::health::queue::Look;
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_says_nothing_is_given_up() {
         let silent = tower::service_fn(|_: Request<()>| std::future::pending::<Result<Response<()>, BoxError>>());
-        let metrics = Arc::new(Metrics::default());
+        let metrics = Arc::new(Metrics::new().unwrap());
         let counted = Counted { inner: silent, metrics: metrics.clone() };
         let request = Request::get("/api/v1/namespaces/a/pods/b").body(()).unwrap();
         assert!(counted.oneshot(request).await.is_err());
-        let line = "flux_operator_api_calls_total{verb=\"get\",resource=\"pods\",code=\"none\"} 1";
-        assert!(metrics.text([].into_iter()).contains(line));
+        let seen = Seen { is_ready: true, queue: Look::default(), phases: std::iter::empty() };
+        let (text, begin) = (metrics.text(seen), "rest_client_request_duration_seconds");
+        for line in [
+            "flux_operator_api_calls_total{code=\"none\",resource=\"pods\",verb=\"get\"} 1\n",
+            &format!("{begin}_bucket{{verb=\"get\",le=\"60\"}} 0\n{begin}_bucket{{verb=\"get\",le=\"+Inf\"}} 1\n"),
+        ] {
+            assert!(text.contains(line), "{line} is not in {text}");
+        }
     }
 }

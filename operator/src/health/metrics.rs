@@ -1,14 +1,15 @@
-//! Counters for Prometheus. Every label comes from a closed set, so that the number of series is bounded.
+//! What the operator counts.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-/// Upper bounds of the buckets, in seconds.
-const SHORT: [f64; 8] = [0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0];
-const LONG: [f64; 8] = [1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0];
+use prometheus::Result;
+
+use super::families;
+use super::process::Process;
+use super::queue::Look;
+use super::registry::{Counter, Figures, Gauge, Histogram};
+use crate::labels;
 
 /// The kinds that are told apart among API calls.
 const RESOURCES: [&str; 11] = [
@@ -27,6 +28,10 @@ const RESOURCES: [&str; 11] = [
 /// The phases of MiniClusters.
 const PHASES: [&str; 8] =
     ["Completed", "Failed", "Invalid", "Pending", "Running", "Starting", "Suspended", "Terminating"];
+/// The methods of HTTP that the operator uses.
+const METHODS: [&str; 5] = ["DELETE", "GET", "PATCH", "POST", "PUT"];
+/// The value of `controller` and `name`: there is one controller and one queue.
+const CONTROLLER: &str = "minicluster";
 
 /// How a reconcile ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,48 +44,39 @@ pub enum Outcome {
     Panic,
 }
 
+/// What is looked at when somebody asks for the figures.
+#[derive(Debug, Default)]
+pub struct Seen<P> {
+    pub is_ready: bool,
+    pub queue: Look,
+    /// Those of the MiniClusters that there are.
+    pub phases: P,
+}
+
 /// What is counted.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Metrics {
-    reconciles: [AtomicU64; 4],
-    duration: Histogram,
+    figures: Figures,
+    process: Process,
+    reconciles: Counter,
+    errors: Counter,
+    terminal_errors: Counter,
+    panics: Counter,
+    reconcile_time: Histogram,
+    adds: Counter,
+    retries: Counter,
+    queue_time: Histogram,
+    workers: Gauge,
+    depth: Gauge,
+    oldest: Gauge,
+    longest_work: Gauge,
+    unfinished_work: Gauge,
+    requests: Counter,
+    request_time: Histogram,
+    calls: Counter,
+    leads: Gauge,
     time_to_ready: Histogram,
-    /// By verb, resource and class of the answer.
-    calls: Mutex<BTreeMap<(&'static str, &'static str, &'static str), u64>>,
-    leads: AtomicBool,
-}
-
-#[derive(Debug, Default)]
-struct Histogram {
-    buckets: [AtomicU64; 8],
-    count: AtomicU64,
-    micros: AtomicU64,
-}
-
-impl Histogram {
-    fn observe(&self, bounds: &[f64; 8], value: Duration) {
-        let seconds = value.as_secs_f64();
-        for (bucket, _) in self.buckets.iter().zip(bounds).filter(|(_, bound)| seconds <= **bound) {
-            bucket.fetch_add(1, Ordering::Relaxed);
-        }
-        self.count.fetch_add(1, Ordering::Relaxed);
-        self.micros.fetch_add(u64::try_from(value.as_micros()).unwrap_or(u64::MAX), Ordering::Relaxed);
-    }
-
-    fn write(&self, out: &mut String, name: &str, help: &str, bounds: &[f64; 8]) -> std::fmt::Result {
-        head(out, name, help, "histogram")?;
-        for (bucket, bound) in self.buckets.iter().zip(bounds) {
-            writeln!(out, "{name}_bucket{{le=\"{bound}\"}} {}", bucket.load(Ordering::Relaxed))?;
-        }
-        let count = self.count.load(Ordering::Relaxed);
-        writeln!(out, "{name}_bucket{{le=\"+Inf\"}} {count}")?;
-        writeln!(out, "{name}_sum {}", self.micros.load(Ordering::Relaxed) as f64 / 1e6)?;
-        writeln!(out, "{name}_count {count}")
-    }
-}
-
-fn head(out: &mut String, name: &str, help: &str, kind: &str) -> std::fmt::Result {
-    writeln!(out, "# HELP {name} {help}\n# TYPE {name} {kind}")
+    miniclusters: Gauge,
 }
 
 fn known<const N: usize>(word: &str, words: [&'static str; N]) -> &'static str {
@@ -88,24 +84,83 @@ fn known<const N: usize>(word: &str, words: [&'static str; N]) -> &'static str {
 }
 
 impl Metrics {
+    /// An error would be a mistake in the table of families.
+    pub fn new() -> Result<Metrics> {
+        let figures = Figures::default();
+        let one = &[CONTROLLER];
+        let queue = &[CONTROLLER, CONTROLLER];
+        let metrics = Metrics {
+            process: Process::new(&figures, "operator")?,
+            reconciles: figures.counter(&families::RECONCILES)?.begins(&[CONTROLLER, "success"]),
+            errors: figures.counter(&families::ERRORS)?.begins(one),
+            terminal_errors: figures.counter(&families::TERMINAL_ERRORS)?.begins(one),
+            panics: figures.counter(&families::PANICS)?.begins(one),
+            reconcile_time: figures.histogram(&families::RECONCILE_TIME)?.begins(one),
+            adds: figures.counter(&families::ADDS)?.begins(queue),
+            retries: figures.counter(&families::RETRIES)?.begins(queue),
+            queue_time: figures.histogram(&families::QUEUE_TIME)?.begins(queue),
+            workers: figures.gauge(&families::WORKERS)?,
+            depth: figures.gauge(&families::DEPTH)?,
+            oldest: figures.gauge(&families::OLDEST)?,
+            longest_work: figures.gauge(&families::LONGEST_WORK)?,
+            unfinished_work: figures.gauge(&families::UNFINISHED_WORK)?,
+            requests: figures.counter(&families::REQUESTS)?,
+            request_time: figures.histogram(&families::REQUEST_TIME)?,
+            calls: figures.counter(&families::CALLS)?,
+            leads: figures.gauge(&families::LEADS)?,
+            time_to_ready: figures.histogram(&families::TIME_TO_READY)?.begins(&[]),
+            miniclusters: figures.gauge(&families::MINICLUSTERS)?,
+            figures,
+        };
+        metrics.reconciles.add(&[CONTROLLER, "error"], 0.0);
+        metrics.leads(false);
+        Ok(metrics)
+    }
+
     pub fn reconciled(&self, outcome: Outcome, took: Duration) {
-        if let Some(counter) = self.reconciles.get(outcome as usize) {
-            counter.fetch_add(1, Ordering::Relaxed);
+        let result = if outcome == Outcome::Success { "success" } else { "error" };
+        self.reconciles.count(&[CONTROLLER, result]);
+        match outcome {
+            Outcome::Success => {}
+            Outcome::Error => self.errors.count(&[CONTROLLER]),
+            Outcome::Obstacle => {
+                self.errors.count(&[CONTROLLER]);
+                self.terminal_errors.count(&[CONTROLLER]);
+            }
+            Outcome::Panic => {
+                self.errors.count(&[CONTROLLER]);
+                self.panics.count(&[CONTROLLER]);
+            }
         }
-        self.duration.observe(&SHORT, took);
+        self.reconcile_time.observe(&[CONTROLLER], took.as_secs_f64());
+    }
+
+    /// A MiniCluster was put into the queue.
+    pub fn queued(&self) {
+        self.adds.count(&[CONTROLLER, CONTROLLER]);
+    }
+
+    /// The turn of one came.
+    pub fn waited(&self, time: Duration) {
+        self.queue_time.observe(&[CONTROLLER, CONTROLLER], time.as_secs_f64());
+    }
+
+    /// One is to be looked at again, since it failed.
+    pub fn retries(&self) {
+        self.retries.count(&[CONTROLLER, CONTROLLER]);
     }
 
     /// A MiniCluster became ready so long after it was made.
     pub fn ready_after(&self, time: Duration) {
-        self.time_to_ready.observe(&LONG, time);
+        self.time_to_ready.observe(&[], time.as_secs_f64());
     }
 
     pub fn leads(&self, leads: bool) {
-        self.leads.store(leads, Ordering::Relaxed);
+        self.leads.set(&[labels::MANAGER], f64::from(u8::from(leads)));
     }
 
     /// An API call and its answer; none: there was no answer.
-    pub fn called(&self, method: &str, path: &str, is_watch: bool, status: Option<u16>) {
+    pub fn called(&self, method: &str, path: &str, is_watch: bool, status: Option<u16>, took: Duration) {
         let (resource, has_name) = resource(path);
         let verb = match method {
             "GET" if is_watch => "watch",
@@ -123,42 +178,33 @@ impl Metrics {
             Some(500..) => "5xx",
             _ => "none",
         };
-        let mut calls = self.calls.lock().unwrap_or_else(PoisonError::into_inner);
-        *calls.entry((verb, known(&resource, RESOURCES), class)).or_default() += 1;
+        self.calls.count(&[verb, known(&resource, RESOURCES), class]);
+        let code = status.filter(|code| (100..600).contains(code)).map(|code| code.to_string());
+        self.requests.count(&[code.as_deref().unwrap_or("<error>"), known(method, METHODS)]);
+        // Its answer is there when the watch begins, and says nothing of how fast the API server is.
+        if !is_watch {
+            self.request_time.observe(&[verb], took.as_secs_f64());
+        }
     }
 
-    /// Prometheus' text format. `phases` are those of the MiniClusters that there are.
-    pub fn text<'a>(&self, phases: impl Iterator<Item = &'a str>) -> String {
-        let mut out = String::new();
-        // Writing to a string cannot fail.
-        let _ = self.write(&mut out, phases);
-        out
-    }
-
-    fn write<'a>(&self, out: &mut String, phases: impl Iterator<Item = &'a str>) -> std::fmt::Result {
-        head(out, "flux_operator_reconciles_total", "Reconciles, by how they ended.", "counter")?;
-        for (outcome, counter) in ["success", "obstacle", "error", "panic"].iter().zip(&self.reconciles) {
-            let count = counter.load(Ordering::Relaxed);
-            writeln!(out, "flux_operator_reconciles_total{{outcome=\"{outcome}\"}} {count}")?;
-        }
-        self.duration.write(out, "flux_operator_reconcile_seconds", "Time of a reconcile.", &SHORT)?;
-        let help = "Time from the creation of a MiniCluster until it is ready.";
-        self.time_to_ready.write(out, "flux_operator_time_to_ready_seconds", help, &LONG)?;
-        head(out, "flux_operator_api_calls_total", "Calls to the API server.", "counter")?;
-        for ((verb, resource, code), count) in &*self.calls.lock().unwrap_or_else(PoisonError::into_inner) {
-            let labels = format!("verb=\"{verb}\",resource=\"{resource}\",code=\"{code}\"");
-            writeln!(out, "flux_operator_api_calls_total{{{labels}}} {count}")?;
-        }
-        let mut numbers: BTreeMap<&str, u64> = PHASES.into_iter().map(|phase| (phase, 0)).collect();
-        for phase in phases {
+    /// Prometheus' text format.
+    pub fn text<'a>(&self, seen: Seen<impl Iterator<Item = &'a str>>) -> String {
+        self.process.look(seen.is_ready);
+        let (look, queue) = (seen.queue, &[CONTROLLER, CONTROLLER]);
+        self.depth.set(queue, look.depth as f64);
+        self.oldest.set(&[], look.oldest.as_secs_f64());
+        self.workers.set(&[CONTROLLER], look.workers as f64);
+        self.longest_work.set(queue, look.longest.as_secs_f64());
+        self.unfinished_work.set(queue, look.unfinished.as_secs_f64());
+        let mut numbers: BTreeMap<&str, u32> = PHASES.into_iter().map(|phase| (phase, 0)).collect();
+        numbers.insert("other", 0);
+        for phase in seen.phases {
             *numbers.entry(known(phase, PHASES)).or_default() += 1;
         }
-        head(out, "flux_operator_miniclusters", "MiniClusters, by phase.", "gauge")?;
         for (phase, count) in numbers {
-            writeln!(out, "flux_operator_miniclusters{{phase=\"{phase}\"}} {count}")?;
+            self.miniclusters.set(&[phase], f64::from(count));
         }
-        head(out, "flux_operator_leader", "1: this process leads.", "gauge")?;
-        writeln!(out, "flux_operator_leader {}", u8::from(self.leads.load(Ordering::Relaxed)))
+        self.figures.text()
     }
 }
 
@@ -200,27 +246,62 @@ mod tests {
 
     #[test]
     fn what_happened_can_be_read_and_labels_are_closed() {
-        let metrics = Metrics::default();
+        let metrics = Metrics::new().unwrap();
         metrics.reconciled(Outcome::Obstacle, Duration::from_millis(3));
+        metrics.reconciled(Outcome::Panic, Duration::from_millis(3));
+        metrics.queued();
+        metrics.waited(Duration::from_millis(30));
+        metrics.retries();
         metrics.ready_after(Duration::from_secs(4));
-        metrics.called("POST", "/api/v1/namespaces/a/secrets", false, Some(201));
-        metrics.called("GET", "/apis/x/v1/strange/b", false, None);
+        metrics.called("POST", "/api/v1/namespaces/a/secrets", false, Some(201), Duration::from_millis(2));
+        metrics.called("GET", "/apis/x/v1/strange/b", false, None, Duration::from_secs(65));
+        metrics.called("GET", "/api/v1/pods", true, Some(200), Duration::from_secs(9));
+        metrics.called("BREW", "/api/v1/pods", false, Some(999), Duration::ZERO);
         metrics.leads(true);
-        let text = metrics.text(["Running", "Running", "Nonsense"].into_iter());
+        let look = Look { depth: 3, oldest: Duration::from_secs(7), workers: 2, ..Look::default() };
+        let phases = ["Running", "Running", "Nonsense"].into_iter();
+        let text = metrics.text(Seen { is_ready: true, queue: look, phases });
         for line in [
-            "flux_operator_reconciles_total{outcome=\"obstacle\"} 1",
-            "flux_operator_reconcile_seconds_bucket{le=\"0.001\"} 0",
-            "flux_operator_reconcile_seconds_bucket{le=\"0.005\"} 1",
-            "flux_operator_reconcile_seconds_count 1",
+            "flux_operator_ready{component=\"operator\"} 1",
+            "controller_runtime_reconcile_total{controller=\"minicluster\",result=\"success\"} 0",
+            "controller_runtime_reconcile_total{controller=\"minicluster\",result=\"error\"} 2",
+            "controller_runtime_reconcile_errors_total{controller=\"minicluster\"} 2",
+            "controller_runtime_terminal_reconcile_errors_total{controller=\"minicluster\"} 1",
+            "controller_runtime_reconcile_panics_total{controller=\"minicluster\"} 1",
+            "controller_runtime_reconcile_time_seconds_bucket{controller=\"minicluster\",le=\"0.001\"} 0",
+            "controller_runtime_reconcile_time_seconds_bucket{controller=\"minicluster\",le=\"0.005\"} 2",
+            "controller_runtime_reconcile_time_seconds_count{controller=\"minicluster\"} 2",
+            "controller_runtime_active_workers{controller=\"minicluster\"} 2",
+            "workqueue_adds_total{controller=\"minicluster\",name=\"minicluster\"} 1",
+            "workqueue_depth{controller=\"minicluster\",name=\"minicluster\"} 3",
+            "workqueue_queue_duration_seconds_bucket{controller=\"minicluster\",name=\"minicluster\",le=\"0.1\"} 1",
+            "workqueue_retries_total{controller=\"minicluster\",name=\"minicluster\"} 1",
+            "flux_operator_queue_oldest_seconds 7",
             "flux_operator_time_to_ready_seconds_bucket{le=\"5\"} 1",
-            "flux_operator_api_calls_total{verb=\"create\",resource=\"secrets\",code=\"2xx\"} 1",
-            "flux_operator_api_calls_total{verb=\"get\",resource=\"other\",code=\"none\"} 1",
+            "rest_client_requests_total{code=\"201\",method=\"POST\"} 1",
+            "rest_client_requests_total{code=\"<error>\",method=\"GET\"} 1",
+            "rest_client_requests_total{code=\"<error>\",method=\"other\"} 1",
+            "rest_client_request_duration_seconds_count{verb=\"get\"} 1",
+            "flux_operator_api_calls_total{code=\"2xx\",resource=\"secrets\",verb=\"create\"} 1",
+            "flux_operator_api_calls_total{code=\"none\",resource=\"other\",verb=\"get\"} 1",
+            "flux_operator_api_calls_total{code=\"2xx\",resource=\"pods\",verb=\"watch\"} 1",
             "flux_operator_miniclusters{phase=\"Running\"} 2",
             "flux_operator_miniclusters{phase=\"other\"} 1",
             "flux_operator_miniclusters{phase=\"Failed\"} 0",
-            "flux_operator_leader 1",
+            "leader_election_master_status{name=\"flux-framework-flux-operator\"} 1",
         ] {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
+        assert!(!text.contains("verb=\"watch\",le"), "a watch is no measure of the API server");
+        let text = metrics.text(Seen { is_ready: false, queue: Look::default(), phases: std::iter::empty() });
+        assert!(text.contains("flux_operator_miniclusters{phase=\"other\"} 0\n"), "what is gone is not told");
+    }
+
+    #[test]
+    fn every_family_of_the_operator_is_told() {
+        let metrics = Metrics::new().unwrap();
+        metrics.called("GET", "/api/v1/pods", false, Some(200), Duration::ZERO);
+        let text = metrics.text(Seen { is_ready: true, queue: Look::default(), phases: std::iter::empty() });
+        families::assert_told(&text, families::Of::Operator);
     }
 }

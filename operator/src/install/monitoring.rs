@@ -1,50 +1,87 @@
-//! How Prometheus finds the operator's metrics, where its operator is there.
+//! Who watches the operator: how Prometheus finds its metrics and what it is to warn of, where its operator is there, and a
+//! dashboard for Grafana.
 
-use k8s_openapi::api::core::v1::Service;
+use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use serde_json::{Value, json};
 
-use super::{HEALTH_PORT, InstallError, Installation, NAME, ServiceMonitor, operator_labels};
+use super::{HEALTH_PORT, InstallError, Installation, NAME, operator_labels, webhook};
 use crate::yaml;
 
-/// The Service that the ServiceMonitor names, and the ServiceMonitor.
+pub mod alerts;
+pub mod dashboard;
+
+/// The Service that the ServiceMonitor names, the ServiceMonitor, and the rules.
 const METRICS: &str = "flux-operator-metrics";
+/// The same of the webhook.
+const WEBHOOK_METRICS: &str = "flux-operator-webhook-metrics";
+const DASHBOARD: &str = "flux-operator-dashboard";
 
-/// A ServiceMonitor and its Service, or nothing.
-pub(super) fn manifests(settings: &Installation) -> Result<Vec<String>, InstallError> {
-    let Some(monitor) = &settings.service_monitor else { return Ok(Vec::new()) };
-    let namespace = &settings.namespace;
-    Ok(vec![yaml::document(&service(namespace)?)?, yaml::document(&service_monitor(namespace, monitor))?])
-}
-
-fn labels() -> Value {
-    json!({ "app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "metrics" })
+/// What the administrator wants of it.
+pub fn manifests(settings: &Installation) -> Result<Vec<String>, InstallError> {
+    let namespace = settings.namespace.as_str();
+    let mut documents = Vec::new();
+    if let Some(monitor) = &settings.service_monitor {
+        let mut all = vec![(METRICS, "metrics", operator_labels())];
+        if settings.converts() {
+            all.push((WEBHOOK_METRICS, "webhook-metrics", webhook::labels()));
+        }
+        for (name, component, pods) in all {
+            let labels = json!({ "app.kubernetes.io/name": NAME, "app.kubernetes.io/component": component });
+            documents.push(yaml::document(&service(namespace, name, &labels, &pods)?)?);
+            let spec = json!({
+                "selector": { "matchLabels": labels },
+                "endpoints": [{ "port": "metrics", "interval": monitor.interval }],
+            });
+            documents.push(yaml::document(&prometheus("ServiceMonitor", name, namespace, &monitor.labels, spec))?);
+        }
+    }
+    if let Some(rules) = &settings.rules {
+        let groups = Value::Object(alerts::groups(settings.converts()));
+        documents.push(yaml::document(&prometheus("PrometheusRule", METRICS, namespace, &rules.labels, groups))?);
+    }
+    if let Some(dashboard) = &settings.dashboard {
+        documents.push(yaml::document(&config_map(namespace, &dashboard.labels)?)?);
+    }
+    Ok(documents)
 }
 
 /// Headless: each replica has metrics of its own.
-fn service(namespace: &str) -> Result<Service, InstallError> {
+fn service(namespace: &str, name: &str, labels: &Value, pods: &Value) -> Result<Service, InstallError> {
     let value = json!({
-        "metadata": { "name": METRICS, "namespace": namespace, "labels": labels() },
+        "metadata": { "name": name, "namespace": namespace, "labels": labels },
         "spec": {
             "clusterIP": "None",
-            "selector": operator_labels(),
-            "ports": [{ "name": "metrics", "port": HEALTH_PORT, "targetPort": "metrics" }],
+            "selector": pods,
+            "ports": [{ "name": "metrics", "port": HEALTH_PORT, "targetPort": HEALTH_PORT }],
         },
     });
     serde_json::from_value(value).map_err(|e| InstallError::Object("Service", e))
 }
 
-fn service_monitor(namespace: &str, monitor: &ServiceMonitor) -> Value {
+/// An object of the Prometheus operator, with the labels that its Prometheus looks for.
+fn prometheus(kind: &str, name: &str, namespace: &str, labels: &Value, spec: Value) -> Value {
     let mut value = json!({
         "apiVersion": "monitoring.coreos.com/v1",
-        "kind": "ServiceMonitor",
-        "metadata": { "name": METRICS, "namespace": namespace },
-        "spec": {
-            "selector": { "matchLabels": labels() },
-            "endpoints": [{ "port": "metrics", "interval": monitor.interval }],
-        },
+        "kind": kind,
+        "metadata": { "name": name, "namespace": namespace },
+        "spec": spec,
     });
-    if monitor.labels.as_object().is_some_and(|labels| !labels.is_empty()) {
-        value["metadata"]["labels"] = monitor.labels.clone();
+    if labels.as_object().is_some_and(|labels| !labels.is_empty()) {
+        value["metadata"]["labels"] = labels.clone();
     }
     value
+}
+
+/// What Grafana's sidecar looks for.
+fn config_map(namespace: &str, labels: &Value) -> Result<ConfigMap, InstallError> {
+    let wrong = |e| InstallError::Object("ConfigMap", e);
+    let text = serde_json::to_string_pretty(&dashboard::dashboard()).map_err(wrong)?;
+    let mut value = json!({
+        "metadata": { "name": DASHBOARD, "namespace": namespace },
+        "data": { "flux-operator.json": format!("{text}\n") },
+    });
+    if labels.as_object().is_some_and(|labels| !labels.is_empty()) {
+        value["metadata"]["labels"] = labels.clone();
+    }
+    serde_json::from_value(value).map_err(wrong)
 }

@@ -11,14 +11,22 @@ const METRICS: &str = "flux-framework.org/metrics";
 
 /// The operator's ports are for probes, which come from the node and are always let in, and for who collects metrics.
 pub(super) fn of_operator(namespace: &str) -> Result<NetworkPolicy, InstallError> {
+    policy(namespace, super::NAME, super::operator_labels(), json!([from_collectors()]))
+}
+
+fn from_collectors() -> Value {
     let collectors = json!([{ "namespaceSelector": { "matchLabels": { METRICS: "allowed" } } }]);
-    let ingress = json!([{ "from": collectors, "ports": [{ "port": HEALTH_PORT }] }]);
-    policy(namespace, super::NAME, super::operator_labels(), ingress)
+    json!({ "from": collectors, "ports": [{ "port": HEALTH_PORT }] })
 }
 
 /// The webhook's other port is for probes alone. The API server calls from a node's address, or from anywhere.
 pub(super) fn of_webhook(namespace: &str) -> Result<NetworkPolicy, InstallError> {
-    policy(namespace, webhook::NAME, super::webhook::labels(), json!([{ "ports": [{ "port": webhook::PORT }] }]))
+    policy(
+        namespace,
+        webhook::NAME,
+        super::webhook::labels(),
+        json!([{ "ports": [{ "port": webhook::PORT }] }, from_collectors()]),
+    )
 }
 
 fn policy(namespace: &str, name: &str, pods: Value, ingress: Value) -> Result<NetworkPolicy, InstallError> {

@@ -15,6 +15,8 @@ const OPEN: &[&str] = &[
     "affinity",
     "imagePullSecrets",
     "nodeSelector",
+    "prometheus.dashboard.labels",
+    "prometheus.rules.labels",
     "prometheus.serviceMonitor.labels",
     "resources",
     "tolerations",
@@ -55,6 +57,10 @@ pub struct Installation {
     pub gang: bool,
     pub disruption_budget: bool,
     pub service_monitor: Option<ServiceMonitor>,
+    /// Prometheus' rules: what to warn of.
+    pub rules: Option<Labelled>,
+    /// Grafana's dashboard.
+    pub dashboard: Option<Labelled>,
     pub resources: Value,
     pub webhook_resources: Value,
     pub pods: Pods,
@@ -75,6 +81,14 @@ pub struct Pods {
 pub struct ServiceMonitor {
     pub enabled: bool,
     pub interval: String,
+    #[serde(default)]
+    pub labels: Value,
+}
+
+/// An object that somebody finds by its labels.
+#[derive(Debug, Clone, Deserialize)]
+pub struct Labelled {
+    pub enabled: bool,
     #[serde(default)]
     pub labels: Value,
 }
@@ -172,6 +186,8 @@ struct Webhook {
 #[serde(rename_all = "camelCase")]
 struct Prometheus {
     service_monitor: ServiceMonitor,
+    rules: Labelled,
+    dashboard: Labelled,
 }
 
 impl Image {
@@ -209,6 +225,8 @@ pub(super) fn installation(settings: &Settings, file: Option<&str>) -> Result<In
         gang: settings.gang || values.gang.enabled,
         disruption_budget: values.pod_disruption_budget.enabled,
         service_monitor: Some(values.prometheus.service_monitor).filter(|it| it.enabled),
+        rules: Some(values.prometheus.rules).filter(|it| it.enabled),
+        dashboard: Some(values.prometheus.dashboard).filter(|it| it.enabled),
         resources: quantities(values.resources),
         webhook_resources: quantities(values.webhook.resources),
         pods: Pods {

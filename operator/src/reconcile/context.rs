@@ -9,6 +9,7 @@ use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use flux_shared::pauses;
 
 use crate::health::metrics::Metrics;
+use crate::health::queue::Queue;
 use crate::observe::pod::Trouble;
 use crate::observe::{Index, Key};
 use crate::reconcile::apply::Writer;
@@ -65,6 +66,7 @@ pub struct Context {
     pub index: Arc<Index>,
     pub options: Options,
     pub metrics: Arc<Metrics>,
+    pub queue: Queue<Key>,
     pub job_first: JobFirst,
     /// Statuses that were written and have not come back by the watch: version and status, by uid.
     written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
@@ -86,6 +88,7 @@ impl Context {
             index: Arc::default(),
             options,
             metrics,
+            queue: Queue::default(),
             job_first: JobFirst::default(),
             written: Mutex::default(),
             written_at: Mutex::default(),
@@ -242,7 +245,8 @@ mod tests {
         });
         let options = Options::default();
         let client = kube::client::ClientBuilder::new(service, "default").build();
-        let context = Context::new(Writer::new(client.clone()), Reader::new(client), options, Arc::default());
+        let context =
+            Context::new(Writer::new(client.clone()), Reader::new(client), options, Arc::new(Metrics::new().unwrap()));
         let (one, two) = (Key::new("a", "one"), Key::new("a", "two"));
         let failed = |code: u16, retry_after_seconds: u32| {
             let details = serde_json::json!({ "retryAfterSeconds": retry_after_seconds });

@@ -198,6 +198,12 @@ fn first_of(bundle: &str) -> Option<String> {
 #[derive(Debug, Default)]
 pub(super) struct Current(RwLock<Option<Arc<CertifiedKey>>>);
 
+/// When a certificate ends, in seconds since 1970.
+fn end_of(certified: &CertifiedKey) -> Option<i64> {
+    let (_, certificate) = x509_parser::parse_x509_certificate(certified.cert.first()?).ok()?;
+    Some(certificate.validity().not_after.timestamp())
+}
+
 impl Current {
     pub(super) fn set(&self, certified: CertifiedKey) {
         *self.0.write().unwrap_or_else(PoisonError::into_inner) = Some(Arc::new(certified));
@@ -205,6 +211,11 @@ impl Current {
 
     fn get(&self) -> Option<Arc<CertifiedKey>> {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    /// When what is served ends, in seconds since 1970.
+    pub(super) fn ends(&self) -> Option<i64> {
+        end_of(&*self.get()?)
     }
 
     /// Whether requests can be answered.
@@ -238,6 +249,15 @@ mod tests {
         broken.data.as_mut().unwrap().insert("tls.key".into(), ByteString(b"x".to_vec()));
         assert_eq!(Pair::of_secret(&broken), None);
         assert_eq!(Pair::of_secret(&Secret::default()), None);
+    }
+
+    #[test]
+    fn the_end_of_what_is_served_is_known() {
+        let current = Current::default();
+        assert_eq!(current.ends(), None);
+        let pair = Pair::make(&["a".to_owned()], None, at("2026-03-31T12:00:00Z")).unwrap();
+        current.set(pair.certified().unwrap());
+        assert_eq!(current.ends(), Some(at("2027-03-31T00:00:00Z").as_second()), "whole days");
     }
 
     #[test]

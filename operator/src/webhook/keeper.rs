@@ -30,6 +30,7 @@ use super::certificate::{self, CertificateError, Current, Pair};
 use super::{NAME, Settings};
 use crate::api::installed;
 use crate::health::log;
+use crate::health::webhook_metrics::WebhookMetrics;
 use crate::labels;
 use crate::webhook::migrate::CRD;
 
@@ -66,7 +67,7 @@ fn of_crd(verb: &'static str) -> impl Fn(kube::Error) -> KeepError {
 }
 
 /// Keeps for ever.
-pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Current>) {
+pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Current>, metrics: Arc<WebhookMetrics>) {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &settings.namespace);
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let mut keeper = Keeper { client: client.clone(), secrets, definitions, settings, current, is_owned: false };
@@ -84,6 +85,7 @@ pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Curren
                 LOOK
             }
             Err(error) => {
+                metrics.failed_to_keep();
                 log::warn("the webhook's certificate is not in its place; it will be tried again", &error);
                 failures += 1;
                 tokio::time::sleep(pauses::after(failures, PAUSES.0, PAUSES.1)).await;
@@ -176,19 +178,19 @@ impl Keeper {
 }
 
 /// Takes over what somebody else writes.
-pub(super) async fn keep_files(directory: &Path, current: &Current) {
+pub(super) async fn keep_files(directory: &Path, current: &Current, metrics: &WebhookMetrics) {
     let mut last = (Vec::new(), Vec::new());
     loop {
-        match files(directory) {
-            Ok(found) if found == last => {}
-            Ok(found) => match certificate::certified(&found.0, &found.1) {
-                Ok(certified) => {
-                    current.set(certified);
-                    last = found;
-                }
-                Err(error) => log::warn("the webhook's files are unusable", &error),
-            },
-            Err(error) => log::warn("the webhook's files cannot be read", &error),
+        let taken = files(directory).and_then(|found| {
+            if found != last {
+                current.set(certificate::certified(&found.0, &found.1)?);
+                last = found;
+            }
+            Ok(())
+        });
+        if let Err(error) = taken {
+            metrics.failed_to_keep();
+            log::warn("the webhook's files are unusable", &error);
         }
         tokio::time::sleep(FILES).await;
     }

@@ -34,6 +34,8 @@ const STEP: usize = 64 << 10;
 pub struct Answer {
     /// HTTP's status code.
     pub status: u16,
+    /// All objects were converted.
+    pub could: bool,
     pub body: Vec<u8>,
 }
 
@@ -84,7 +86,9 @@ pub fn answer(body: &[u8]) -> Answer {
     let mut out = text.into_bytes();
     let begin = out.len();
     out.reserve_exact(body.len() + STEP);
-    let result = match convert_all(&request, &mut out) {
+    let converted = convert_all(&request, &mut out);
+    let could = converted.is_ok();
+    let result = match converted {
         Ok(()) => json!({ "status": "Success" }),
         Err(message) => {
             out.truncate(begin);
@@ -98,9 +102,9 @@ pub fn answer(body: &[u8]) -> Answer {
             // The verdict's members, after the list.
             out.extend_from_slice(verdict.get(1..).unwrap_or_default());
             out.push(b'}');
-            Answer { status: 200, body: out }
+            Answer { status: 200, could, body: out }
         }
-        Err(error) => Answer { status: 500, body: error.to_string().into_bytes() },
+        Err(error) => Answer { status: 500, could: false, body: error.to_string().into_bytes() },
     }
 }
 
@@ -109,7 +113,7 @@ fn short(text: &str, length: usize) -> &str {
 }
 
 fn refusal(message: &str) -> Answer {
-    Answer { status: 400, body: format!("{}\n", short(message, MESSAGE_MAX)).into_bytes() }
+    Answer { status: 400, could: false, body: format!("{}\n", short(message, MESSAGE_MAX)).into_bytes() }
 }
 
 /// Writes the converted objects, with commas between them.

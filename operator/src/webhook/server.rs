@@ -3,7 +3,7 @@
 
 use std::convert::Infallible;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use http_body_util::{BodyExt, Full};
 use hyper::body::{Body, Bytes, Incoming};
@@ -22,6 +22,7 @@ use super::certificate::Current;
 use super::places::{BODY_MAX, Place, Places, Room};
 use super::{PATH, review};
 use crate::health::log;
+use crate::health::webhook_metrics::{TurnedAway, WebhookMetrics};
 
 /// Longest time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -50,6 +51,7 @@ pub(super) fn acceptor(current: Arc<Current>) -> Result<TlsAcceptor, rustls::Err
 struct Shared {
     acceptor: TlsAcceptor,
     current: Arc<Current>,
+    metrics: Arc<WebhookMetrics>,
     /// For conversions that are long.
     thread: Semaphore,
     /// This process is about to end: callers shall make new connections, which lead to others.
@@ -61,6 +63,23 @@ struct Held {
     bytes: Vec<u8>,
     room: Room,
     place: Arc<Place>,
+    _counted: Option<InFlight>,
+}
+
+/// A request that is counted as under way.
+struct InFlight(Arc<WebhookMetrics>);
+
+impl InFlight {
+    fn new(metrics: &Arc<WebhookMetrics>) -> InFlight {
+        metrics.begins();
+        InFlight(metrics.clone())
+    }
+}
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.ends();
+    }
 }
 
 impl Held {
@@ -86,9 +105,10 @@ pub(super) async fn serve(
     listener: TcpListener,
     acceptor: TlsAcceptor,
     current: Arc<Current>,
+    metrics: Arc<WebhookMetrics>,
     drains: watch::Receiver<bool>,
 ) {
-    let shared = Arc::new(Shared { acceptor, current, thread: Semaphore::new(1), drains });
+    let shared = Arc::new(Shared { acceptor, current, metrics, thread: Semaphore::new(1), drains });
     let places = Arc::new(Places::default());
     // They end with this server.
     let mut connections = JoinSet::new();
@@ -103,15 +123,21 @@ pub(super) async fn serve(
             }
         };
         while connections.try_join_next().is_some() {}
-        let Some(turn) = places.turn(peer) else { continue };
+        let Some(turn) = places.turn(peer) else {
+            shared.metrics.refused(TurnedAway::Full);
+            continue;
+        };
         let (places, shared) = (places.clone(), shared.clone());
         connections.spawn(async move {
-            let Some(place) = places.enter(peer).await.map(Arc::new) else { return };
+            let Some(place) = places.enter(peer).await.map(Arc::new) else {
+                return shared.metrics.refused(TurnedAway::Place);
+            };
             drop(turn);
+            let metrics = shared.metrics.clone();
             tokio::select! {
                 () = connection(stream, place.clone(), shared) => {}
                 () = place.has_to_leave() => {}
-                () = takes_too_long(&place) => {}
+                () = takes_too_long(&place) => metrics.refused(TurnedAway::Slow),
             }
         });
     }
@@ -140,7 +166,9 @@ async fn connection(stream: TcpStream, place: Arc<Place>, shared: Arc<Shared>) {
 
 async fn respond(request: Request<Incoming>, shared: &Shared, place: Arc<Place>) -> Response<Full<Bytes>> {
     place.busy(true);
-    let mut held = Held { bytes: Vec::new(), room: Room::default(), place };
+    let (begin, converts) = (Instant::now(), request.uri().path() == PATH);
+    let counted = converts.then(|| InFlight::new(&shared.metrics));
+    let mut held = Held { bytes: Vec::new(), room: Room::default(), place, _counted: counted };
     let (status, kind) = match answer(request, shared, &mut held).await {
         Ok(status) => (status, "application/json"),
         Err((status, text)) => {
@@ -148,6 +176,9 @@ async fn respond(request: Request<Incoming>, shared: &Shared, place: Arc<Place>)
             (status, "text/plain")
         }
     };
+    if converts {
+        shared.metrics.answered(status, begin.elapsed());
+    }
     let mut response = Response::new(Full::new(Bytes::from_owner(held)));
     *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
@@ -188,6 +219,7 @@ async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut Held) ->
             }
         }
     };
+    shared.metrics.converted(answer.could);
     held.bytes = answer.body;
     match answer.status {
         200 => Ok(200),

@@ -1,7 +1,7 @@
 //! The chart's templates, made from the code of `flux-operator install`: it is asked for each combination of switches, and what
 //! differs between its answers becomes conditions. So each combination's lines are exactly those of `install`.
 
-use flux_operator::install::{self, Installation, Pods, ServiceMonitor};
+use flux_operator::install::{self, Installation, Labelled, Pods, ServiceMonitor};
 use serde_json::{Value, json};
 
 use crate::merge::{Combinations, Mask, merge};
@@ -35,9 +35,16 @@ const SWITCHES: &[&str] = &[
     ".Values.certManager.enabled",
     ".Values.networkPolicy.miniclusters",
     ".Values.podDisruptionBudget.enabled",
-    ".Values.prometheus.serviceMonitor.enabled",
     ".Values.affinity",
     ".Values.gang.enabled",
+];
+const MONITORING_SWITCHES: &[&str] = &[
+    ".Values.namespaced",
+    ".Values.v1alpha1.enabled",
+    ".Values.certManager.enabled",
+    ".Values.prometheus.serviceMonitor.enabled",
+    ".Values.prometheus.rules.enabled",
+    ".Values.prometheus.dashboard.enabled",
 ];
 const CRD_SWITCHES: &[&str] =
     &[".Values.namespaced", ".Values.v1alpha1.enabled", ".Values.certManager.enabled", ".Values.crds.keep"];
@@ -51,12 +58,28 @@ pub fn objects() -> String {
         let mut installation = installation(on(0), on(1), on(2));
         installation.minicluster_network_policy = on(3);
         installation.disruption_budget = on(4);
-        let labels = json!({ "chart-block": format!("{BLOCK}.Values.prometheus.serviceMonitor.labels") });
-        installation.service_monitor =
-            on(5).then(|| ServiceMonitor { enabled: true, interval: "chart-interval".into(), labels });
-        installation.pods.affinity = if on(6) { affinity() } else { Value::Null };
-        installation.gang = on(7);
+        installation.pods.affinity = if on(5) { affinity() } else { Value::Null };
+        installation.gang = on(6);
         answers.push((number, install::objects(&installation).unwrap()));
+    }
+    format!("{HEAD}{}", template(&combinations, answers))
+}
+
+/// `templates/monitoring.yaml`.
+pub fn monitoring() -> String {
+    let combinations = combinations(MONITORING_SWITCHES);
+    let labels = |of: &str| json!({ "chart-block": format!("{BLOCK}.Values.prometheus.{of}.labels") });
+    let labelled = |of: &str| Labelled { enabled: true, labels: labels(of) };
+    let mut answers = Vec::new();
+    for number in combinations.numbers() {
+        let on = |switch: usize| number & (1 << switch) != 0;
+        let mut installation = installation(on(0), on(1), on(2));
+        let interval = "chart-interval".to_owned();
+        installation.service_monitor =
+            on(3).then(|| ServiceMonitor { enabled: true, interval, labels: labels("serviceMonitor") });
+        installation.rules = on(4).then(|| labelled("rules"));
+        installation.dashboard = on(5).then(|| labelled("dashboard"));
+        answers.push((number, install::monitoring::manifests(&installation).unwrap()));
     }
     format!("{HEAD}{}", template(&combinations, answers))
 }

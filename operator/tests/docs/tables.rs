@@ -2,10 +2,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use flux_operator::health::metrics::Metrics;
 use flux_operator::reconcile::render::gang::{GangApi, Served};
+use flux_operator::health::families::{self, Family, Of};
+use flux_operator::install::monitoring::alerts::ALERTS;
 use flux_operator::reconcile::render::{self, Facts, Options};
-use flux_operator::vocabulary::{CONDITIONS, Of, REASONS};
+use flux_operator::vocabulary::{self, CONDITIONS, REASONS};
 use flux_shared::curve::Certificate;
 use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND, REPLACE};
 use flux_shared::{manifest, validate};
@@ -28,7 +29,7 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
     text += "\n## Reasons\n\nA reason is one word: of a condition, of `status.reason`, of `status.restarts` and `status.lostPods`, \
              and of an event. What each means in full, and what to do, stands in [troubleshooting](../troubleshooting.md). Kubernetes \
              has more words of its own, which the operator hands on as it finds them.\n";
-    for (of, title) in Of::ALL {
+    for (of, title) in vocabulary::Of::ALL {
         text += &format!("\n### {title}\n\n| reason | meaning | event |\n| --- | --- | --- |\n");
         for reason in REASONS.iter().filter(|reason| reason.of == of) {
             let link = format!("[{0}](../troubleshooting.md#{1})", reason.name, reason.name.to_lowercase());
@@ -77,31 +78,41 @@ fn exit_codes_are_those_of_the_code() {
 
 #[test]
 fn metrics_are_those_of_the_code() {
-    let printed = Metrics::default().text(std::iter::empty());
     let mut text = format!(
-        "# Metrics\n\n{MADE}\n\nThe operator answers on port 8080, path `/metrics`, in Prometheus' text format (`flux-operator run \
-         --health`; `install` sets it). With `install`'s NetworkPolicies, namespaces with the label `flux-framework.org/metrics: allowed` \
-         reach it. Every label has a closed set of values.\n\n| metric | type | meaning | labels |\n| --- | --- | --- | --- |\n"
+        "# Metrics\n\n{MADE}\n\nOperator and webhook answer on port 8080 of their pods, path `/metrics`, in Prometheus' text format \
+         (option `--health`; `install` sets it). With `install`'s NetworkPolicies, namespaces with the label \
+         `flux-framework.org/metrics: allowed` reach it. Names are controller-runtime's where it has one. Every label has a closed \
+         set of values, and none names an object. [Monitoring](../tasks/monitoring.md) says how to collect them, and \
+         [alerts](../tasks/alerts.md) what they can warn of.\n"
     );
-    let (mut help, mut kinds) = (BTreeMap::<&str, &str>::new(), Vec::<(&str, &str)>::new());
-    let mut labels: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
-    for line in printed.lines() {
-        if let Some((name, words)) = line.strip_prefix("# HELP ").and_then(|rest| rest.split_once(' ')) {
-            help.insert(name, words);
-        } else if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|rest| rest.split_once(' ')) {
-            kinds.push((name, kind));
-        } else if let Some((name, rest)) = line.split_once('{') {
-            let found =
-                rest.split('}').next().unwrap_or_default().split(',').filter_map(|label| label.split('=').next());
-            labels.entry(name.trim_end_matches("_bucket")).or_default().extend(found.filter(|name| *name != "le"));
+    for (of, title) in [(Of::Both, "Both"), (Of::Operator, "The operator"), (Of::Webhook, "The webhook")] {
+        text += &format!("\n## {title}\n\n| metric | type | meaning | labels |\n| --- | --- | --- | --- |\n");
+        for Family { name, help, kind, labels, .. } in families::ALL.iter().filter(|family| family.of == of) {
+            let labels: Vec<String> = labels.iter().map(|label| format!("`{label}`")).collect();
+            let help = help.replace('<', "\\<").replace("/readyz", "`/readyz`");
+            text += &format!("| `{name}` | {} | {help} | {} |\n", kind.name(), labels.join(", "));
         }
     }
-    labels.entry("flux_operator_api_calls_total").or_default().extend(["verb", "resource", "code"]);
-    for (name, kind) in kinds {
-        let names: Vec<String> = labels.get(name).into_iter().flatten().map(|name| format!("`{name}`")).collect();
-        text += &format!("| `{name}` | {kind} | {} | {} |\n", help[name], names.join(", "));
-    }
     is_committed("metrics.md", &text);
+}
+
+#[test]
+fn each_alert_has_its_section_which_says_how_severe_it_is_and_when_it_comes() {
+    let page = std::fs::read_to_string(repository().join("docs/tasks/alerts.md")).unwrap();
+    let sections: Vec<&str> = page.split("\n## ").skip(1).collect();
+    let names: Vec<&str> = sections.iter().map(|section| section.lines().next().unwrap()).collect();
+    assert_eq!(names, ALERTS.iter().map(|alert| alert.name).collect::<Vec<_>>());
+    for (alert, section) in ALERTS.iter().zip(sections) {
+        let severity = format!("{}{}", alert.severity[..1].to_uppercase(), &alert.severity[1..]);
+        let lasts = match alert.lasts.split_at(alert.lasts.len() - 1) {
+            ("0", "m") => ", at once".to_owned(),
+            ("1", "m") => String::new(),
+            ("1", "h") => ", after an hour".to_owned(),
+            (number, _) => format!(", after {number} minutes"),
+        };
+        let begin = format!("{severity}{lasts}. ");
+        assert!(section.split("\n\n").nth(1).unwrap().starts_with(&begin), "{} begins with {begin}", alert.name);
+    }
 }
 
 /// What each label and annotation of ours is for. Those that Kubernetes gives pods stand below the table.

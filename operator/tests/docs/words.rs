@@ -14,6 +14,7 @@ const OTHERS: &[&str] = &[
     "Certificate",
     "Cluster",
     "ClusterRole",
+    "ConfigMap",
     "ConversionReview",
     "CustomResourceDefinition",
     "Deployment",
@@ -25,6 +26,7 @@ const OTHERS: &[&str] = &[
     "PersistentVolumeClaim",
     "PodDisruptionBudget",
     "PodGroup",
+    "PrometheusRule",
     "Role",
     "Secret",
     "Service",
@@ -124,7 +126,8 @@ fn collect(folder: &Path, files: &mut Vec<std::path::PathBuf>) {
         let path = entry.unwrap().path();
         let name = path.file_name().and_then(|name| name.to_str()).unwrap().to_owned();
         match path.is_dir() {
-            _ if name.starts_with("test") => {}
+            // Names of alerts and pictures, which have a page of their own.
+            _ if name.starts_with("test") || name == "monitoring" => {}
             true => collect(&path, files),
             false if name == "vocabulary.rs" || !name.ends_with(".rs") => {}
             false => files.push(path),

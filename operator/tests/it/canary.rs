@@ -151,7 +151,7 @@ fn secrets_are_seen_in_their_secrets_only() {
         assert!(places.iter().any(|(place, _)| place.starts_with("Event ")), "events are searched");
         assert!(places.iter().any(|(place, _)| place.starts_with("ConfigMap made-agent")), "ConfigMaps are searched");
         let metrics = program.metrics();
-        assert!(metrics.contains("flux_operator_leader 1"));
+        assert!(metrics.contains("leader_election_master_status{name=\"flux-framework-flux-operator\"} 1"));
         places.push(("the figures".into(), metrics));
         places.push(("what is rendered".into(), render(&fixture, "given").await));
         fixture.api::<MiniCluster>().delete("made", &DeleteParams::default()).await.unwrap();

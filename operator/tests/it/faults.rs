@@ -144,7 +144,7 @@ fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
             let panics = call.resource == "configmaps" && call.name == "bad-agent" && !mended.load(Ordering::SeqCst);
             panics.then_some(Fault::Panic)
         });
-        let metrics = Arc::new(flux_operator::health::metrics::Metrics::default());
+        let metrics = Arc::new(flux_operator::health::metrics::Metrics::new().unwrap());
         let counts = metrics.clone();
         let operator = fixture.operator_of(calls, |it| it.metrics = counts).await;
         fixture.create("bad", json!({ "size": 2 })).await.unwrap();
@@ -160,9 +160,10 @@ fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
         .await;
         fixture.create("good", json!({ "size": 2 })).await.unwrap();
         is_whole(&fixture, "good").await;
-        let text = metrics.text([].into_iter());
-        let count =
-            text.lines().find_map(|line| line.strip_prefix("flux_operator_reconciles_total{outcome=\"panic\"} "));
+        let text = metrics.text(flux_operator::health::metrics::Seen::<std::iter::Empty<&str>>::default());
+        let count = text.lines().find_map(|line| {
+            line.strip_prefix("controller_runtime_reconcile_panics_total{controller=\"minicluster\"} ")
+        });
         assert!(count.unwrap().parse::<u32>().unwrap() >= 1, "{text}");
         is_mended.store(true, Ordering::SeqCst);
         is_whole(&fixture, "bad").await;

@@ -60,7 +60,11 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
         tokio::time::sleep(Duration::from_secs(4)).await;
         assert_eq!(holder().await.unwrap(), "one");
         assert!(calls.all().iter().all(|call| call.resource == "leases"), "the loser does nothing: {:?}", calls.all());
-        assert!(ask(port, "/metrics").await.contains("flux_operator_leader 0"));
+        assert!(
+            ask(port, "/metrics")
+                .await
+                .contains("leader_election_master_status{name=\"flux-framework-flux-operator\"} 0")
+        );
 
         // It belongs to the operator's Deployment, and goes with it.
         let lease = leases.get("flux-operator").await.unwrap();
@@ -76,7 +80,7 @@ fn one_leads_and_the_next_takes_over_at_once_when_it_stops() {
         until("the figures say so", async || {
             let text = ask(port, "/metrics").await;
             let has = |line: &str| text.lines().any(|found| found == line);
-            (has("flux_operator_leader 1")
+            (has("leader_election_master_status{name=\"flux-framework-flux-operator\"} 1")
                 && has("flux_operator_miniclusters{phase=\"Running\"} 1")
                 && has("flux_operator_time_to_ready_seconds_count 1"))
             .then_some(())

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, clippy::print_stdout, reason = "tests look and act")]
 
+mod alerts;
 mod canary;
 mod change;
 mod dead_fields;
@@ -21,6 +22,7 @@ mod life;
 mod on_server;
 mod overlay;
 mod queue;
+mod prometheus;
 mod quiet;
 mod refuse;
 mod restarts;

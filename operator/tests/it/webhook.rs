@@ -21,10 +21,11 @@ const PATIENCE: Duration = Duration::from_secs(30);
 /// The limit of its pod is 320 MiB.
 const MEMORY_MAX: u64 = 288 << 20;
 
-struct Webhook {
+/// The program, with a certificate of the test's.
+pub struct Webhook {
     child: Child,
     address: SocketAddr,
-    health: SocketAddr,
+    pub health: SocketAddr,
     tls: TlsConnector,
     _folder: tempfile::TempDir,
 }
@@ -41,10 +42,14 @@ fn free_address() -> SocketAddr {
 }
 
 impl Webhook {
-    async fn start() -> Webhook {
+    pub async fn start() -> Webhook {
+        Webhook::with(CertificateParams::new(["webhook".to_owned()]).unwrap()).await
+    }
+
+    pub async fn with(params: CertificateParams) -> Webhook {
         let folder = tempfile::tempdir().unwrap();
         let key = KeyPair::generate().unwrap();
-        let certificate = CertificateParams::new(["webhook".to_owned()]).unwrap().self_signed(&key).unwrap();
+        let certificate = params.self_signed(&key).unwrap();
         std::fs::write(folder.path().join("tls.crt"), certificate.pem()).unwrap();
         std::fs::write(folder.path().join("tls.key"), key.serialize_pem()).unwrap();
         let mut roots = RootCertStore::empty();
@@ -77,18 +82,18 @@ impl Webhook {
     }
 
     /// A connection from 127.0.0.`peer`.
-    async fn tcp(&self, peer: u8) -> std::io::Result<TcpStream> {
+    pub async fn tcp(&self, peer: u8) -> std::io::Result<TcpStream> {
         let socket = TcpSocket::new_v4()?;
         socket.bind(([127, 0, 0, peer], 0).into())?;
         socket.connect(self.address).await
     }
 
-    async fn connect(&self, peer: u8) -> std::io::Result<TlsStream<TcpStream>> {
+    pub async fn connect(&self, peer: u8) -> std::io::Result<TlsStream<TcpStream>> {
         self.tls.connect(ServerName::try_from("webhook").unwrap(), self.tcp(peer).await?).await
     }
 
     /// The status of the answer, and its text. An error: it was hung up on.
-    async fn post(&self, peer: u8, body: &[u8]) -> std::io::Result<(u16, String)> {
+    pub async fn post(&self, peer: u8, body: &[u8]) -> std::io::Result<(u16, String)> {
         let mut stream = self.connect(peer).await?;
         ask(&mut stream, body).await
     }
@@ -139,7 +144,7 @@ fn cluster(script: usize) -> String {
     .to_string()
 }
 
-fn review(objects: &[String]) -> Vec<u8> {
+pub fn review(objects: &[String]) -> Vec<u8> {
     let request = json!({ "uid": "u", "desiredAPIVersion": "flux-framework.org/v1alpha1", "objects": [] });
     let whole = json!({ "apiVersion": "apiextensions.k8s.io/v1", "kind": "ConversionReview", "request": request });
     whole.to_string().replace("\"objects\":[]", &format!("\"objects\":[{}]", objects.join(","))).into_bytes()

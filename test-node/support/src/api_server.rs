@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use flux_operator::api::client;
 use flux_operator::controller;
+use flux_operator::health::metrics::Metrics;
 use flux_operator::install;
 use flux_operator::observe::Index;
 use flux_operator::reconcile::apply::Writer;
@@ -156,7 +157,7 @@ impl Fixture {
         let log = calls.clone();
         let layer = tower::layer::layer_fn(move |inner| Counting { inner, log: log.clone() });
         let builder = client::builder(config(kubeconfig).await).unwrap();
-        client::client(builder.with_layer(&layer), Default::default())
+        client::client(builder.with_layer(&layer), Arc::new(Metrics::new().unwrap()))
     }
 
     async fn operator_with(&self, calls: Calls) -> Operator {
@@ -181,7 +182,7 @@ impl Fixture {
             options: options(),
             candidate: None,
             health: None,
-            metrics: Default::default(),
+            metrics: Arc::new(Metrics::new().unwrap()),
         };
         change(&mut settings);
         let (stop, stopped) = oneshot::channel::<()>();

@@ -1,0 +1,262 @@
+//! All that is measured: one table, from which the code registers, the reference is made, and alerts and dashboard are checked.
+//!
+//! Names are controller-runtime's and client-go's where they have one, so that what people know of other operators holds here.
+//! Every label comes from a closed set, and none names an object: the number of series is bounded.
+
+/// What a figure does over time. Histograms have the upper bounds of their buckets, in the family's unit.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub enum Kind {
+    Counter,
+    Gauge,
+    Histogram(&'static [f64]),
+}
+
+impl Kind {
+    /// As Prometheus says it.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::Counter => "counter",
+            Kind::Gauge => "gauge",
+            Kind::Histogram(_) => "histogram",
+        }
+    }
+}
+
+/// Who has it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Of {
+    Both,
+    Operator,
+    Webhook,
+}
+
+/// Figures of one name.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Family {
+    pub name: &'static str,
+    pub help: &'static str,
+    pub kind: Kind,
+    pub labels: &'static [&'static str],
+    pub of: Of,
+}
+
+const SHORT: Kind = Kind::Histogram(&[0.001, 0.005, 0.025, 0.1, 0.5, 2.5, 10.0, 60.0]);
+const LONG: Kind = Kind::Histogram(&[1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0]);
+
+const fn both(name: &'static str, help: &'static str, kind: Kind, labels: &'static [&'static str]) -> Family {
+    Family { name, help, kind, labels, of: Of::Both }
+}
+
+const fn operator(name: &'static str, help: &'static str, kind: Kind, labels: &'static [&'static str]) -> Family {
+    Family { name, help, kind, labels, of: Of::Operator }
+}
+
+const fn webhook(name: &'static str, help: &'static str, kind: Kind, labels: &'static [&'static str]) -> Family {
+    Family { name, help, kind, labels, of: Of::Webhook }
+}
+
+pub const BUILD_INFO: Family =
+    both("flux_operator_build_info", "1, with what runs here and its version.", Kind::Gauge, &["component", "version"]);
+pub const READY: Family = both("flux_operator_ready", "1: what /readyz says.", Kind::Gauge, &["component"]);
+pub const CPU: Family = both("process_cpu_seconds_total", "User and system time of the process.", Kind::Counter, &[]);
+pub const RESIDENT: Family = both("process_resident_memory_bytes", "Resident memory.", Kind::Gauge, &[]);
+pub const VIRTUAL: Family = both("process_virtual_memory_bytes", "Virtual memory.", Kind::Gauge, &[]);
+pub const OPEN_FILES: Family = both("process_open_fds", "Open file descriptors.", Kind::Gauge, &[]);
+pub const MAX_FILES: Family = both("process_max_fds", "File descriptors that may be open.", Kind::Gauge, &[]);
+pub const STARTED: Family =
+    both("process_start_time_seconds", "When the process started, in seconds since 1970.", Kind::Gauge, &[]);
+
+pub const RECONCILES: Family = operator(
+    "controller_runtime_reconcile_total",
+    "Reconciles, by how they ended (success or error).",
+    Kind::Counter,
+    &["controller", "result"],
+);
+pub const ERRORS: Family = operator(
+    "controller_runtime_reconcile_errors_total",
+    "Reconciles that failed. They are tried again.",
+    Kind::Counter,
+    &["controller"],
+);
+pub const TERMINAL_ERRORS: Family = operator(
+    "controller_runtime_terminal_reconcile_errors_total",
+    "Of these, those whose cause only a change by somebody takes away. The MiniCluster's status names it.",
+    Kind::Counter,
+    &["controller"],
+);
+pub const PANICS: Family = operator(
+    "controller_runtime_reconcile_panics_total",
+    "Of the failed ones, those that met a defect of the operator.",
+    Kind::Counter,
+    &["controller"],
+);
+pub const RECONCILE_TIME: Family =
+    operator("controller_runtime_reconcile_time_seconds", "Time of a reconcile.", SHORT, &["controller"]);
+pub const WORKERS: Family =
+    operator("controller_runtime_active_workers", "Reconciles that are under way.", Kind::Gauge, &["controller"]);
+pub const DEPTH: Family =
+    operator("workqueue_depth", "MiniClusters that wait for their turn.", Kind::Gauge, &["controller", "name"]);
+pub const ADDS: Family = operator(
+    "workqueue_adds_total",
+    "How often a MiniCluster was put into the queue.",
+    Kind::Counter,
+    &["controller", "name"],
+);
+pub const RETRIES: Family = operator(
+    "workqueue_retries_total",
+    "How often a MiniCluster is to be looked at again after a failure.",
+    Kind::Counter,
+    &["controller", "name"],
+);
+pub const QUEUE_TIME: Family = operator(
+    "workqueue_queue_duration_seconds",
+    "How long a MiniCluster waited for its turn.",
+    SHORT,
+    &["controller", "name"],
+);
+pub const LONGEST_WORK: Family = operator(
+    "workqueue_longest_running_processor_seconds",
+    "How long the oldest reconcile has been under way.",
+    Kind::Gauge,
+    &["controller", "name"],
+);
+pub const UNFINISHED_WORK: Family = operator(
+    "workqueue_unfinished_work_seconds",
+    "How long the reconciles that are under way have been so, together.",
+    Kind::Gauge,
+    &["controller", "name"],
+);
+pub const OLDEST: Family = operator(
+    "flux_operator_queue_oldest_seconds",
+    "How long the MiniCluster that waits longest has waited for its turn.",
+    Kind::Gauge,
+    &[],
+);
+pub const REQUESTS: Family = operator(
+    "rest_client_requests_total",
+    "Calls to the API server, by status and method. <error>: there was no answer.",
+    Kind::Counter,
+    &["code", "method"],
+);
+pub const REQUEST_TIME: Family = operator(
+    "rest_client_request_duration_seconds",
+    "Time until the API server answered; without watches.",
+    SHORT,
+    &["verb"],
+);
+pub const CALLS: Family = operator(
+    "flux_operator_api_calls_total",
+    "The same calls by resource. The code is 2xx, 409, 4xx, 5xx or none.",
+    Kind::Counter,
+    &["verb", "resource", "code"],
+);
+pub const LEADS: Family =
+    operator("leader_election_master_status", "1: this process leads. 0: it waits to.", Kind::Gauge, &["name"]);
+pub const TIME_TO_READY: Family = operator(
+    "flux_operator_time_to_ready_seconds",
+    "Time from the creation of a MiniCluster until it is ready.",
+    LONG,
+    &[],
+);
+pub const MINICLUSTERS: Family =
+    operator("flux_operator_miniclusters", "MiniClusters, by phase.", Kind::Gauge, &["phase"]);
+
+pub const WEBHOOK_REQUESTS: Family = webhook(
+    "controller_runtime_webhook_requests_total",
+    "Requests to the conversion webhook, by status.",
+    Kind::Counter,
+    &["webhook", "code"],
+);
+pub const WEBHOOK_TIME: Family = webhook(
+    "controller_runtime_webhook_latency_seconds",
+    "Time from a request's head until its answer is made.",
+    SHORT,
+    &["webhook"],
+);
+pub const WEBHOOK_IN_FLIGHT: Family =
+    webhook("controller_runtime_webhook_requests_in_flight", "Requests that are under way.", Kind::Gauge, &["webhook"]);
+pub const CONVERSIONS: Family = webhook(
+    "flux_operator_webhook_conversions_total",
+    "Reviews that were answered, by whether all their objects could be converted (success or failure).",
+    Kind::Counter,
+    &["result"],
+);
+pub const REFUSALS: Family = webhook(
+    "flux_operator_webhook_refusals_total",
+    "Connections that were turned away: full (too many wait already), place (none became free in time), slow (a request took \
+     longer than anybody waits).",
+    Kind::Counter,
+    &["reason"],
+);
+pub const EXPIRY: Family = webhook(
+    "flux_operator_webhook_certificate_expiry_timestamp_seconds",
+    "When the certificate that is served ends, in seconds since 1970. None is served: no figure.",
+    Kind::Gauge,
+    &[],
+);
+pub const KEEP_FAILURES: Family = webhook(
+    "flux_operator_webhook_certificate_failures_total",
+    "How often the certificate could not be read, renewed or put in its place.",
+    Kind::Counter,
+    &[],
+);
+
+/// The table.
+pub const ALL: &[Family] = &[
+    BUILD_INFO,
+    READY,
+    CPU,
+    RESIDENT,
+    VIRTUAL,
+    OPEN_FILES,
+    MAX_FILES,
+    STARTED,
+    RECONCILES,
+    ERRORS,
+    TERMINAL_ERRORS,
+    PANICS,
+    RECONCILE_TIME,
+    WORKERS,
+    DEPTH,
+    ADDS,
+    RETRIES,
+    QUEUE_TIME,
+    LONGEST_WORK,
+    UNFINISHED_WORK,
+    OLDEST,
+    REQUESTS,
+    REQUEST_TIME,
+    CALLS,
+    LEADS,
+    TIME_TO_READY,
+    MINICLUSTERS,
+    WEBHOOK_REQUESTS,
+    WEBHOOK_TIME,
+    WEBHOOK_IN_FLIGHT,
+    CONVERSIONS,
+    REFUSALS,
+    EXPIRY,
+    KEEP_FAILURES,
+];
+
+/// Asserts that a process' text has the families of the table that are its own, as the table has them, and no others.
+#[cfg(test)]
+pub(super) fn assert_told(text: &str, of: Of) {
+    let own = ALL.iter().filter(|family| family.of == of || family.of == Of::Both);
+    for family in own.clone() {
+        let Family { name, help, kind, labels, .. } = family;
+        let head = format!("# HELP {name} {help}\n# TYPE {name} {}\n", kind.name());
+        assert!(text.contains(&head), "{head} is not in\n{text}");
+        let series = text.lines().find(|line| !line.starts_with('#') && line.starts_with(name)).unwrap();
+        let mut found: Vec<&str> = match series.split_once('{') {
+            Some((_, rest)) => rest.split("\",").filter_map(|label| Some(label.split_once('=')?.0)).collect(),
+            None => Vec::new(),
+        };
+        found.retain(|label| *label != "le");
+        let mut wanted = labels.to_vec();
+        wanted.sort_unstable();
+        found.sort_unstable();
+        assert_eq!(found, wanted, "{name}");
+    }
+    assert_eq!(text.matches("# TYPE ").count(), own.count(), "{text}");
+}

@@ -1,0 +1,85 @@
+//! What the kernel says of this process, and what it is: the same for operator and webhook.
+
+use prometheus::Result;
+
+use super::families;
+use super::registry::{Counter, Figures, Gauge};
+
+/// The figures that every process of ours has.
+#[derive(Debug)]
+pub struct Process {
+    component: &'static str,
+    ready: Gauge,
+    cpu: Counter,
+    resident: Gauge,
+    virtual_memory: Gauge,
+    open_files: Gauge,
+    max_files: Gauge,
+    started: Gauge,
+}
+
+impl Process {
+    /// `component`: operator or webhook.
+    pub fn new(figures: &Figures, component: &'static str) -> Result<Process> {
+        figures.gauge(&families::BUILD_INFO)?.set(&[component, env!("CARGO_PKG_VERSION")], 1.0);
+        Ok(Process {
+            component,
+            ready: figures.gauge(&families::READY)?,
+            cpu: figures.counter(&families::CPU)?,
+            resident: figures.gauge(&families::RESIDENT)?,
+            virtual_memory: figures.gauge(&families::VIRTUAL)?,
+            open_files: figures.gauge(&families::OPEN_FILES)?,
+            max_files: figures.gauge(&families::MAX_FILES)?,
+            started: figures.gauge(&families::STARTED)?,
+        })
+    }
+
+    /// Looks now. What the kernel does not tell is left as it was.
+    pub fn look(&self, is_ready: bool) {
+        self.ready.set(&[self.component], f64::from(u8::from(is_ready)));
+        // Where /proc cannot be read, there are no such figures.
+        let _ = self.look_at_proc();
+    }
+
+    fn look_at_proc(&self) -> procfs::ProcResult<()> {
+        let process = procfs::process::Process::myself()?;
+        let stat = process.stat()?;
+        let ticks = procfs::ticks_per_second() as f64;
+        self.cpu.rises_to((stat.utime + stat.stime) as f64 / ticks);
+        self.resident.set(&[], stat.rss as f64 * procfs::page_size() as f64);
+        self.virtual_memory.set(&[], stat.vsize as f64);
+        self.started.set(&[], procfs::boot_time_secs()? as f64 + stat.starttime as f64 / ticks);
+        self.open_files.set(&[], process.fd_count()? as f64);
+        if let procfs::process::LimitValue::Value(most) = process.limits()?.max_open_files.soft_limit {
+            self.max_files.set(&[], most as f64);
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_figures_of_the_process_are_the_kernels() {
+        let figures = Figures::default();
+        let process = Process::new(&figures, "operator").unwrap();
+        process.look(true);
+        let text = figures.text();
+        let value = |name: &str| -> f64 {
+            let line = text.lines().find_map(|line| line.strip_prefix(name));
+            line.unwrap_or_else(|| panic!("{name} is not in\n{text}")).trim().parse().unwrap()
+        };
+        assert!(value("process_resident_memory_bytes ") > 1e5 && value("process_virtual_memory_bytes ") > 1e6);
+        assert!(value("process_open_fds ") >= 3.0 && value("process_max_fds ") >= value("process_open_fds "));
+        assert!(value("process_cpu_seconds_total ") >= 0.0);
+        #[expect(clippy::disallowed_methods, reason = "now")]
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap().as_secs_f64();
+        let age = now - value("process_start_time_seconds ");
+        assert!((-2.0..3600.0).contains(&age), "{age}");
+        assert_eq!(value("flux_operator_ready{component=\"operator\"} "), 1.0);
+        process.look(false);
+        assert!(figures.text().contains("flux_operator_ready{component=\"operator\"} 0\n"));
+    }
+}

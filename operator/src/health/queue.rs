@@ -1,0 +1,128 @@
+//! Which MiniClusters wait for their turn, since when, and which are being looked at.
+
+use std::collections::HashMap;
+use std::hash::Hash;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What is known of the queue. `K`: whose turn it is.
+#[derive(Debug)]
+pub struct Queue<K>(Arc<Mutex<State<K>>>);
+
+#[derive(Debug)]
+struct State<K> {
+    waiting: HashMap<K, Instant>,
+    next: u64,
+    working: HashMap<u64, Instant>,
+}
+
+impl<K> Default for Queue<K> {
+    fn default() -> Queue<K> {
+        Queue(Arc::new(Mutex::new(State { waiting: HashMap::new(), next: 0, working: HashMap::new() })))
+    }
+}
+
+impl<K> Clone for Queue<K> {
+    /// The same queue.
+    fn clone(&self) -> Queue<K> {
+        Queue(self.0.clone())
+    }
+}
+
+/// A look at the queue.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct Look {
+    pub depth: usize,
+    /// How long the one that waits longest has waited.
+    pub oldest: Duration,
+    pub workers: usize,
+    /// How long the oldest reconcile has been under way, and all of them together.
+    pub longest: Duration,
+    pub unfinished: Duration,
+}
+
+/// Its work is under way until this is dropped.
+#[derive(Debug)]
+pub struct Working<K> {
+    queue: Arc<Mutex<State<K>>>,
+    id: u64,
+    /// How long it waited.
+    pub waited: Duration,
+}
+
+fn lock<K>(state: &Mutex<State<K>>) -> MutexGuard<'_, State<K>> {
+    state.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl<K: Hash + Eq + Clone> Queue<K> {
+    /// It waits from now on, unless it does so already. Whether it is new.
+    pub fn waits(&self, key: &K, now: Instant) -> bool {
+        let mut state = lock(&self.0);
+        match state.waiting.contains_key(key) {
+            true => false,
+            false => state.waiting.insert(key.clone(), now).is_none(),
+        }
+    }
+
+    /// There is nothing to do for it any more.
+    pub fn leaves(&self, key: &K) {
+        lock(&self.0).waiting.remove(key);
+    }
+
+    /// Its turn has come.
+    pub fn begins(&self, key: &K, now: Instant) -> Working<K> {
+        let mut state = lock(&self.0);
+        let waited = state.waiting.remove(key).map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
+        let id = state.next;
+        state.next += 1;
+        state.working.insert(id, now);
+        Working { queue: self.0.clone(), id, waited }
+    }
+
+    pub fn look(&self, now: Instant) -> Look {
+        let state = lock(&self.0);
+        let age = |since: &Instant| now.saturating_duration_since(*since);
+        let oldest = |all: &mut dyn Iterator<Item = &Instant>| all.min().map(age).unwrap_or_default();
+        Look {
+            depth: state.waiting.len(),
+            oldest: oldest(&mut state.waiting.values()),
+            workers: state.working.len(),
+            longest: oldest(&mut state.working.values()),
+            unfinished: state.working.values().map(age).sum(),
+        }
+    }
+}
+
+impl<K> Drop for Working<K> {
+    fn drop(&mut self) {
+        lock(&self.queue).working.remove(&self.id);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[expect(clippy::disallowed_methods, reason = "some point in time")]
+    fn who_waits_waits_from_the_first_news_on_until_its_turn_or_its_end() {
+        let queue = Queue::default();
+        let start = Instant::now();
+        let at = |seconds: u64| start + Duration::from_secs(seconds);
+        assert!(queue.waits(&"a", at(0)) && queue.waits(&"b", at(2)) && queue.waits(&"gone", at(3)));
+        assert!(!queue.waits(&"a", at(4)), "it waits already");
+        let look = queue.look(at(5));
+        assert_eq!((look.depth, look.oldest, look.workers), (3, Duration::from_secs(5), 0));
+        queue.leaves(&"gone");
+        let one = queue.begins(&"a", at(6));
+        assert_eq!(one.waited, Duration::from_secs(6));
+        let other = queue.begins(&"never seen", at(8));
+        assert_eq!(other.waited, Duration::ZERO);
+        let look = queue.look(at(10));
+        assert_eq!((look.depth, look.oldest, look.workers), (1, Duration::from_secs(8), 2));
+        assert_eq!((look.longest, look.unfinished), (Duration::from_secs(4), Duration::from_secs(6)));
+        drop((one, other));
+        drop(queue.begins(&"b", at(11)));
+        assert_eq!(queue.look(at(12)), Look::default());
+    }
+}

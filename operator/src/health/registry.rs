@@ -1,0 +1,135 @@
+//! Figures of a process, registered by the table of families, as Prometheus' text.
+
+use prometheus::{CounterVec, Error, GaugeVec, HistogramOpts, HistogramVec, Opts, Registry, Result, TextEncoder};
+
+use super::families::{Family, Kind};
+
+/// A family of counters.
+#[derive(Debug, Clone)]
+pub struct Counter(CounterVec);
+
+/// A family of gauges.
+#[derive(Debug, Clone)]
+pub struct Gauge(GaugeVec);
+
+/// A family of histograms.
+#[derive(Debug, Clone)]
+pub struct Histogram(HistogramVec);
+
+// A number of labels that is not the table's would be an error, which nobody could do anything about: a test has every series.
+impl Counter {
+    /// The series is there from the start, so that its first count is an increase.
+    pub fn begins(self, labels: &[&str]) -> Counter {
+        self.add(labels, 0.0);
+        self
+    }
+
+    pub fn add(&self, labels: &[&str], more: f64) {
+        if let Ok(series) = self.0.get_metric_with_label_values(labels) {
+            series.inc_by(more.max(0.0));
+        }
+    }
+
+    pub fn count(&self, labels: &[&str]) {
+        self.add(labels, 1.0);
+    }
+
+    /// A count that somebody else keeps.
+    pub fn rises_to(&self, total: f64) {
+        if let Ok(series) = self.0.get_metric_with_label_values::<&str>(&[]) {
+            series.inc_by((total - series.get()).max(0.0));
+        }
+    }
+}
+
+impl Gauge {
+    pub fn set(&self, labels: &[&str], value: f64) {
+        if let Ok(series) = self.0.get_metric_with_label_values(labels) {
+            series.set(value);
+        }
+    }
+
+    pub fn add(&self, labels: &[&str], more: f64) {
+        if let Ok(series) = self.0.get_metric_with_label_values(labels) {
+            series.add(more);
+        }
+    }
+}
+
+impl Histogram {
+    pub fn observe(&self, labels: &[&str], value: f64) {
+        if let Ok(series) = self.0.get_metric_with_label_values(labels) {
+            series.observe(value);
+        }
+    }
+
+    /// As that of a counter.
+    pub fn begins(self, labels: &[&str]) -> Histogram {
+        let _ = self.0.get_metric_with_label_values(labels);
+        self
+    }
+}
+
+/// The figures of one process.
+#[derive(Debug, Default)]
+pub struct Figures(Registry);
+
+fn is_another(family: &Family) -> Error {
+    Error::Msg(format!("{} is a {}", family.name, family.kind.name()))
+}
+
+impl Figures {
+    pub fn counter(&self, family: &Family) -> Result<Counter> {
+        let Kind::Counter = family.kind else { return Err(is_another(family)) };
+        let made = CounterVec::new(Opts::new(family.name, family.help), family.labels)?;
+        self.0.register(Box::new(made.clone()))?;
+        Ok(Counter(made))
+    }
+
+    pub fn gauge(&self, family: &Family) -> Result<Gauge> {
+        let Kind::Gauge = family.kind else { return Err(is_another(family)) };
+        let made = GaugeVec::new(Opts::new(family.name, family.help), family.labels)?;
+        self.0.register(Box::new(made.clone()))?;
+        Ok(Gauge(made))
+    }
+
+    pub fn histogram(&self, family: &Family) -> Result<Histogram> {
+        let Kind::Histogram(bounds) = family.kind else { return Err(is_another(family)) };
+        let options = HistogramOpts::new(family.name, family.help).buckets(bounds.to_vec());
+        let made = HistogramVec::new(options, family.labels)?;
+        self.0.register(Box::new(made.clone()))?;
+        Ok(Histogram(made))
+    }
+
+    /// Prometheus' text format.
+    pub fn text(&self) -> String {
+        // A family without a series is left out, which is all that could fail.
+        TextEncoder::new().encode_to_string(&self.0.gather()).unwrap_or_default()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::families;
+    use super::*;
+
+    #[test]
+    fn a_family_is_what_the_table_says() {
+        let figures = Figures::default();
+        assert!(figures.counter(&families::READY).is_err() && figures.gauge(&families::ADDS).is_err());
+        figures.counter(&families::CPU).unwrap().rises_to(1.5);
+        assert!(figures.counter(&families::CPU).is_err(), "once");
+        let text = figures.text();
+        assert!(text.contains("# TYPE process_cpu_seconds_total counter\nprocess_cpu_seconds_total 1.5\n"), "{text}");
+    }
+
+    #[test]
+    fn a_count_that_somebody_else_keeps_only_rises() {
+        let figures = Figures::default();
+        let cpu = figures.counter(&families::CPU).unwrap();
+        for (total, wanted) in [(2.0, "2"), (1.0, "2"), (5.0, "5")] {
+            cpu.rises_to(total);
+            assert!(figures.text().ends_with(&format!("process_cpu_seconds_total {wanted}\n")));
+        }
+    }
+}

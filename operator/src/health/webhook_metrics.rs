@@ -1,0 +1,145 @@
+//! What the conversion webhook counts.
+
+use std::time::Duration;
+
+use prometheus::Result;
+
+use super::families;
+use super::process::Process;
+use super::registry::{Counter, Figures, Gauge, Histogram};
+
+/// The value of `webhook`: there is one.
+const PATH: &str = "/convert";
+
+/// Why a connection was turned away.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum TurnedAway {
+    /// Too many wait for a place already.
+    Full,
+    /// No place became free in time.
+    Place,
+    /// A request took longer than anybody waits.
+    Slow,
+}
+
+impl TurnedAway {
+    const ALL: [TurnedAway; 3] = [TurnedAway::Full, TurnedAway::Place, TurnedAway::Slow];
+
+    fn name(self) -> &'static str {
+        match self {
+            TurnedAway::Full => "full",
+            TurnedAway::Place => "place",
+            TurnedAway::Slow => "slow",
+        }
+    }
+}
+
+/// What is counted.
+#[derive(Debug)]
+pub struct WebhookMetrics {
+    figures: Figures,
+    process: Process,
+    requests: Counter,
+    time: Histogram,
+    in_flight: Gauge,
+    conversions: Counter,
+    refusals: Counter,
+    expiry: Gauge,
+    keep_failures: Counter,
+}
+
+impl WebhookMetrics {
+    /// An error would be a mistake in the table of families.
+    pub fn new() -> Result<WebhookMetrics> {
+        let figures = Figures::default();
+        let metrics = WebhookMetrics {
+            process: Process::new(&figures, "webhook")?,
+            requests: figures.counter(&families::WEBHOOK_REQUESTS)?.begins(&[PATH, "200"]),
+            time: figures.histogram(&families::WEBHOOK_TIME)?.begins(&[PATH]),
+            in_flight: figures.gauge(&families::WEBHOOK_IN_FLIGHT)?,
+            conversions: figures.counter(&families::CONVERSIONS)?.begins(&["success"]).begins(&["failure"]),
+            refusals: figures.counter(&families::REFUSALS)?,
+            expiry: figures.gauge(&families::EXPIRY)?,
+            keep_failures: figures.counter(&families::KEEP_FAILURES)?.begins(&[]),
+            figures,
+        };
+        TurnedAway::ALL.into_iter().for_each(|refusal| metrics.refusals.add(&[refusal.name()], 0.0));
+        metrics.in_flight.set(&[PATH], 0.0);
+        Ok(metrics)
+    }
+
+    /// A request to convert has begun.
+    pub fn begins(&self) {
+        self.in_flight.add(&[PATH], 1.0);
+    }
+
+    /// It ended, whether it was answered or given up.
+    pub fn ends(&self) {
+        self.in_flight.add(&[PATH], -1.0);
+    }
+
+    pub fn answered(&self, status: u16, took: Duration) {
+        self.requests.count(&[PATH, &status.to_string()]);
+        self.time.observe(&[PATH], took.as_secs_f64());
+    }
+
+    pub fn converted(&self, could: bool) {
+        self.conversions.count(&[if could { "success" } else { "failure" }]);
+    }
+
+    pub fn refused(&self, why: TurnedAway) {
+        self.refusals.count(&[why.name()]);
+    }
+
+    /// The certificate that is served ends so many seconds after 1970 began.
+    pub fn certificate_ends(&self, at: i64) {
+        self.expiry.set(&[], at as f64);
+    }
+
+    /// The certificate could not be kept in its place.
+    pub fn failed_to_keep(&self) {
+        self.keep_failures.count(&[]);
+    }
+
+    /// Prometheus' text format.
+    pub fn text(&self, is_ready: bool) -> String {
+        self.process.look(is_ready);
+        self.figures.text()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_happened_can_be_read() {
+        let metrics = WebhookMetrics::new().unwrap();
+        assert!(!metrics.text(false).contains("certificate_expiry"), "none is served");
+        metrics.begins();
+        metrics.begins();
+        metrics.ends();
+        metrics.answered(413, Duration::from_millis(3));
+        metrics.converted(false);
+        metrics.refused(TurnedAway::Place);
+        metrics.certificate_ends(1_900_000_000);
+        metrics.failed_to_keep();
+        let text = metrics.text(true);
+        for line in [
+            "controller_runtime_webhook_requests_total{code=\"413\",webhook=\"/convert\"} 1",
+            "controller_runtime_webhook_requests_total{code=\"200\",webhook=\"/convert\"} 0",
+            "controller_runtime_webhook_requests_in_flight{webhook=\"/convert\"} 1",
+            "controller_runtime_webhook_latency_seconds_bucket{webhook=\"/convert\",le=\"0.005\"} 1",
+            "flux_operator_webhook_conversions_total{result=\"failure\"} 1",
+            "flux_operator_webhook_conversions_total{result=\"success\"} 0",
+            "flux_operator_webhook_refusals_total{reason=\"full\"} 0",
+            "flux_operator_webhook_refusals_total{reason=\"place\"} 1",
+            "flux_operator_webhook_certificate_expiry_timestamp_seconds 1900000000",
+            "flux_operator_webhook_certificate_failures_total 1",
+            "flux_operator_ready{component=\"webhook\"} 1",
+        ] {
+            assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
+        }
+        families::assert_told(&text, families::Of::Webhook);
+    }
+}

@@ -1,0 +1,161 @@
+//! What Prometheus is to warn of. `docs/tasks/alerts.md` has a section for each: what it means, and what to do.
+
+use serde_json::{Map, Value, json};
+
+/// Whose figures it looks at.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Part {
+    Operator,
+    /// Needs an installation with the conversion webhook.
+    Webhook,
+}
+
+/// One rule.
+#[derive(Debug, Clone, Copy)]
+pub struct Alert {
+    pub name: &'static str,
+    pub of: Part,
+    pub expression: &'static str,
+    /// How long it has to be so.
+    pub lasts: &'static str,
+    /// critical: MiniClusters cannot be made, changed or read. warning: it may come to that.
+    pub severity: &'static str,
+    pub summary: &'static str,
+}
+
+/// All of them, in the order of the page.
+pub const ALERTS: &[Alert] = &[
+    Alert {
+        name: "FluxOperatorDown",
+        of: Part::Operator,
+        expression: "absent(flux_operator_build_info{component=\"operator\"})",
+        lasts: "5m",
+        severity: "critical",
+        summary: "No operator of Flux is reached: MiniClusters are neither made nor changed.",
+    },
+    Alert {
+        name: "FluxOperatorNotLeading",
+        of: Part::Operator,
+        expression: "max by (namespace, job) (leader_election_master_status{name=\"flux-framework-flux-operator\"}) == 0",
+        lasts: "3m",
+        severity: "critical",
+        summary: "The operators of Flux in {{ $labels.namespace }} all wait to lead: MiniClusters are neither made nor changed.",
+    },
+    Alert {
+        name: "FluxOperatorNotReady",
+        of: Part::Operator,
+        expression: "flux_operator_ready == 0",
+        lasts: "10m",
+        severity: "warning",
+        summary: "The {{ $labels.component }} of Flux at {{ $labels.instance }} runs and is not ready.",
+    },
+    Alert {
+        name: "FluxOperatorRestarting",
+        of: Part::Operator,
+        expression: "changes(process_start_time_seconds[30m]) > 2 and on (job, instance) flux_operator_build_info",
+        lasts: "1m",
+        severity: "warning",
+        summary: "The Flux operator's pod at {{ $labels.instance }} has started {{ $value }} times anew in half an hour.",
+    },
+    Alert {
+        name: "FluxOperatorReconcilesFail",
+        of: Part::Operator,
+        expression: "sum by (namespace, job) (rate(controller_runtime_reconcile_errors_total{controller=\"minicluster\"}[5m])) \
+                     - sum by (namespace, job) (rate(controller_runtime_terminal_reconcile_errors_total{controller=\"minicluster\"}[5m])) \
+                     > 0.001",
+        lasts: "15m",
+        severity: "warning",
+        summary: "Some MiniClusters cannot be brought to what was asked for, and the operator tries again and again.",
+    },
+    Alert {
+        name: "FluxOperatorPanics",
+        of: Part::Operator,
+        expression: "increase(controller_runtime_reconcile_panics_total{controller=\"minicluster\"}[15m]) > 0",
+        lasts: "0m",
+        severity: "warning",
+        summary: "A MiniCluster meets a defect of the operator. The others are served.",
+    },
+    Alert {
+        name: "FluxOperatorApiErrors",
+        of: Part::Operator,
+        expression: "sum by (namespace, job) (rate(flux_operator_api_calls_total{code=~\"5xx|none\"}[5m])) \
+                     / sum by (namespace, job) (rate(flux_operator_api_calls_total[5m])) > 0.1",
+        lasts: "10m",
+        severity: "warning",
+        summary: "{{ $value | humanizePercentage }} of the operator's calls fail at the API server or get no answer.",
+    },
+    Alert {
+        name: "FluxOperatorQueueWaits",
+        of: Part::Operator,
+        expression: "flux_operator_queue_oldest_seconds > 60",
+        lasts: "10m",
+        severity: "warning",
+        summary: "A MiniCluster has waited for {{ $value | humanizeDuration }} for its turn.",
+    },
+    Alert {
+        name: "FluxOperatorWebhookDown",
+        of: Part::Webhook,
+        expression: "absent(flux_operator_build_info{component=\"webhook\"})",
+        lasts: "5m",
+        severity: "critical",
+        summary: "No conversion webhook of Flux is reached: MiniClusters cannot be read or written as v1alpha1.",
+    },
+    Alert {
+        name: "FluxOperatorConversionsFail",
+        of: Part::Webhook,
+        expression: "sum by (namespace, job) (rate(flux_operator_webhook_conversions_total{result=\"failure\"}[5m])) > 0.001",
+        lasts: "10m",
+        severity: "warning",
+        summary: "Some MiniClusters cannot be converted between v1alpha1 and v1alpha2.",
+    },
+    Alert {
+        name: "FluxOperatorWebhookTurnsAway",
+        of: Part::Webhook,
+        expression: "sum by (namespace, job) (rate(flux_operator_webhook_refusals_total[5m])) > 0.001",
+        lasts: "5m",
+        severity: "warning",
+        summary: "The conversion webhook turns callers away: it has more of them than it takes, or they are too slow.",
+    },
+    Alert {
+        name: "FluxOperatorCertificateExpires",
+        of: Part::Webhook,
+        expression: "flux_operator_webhook_certificate_expiry_timestamp_seconds - time() < 14 * 86400",
+        lasts: "1h",
+        severity: "critical",
+        summary: "The conversion webhook's certificate ends in {{ $value | humanizeDuration }}.",
+    },
+    Alert {
+        name: "FluxOperatorCertificateNotKept",
+        of: Part::Webhook,
+        expression: "increase(flux_operator_webhook_certificate_failures_total[15m]) > 0",
+        lasts: "15m",
+        severity: "warning",
+        summary: "The conversion webhook's certificate cannot be read, renewed or put in its place.",
+    },
+];
+
+/// Where people read what to do.
+fn runbook(alert: &Alert) -> String {
+    let page = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/tasks/alerts.md");
+    format!("{page}#{}", alert.name.to_lowercase())
+}
+
+fn rule(alert: &Alert) -> Value {
+    json!({
+        "alert": alert.name,
+        "expr": alert.expression,
+        "for": alert.lasts,
+        "labels": { "severity": alert.severity },
+        "annotations": { "summary": alert.summary, "runbook_url": runbook(alert) },
+    })
+}
+
+/// Rules as Prometheus takes them.
+pub fn groups(with_webhook: bool) -> Map<String, Value> {
+    let of = |part: Part| ALERTS.iter().filter(|alert| alert.of == part).map(rule).collect::<Vec<_>>();
+    let mut groups = vec![json!({ "name": "flux-operator", "rules": of(Part::Operator) })];
+    if with_webhook {
+        groups.push(json!({ "name": "flux-operator-webhook", "rules": of(Part::Webhook) }));
+    }
+    Map::from_iter([("groups".to_owned(), Value::Array(groups))])
+}

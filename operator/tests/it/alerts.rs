@@ -1,0 +1,422 @@
+//! What is measured, what is warned of, and what the dashboard shows: held to the table of families, to promtool, and to a real
+//! Prometheus, which has to warn of each once, of a fault that is made.
+
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+use flux_operator::api::lease::Candidate;
+use flux_operator::health::families::{ALL, Kind};
+use flux_operator::install::monitoring::alerts::{self, ALERTS};
+use flux_operator::install::monitoring::dashboard::PANELS;
+use k8s_openapi::api::coordination::v1::Lease;
+use kube::api::PostParams;
+use rcgen::CertificateParams;
+use serde_json::{Value, json};
+use tokio::io::AsyncWriteExt;
+
+use crate::prometheus::{Prometheus, free_address, get, promtool, promtool_is_content};
+use crate::webhook::{Webhook, review};
+use test_support::api_server::{Call, Calls, Fault, apply, operator_kubeconfig, test, until};
+use test_support::repository::repository;
+
+/// What the expressions ask for: metrics, and labels.
+#[derive(Default)]
+struct Words {
+    metrics: BTreeSet<String>,
+    labels: BTreeSet<String>,
+}
+
+/// The names in an expression. In braces and after `by`, `on` and `group_left` stand labels; before `(` a function.
+fn words(expression: &str) -> Words {
+    let mut words = Words::default();
+    let outside: String = expression.split('"').step_by(2).collect::<Vec<_>>().join("\"\"");
+    let is_name = |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | ':' | '$');
+    let (mut depth_of_labels, mut rest) = (0, outside.as_str());
+    let mut last = "";
+    while let Some(first) = rest.chars().next() {
+        if is_name(first) {
+            let end = rest.find(|c: char| !is_name(c)).unwrap_or(rest.len());
+            let name = &rest[..end];
+            rest = &rest[end..];
+            let is_called = rest.trim_start().starts_with('(');
+            if depth_of_labels > 0 {
+                words.labels.insert(name.to_owned());
+            } else if !is_called && first.is_ascii_alphabetic() && name.contains('_') {
+                words.metrics.insert(name.to_owned());
+            }
+            last = name;
+            continue;
+        }
+        match first {
+            '{' => depth_of_labels += 1,
+            '(' if matches!(last, "by" | "on" | "group_left") => depth_of_labels += 1,
+            '}' => depth_of_labels -= 1,
+            ')' if depth_of_labels > 0 => depth_of_labels -= 1,
+            // A range.
+            '[' => rest = &rest[rest.find(']').unwrap()..],
+            _ => {}
+        }
+        if first != ' ' {
+            last = "";
+        }
+        rest = &rest[1..];
+    }
+    words
+}
+
+/// The family that a series belongs to.
+fn family_of(series: &str) -> Option<&'static flux_operator::health::families::Family> {
+    ALL.iter().find(|family| match family.kind {
+        Kind::Histogram(_) => {
+            series.strip_prefix(family.name).is_some_and(|part| matches!(part, "_bucket" | "_sum" | "_count"))
+        }
+        _ => family.name == series,
+    })
+}
+
+#[test]
+fn the_names_in_an_expression_are_found() {
+    let found = words("sum by (le, job) (rate(a_b{c=\"d_e\",f=~\"g\"}[$__rate_interval])) / h_i and on (job) j_k");
+    assert_eq!(Vec::from_iter(&found.metrics), ["a_b", "h_i", "j_k"]);
+    assert_eq!(Vec::from_iter(&found.labels), ["c", "f", "job", "le"]);
+}
+
+/// What Prometheus gives to every series itself.
+const OF_TARGETS: [&str; 3] = ["instance", "job", "namespace"];
+/// For people who ask themselves; no picture and no warning.
+const LOOKED_AT_BY_NOBODY: [&str; 2] = ["process_virtual_memory_bytes", "workqueue_unfinished_work_seconds"];
+
+#[test]
+fn every_figure_of_an_alert_or_a_picture_is_in_the_table_and_the_other_way_round() {
+    let of_alerts = ALERTS.iter().map(|alert| (alert.name, alert.expression));
+    let of_panels = PANELS.iter().flat_map(|it| it.queries.iter().map(|(expression, _)| (it.title, *expression)));
+    let mut used = BTreeSet::new();
+    for (name, expression) in of_alerts.chain(of_panels) {
+        let words = words(expression);
+        assert!(!words.metrics.is_empty(), "{name}: {expression}");
+        let mut labels: BTreeSet<&str> = BTreeSet::from(OF_TARGETS);
+        for metric in &words.metrics {
+            let family = family_of(metric).unwrap_or_else(|| panic!("{name}: {metric} is not measured"));
+            used.insert(family.name);
+            labels.extend(family.labels);
+            if let Kind::Histogram(_) = family.kind {
+                labels.insert("le");
+            }
+        }
+        let strange: Vec<_> = words.labels.iter().filter(|label| !labels.contains(label.as_str())).collect();
+        assert!(strange.is_empty(), "{name}: no figure of it has {strange:?}");
+    }
+    let idle: Vec<&str> = ALL.iter().map(|family| family.name).filter(|name| !used.contains(name)).collect();
+    assert_eq!(idle, LOOKED_AT_BY_NOBODY);
+    let names: BTreeSet<&str> = ALL.iter().map(|family| family.name).collect();
+    assert_eq!(names.len(), ALL.len(), "one family a name");
+}
+
+/// Rules and their tests, in a folder of their own.
+fn rules() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().unwrap();
+    std::fs::write(folder.path().join("rules.yml"), Value::Object(alerts::groups(true)).to_string()).unwrap();
+    folder
+}
+
+/// The texts of the rules' tests.
+fn unit_tests() -> Vec<(String, Value)> {
+    let mut files: Vec<_> = std::fs::read_dir(repository().join("operator/tests/alerts"))
+        .unwrap()
+        .map(|entry| entry.unwrap().path())
+        .collect();
+    files.sort();
+    let read = |path: &Path| std::fs::read_to_string(path).unwrap();
+    files.iter().map(|path| (read(path), serde_saphyr::from_str(&read(path)).unwrap())).collect()
+}
+
+#[test]
+fn promtool_takes_the_rules_and_they_do_what_their_tests_say() {
+    let folder = rules();
+    let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
+    let told = promtool_is_content(&["check", "rules", "--lint=all", "--lint-fatal", &path("rules.yml")], "");
+    assert!(told.contains(&format!("{} rules found", ALERTS.len())), "{told}");
+    let (mut fires, mut is_silent) = (BTreeSet::new(), BTreeSet::new());
+    for (number, (text, parsed)) in unit_tests().into_iter().enumerate() {
+        let file = path(&format!("test-{number}.yml"));
+        std::fs::write(&file, text).unwrap();
+        promtool_is_content(&["test", "rules", &file], "");
+        for test in parsed["tests"].as_array().unwrap() {
+            for case in test["alert_rule_test"].as_array().unwrap() {
+                let name = case["alertname"].as_str().unwrap().to_owned();
+                let is_expected = case["exp_alerts"].as_array().is_some_and(|alerts| !alerts.is_empty());
+                if is_expected {
+                    fires.insert(name)
+                } else {
+                    is_silent.insert(name)
+                };
+            }
+        }
+    }
+    let all: BTreeSet<String> = ALERTS.iter().map(|alert| alert.name.to_owned()).collect();
+    assert_eq!(fires, all, "each is seen to fire");
+    assert_eq!(is_silent, all, "and to be silent");
+    // The tests are no formality: with another rule one of them fails.
+    let broken = Value::Object(alerts::groups(true)).to_string().replace("> 60", "> 600");
+    std::fs::write(path("rules.yml"), broken).unwrap();
+    let outcomes = (0..unit_tests().len())
+        .map(|number| promtool(&["test", "rules", &path(&format!("test-{number}.yml"))], "").status.success());
+    assert!(outcomes.collect::<Vec<_>>().contains(&false));
+}
+
+/// The program itself.
+struct Program(Child);
+
+impl Drop for Program {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn run(arguments: &[&str], health: SocketAddr, kubeconfig: &Path) -> Program {
+    let child = Command::new(env!("CARGO_BIN_EXE_flux-operator"))
+        .args(arguments)
+        .args(["--health", &health.to_string()])
+        .env("KUBECONFIG", kubeconfig)
+        .stdin(Stdio::null())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    Program(child)
+}
+
+async fn is_ready(health: SocketAddr) {
+    until("it is ready", async || (get(health, "/readyz").await == "ok\n").then_some(())).await;
+}
+
+#[test]
+fn promtool_finds_nothing_at_the_figures_and_every_picture_can_be_drawn() {
+    test("figures", async |fixture| {
+        let health = free_address();
+        let _operator = run(&["run", "--namespace", &fixture.namespace], health, &operator_kubeconfig());
+        is_ready(health).await;
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        let pods = fixture.pods("mc", 1).await;
+        fixture.run_pod(&pods[&0]).await;
+        fixture.when_condition("mc", "Ready", "True").await;
+        let webhook = Webhook::start().await;
+        for text in [get(health, "/metrics").await, get(webhook.health, "/metrics").await] {
+            let told = promtool_is_content(&["check", "metrics", "--lint=all"], &text);
+            assert_eq!(told, "", "{text}");
+        }
+        let prometheus = Prometheus::of(health).await;
+        prometheus.is_calm(&["FluxOperatorWebhookDown"]).await;
+        let drawn = |expression: &str| expression.replace("$namespace", ".*").replace("$__rate_interval", "1m");
+        for (expression, _) in PANELS.iter().flat_map(|panel| panel.queries) {
+            // It is understood; those about the webhook are empty here.
+            let series = prometheus.query(&drawn(expression)).await;
+            assert!(!series.is_empty() || expression.contains("webhook"), "{expression}");
+        }
+        let ready = prometheus.query("flux_operator_miniclusters{phase=\"Running\"}").await;
+        assert_eq!(ready[0]["value"][1], "1");
+    });
+}
+
+#[test]
+fn an_operator_that_starts_again_and_again_or_is_gone_is_warned_of() {
+    test("alerts-down", async |fixture| {
+        let health = free_address();
+        let start = || run(&["run", "--namespace", &fixture.namespace], health, &operator_kubeconfig());
+        let mut operator = start();
+        is_ready(health).await;
+        let prometheus = Prometheus::of(health).await;
+        prometheus.is_calm(&["FluxOperatorWebhookDown"]).await;
+        for times in 1..=3u32 {
+            drop(operator);
+            operator = start();
+            is_ready(health).await;
+            until("Prometheus has seen it", async || {
+                let changes = prometheus.query("changes(process_start_time_seconds[30m])").await;
+                (changes.first()?["value"][1].as_str()?.parse() == Ok(times)).then_some(())
+            })
+            .await;
+        }
+        prometheus.comes_to_warn_of(&["FluxOperatorRestarting"]).await;
+        assert!(!prometheus.warns_of().await.contains(&"FluxOperatorDown".to_owned()));
+        drop(operator);
+        prometheus.comes_to_warn_of(&["FluxOperatorDown"]).await;
+    });
+}
+
+#[test]
+fn operators_that_all_wait_to_lead_are_warned_of() {
+    test("alerts-lead", async |fixture| {
+        let lease = json!({
+            "metadata": { "name": "flux-operator" },
+            "spec": { "holderIdentity": "nobody that runs", "leaseDurationSeconds": 3600 },
+        });
+        let lease = serde_json::from_value(lease).unwrap();
+        fixture.api::<Lease>().create(&PostParams::default(), &lease).await.unwrap();
+        let (namespace, identity) = (fixture.namespace.clone(), "one".to_owned());
+        fixture.kubectl(&["create", "serviceaccount", "leader"]).unwrap();
+        let account = format!("--serviceaccount={}:leader", fixture.namespace);
+        fixture.kubectl(&["create", "rolebinding", "leader", "--clusterrole=admin", &account]).unwrap();
+        fixture.kubectl(&["create", "role", "leader", "--verb=*", "--resource=leases.coordination.k8s.io"]).unwrap();
+        fixture.kubectl(&["create", "rolebinding", "leases", "--role=leader", &account]).unwrap();
+        let health = free_address();
+        let operator = fixture
+            .operator_as(&fixture.kubeconfig_of("leader"), Calls::default(), |it| {
+                it.candidate = Some(Candidate { namespace, identity, duration: Duration::from_secs(3) });
+                it.health = Some(health);
+            })
+            .await;
+        let prometheus = Prometheus::of(health).await;
+        prometheus.comes_to_warn_of(&["FluxOperatorNotLeading"]).await;
+        // It waits, which is no trouble of its own.
+        assert!(!prometheus.warns_of().await.contains(&"FluxOperatorNotReady".to_owned()));
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn one_without_permission_to_look_is_warned_of() {
+    test("alerts-ready", async |fixture| {
+        let health = free_address();
+        let kubeconfig = fixture.kubeconfig_of("default");
+        let operator = fixture.operator_as(&kubeconfig, Calls::default(), |it| it.health = Some(health)).await;
+        let prometheus = Prometheus::of(health).await;
+        prometheus.comes_to_warn_of(&["FluxOperatorNotReady"]).await;
+        // It has seen nothing, and can be told to stop all the same.
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn what_an_admission_webhook_that_is_gone_does_is_warned_of() {
+    test("alerts-admission", async |fixture| {
+        let health = free_address();
+        let _operator = run(&["run", "--namespace", &fixture.namespace], health, &operator_kubeconfig());
+        is_ready(health).await;
+        let prometheus = Prometheus::of(health).await;
+        prometheus.is_calm(&["FluxOperatorWebhookDown"]).await;
+        let name = format!("{}.example.org", fixture.namespace);
+        let webhook = json!({
+            "apiVersion": "admissionregistration.k8s.io/v1", "kind": "ValidatingWebhookConfiguration",
+            "metadata": { "name": name },
+            "webhooks": [{
+                "name": name, "clientConfig": { "url": "https://127.0.0.1:1/" }, "timeoutSeconds": 1,
+                "rules": [{ "apiGroups": ["", "batch"], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["*"] }],
+                "namespaceSelector": { "matchLabels": { "kubernetes.io/metadata.name": fixture.namespace } },
+                "failurePolicy": "Fail", "sideEffects": "None", "admissionReviewVersions": ["v1"],
+            }],
+        });
+        apply(&webhook.to_string());
+        fixture.create("mc", json!({ "size": 1 })).await.unwrap();
+        prometheus.comes_to_warn_of(&["FluxOperatorReconcilesFail", "FluxOperatorApiErrors"]).await;
+        fixture.kubectl(&["delete", "validatingwebhookconfiguration", &name]).unwrap();
+    });
+}
+
+/// No input is known that makes the operator panic: a test of ours does.
+#[test]
+fn a_panic_is_warned_of() {
+    test("alerts-panic", async |fixture| {
+        let calls = Calls::with_faults(|call: &Call| {
+            (call.resource == "configmaps" && call.name == "bad-agent").then_some(Fault::Panic)
+        });
+        let health = free_address();
+        let operator = fixture.operator_of(calls, |it| it.health = Some(health)).await;
+        is_ready(health).await;
+        let prometheus = Prometheus::of(health).await;
+        prometheus.is_calm(&["FluxOperatorWebhookDown"]).await;
+        fixture.create("bad", json!({ "size": 1 })).await.unwrap();
+        prometheus.comes_to_warn_of(&["FluxOperatorPanics"]).await;
+        operator.stop().await;
+    });
+}
+
+/// Large MiniClusters take room while the API server does not answer, and the next ones wait for it: here for 5 s, not for 60.
+#[test]
+fn a_queue_that_does_not_move_is_warned_of() {
+    test("alerts-queue", async |fixture| {
+        let calls = Calls::with_faults(|call: &Call| {
+            let is_read = call.verb == "get" && call.resource == "miniclusters";
+            is_read.then_some(Fault::Late(Duration::from_secs(60), 504))
+        });
+        let health = free_address();
+        let operator = fixture.operator_of(calls, |it| it.health = Some(health)).await;
+        is_ready(health).await;
+        let prometheus = Prometheus::with(health, |rule| {
+            let expression = rule["expr"].as_str().unwrap().replace("oldest_seconds > 60", "oldest_seconds > 5");
+            rule["expr"] = json!(expression);
+        })
+        .await;
+        prometheus.is_calm(&["FluxOperatorWebhookDown"]).await;
+        for number in 0..6 {
+            let commands = json!({ "pre": "x".repeat(950_000) });
+            let containers = json!([{ "image": "app:1", "commands": commands }]);
+            fixture.create(&format!("large-{number}"), json!({ "size": 1, "containers": containers })).await.unwrap();
+        }
+        prometheus.comes_to_warn_of(&["FluxOperatorQueueWaits"]).await;
+        drop(operator);
+    });
+}
+
+#[test]
+fn what_can_go_wrong_at_the_webhook_is_warned_of() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let webhook = Webhook::start().await;
+        let prometheus = Prometheus::of(webhook.health).await;
+        prometheus.is_calm(&["FluxOperatorDown"]).await;
+        // Nobody can convert it.
+        let strange =
+            json!({ "apiVersion": "flux-framework.org/v9", "kind": "MiniCluster", "metadata": { "name": "a" } });
+        let (status, text) = webhook.post(1, &review(&[strange.to_string()])).await.unwrap();
+        assert!(status == 200 && text.contains("Failure"), "{text}");
+        prometheus.comes_to_warn_of(&["FluxOperatorConversionsFail"]).await;
+        // All places that one peer may have are taken by requests that do not go on, and it wants more.
+        let (mut slow, mut more) = (Vec::new(), Vec::new());
+        for _ in 0..32 {
+            let mut stream = webhook.connect(2).await.unwrap();
+            let head = "POST /convert HTTP/1.1\r\nHost: webhook\r\nContent-Length: 100\r\n\r\n";
+            stream.write_all(head.as_bytes()).await.unwrap();
+            slow.push(stream);
+        }
+        for _ in 0..20 {
+            more.push(webhook.tcp(2).await.unwrap());
+        }
+        prometheus.comes_to_warn_of(&["FluxOperatorWebhookTurnsAway"]).await;
+        drop(webhook);
+        prometheus.comes_to_warn_of(&["FluxOperatorWebhookDown"]).await;
+    });
+}
+
+#[test]
+fn a_certificate_that_nobody_renewed_is_warned_of() {
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut params = CertificateParams::new(["webhook".to_owned()]).unwrap();
+        let soon = k8s_openapi::jiff::Timestamp::now().to_zoned(k8s_openapi::jiff::tz::TimeZone::UTC).date();
+        let soon = soon.saturating_add(k8s_openapi::jiff::SignedDuration::from_hours(24 * 10));
+        let (month, day) = (soon.month().unsigned_abs(), soon.day().unsigned_abs());
+        params.not_after = rcgen::date_time_ymd(soon.year().into(), month, day);
+        let webhook = Webhook::with(params).await;
+        let prometheus = Prometheus::of(webhook.health).await;
+        prometheus.comes_to_warn_of(&["FluxOperatorCertificateExpires"]).await;
+        let left = prometheus.query("flux_operator_webhook_certificate_expiry_timestamp_seconds - time()").await;
+        let days: f64 = left[0]["value"][1].as_str().unwrap().parse::<f64>().unwrap() / 86400.0;
+        assert!((8.9..=10.0).contains(&days), "{days}");
+    });
+}
+
+#[test]
+fn a_webhook_that_may_not_write_its_certificate_is_warned_of() {
+    test("alerts-certificate", async |fixture| {
+        let (listen, health) = (free_address().to_string(), free_address());
+        let kubeconfig = fixture.kubeconfig_of("default");
+        let arguments = ["webhook", "--listen", &listen, "--namespace", &fixture.namespace];
+        let _webhook = run(&arguments, health, &kubeconfig);
+        let prometheus = Prometheus::of(health).await;
+        prometheus.comes_to_warn_of(&["FluxOperatorCertificateNotKept", "FluxOperatorNotReady"]).await;
+    });
+}

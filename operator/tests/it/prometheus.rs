@@ -1,0 +1,158 @@
+//! Prometheus itself, with the rules that are shipped.
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::process::{Child, Command, Output, Stdio};
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use flux_operator::install::monitoring::alerts;
+use serde_json::{Value, json};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::TcpStream;
+
+use test_support::api_server::{DEADLINE, until};
+use test_support::helm::built;
+
+/// promtool or prometheus, as the test node builds them.
+fn program(name: &str) -> PathBuf {
+    static FOLDER: OnceLock<PathBuf> = OnceLock::new();
+    FOLDER.get_or_init(|| built("prometheus/build", &[])).join(name)
+}
+
+/// Runs promtool.
+pub fn promtool(arguments: &[&str], input: &str) -> Output {
+    use std::io::Write;
+    let mut child = Command::new(program("promtool"))
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(input.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+/// Its answer, where all is well.
+pub fn promtool_is_content(arguments: &[&str], input: &str) -> String {
+    let output = promtool(arguments, input);
+    let text = format!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "promtool {arguments:?}:\n{text}");
+    text
+}
+
+/// An address of this machine that nobody has.
+pub fn free_address() -> SocketAddr {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap()
+}
+
+/// The body of the answer to GET; empty: there was none.
+pub async fn get(address: SocketAddr, path: &str) -> String {
+    let mut answer = Vec::new();
+    if let Ok(mut stream) = TcpStream::connect(address).await {
+        let _ = stream.write_all(format!("GET {path} HTTP/1.0\r\n\r\n").as_bytes()).await;
+        let _ = stream.read_to_end(&mut answer).await;
+    }
+    let answer = String::from_utf8_lossy(&answer).into_owned();
+    answer.split_once("\r\n\r\n").map(|(_, body)| body.to_owned()).unwrap_or_default()
+}
+
+/// One that runs until it is dropped.
+pub struct Prometheus {
+    child: Child,
+    address: SocketAddr,
+    _folder: tempfile::TempDir,
+}
+
+impl Drop for Prometheus {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+impl Prometheus {
+    /// Collects every second from operator or webhook at `target`, and has the rules that are shipped, but what has to be so for
+    /// minutes only has to for a second.
+    pub async fn of(target: SocketAddr) -> Prometheus {
+        Prometheus::with(target, |_| {}).await
+    }
+
+    /// The same, with other changes of the rules.
+    pub async fn with(target: SocketAddr, change: impl Fn(&mut Value)) -> Prometheus {
+        let mut groups = Value::Object(alerts::groups(true));
+        for rule in groups["groups"].as_array_mut().unwrap().iter_mut() {
+            for rule in rule["rules"].as_array_mut().unwrap() {
+                if rule["for"] != "0m" {
+                    rule["for"] = json!("1s");
+                }
+                change(rule);
+            }
+        }
+        let configuration = json!({
+            "global": { "scrape_interval": "1s", "scrape_timeout": "1s", "evaluation_interval": "1s" },
+            "rule_files": ["rules.yml"],
+            "scrape_configs": [{
+                "job_name": "flux-operator-metrics",
+                "static_configs": [{ "targets": [target.to_string()], "labels": { "namespace": "flux-operator" } }],
+            }],
+        });
+        let folder = tempfile::tempdir().unwrap();
+        // JSON is YAML.
+        std::fs::write(folder.path().join("rules.yml"), groups.to_string()).unwrap();
+        std::fs::write(folder.path().join("prometheus.yml"), configuration.to_string()).unwrap();
+        let address = free_address();
+        let child = Command::new(program("prometheus"))
+            .current_dir(folder.path())
+            .args(["--config.file=prometheus.yml", "--storage.tsdb.path=data", "--log.level=error"])
+            .arg(format!("--web.listen-address={address}"))
+            .stdin(Stdio::null())
+            .spawn()
+            .unwrap();
+        let prometheus = Prometheus { child, address, _folder: folder };
+        until("Prometheus is ready", async || get(address, "/-/ready").await.contains("Ready").then_some(())).await;
+        prometheus
+    }
+
+    async fn ask(&self, path: &str) -> Value {
+        let text = get(self.address, path).await;
+        let answer: Value = serde_json::from_str(&text).unwrap_or_else(|error| panic!("{path}: {error}: {text}"));
+        assert_eq!(answer["status"], "success", "{path}: {answer:#}");
+        answer["data"].clone()
+    }
+
+    /// The series that an expression gives now.
+    pub async fn query(&self, expression: &str) -> Vec<Value> {
+        let quoted: String = expression.bytes().map(|byte| format!("%{byte:02x}")).collect();
+        self.ask(&format!("/api/v1/query?query={quoted}")).await["result"].as_array().unwrap().clone()
+    }
+
+    /// The names of what it warns of now.
+    pub async fn warns_of(&self) -> Vec<String> {
+        let alerts = self.ask("/api/v1/alerts").await["alerts"].as_array().unwrap().clone();
+        let firing = alerts.into_iter().filter(|alert| alert["state"] == "firing");
+        firing.map(|alert| alert["labels"]["alertname"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// It collects, and has judged what it has collected: nothing is to be warned of, but the absence of what is not there.
+    pub async fn is_calm(&self, but: &[&str]) {
+        until("it collects", async || (!self.query("flux_operator_build_info").await.is_empty()).then_some(())).await;
+        tokio::time::sleep(Duration::from_secs(4)).await;
+        let warnings = self.warns_of().await;
+        assert!(warnings.iter().all(|name| but.contains(&name.as_str())), "{warnings:?}");
+    }
+
+    /// Waits until it warns of all these.
+    pub async fn comes_to_warn_of(&self, names: &[&str]) {
+        let begin = Instant::now();
+        loop {
+            let warnings = self.warns_of().await;
+            if names.iter().all(|name| warnings.iter().any(|warning| warning == name)) {
+                return;
+            }
+            assert!(begin.elapsed() < DEADLINE, "it is to warn of {names:?}, and warns of {warnings:?}");
+            tokio::time::sleep(Duration::from_millis(200)).await;
+        }
+    }
+}
