@@ -23,8 +23,8 @@ mod webhook;
 
 pub use migration::{MIGRATION, MIGRATION_PERMISSIONS, Migration, migration};
 pub use permissions::{
-    GANG_PERMISSIONS, NETWORK_PERMISSIONS, NODE_PERMISSIONS, OWN_PERMISSIONS, PERMISSIONS, Permission,
-    STORAGE_PERMISSIONS, VOLUME_PERMISSIONS, WEBHOOK_OWN_PERMISSIONS, WEBHOOK_PERMISSIONS,
+    GANG_PERMISSIONS, KUEUE_PERMISSIONS, NETWORK_PERMISSIONS, NODE_PERMISSIONS, OWN_PERMISSIONS, PERMISSIONS,
+    Permission, STORAGE_PERMISSIONS, VOLUME_PERMISSIONS, WEBHOOK_OWN_PERMISSIONS, WEBHOOK_PERMISSIONS,
 };
 pub use values::{Installation, Labelled, Pods, ServiceMonitor, ValuesError};
 
@@ -86,6 +86,9 @@ pub struct Settings {
     /// permissions for it
     #[arg(long)]
     pub gang: bool,
+    /// Let the operator list Kueue's Workloads, so that the status says why a MiniCluster waits in its queue
+    #[arg(long)]
+    pub kueue: bool,
 }
 
 impl Settings {
@@ -188,9 +191,10 @@ pub fn objects(settings: &Installation) -> Result<Vec<String>, InstallError> {
     let operator = Who { account: NAME, namespace: &settings.namespace };
     let network = if settings.minicluster_network_policy { NETWORK_PERMISSIONS } else { &[] };
     let gang = if settings.gang { GANG_PERMISSIONS } else { &[] };
+    let kueue = if settings.kueue { KUEUE_PERMISSIONS } else { &[] };
     let mut documents = vec![
         yaml::document(&account)?,
-        role(NAME, scope, &[PERMISSIONS, STORAGE_PERMISSIONS, network, gang].concat()),
+        role(NAME, scope, &[PERMISSIONS, STORAGE_PERMISSIONS, network, gang, kueue].concat()),
         binding(NAME, scope, operator),
         role("flux-operator-leader", own, OWN_PERMISSIONS),
         binding("flux-operator-leader", own, operator),

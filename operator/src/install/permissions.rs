@@ -65,7 +65,6 @@ pub const PERMISSIONS: &[Permission] = &[
     allow("batch", "jobs/status", &["patch"], "to end one that nothing may run again in: its lead was lost too often"),
     allow("", "pods", &["get"], "whose it is, if a services pod of that name exists"),
     allow("", "events", &["list"], "why a Job makes no pods, or a pod does not start, where nothing else says"),
-    allow("kueue.x-k8s.io", "workloads", &["list"], "why a Job waits in a queue of Kueue's, where there is one"),
     allow(
         "events.k8s.io",
         "events",
@@ -106,6 +105,10 @@ pub const NETWORK_PERMISSIONS: &[Permission] = &[
     allow("networking.k8s.io", "networkpolicies", &["create"], "who reaches the brokers of a MiniCluster"),
     allow("networking.k8s.io", "networkpolicies", &["get"], "whose it is, if one of that name exists"),
 ];
+
+/// What it may do besides where MiniClusters are, if they may be in queues of Kueue's.
+pub const KUEUE_PERMISSIONS: &[Permission] =
+    &[allow("kueue.x-k8s.io", "workloads", &["list"], "why a Job waits in its queue")];
 
 /// What it may do besides where MiniClusters are, if their pods may be gangs. Workload is Kubernetes 1.35's, PodGroup that of later
 /// ones, of scheduler-plugins and of Volcano.

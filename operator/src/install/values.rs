@@ -55,6 +55,7 @@ pub struct Installation {
     pub cert_manager: bool,
     pub minicluster_network_policy: bool,
     pub gang: bool,
+    pub kueue: bool,
     pub disruption_budget: bool,
     pub service_monitor: Option<ServiceMonitor>,
     /// Prometheus' rules: what to warn of.
@@ -121,6 +122,7 @@ struct Values {
     crds: Switch,
     network_policy: NetworkPolicy,
     gang: Switch,
+    kueue: Switch,
     #[serde(default)]
     resources: Value,
     webhook: Webhook,
@@ -223,6 +225,7 @@ pub(super) fn installation(settings: &Settings, file: Option<&str>) -> Result<In
         cert_manager: settings.cert_manager || values.cert_manager.enabled,
         minicluster_network_policy: settings.minicluster_network_policy || values.network_policy.miniclusters,
         gang: settings.gang || values.gang.enabled,
+        kueue: settings.kueue || values.kueue.enabled,
         disruption_budget: values.pod_disruption_budget.enabled,
         service_monitor: Some(values.prometheus.service_monitor).filter(|it| it.enabled),
         rules: Some(values.prometheus.rules).filter(|it| it.enabled),

@@ -53,6 +53,10 @@ pub fn why(mut workloads: Vec<Workload>) -> String {
     }
 }
 
+/// Where they may not be listed, and nothing else says why.
+pub const NOT_FOR_US: &str =
+    "to read why from Kueue's Workloads, the operator must be installed with kueue.enabled (--kueue)";
+
 /// Where there is no such API.
 pub fn is_not_installed() -> String {
     "there is no Kueue in this cluster to admit it: install Kueue, or make the MiniCluster without the label kueue.x-k8s.io/queue-name"

@@ -37,6 +37,7 @@ const SWITCHES: &[&str] = &[
     ".Values.podDisruptionBudget.enabled",
     ".Values.affinity",
     ".Values.gang.enabled",
+    ".Values.kueue.enabled",
 ];
 const MONITORING_SWITCHES: &[&str] = &[
     ".Values.namespaced",
@@ -60,6 +61,7 @@ pub fn objects() -> String {
         installation.disruption_budget = on(4);
         installation.pods.affinity = if on(5) { affinity() } else { Value::Null };
         installation.gang = on(6);
+        installation.kueue = on(7);
         answers.push((number, install::objects(&installation).unwrap()));
     }
     format!("{HEAD}{}", template(&combinations, answers))

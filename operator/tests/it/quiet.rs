@@ -1,6 +1,6 @@
 //! What the operator costs, what it is allowed, and what survives its end.
 
-use flux_operator::install::{NODE_PERMISSIONS, PERMISSIONS};
+use flux_operator::install::{KUEUE_PERMISSIONS, NODE_PERMISSIONS, PERMISSIONS};
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::Pod;
 use kube::ResourceExt;
@@ -230,6 +230,6 @@ fn exactly_the_permissions_that_are_shipped_are_used() {
             seen.push(Call { verb, group, resource, name: String::new(), status: 200 });
         }
 
-        assert_exactly(&seen, &[PERMISSIONS, NODE_PERMISSIONS]);
+        assert_exactly(&seen, &[PERMISSIONS, NODE_PERMISSIONS, KUEUE_PERMISSIONS]);
     });
 }

@@ -70,7 +70,7 @@ impl Reader {
             // Not for us to see: what was said about the Job itself, then.
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 let said = self.last(namespace, job, now).await?.map(|warning| warning.message);
-                said.unwrap_or_else(|| status.message.clone())
+                said.unwrap_or_else(|| workload::NOT_FOR_US.to_owned())
             }
             Err(error) => return Err(error),
         };
