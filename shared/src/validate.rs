@@ -18,6 +18,7 @@ mod access;
 mod containers;
 mod flux;
 mod hints;
+mod metrics;
 mod notes;
 mod overlay;
 mod pod;

@@ -102,6 +102,8 @@ fn launch(argv: &[&str]) -> Launch {
         signals: Reach::Process,
         socket: None,
         parent: None,
+        drain: None,
+        metrics: None,
         result: None,
         at_end: AtEnd::Exit,
     }

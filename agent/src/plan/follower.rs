@@ -63,8 +63,10 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         environment: Vec::from_iter(python::variable(resolved)),
         stdout: Stdout::Inherit,
         signals: launch::signals(&runner.prefix),
+        drain: launch::socket(resolved).and(parent.as_ref()).map(|_| resolved.rank),
         socket: launch::socket(resolved),
         parent,
+        metrics: None,
         result: None,
         at_end,
     };

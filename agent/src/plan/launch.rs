@@ -29,6 +29,12 @@ pub struct Launch {
     /// program is started again. None: a stop is passed on at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
+    /// The node that is drained when only this pod is to go: jobs on it have the time of the stop to end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<u32>,
+    /// The figures of the instance that are served beside it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<Metrics>,
     /// The file that the program inside notes its own end in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
@@ -67,6 +73,14 @@ pub struct Parent {
     /// the port for a handshake that failed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_name: bool,
+}
+
+/// Figures of the instance, for those that scale by them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Metrics {
+    pub port: u16,
+    /// What the figures are labelled with.
+    pub cluster: String,
 }
 
 /// How standard output reaches the container's log.

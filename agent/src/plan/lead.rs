@@ -5,8 +5,8 @@ use flux_shared::words::Word;
 
 use super::program::{self, Initial};
 use super::{
-    AtEnd, Content, Launch, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, launch, options,
-    python, runner, snippets, user,
+    AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, launch,
+    options, python, runner, snippets, user,
 };
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
@@ -84,10 +84,18 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
         signals,
         socket: launch::socket(resolved),
         parent: None,
+        drain: None,
+        metrics: metrics(resolved),
         result,
         at_end,
     };
     Ok(Planned::with(&facts, Step::Launch(launch)))
+}
+
+/// What is served of the broker, which must be asked for it.
+fn metrics(resolved: &Resolved) -> Option<Metrics> {
+    let cluster = resolved.spec.name.clone();
+    launch::socket(resolved).and(resolved.spec.flux.metrics_port).map(|port| Metrics { port, cluster })
 }
 
 /// Where the program's own end is noted, empty and Flux's own to write: the broker's code tells of its own end as well.

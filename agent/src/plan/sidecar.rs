@@ -43,6 +43,8 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
         signals: Reach::Group,
         socket: None,
         parent: None,
+        drain: None,
+        metrics: None,
         result: None,
         at_end: AtEnd::Exit,
     };

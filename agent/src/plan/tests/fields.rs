@@ -53,6 +53,7 @@ fn full(program: Program) -> AgentSpec {
             parent_deadline: Some(600),
             lead_gone: Some(20),
             lead_silent: Some(30),
+            metrics_port: Some(9090),
             topology: Some("kary:2".into()),
             submit_command: vec!["flux".into(), "submit".into()],
             option_flags: vec!["-ompi=none".into()],
