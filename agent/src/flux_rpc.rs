@@ -1,10 +1,11 @@
 //! Questions to a Flux broker over its local socket, in Flux's own messages (RFC 3): no `flux` program, no Python.
 //!
 //! ```text
-//! message (what a question and an answer look like) ─► connection (one question, or a conversation) ─► states, lead_presence, jobs, usage
+//! message (what a question and an answer look like) ─► connection (one question, or a conversation) ─► states, lead_presence, jobs, usage, departure
 //! ```
 
 pub mod connection;
+pub mod departure;
 pub mod jobs;
 pub mod lead_presence;
 pub mod message;

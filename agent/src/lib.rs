@@ -17,6 +17,7 @@ mod install;
 mod known_paths;
 #[cfg(feature = "laptop")]
 mod local;
+mod metrics;
 mod plan;
 mod report;
 mod run;

@@ -51,7 +51,7 @@ pub use crate::system::owner::{Mode, Owner};
 pub use binding::Binding;
 pub use error::PlanError;
 pub use instance::Instance;
-pub use launch::{AtEnd, Launch, Parent, Part, Reach, RunAs, Stdout};
+pub use launch::{AtEnd, Launch, Metrics, Parent, Part, Reach, RunAs, Stdout};
 use resolved::Resolved;
 pub use snippets::{Snippet, Stage};
 pub use told::Told;

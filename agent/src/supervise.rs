@@ -16,9 +16,10 @@ pub mod terminal;
 
 use std::collections::VecDeque;
 use std::io;
-use std::path::Path;
 use std::time::{Duration, Instant};
 
+use crate::flux_rpc::connection::Broker;
+use crate::flux_rpc::departure::Departure;
 use crate::flux_rpc::jobs;
 use crate::flux_rpc::lead_presence::{LeadPresence, lead_stays};
 use crate::system::raw::{self, Status};
@@ -78,8 +79,40 @@ pub enum Target {
 pub struct Hold<'a> {
     pub parent: &'a mut Parent,
     pub bound: Duration,
-    /// The broker's socket, by which the lead says whether it stays.
-    pub socket: Option<&'a Path>,
+    /// By which the lead says whether it stays, and how this node goes if it does. None: nobody can ask.
+    pub going: Option<Going<'a>>,
+}
+
+/// A node that goes while the lead stays.
+#[derive(Debug)]
+pub struct Going<'a> {
+    pub broker: &'a Broker,
+    /// None: it goes at once.
+    pub departure: Option<Departure>,
+}
+
+impl Going<'_> {
+    fn has_begun(&self) -> bool {
+        self.departure.as_ref().is_some_and(Departure::has_begun)
+    }
+
+    /// Whether the broker may go now: the lead stays, and no job is on this node.
+    async fn may_go(&mut self, begin: Instant, bound: Duration) -> bool {
+        let had_begun = self.has_begun();
+        if !had_begun && !lead_stays(self.broker).await {
+            return false;
+        }
+        let Some(departure) = &mut self.departure else { return true };
+        let may_go = departure.may_go(self.broker).await;
+        if self.has_begun() && !had_begun {
+            let left = bound.saturating_sub(begin.elapsed()).as_secs();
+            tracing::info!(
+                stage = "stop",
+                "only this pod is to go: no more jobs come, and those that are here have {left} s"
+            );
+        }
+        may_go
+    }
 }
 
 /// What signals do to a child.
@@ -247,7 +280,9 @@ impl Supervisor {
                 () = until(stopping.deadline) => self.bound_reached(&child, &policy, &mut stopping),
                 reason = reason_to_go(&mut watch, hold, &stopping) => match reason {
                     Reason::Lost(missing) => self.parent_lost(missing, &child, &policy, &mut stopping),
-                    Reason::Alone => self.alone(&child, &policy, &mut stopping),
+                    Reason::Alone => {
+                        self.alone("the lead stays, only this pod is to go", &child, &policy, &mut stopping);
+                    }
                 },
             }
         };
@@ -344,18 +379,22 @@ impl Supervisor {
             tracing::info!(stage = "stop", "it did not end in time: killing what is left");
             return send(child, Target::Group, libc::SIGKILL);
         }
+        let going = policy.hold.as_ref().and_then(|hold| hold.going.as_ref());
+        if going.is_some_and(Going::has_begun) {
+            return self.alone("the time for jobs on this node is over", child, policy, stopping);
+        }
         tracing::info!(stage = "stop", "the lead did not end the instance in time: stopping this broker");
         self.stop(libc::SIGTERM, child, policy, stopping);
     }
 
-    fn alone(&mut self, child: &Child, policy: &Policy<'_>, stopping: &mut Stopping) {
+    fn alone(&mut self, why: &str, child: &Child, policy: &Policy<'_>, stopping: &mut Stopping) {
         // A broker that leaves in order while a job is on it keeps that job from its end for half a minute; one that is
         // gone is a node failure, and told at once.
         let (signal, how) = match orphans::has_descendant(child.pid, JOB_SHELL) {
             true => (libc::SIGKILL, "killing this broker, on which a job runs"),
             false => (libc::SIGTERM, "stopping this broker"),
         };
-        tracing::info!(stage = "stop", "the lead stays, only this pod is to go: {how}");
+        tracing::info!(stage = "stop", "{why}: {how}");
         self.stop(signal, child, policy, stopping);
     }
 
@@ -432,8 +471,8 @@ async fn reason_to_go(watch: &mut Watch, hold: Option<&mut Hold<'_>>, stopping: 
             return Reason::Lost(missing);
         }
         if told.elapsed() >= ALONE_AFTER
-            && let Some(socket) = hold.socket
-            && lead_stays(socket).await
+            && let Some(going) = &mut hold.going
+            && going.may_go(told, hold.bound).await
         {
             return Reason::Alone;
         }

@@ -61,6 +61,7 @@ fn flux(cluster: &ValidMiniCluster) -> Flux {
         parent_deadline: options.parent_deadline,
         lead_gone: options.lead_gone,
         lead_silent: options.lead_silent,
+        metrics_port: options.metrics_port,
         topology: options.topology.clone(),
         submit_command: options.submit_command.clone(),
         option_flags: options.option_flags.clone(),

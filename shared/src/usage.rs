@@ -106,6 +106,29 @@ pub struct Jobs {
     pub failed: u64,
     pub canceled: u64,
     pub timeout: u64,
+    /// All of them by Flux's own states (RFC 21).
+    pub states: States,
+}
+
+/// Jobs by their state. Flux counts a job from `depend` on, so `new` is 0 but for a moment.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct States {
+    pub new: u64,
+    pub depend: u64,
+    pub priority: u64,
+    pub sched: u64,
+    pub run: u64,
+    pub cleanup: u64,
+    pub inactive: u64,
+}
+
+/// A figure for those that scale by it, by the name that flux-metrics-api gave it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Figure {
+    pub name: &'static str,
+    pub help: &'static str,
+    pub value: u64,
 }
 
 impl Count {
@@ -118,6 +141,54 @@ impl Count {
         }
         self.total += amount;
         self.used += used;
+    }
+}
+
+impl Usage {
+    /// What is known of nodes and jobs, a number each.
+    pub fn figures(&self) -> Vec<Figure> {
+        let figure = |name, help, value| Figure { name, help, value };
+        let mut figures = Vec::new();
+        if let Some(resources) = &self.resources {
+            let up = || resources.hosts.iter().filter(|host| host.state == HostState::Up);
+            let free = |host: &Host| host.cores.saturating_sub(host.cores_used) as u64;
+            let cores_up = up().map(|host| host.cores as u64).sum();
+            figures.extend([
+                figure("node_up_count", "Nodes that jobs may come to: neither down nor drained.", up().count() as u64),
+                figure(
+                    "node_free_count",
+                    "Nodes of these with a core that no job has.",
+                    up().filter(|host| free(host) > 0).count() as u64,
+                ),
+                figure("node_cores_up_count", "Cores of the nodes that are up.", cores_up),
+                figure("node_cores_free_count", "Cores of these that no job has.", up().map(free).sum()),
+            ]);
+        }
+        if let Some(Jobs { states, .. }) = self.jobs {
+            let pending = states.depend + states.priority + states.sched;
+            let running = states.run + states.cleanup;
+            figures.extend([
+                figure("job_queue_state_new_count", "Jobs that Flux has only just taken.", states.new),
+                figure("job_queue_state_depend_count", "Jobs that wait for others, or for a time.", states.depend),
+                figure("job_queue_state_priority_count", "Jobs that wait for a priority.", states.priority),
+                figure("job_queue_state_sched_count", "Jobs that wait for nodes.", states.sched),
+                figure("job_queue_state_run_count", "Jobs that run.", states.run),
+                figure(
+                    "job_queue_state_cleanup_count",
+                    "Jobs that have ended and give back what they had.",
+                    states.cleanup,
+                ),
+                figure("job_queue_state_inactive_count", "Jobs that have ended.", states.inactive),
+                figure("job_queue_state_pending_count", "Jobs in depend, priority or sched.", pending),
+                figure("job_queue_state_running_count", "Jobs in run or cleanup.", running),
+                figure(
+                    "job_queue_state_active_count",
+                    "Jobs that have not ended: pending or running.",
+                    pending + running,
+                ),
+            ]);
+        }
+        figures
     }
 }
 
@@ -142,5 +213,28 @@ mod tests {
         count.add(HostState::Drained, 4, 2);
         count.add(HostState::Spare, 4, 0);
         assert_eq!(count, Count { total: 8, used: 3, free: 3, down: 4 });
+    }
+
+    #[test]
+    fn only_what_is_known_is_a_figure_and_what_is_drained_is_not_up() {
+        assert_eq!(Usage::default().figures(), []);
+        let host = |state, cores, cores_used| Host { state, cores, cores_used, ..Host::default() };
+        let hosts = vec![
+            host(HostState::Up, 4, 1),
+            host(HostState::Up, 4, 4),
+            host(HostState::Drained, 4, 0),
+            host(HostState::Spare, 4, 0),
+        ];
+        let states = States { depend: 1, sched: 20, run: 3, cleanup: 1, inactive: 7, ..States::default() };
+        let usage = Usage {
+            resources: Some(Resources { hosts, ..Resources::default() }),
+            jobs: Some(Jobs { states, ..Jobs::default() }),
+            ..Usage::default()
+        };
+        let value = |name: &str| usage.figures().iter().find(|figure| figure.name == name).unwrap().value;
+        assert_eq!((value("node_up_count"), value("node_free_count")), (2, 1));
+        assert_eq!((value("node_cores_up_count"), value("node_cores_free_count")), (8, 3));
+        assert_eq!((value("job_queue_state_sched_count"), value("job_queue_state_pending_count")), (20, 21));
+        assert_eq!((value("job_queue_state_running_count"), value("job_queue_state_active_count")), (4, 25));
     }
 }

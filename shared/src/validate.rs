@@ -21,6 +21,7 @@ mod containers;
 mod flux;
 mod gang;
 mod hints;
+mod metrics;
 mod notes;
 mod overlay;
 mod pod;

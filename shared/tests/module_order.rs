@@ -148,6 +148,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "plan",
             "wait",
             "flux_rpc",
+            "metrics",
             "supervise",
             "execute",
             "spec",
@@ -197,7 +198,7 @@ const ORDER: &[(&str, &[&str])] = &[
         ],
     ),
     ("agent/src/wait", &["diagnosis", "connection", "resolve", "socket"]),
-    ("agent/src/flux_rpc", &["message", "connection", "lead_presence", "states", "jobs", "usage"]),
+    ("agent/src/flux_rpc", &["message", "connection", "lead_presence", "usage", "departure", "states", "jobs"]),
     ("agent/src/system", &["owner", "elf", "glibc", "mount_table", "netlink", "identity", "raw", "signals", "runtime"]),
     ("agent/src/report", &["failure", "log", "activity", "ending"]),
 ];

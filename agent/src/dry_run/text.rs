@@ -311,7 +311,9 @@ fn supervision(launch: &Launch) -> String {
         None => format!("a stop reaches {who}"),
     }];
     notes.extend(launch.kill_after.map(|seconds| format!("what is left {seconds} s after the stop is killed")));
+    notes.extend(launch.drain.map(|rank| format!("one of this pod alone drains node {rank} and waits for its jobs")));
     notes.extend(launch.socket.as_ref().map(|socket| format!("the broker's socket is {}", quote(socket))));
+    notes.extend(launch.metrics.as_ref().map(|metrics| format!("figures are served on port {}", metrics.port)));
     notes.join("; ")
 }
 

@@ -11,13 +11,16 @@ use super::archive::BrokerEnd;
 use super::session::{LIMITS, Session};
 use crate::execute::program_note::noted;
 use crate::execute::timing::flux_time;
+use crate::flux_rpc::connection::Broker;
+use crate::flux_rpc::departure::Departure;
 use crate::flux_rpc::lead_presence::LeadPresence;
 use crate::flux_rpc::states::States;
+use crate::metrics::Server;
 use crate::plan::{AtEnd, Launch, Owner, Part, Reach, Stdout};
 use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::program::{Found, Output, Program, StartError, find};
-use crate::supervise::{End, Ended, Hold, Policy, Target};
+use crate::supervise::{End, Ended, Going, Hold, Policy, Target};
 use crate::system::glibc::Libc;
 use crate::system::identity::Identity;
 use crate::system::raw::ChildSetup;
@@ -112,13 +115,18 @@ impl Executor<'_> {
             Ok(child) => child,
             Err(error) => return Ok(Err(self.did_not_start(launch, &error))),
         };
-        let socket = launch.socket.as_ref().map(|path| self.files.at(path));
+        let owner = launch.run_as.as_ref().map(|user| user.owner.uid);
+        let broker = launch.socket.as_ref().map(|path| Broker { socket: self.files.at(path), owner });
         let staying = (launch.part == Part::Lead).then(LeadPresence::default);
-        let states = socket.clone().map(|path| States::watch(path, staying.clone()));
-        let socket = socket.as_deref();
+        let states = broker.clone().map(|broker| States::watch(broker, staying.clone(), launch.drain));
+        let served = match (&launch.metrics, &broker) {
+            (Some(metrics), Some(broker)) => Server::start(metrics.port, &metrics.cluster, broker.clone()),
+            _ => None,
+        };
+        let going = broker.as_ref().map(|broker| Going { broker, departure: launch.drain.map(Departure::of) });
         let hold = parent.zip(launch.hold_stop).map(|(parent, bound)| {
             let bound = Duration::from_secs_f64(bound);
-            Hold { parent, bound, socket }
+            Hold { parent, bound, going }
         });
         let target = match launch.signals {
             Reach::Process => Target::Process,
@@ -135,6 +143,7 @@ impl Executor<'_> {
         let ended = self.supervisor.run(child, policy).await;
         let mut ended =
             ended.map_err(|error| Failure::internal(format!("failed to supervise {}: {error}", called(launch))))?;
+        drop(served);
         let states = states.map(States::end).unwrap_or_default();
         if !states.is_empty() {
             ended.joined = states.iter().any(|(name, _)| JOINED.contains(&name.as_str()));

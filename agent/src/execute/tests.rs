@@ -104,6 +104,8 @@ fn launch(argv: &[&str]) -> Launch {
         parent: None,
         hold_stop: None,
         kill_after: Some(DEADLINE.as_secs_f64()),
+        drain: None,
+        metrics: None,
         result: None,
         at_end: AtEnd::Exit,
     }

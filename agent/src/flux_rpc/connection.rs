@@ -3,14 +3,17 @@
 #![expect(clippy::disallowed_methods, reason = "looks: asks the broker")]
 
 use std::io::{self, Read, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::net;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, socket};
 use serde_json::Value;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 use crate::flux_rpc::message::{HEAD, PATIENCE, Silence, answer, errno_text, length, request};
+use crate::system::identity;
 
 /// The answer of broker `rank` (`ANY`: this one) to the question `topic`, over the socket at `path`.
 pub fn ask(path: &str, rank: u32, topic: &str, payload: &str) -> Result<Value, Silence> {
@@ -49,6 +52,43 @@ fn odd(error: io::Error) -> Silence {
     }
 }
 
+/// A broker that is talked to beside other work.
+#[derive(Debug, Clone)]
+pub struct Broker {
+    pub socket: PathBuf,
+    /// The uid that Flux runs as, since it knows no other; none: this process's own.
+    pub owner: Option<u32>,
+}
+
+impl Broker {
+    /// The answer of broker `rank`, asked by way of this one.
+    pub async fn ask(&self, rank: u32, topic: &str, payload: &str) -> Result<Value, Silence> {
+        let asked = async {
+            let mut talk = Talk::open(self).await?;
+            talk.say(&request(rank, topic, payload)).await?;
+            talk.hear().await
+        };
+        match tokio::time::timeout(PATIENCE, asked).await {
+            Ok(answer) => answer.map_err(odd)?,
+            Err(_) => Err(Silence::Slow),
+        }
+    }
+
+    async fn connect(&self) -> io::Result<UnixStream> {
+        let Some(owner) = self.owner else { return UnixStream::connect(&self.socket).await };
+        // Who a client is, the kernel notes when it connects. That never waits: a broker with a long queue is an error.
+        let stream = identity::as_user(owner, || connect_at_once(&self.socket))??;
+        UnixStream::from_std(stream)
+    }
+}
+
+fn connect_at_once(path: &Path) -> io::Result<net::UnixStream> {
+    let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
+    let stream = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
+    nix::sys::socket::connect(stream.as_raw_fd(), &UnixAddr::new(path)?)?;
+    Ok(stream.into())
+}
+
 /// A connection to a broker that has taken us for a client.
 #[derive(Debug)]
 pub struct Talk {
@@ -57,8 +97,8 @@ pub struct Talk {
 
 impl Talk {
     /// Connects. A broker that refuses this user is an error as well.
-    pub async fn open(path: &Path) -> io::Result<Talk> {
-        let mut stream = UnixStream::connect(path).await?;
+    pub async fn open(broker: &Broker) -> io::Result<Talk> {
+        let mut stream = broker.connect().await?;
         match stream.read_u8().await? {
             0 => Ok(Talk { stream }),
             errno => Err(io::Error::from_raw_os_error(errno.into())),

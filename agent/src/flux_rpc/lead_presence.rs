@@ -8,11 +8,9 @@
 //! Flux takes a client out of its groups when its connection ends. What is not known counts as an end of all.
 #![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
 
-use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
 
-use super::connection::Talk;
+use super::connection::{Broker, Talk};
 use crate::flux_rpc::message::{ANY, request};
 use crate::wait::{Backoff, LONGEST_PAUSE};
 
@@ -20,8 +18,6 @@ use crate::wait::{Backoff, LONGEST_PAUSE};
 const GROUP: &str = r#"{"name":"flux-agent.staying"}"#;
 /// How often it asks to become a member.
 const TRIES: u32 = 10;
-/// How long the lead may take to answer.
-const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The lead's membership.
 #[derive(Debug, Clone, Default)]
@@ -34,10 +30,10 @@ struct Membership {
 }
 
 impl LeadPresence {
-    /// Becomes a member, unless the broker at `path` refuses this user. One that has just begun knows no groups yet.
-    pub async fn begin(&self, path: &Path) {
+    /// Becomes a member, unless the broker refuses. One that has just begun knows no groups yet.
+    pub async fn begin(&self, broker: &Broker) {
         let mut pause = Backoff::default();
-        let Ok(mut talk) = Talk::open(path).await else { return };
+        let Ok(mut talk) = Talk::open(broker).await else { return };
         for _ in 0..TRIES {
             if talk.say(&request(ANY, "groups.join", GROUP)).await.is_err() {
                 return;
@@ -64,16 +60,11 @@ impl LeadPresence {
     }
 }
 
-/// Whether the lead is known to stay. Asked by way of this pod's broker, whose socket is at `path`.
-pub async fn lead_stays(path: &Path) -> bool {
-    let asked = async {
-        let mut talk = Talk::open(path).await.ok()?;
-        talk.say(&request(0, "groups.get", GROUP)).await.ok()?;
-        let members = talk.hear().await.ok()?.ok()?;
-        // An idset: the lead, rank 0, stands first.
-        Some(members["members"].as_str()?.split([',', '-']).next() == Some("0"))
-    };
-    tokio::time::timeout(PATIENCE, asked).await.ok().flatten().unwrap_or(false)
+/// Whether the lead is known to stay. Asked by way of this pod's broker.
+pub async fn lead_stays(broker: &Broker) -> bool {
+    let members = broker.ask(0, "groups.get", GROUP).await.unwrap_or_default();
+    // An idset: the lead, rank 0, stands first.
+    members["members"].as_str().is_some_and(|members| members.split([',', '-']).next() == Some("0"))
 }
 
 #[cfg(test)]
@@ -84,16 +75,13 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     /// What `work` finds out from a broker that does what `broker` says.
-    fn with<T, F: Future<Output = T>>(
-        broker: impl FnOnce(Peer) + Send + 'static,
-        work: impl FnOnce(std::path::PathBuf) -> F,
-    ) -> T {
+    fn with<T, F: Future<Output = T>>(broker: impl FnOnce(Peer) + Send + 'static, work: impl FnOnce(Broker) -> F) -> T {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("local");
         let listener = UnixListener::bind(&path).unwrap();
         let peer = std::thread::spawn(move || broker(listener.accept().unwrap().0));
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let found = runtime.block_on(work(path));
+        let found = runtime.block_on(work(Broker { socket: path, owner: None }));
         peer.join().unwrap();
         found
     }
@@ -106,7 +94,7 @@ mod tests {
                 assert!(asked(&mut peer).contains("groups.get"));
                 peer.write_all(&answer).unwrap();
             };
-            with(broker, async |path| lead_stays(&path).await)
+            with(broker, async |broker| lead_stays(&broker).await)
         };
         for (members, expected) in [("0", true), ("0-3", true), ("0,7", true), ("", false), ("1", false), ("10", false)]
         {
@@ -114,7 +102,7 @@ mod tests {
         }
         assert!(!stays(answer_with(113, "the lead cannot be reached")));
         assert!(!stays(b"no answer at all".to_vec()));
-        assert!(!with(|mut peer| peer.write_all(&[1]).unwrap(), async |path| lead_stays(&path).await), "refused");
+        assert!(!with(|mut peer| peer.write_all(&[1]).unwrap(), async |broker| lead_stays(&broker).await), "refused");
     }
 
     #[test]
@@ -129,9 +117,9 @@ mod tests {
             assert_eq!(peer.read(&mut [0]).unwrap(), 0, "the connection has ended");
             left.send(()).unwrap();
         };
-        with(broker, async |path| {
+        with(broker, async |broker| {
             let staying = LeadPresence::default();
-            staying.begin(&path).await;
+            staying.begin(&broker).await;
             assert!(staying.lock().connection.is_some() && is_left.try_recv().is_err());
             staying.end();
             is_left.recv().unwrap();
@@ -144,17 +132,17 @@ mod tests {
             });
             assert_eq!(peer.read(&mut [0]).unwrap(), 0, "it does not ask for ever");
         };
-        with(refusing, async |path| LeadPresence::default().begin(&path).await);
+        with(refusing, async |broker| LeadPresence::default().begin(&broker).await);
         let again = |mut peer: Peer| {
             peer.write_all(&[0]).unwrap();
             asked(&mut peer);
             peer.write_all(&answer_of("{}")).unwrap();
             assert_eq!(peer.read(&mut [0]).unwrap(), 0);
         };
-        with(again, async |path| {
+        with(again, async |broker| {
             let staying = LeadPresence::default();
             staying.end();
-            staying.begin(&path).await;
+            staying.begin(&broker).await;
             assert!(staying.lock().connection.is_none());
         });
     }

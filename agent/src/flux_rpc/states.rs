@@ -8,11 +8,11 @@
 #![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
 
 use std::io;
-use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
-use super::connection::Talk;
+use super::connection::{Broker, Talk};
+use super::departure;
 use super::lead_presence::LeadPresence;
 use crate::flux_rpc::message::{ANY, request, stream_request};
 use crate::wait::{Backoff, LONGEST_PAUSE, socket};
@@ -28,18 +28,25 @@ pub struct States {
 }
 
 impl States {
-    /// Watches the broker whose socket will be at `path`. As long as it is up, `staying` says so to the others.
-    pub fn watch(path: PathBuf, staying: Option<LeadPresence>) -> States {
+    /// Watches the broker once its socket is there. As long as it is up, `staying` says so to the others. One that has joined
+    /// as rank `back` takes jobs again.
+    pub fn watch(broker: Broker, staying: Option<LeadPresence>, back: Option<u32>) -> States {
         let seen = Arc::new(Mutex::new(Vec::new()));
         let noted = Arc::clone(&seen);
         let task = tokio::spawn(async move {
-            socket::wait(&path).await;
+            socket::wait(&broker.socket).await;
             if let Some(staying) = &staying {
-                staying.begin(&path).await;
+                staying.begin(&broker).await;
             }
+            let joined = || {
+                if let Some(rank) = back {
+                    let broker = broker.clone();
+                    tokio::spawn(async move { departure::is_over(&broker, rank).await });
+                }
+            };
             // It ends, it refuses, or it speaks otherwise: then no more is known.
-            if let Ok(talk) = Talk::open(&path).await
-                && follow(talk, &noted).await.is_ok()
+            if let Ok(talk) = Talk::open(&broker).await
+                && follow(talk, &noted, joined).await.is_ok()
                 && let Some(staying) = &staying
             {
                 staying.end();
@@ -56,7 +63,7 @@ impl States {
 }
 
 /// Until the broker goes down.
-async fn follow(mut talk: Talk, seen: &Mutex<Vec<(String, Instant)>>) -> io::Result<()> {
+async fn follow(mut talk: Talk, seen: &Mutex<Vec<(String, Instant)>>, joined: impl Fn()) -> io::Result<()> {
     let monitor = stream_request(ANY, "state-machine.monitor", "{}");
     let mut refused = Backoff::default();
     talk.say(&monitor).await?;
@@ -74,6 +81,9 @@ async fn follow(mut talk: Talk, seen: &Mutex<Vec<(String, Instant)>>) -> io::Res
                 let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
                 if seen.last().is_none_or(|(last, _)| last != name) {
                     seen.push((name.to_owned(), Instant::now()));
+                    if name == "run" {
+                        joined();
+                    }
                 }
                 if LAST.contains(&name) {
                     return Ok(());
@@ -97,7 +107,7 @@ mod tests {
         let listener = UnixListener::bind(&path).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         let states = runtime.block_on(async {
-            let mut states = States::watch(path, None);
+            let mut states = States::watch(Broker { socket: path, owner: None }, None, None);
             let peer = std::thread::spawn(move || {
                 drop(listener.accept().unwrap()); // the look whether it answers
                 broker(listener.accept().unwrap().0);

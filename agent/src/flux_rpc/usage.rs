@@ -7,10 +7,11 @@
 use std::collections::BTreeMap;
 
 use flux_shared::hostlist;
-use flux_shared::usage::{Brokers, Host, HostState, Jobs, Resources, Usage};
+use flux_shared::usage::{Brokers, Host, HostState, Jobs, Resources, States, Usage};
 use serde_json::Value;
 
-use super::connection::ask;
+use super::connection::{Broker, ask};
+use super::message::Silence;
 
 /// Of the broker that is asked, and of the instance's hosts.
 #[derive(Debug, Clone, Copy)]
@@ -47,6 +48,30 @@ pub fn look(instance: Instance, has_resources: bool) -> Usage {
         answers.jobs = ask("job-list.job-stats", "{}").unwrap_or_default();
     }
     count(&answers, instance)
+}
+
+/// Nodes and jobs, asked of the lead beside other work. What it does not know yet is left out.
+pub async fn figures(broker: &Broker) -> Usage {
+    let answers = Answers {
+        resources: nodes(broker).await.unwrap_or_default(),
+        jobs: broker.ask(0, "job-list.job-stats", "{}").await.unwrap_or_default(),
+        ..Answers::default()
+    };
+    count(&answers, Instance { socket: "", hosts: &[], spare: &[] })
+}
+
+/// Whether a job has something of the node; none: nobody can tell.
+pub async fn is_allocated(broker: &Broker, rank: u32) -> Option<bool> {
+    let nodes = nodes(broker).await.ok().filter(Value::is_object)?;
+    Some(amounts(&nodes["allocated"]).contains_key(&rank))
+}
+
+async fn nodes(broker: &Broker) -> Result<Value, Silence> {
+    match broker.ask(0, "resource.sched-status", "{}").await {
+        // Before flux-core 0.61 only the scheduler knew.
+        Err(Silence::Answer(_)) => broker.ask(0, "sched.resource-status", "{}").await,
+        answer => answer,
+    }
 }
 
 fn count(answers: &Answers, instance: Instance) -> Usage {
@@ -128,6 +153,15 @@ fn jobs(stats: &Value) -> Jobs {
         failed: of("failed"),
         canceled: of("canceled"),
         timeout: of("timeout"),
+        states: States {
+            new: state("new"),
+            depend: state("depend"),
+            priority: state("priority"),
+            sched: state("sched"),
+            run: state("run"),
+            cleanup: state("cleanup"),
+            inactive: state("inactive"),
+        },
     }
 }
 
@@ -176,6 +210,8 @@ mod tests {
         assert_eq!((resources.hosts[2].name.as_str(), resources.hosts[2].gpus_used), ("mc-2", 1));
         let jobs = usage.jobs.unwrap();
         assert_eq!((jobs.waiting, jobs.running, jobs.ended, jobs.successful, jobs.failed), (3, 3, 9, 5, 2));
+        let states = States { depend: 1, sched: 2, run: 2, cleanup: 1, inactive: 9, ..States::default() };
+        assert_eq!(jobs.states, states);
     }
 
     #[test]

@@ -64,10 +64,12 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         environment: Vec::from_iter(python::variable(resolved)),
         stdout: Stdout::Inherit,
         signals: launch::signals(&runner.prefix),
+        drain: launch::socket(resolved).and(parent.as_ref()).map(|_| resolved.rank),
         socket: launch::socket(resolved),
         hold_stop: parent.as_ref().map(|_| hold_stop(resolved.facts)),
         parent,
         kill_after: kill_after(resolved.facts),
+        metrics: None,
         result: None,
         at_end,
     };

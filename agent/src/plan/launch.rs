@@ -35,6 +35,12 @@ pub struct Launch {
     /// What has not ended so many seconds after the stop is killed; none: that is the kubelet's part.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kill_after: Option<f64>,
+    /// The node that is drained when only this pod is to go: jobs on it have the time of the stop to end.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub drain: Option<u32>,
+    /// The figures of the instance that are served beside it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub metrics: Option<Metrics>,
     /// The file that the program inside notes its own end in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
@@ -73,6 +79,14 @@ pub struct Parent {
     /// the port for a handshake that failed.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     pub by_name: bool,
+}
+
+/// Figures of the instance, for those that scale by them.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+pub struct Metrics {
+    pub port: u16,
+    /// What the figures are labelled with.
+    pub cluster: String,
 }
 
 /// How standard output reaches the container's log.

@@ -6,8 +6,8 @@ use flux_shared::words::Word;
 use super::program::{self, Initial};
 use super::resolved::kill_after;
 use super::{
-    AtEnd, Content, Launch, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, launch, options,
-    python, runner, snippets, user,
+    AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, launch,
+    options, python, runner, snippets, user,
 };
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
@@ -86,10 +86,18 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
         parent: None,
         hold_stop: None,
         kill_after: kill_after(resolved.facts),
+        drain: None,
+        metrics: metrics(resolved),
         result,
         at_end,
     };
     Ok(Planned::with(&facts, Step::Launch(launch)))
+}
+
+/// What is served of the broker, which must be asked for it.
+fn metrics(resolved: &Resolved) -> Option<Metrics> {
+    let cluster = resolved.spec.name.clone();
+    launch::socket(resolved).and(resolved.spec.flux.metrics_port).map(|port| Metrics { port, cluster })
 }
 
 /// Where the program's own end is noted, empty and Flux's own to write: the broker's code tells of its own end as well.

@@ -46,6 +46,8 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
         parent: None,
         hold_stop: None,
         kill_after: kill_after(resolved.facts),
+        drain: None,
+        metrics: None,
         result: None,
         at_end: AtEnd::Exit,
     };

@@ -58,6 +58,19 @@ impl Identity {
     }
 }
 
+/// Does `work` with the effective uid `uid`, in a thread of its own, so that nothing else of this process gets it.
+pub fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> io::Result<T> {
+    let thread = std::thread::Builder::new().stack_size(64 << 10);
+    std::thread::scope(|scope| {
+        let work = move || {
+            rustix::thread::set_thread_res_uid(None, Some(rustix::thread::Uid::from_raw(uid)), None)?;
+            Ok(work())
+        };
+        let ended = thread.spawn_scoped(scope, work)?.join();
+        ended.map_err(|_| io::Error::other("a thread has panicked"))?
+    })
+}
+
 /// The owner's own group first.
 fn groups_of(owner: Owner, us: u32, own: &[u32], passwd: &str, group: &str) -> Vec<u32> {
     let names = |wanted: u32| -> Vec<&str> {

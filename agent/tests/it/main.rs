@@ -12,6 +12,7 @@ mod cores;
 mod crash;
 mod docs;
 mod documents;
+mod figures;
 mod giving_up;
 mod here;
 mod hostile;

@@ -1,6 +1,6 @@
 //! Brokers: the lead listens, followers connect to it.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
 use std::os::unix::fs::PermissionsExt;
@@ -14,22 +14,45 @@ use std::time::Duration;
 
 use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
+use serde_json::json;
 
 use super::{archive, message, remote, resources};
 
 const GOODBYE: &str = "goodbye\n";
-/// A follower asks for the group that the lead's agent is in, or has left.
-const WHO_STAYS: &str = "who stays\n";
+/// A follower hands a message on to the lead: before its topic, which a blank and the payload follow.
+const QUESTION: &str = "question ";
+/// The group that the lead's agent is in, or has left.
+const STAYING: &str = "flux-agent.staying";
 
 enum Event {
     Signal(Signal),
     Joined(u32, TcpStream),
-    WhoStays(TcpStream),
+    /// Of a follower's client: topic and payload.
+    Question(String, String, TcpStream),
+    /// The task with this number has.
+    Ended(u64),
     Dismissed,
     Shutdown,
     Ask(String, UnixStream),
     /// Of the task with this number.
     Result(u64, TcpStream),
+}
+
+/// What the lead knows of the others.
+#[derive(Default)]
+struct Book {
+    online: BTreeSet<u32>,
+    /// With the reasons.
+    drained: BTreeMap<u32, String>,
+    /// Of tasks that run, by their numbers.
+    tasks: BTreeMap<u64, u32>,
+    staying: Option<UnixStream>,
+}
+
+impl Book {
+    fn takes_jobs(&self, rank: u32) -> bool {
+        (rank == 0 || self.online.contains(&rank)) && !self.drained.contains_key(&rank)
+    }
 }
 
 struct Broker {
@@ -202,7 +225,7 @@ impl Broker {
             std::thread::spawn(move || welcome(&listener, &to));
         }
         let (mut followers, mut program): (BTreeMap<u32, TcpStream>, Option<Child>) = Default::default();
-        let (mut staying, mut tasks) = (None, BTreeMap::<u64, Option<UnixStream>>::new());
+        let (mut book, mut tasks, mut number) = (Book::default(), BTreeMap::<u64, UnixStream>::new(), 0);
         let code = loop {
             if program.is_none() && followers.len() + 1 >= self.quorum && !self.program.is_empty() {
                 match self.command().spawn() {
@@ -213,6 +236,7 @@ impl Broker {
             match events.recv().expect("the signal thread lives") {
                 Event::Joined(rank, stream) => {
                     followers.insert(rank, stream);
+                    book.online = followers.keys().copied().collect();
                 }
                 Event::Signal(Signal::SIGCHLD) => {
                     let ended = program.as_mut().and_then(|child| child.try_wait().ok().flatten());
@@ -227,30 +251,33 @@ impl Broker {
                 },
                 Event::Ask(what, mut stream) if what.starts_with("message groups.join\n") => {
                     let _ = stream.write_all(&message::answer("groups.join", Some("{}")));
-                    staying = Some(stream);
+                    book.staying = Some(stream);
                 }
-                Event::WhoStays(mut stream) => {
-                    // A member whose connection has ended is none.
-                    let is_there = staying.as_mut().is_some_and(|member| !has_ended(member));
-                    let _ = stream.write_all(if is_there { "0" } else { "" }.as_bytes());
+                Event::Question(topic, payload, mut stream) => {
+                    let answer = self.told(&topic, &payload, &mut book);
+                    let _ = stream.write_all(answer.unwrap_or_default().as_bytes());
                 }
+                Event::Ended(number) => drop(book.tasks.remove(&number)),
                 Event::Ask(what, stream) if what.starts_with(remote::EXEC) => {
                     // A client whose node is not there finds its connection closed.
-                    let number = tasks.last_key_value().map_or(0, |(number, _)| number + 1);
+                    number += 1;
                     let task = what[remote::EXEC.len()..].split_once(' ');
-                    let follower = task.and_then(|(rank, _)| followers.get_mut(&rank.parse().ok()?));
-                    if let (Some((_, task)), Some(follower)) = (task, follower) {
+                    let task = task.and_then(|(rank, task)| Some((rank.parse::<u32>().ok()?, task)));
+                    if let Some((rank, task)) = task
+                        && let Some(follower) = followers.get_mut(&rank)
+                    {
                         let _ = writeln!(follower, "{}{number} {task}", remote::EXEC);
-                        tasks.insert(number, Some(stream));
+                        tasks.insert(number, stream);
+                        book.tasks.insert(number, rank);
                     }
                 }
                 Event::Result(number, stream) => {
-                    let client = tasks.get_mut(&number).and_then(Option::take);
-                    if let Some(client) = client {
-                        remote::carry(stream, client);
+                    if let Some(client) = tasks.remove(&number) {
+                        let to = sender.clone();
+                        remote::carry(stream, client, move || drop(to.send(Event::Ended(number))));
                     }
                 }
-                Event::Ask(what, stream) => self.answer(&what, stream, &followers),
+                Event::Ask(what, stream) => self.answer(&what, stream, &mut book),
                 Event::Dismissed => {}
             }
         };
@@ -312,15 +339,34 @@ impl Broker {
                 // Unlike a real one, it runs as soon as it has joined, whatever the quorum.
                 Event::Ask(what, mut stream) if what.starts_with(message::MESSAGE) => {
                     let state = if joined.load(Relaxed) { "run" } else { "join" };
-                    let topic = message::topic(&what).unwrap_or_default();
-                    let payload = match topic {
-                        "state-machine.get" => Some(state_of(state)),
-                        "groups.get" if what.contains("flux-agent.staying") => who_stays(&lead, ipv6).map(members),
-                        _ => None,
-                    };
-                    let _ = stream.write_all(&message::answer(topic, payload.as_deref()));
+                    let (topic, payload) = message::parts(&what).unwrap_or_default();
+                    match topic {
+                        "state-machine.get" => {
+                            let _ = stream.write_all(&message::answer(topic, Some(&state_of(state))));
+                        }
+                        // By its name, where Flux says a number; then no more, as long as the connection lasts.
+                        "state-machine.monitor" => {
+                            let joined = joined.clone();
+                            std::thread::spawn(move || {
+                                while !joined.load(Relaxed) {
+                                    std::thread::sleep(Duration::from_millis(20));
+                                }
+                                let _ =
+                                    stream.write_all(&message::answer("state-machine.monitor", Some(&state_of("run"))));
+                                std::io::copy(&mut stream, &mut std::io::sink())
+                            });
+                        }
+                        // The rest is the lead's to say.
+                        topic => {
+                            let (topic, payload, lead) = (topic.to_owned(), payload.to_owned(), lead.clone());
+                            std::thread::spawn(move || {
+                                let answer = ask_lead(&lead, ipv6, &topic, &payload);
+                                let _ = stream.write_all(&message::answer(&topic, answer.as_deref()));
+                            });
+                        }
+                    }
                 }
-                Event::Ask(what, stream) => self.answer(&what, stream, &BTreeMap::new()),
+                Event::Ask(what, stream) => self.answer(&what, stream, &mut Book::default()),
                 _ => {}
             }
         }
@@ -340,35 +386,60 @@ impl Broker {
         self.attributes.get("local-uri").map(|uri| ("FLUX_URI".to_owned(), uri.clone()))
     }
 
-    fn answer(&self, what: &str, mut stream: UnixStream, followers: &BTreeMap<u32, TcpStream>) {
-        let size = self.hosts.len();
-        let online = followers.len() + 1;
-        let state = if online >= self.quorum { "run" } else { "quorum" };
-        if let Some(topic) = message::topic(what) {
-            let ranks: Vec<String> = [0].iter().chain(followers.keys()).map(u32::to_string).collect();
-            let payload = match topic {
-                "state-machine.get" => Some(state_of(state)),
-                "groups.get" => Some(members(ranks.join(","))),
-                "resource.status" => Some("{\"drain\":{}}".to_owned()),
-                "resource.sched-status" => Some(resources::status(size, |rank| followers.contains_key(&rank))),
-                "job-list.job-stats" => Some("{\"job_states\":{\"run\":1}}".to_owned()),
-                "job-list.list" => Some("{\"jobs\":[]}".to_owned()),
-                _ => None,
-            };
-            let _ = stream.write_all(&message::answer(topic, payload.as_deref()));
+    fn state(&self, book: &Book) -> &'static str {
+        if book.online.len() + 1 >= self.quorum { "run" } else { "quorum" }
+    }
+
+    /// What the lead says to a message; none: there is no such service.
+    fn told(&self, topic: &str, payload: &str, book: &mut Book) -> Option<String> {
+        let given: serde_json::Value = serde_json::from_str(payload).unwrap_or_default();
+        let rank = given["targets"].as_str().and_then(|rank| rank.parse::<u32>().ok());
+        Some(match topic {
+            "state-machine.get" => state_of(self.state(book)),
+            "groups.get" if given["name"] == STAYING => {
+                // A member whose connection has ended is none.
+                let is_there = book.staying.as_mut().is_some_and(|member| !has_ended(member));
+                members(if is_there { "0" } else { "" }.to_owned())
+            }
+            "groups.get" => members(join([0].iter().chain(&book.online))),
+            "resource.status" => {
+                let drained = book.drained.iter().map(|(rank, why)| (rank.to_string(), json!({ "reason": why })));
+                json!({ "drain": drained.collect::<serde_json::Map<_, _>>() }).to_string()
+            }
+            "resource.drain" => {
+                book.drained.insert(rank?, given["reason"].as_str().unwrap_or_default().to_owned());
+                "{}".to_owned()
+            }
+            "resource.undrain" => book.drained.remove(&rank?).map(|_| "{}".to_owned())?,
+            "resource.sched-status" => {
+                let allocated = book.tasks.values().copied().collect();
+                resources::status(self.hosts.len(), |rank| book.takes_jobs(rank), &allocated)
+            }
+            "job-list.job-stats" => "{\"job_states\":{\"run\":1}}".to_owned(),
+            "job-list.list" => "{\"jobs\":[]}".to_owned(),
+            _ => return None,
+        })
+    }
+
+    fn answer(&self, what: &str, mut stream: UnixStream, book: &mut Book) {
+        if let Some((topic, payload)) = message::parts(what) {
+            let answer = self.told(topic, payload, book);
+            let _ = stream.write_all(&message::answer(topic, answer.as_deref()));
             return;
         }
+        let size = self.hosts.len();
+        let (online, state) = (book.online.len() + 1, self.state(book));
         let text = match what {
             "uptime" => format!(" 00:00:00 {state} 1s,  owner stand-in,  size {size},  offline {}", size - online),
             "overlay" | "overlay -v" => {
                 // With -v Flux says how long it has been so: `full for 2.89s`.
                 let since = if what.ends_with("-v") { " for 1.0s" } else { "" };
-                (1..size).filter(|rank| !followers.contains_key(&u32::try_from(*rank).unwrap_or_default())).fold(
+                (1..size).filter(|rank| !book.online.contains(&u32::try_from(*rank).unwrap_or_default())).fold(
                     format!("0 {}: {}{since}", self.hosts[0], if online == size { "full" } else { "partial" }),
                     |text, rank| text + &format!("\n {rank} {}: offline{since}", self.hosts[rank]),
                 )
             }
-            "ranks" => [0].iter().chain(followers.keys()).map(u32::to_string).collect::<Vec<_>>().join(","),
+            "ranks" => join([0].iter().chain(&book.online).filter(|rank| book.takes_jobs(**rank))),
             "queues" => self.queues.iter().map(|queue| format!("{queue} enabled")).collect::<Vec<_>>().join("\n"),
             "getattr size" => size.to_string(),
             "getattr rank" => self.rank.to_string(),
@@ -382,6 +453,10 @@ impl Broker {
     }
 }
 
+fn join<'a>(ranks: impl Iterator<Item = &'a u32>) -> String {
+    ranks.map(u32::to_string).collect::<Vec<_>>().join(",")
+}
+
 fn state_of(state: &str) -> String {
     format!("{{\"state\":\"{state}\",\"duration\":1.0}}")
 }
@@ -390,13 +465,13 @@ fn members(ranks: String) -> String {
     format!("{{\"members\":\"{ranks}\"}}")
 }
 
-/// As the lead says it; none: it does not answer.
-fn who_stays(lead: &str, ipv6: bool) -> Option<String> {
+/// As the lead says it; none: it does not answer, or knows no such service.
+fn ask_lead(lead: &str, ipv6: bool, topic: &str, payload: &str) -> Option<String> {
     let mut stream = connect(lead, ipv6)?;
-    stream.write_all(WHO_STAYS.as_bytes()).ok()?;
-    let mut members = String::new();
-    stream.read_to_string(&mut members).ok()?;
-    Some(members)
+    writeln!(stream, "{QUESTION}{topic} {}", payload.trim_end_matches('\0')).ok()?;
+    let mut answer = String::new();
+    stream.read_to_string(&mut answer).ok()?;
+    Some(answer).filter(|answer| !answer.is_empty())
 }
 
 /// To the first address of the family, as libzmq does.
@@ -420,8 +495,9 @@ fn welcome(listener: &TcpListener, to: &Sender<Event>) {
                 line.extend(byte);
             }
             let line = String::from_utf8_lossy(&line);
-            if line == WHO_STAYS {
-                let _ = to.send(Event::WhoStays(stream));
+            let question = line.strip_prefix(QUESTION).and_then(|question| question.trim_end().split_once(' '));
+            if let Some((topic, payload)) = question {
+                let _ = to.send(Event::Question(topic.to_owned(), payload.to_owned(), stream));
             } else if let Some(number) = line.strip_prefix(remote::RESULT).and_then(|number| number.trim().parse().ok())
             {
                 let _ = to.send(Event::Result(number, stream));

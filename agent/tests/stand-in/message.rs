@@ -28,9 +28,10 @@ pub fn question(stream: &UnixStream) -> Option<String> {
     Some(format!("{MESSAGE}{}\n{}", String::from_utf8_lossy(topic), String::from_utf8_lossy(payload)))
 }
 
-/// The topic, if it is a message.
-pub fn topic(question: &str) -> Option<&str> {
-    question.strip_prefix(MESSAGE)?.lines().next()
+/// The topic and the payload, if it is a message.
+pub fn parts(question: &str) -> Option<(&str, &str)> {
+    let (topic, payload) = question.strip_prefix(MESSAGE)?.split_once('\n')?;
+    Some((topic, payload.trim_end_matches('\0')))
 }
 
 /// The answer's bytes; without a payload: there is no such service.

@@ -76,7 +76,7 @@ fn frame(stream: &mut UnixStream) -> Option<(u8, Vec<u8>)> {
 }
 
 /// On the lead: what comes from the follower goes to who asked, and the other way round.
-pub fn carry(mut from: TcpStream, mut to: UnixStream) {
+pub fn carry(mut from: TcpStream, mut to: UnixStream, ended: impl FnOnce() + Send + 'static) {
     if let (Ok(mut back), Ok(mut asked)) = (from.try_clone(), to.try_clone()) {
         std::thread::spawn(move || {
             let _ = std::io::copy(&mut asked, &mut back);
@@ -85,6 +85,7 @@ pub fn carry(mut from: TcpStream, mut to: UnixStream) {
     }
     std::thread::spawn(move || {
         let _ = std::io::copy(&mut from, &mut to);
+        ended();
         to.shutdown(Shutdown::Both)
     });
 }

@@ -54,7 +54,7 @@ fn totals(resources: &Resources) -> Vec<String> {
 }
 
 fn jobs(jobs: Option<Jobs>) -> String {
-    let Some(Jobs { waiting, running, ended, successful, failed, canceled, timeout }) = jobs else {
+    let Some(Jobs { waiting, running, ended, successful, failed, canceled, timeout, states: _ }) = jobs else {
         return "jobs: not known yet".into();
     };
     let ends = [(successful, "successful"), (failed, "failed"), (canceled, "canceled"), (timeout, "timed out")];

@@ -34,6 +34,7 @@ fn number(value: &Value) -> String {
 const UNITS: &[(&str, &str)] = &[
     ("Seconds", "seconds"),
     ("SecondsAfterFinished", "seconds"),
+    ("metricsPort", "TCP port"),
     ("backoffLimit", "starts"),
     ("maxRestarts", "starts"),
     ("size", "pods"),

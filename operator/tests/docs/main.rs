@@ -5,6 +5,7 @@
 
 mod examples;
 mod fields;
+mod figures;
 mod links;
 mod manifests;
 mod readers;

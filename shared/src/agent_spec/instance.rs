@@ -115,6 +115,9 @@ pub struct Flux {
     /// Seconds that a lead that was there does not answer before a follower gives up. Unset: for ever.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lead_silent: Option<u64>,
+    /// Port on which the lead serves figures of the instance. Unset: none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub metrics_port: Option<u16>,
     /// `tbon.topo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<String>,
@@ -160,6 +163,7 @@ impl Default for Flux {
             parent_deadline: None,
             lead_gone: None,
             lead_silent: None,
+            metrics_port: None,
             topology: None,
             submit_command: submit_command(),
             option_flags: Vec::new(),

@@ -232,6 +232,7 @@ pub(super) const RANGES: &[(&str, i64, i64)] = &[
     ("spec.flux.parentDeadlineSeconds", 1, EXACT_MAX),
     ("spec.flux.leadGoneSeconds", 1, EXACT_MAX),
     ("spec.flux.leadSilentSeconds", 1, EXACT_MAX),
+    ("spec.flux.metricsPort", 1, 65_535),
     ("spec.containers.[].fluxLogLevel", 0, 7),
     ("spec.services.[].fluxLogLevel", 0, 7),
     ("spec.fluxRestful.port", 1, 65_535),

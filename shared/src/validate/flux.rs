@@ -3,8 +3,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, drop_empty, given, object_name, resources,
-    security_context,
+    FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, drop_empty, given, metrics, object_name,
+    resources, security_context,
 };
 use crate::agent_spec::{RemoteLead, SchedulerKind};
 use crate::choices::QUEUE_POLICIES;
@@ -52,6 +52,7 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     let parent_deadline = seconds("parentDeadlineSeconds", flux.parent_deadline_seconds, report);
     let lead_gone = seconds("leadGoneSeconds", flux.lead_gone_seconds, report);
     let lead_silent = seconds("leadSilentSeconds", flux.lead_silent_seconds, report);
+    let metrics_port = metrics::port(spec, &flux, lead.is_some(), report);
     let own = || hostlist::expand(&hostlist::of_instance(hostlist.as_deref(), name, sizes.max_size)).ok();
     let own_hosts = if lead.is_some() { None } else { own() };
     let configs = configs(&flux, own_hosts.as_deref(), report);
@@ -74,6 +75,7 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
         parent_deadline,
         lead_gone,
         lead_silent,
+        metrics_port,
         disable_socket: flux.disable_socket,
         wait_socket: !flux.no_wait_socket,
         munge_secret: flux.munge_secret,

@@ -207,6 +207,8 @@ pub struct FluxOptions {
     pub parent_deadline: Option<u64>,
     pub lead_gone: Option<u64>,
     pub lead_silent: Option<u64>,
+    /// Where the lead serves the instance's figures.
+    pub metrics_port: Option<u16>,
     pub disable_socket: bool,
     pub wait_socket: bool,
     pub munge_secret: Option<String>,

@@ -32,6 +32,7 @@ fn flux() -> Flux {
         parent_deadline: Some(600),
         lead_gone: Some(20),
         lead_silent: Some(30),
+        metrics_port: Some(9090),
         topology: Some("kary:2".into()),
         submit_command: vec!["flux".into(), "submit".into()],
         option_flags: vec!["-ompi=none".into()],

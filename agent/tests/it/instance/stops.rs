@@ -128,3 +128,79 @@ fn a_follower_that_is_held_back_ends_within_the_grace_period() {
     pods.remove(1).end();
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }
+
+/// A launcher that runs a job on both nodes until a gate opens, and stays until another does.
+fn on_both() -> String {
+    let job = "echo up; until [ -e /tmp/go ]; do sleep 0.05; done";
+    let script =
+        format!("flux run -N 2 -n 2 sh -c '{job}'; echo ended with $?; until [ -e /tmp/end ]; do sleep 0.05; done");
+    submit(&script).replace("'submit'", "'launcher'")
+}
+
+/// The state of the follower's node, by the lead's figures.
+fn node_state(lead: &Running) -> String {
+    let usage = lead.exec(&[AGENT, "usage"]).stdout;
+    let usage: serde_json::Value = serde_json::from_slice(&usage).unwrap_or_default();
+    usage["resources"]["hosts"][1]["state"].as_str().unwrap_or_default().to_owned()
+}
+
+#[test]
+fn a_node_that_goes_alone_takes_no_more_jobs_and_those_on_it_end_and_when_it_is_back_jobs_come_again() {
+    let images = images(&on_both(), 2);
+    let network = Network::new();
+    let mut pods = start(&images, &network, &["--grace-period", "60"]);
+    eventually("both tasks", || (pods[0].stdout().matches("up\n").count() == 2).then_some(()));
+    assert_eq!(node_state(&pods[0]), "up");
+    let follower = pods.remove(1);
+    follower.signal(15);
+    follower.says("only this pod is to go: no more jobs come");
+    eventually("its node is drained", || (node_state(&pods[0]) == "drained").then_some(()));
+    // Longer than the looks whether a job is there.
+    std::thread::sleep(Duration::from_secs(2));
+    assert!(!follower.stderr().contains("stopping this broker"), "{}", follower.stderr());
+    assert!(!pods[0].stdout().contains("ended"), "{}", pods[0].stdout());
+    images.iter().for_each(|image| fs::write(gate(image, "go"), "").unwrap());
+    let ended = follower.end();
+    assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the lead stays, only this pod is to go: stopping this broker"), "{}", ended.stderr);
+    pods[0].says("ended with 0\n");
+
+    forget_starts(&images[1]);
+    let back = Running::pod(&Container::new(&images[1], "mc-1", &run_words(&[])), &network);
+    back.says("jobs may come to this node again");
+    eventually("its node is up again", || (node_state(&pods[0]) == "up").then_some(()));
+    fs::write(gate(&images[0], "end"), "").unwrap();
+    assert_eq!((pods.remove(0).end().code, back.end().code), (0, 0));
+}
+
+#[test]
+fn a_job_that_does_not_end_is_not_waited_for_beyond_the_grace_period() {
+    let images = images(&on_both(), 2);
+    let mut pods = start(&images, &Network::new(), &["--grace-period", "15"]);
+    eventually("both tasks", || (pods[0].stdout().matches("up\n").count() == 2).then_some(()));
+    let begin = Instant::now();
+    let follower = pods.remove(1);
+    follower.signal(15);
+    let ended = follower.end();
+    let took = begin.elapsed();
+    assert!(took >= Duration::from_secs(12) && took < Duration::from_secs(15), "{took:?}");
+    assert!(ended.stderr.contains("the time for jobs on this node is over"), "{}", ended.stderr);
+    // Flux tells the job's end at once: the node is lost, not late.
+    if real_flux().is_some() {
+        pods[0].says("ended with ");
+        assert!(begin.elapsed() < Duration::from_secs(25), "{:?}", begin.elapsed());
+    }
+}
+
+/// Flux answers its own user alone.
+#[test]
+fn a_follower_whose_flux_runs_as_another_user_knows_as_well_that_the_lead_stays() {
+    let images = images(&(submit(HANGING) + "[runner.user]\nname = 'flux'\nuid = 1000\n"), 2);
+    let mut pods = start(&images, &Network::new(), &["--grace-period", "60"]);
+    pods[0].says("up\n");
+    let begin = Instant::now();
+    pods[1].signal(15);
+    let ended = pods.remove(1).end();
+    assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+}

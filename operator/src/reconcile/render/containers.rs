@@ -18,6 +18,8 @@ use super::volumes::{self, UserVolumes};
 use super::{Options, RenderError, some, typed};
 use crate::labels::AGENT;
 
+/// The port of the instance's figures.
+const METRICS_PORT: &str = "metrics";
 /// The agent's path in its image.
 const AGENT_IN_IMAGE: &str = "/flux-agent";
 
@@ -141,6 +143,11 @@ pub(super) fn runner(
     let of_the_index =
         [names::INDEX_FAILURES, names::INDEX_DISRUPTIONS].map(|(name, annotation)| annotated(name, annotation));
     container.env.get_or_insert_default().extend(of_the_index);
+    // By its name scrapers find it; the lead alone listens.
+    container.ports.get_or_insert_default().extend(
+        cluster.flux.metrics_port.map(|port| ContainerPort { name: Some(METRICS_PORT.into()), ..port_of(port) }),
+    );
+    container.ports = container.ports.filter(|ports| !ports.is_empty());
     // Without its socket nobody can ask the broker: then running is ready.
     container.startup_probe = (!cluster.flux.disable_socket).then(joined);
     container.volume_mounts = some(volumes::merged(volumes::for_runner(cluster, view), user.mounts(&runner.container)));
@@ -178,18 +185,13 @@ pub(super) fn service(container: &ValidContainer, user: &UserVolumes) -> Result<
 }
 
 fn common(container: &ValidContainer) -> Result<Container, RenderError> {
-    let port = |port: &u16| ContainerPort {
-        container_port: i32::from(*port),
-        protocol: Some("TCP".into()),
-        ..ContainerPort::default()
-    };
     Ok(Container {
         name: container.name.clone(),
         image: Some(container.image.clone()),
         image_pull_policy: Some(container.pull_policy.name().into()),
         working_dir: container.working_dir.clone(),
         env: some(environment(container)),
-        ports: some(container.ports.iter().map(port).collect()),
+        ports: some(container.ports.iter().copied().map(port_of).collect()),
         resources: resources(&container.resources),
         lifecycle: lifecycle(container),
         security_context: typed(
@@ -199,6 +201,10 @@ fn common(container: &ValidContainer) -> Result<Container, RenderError> {
         termination_message_policy: Some("File".into()),
         ..Container::default()
     })
+}
+
+fn port_of(port: u16) -> ContainerPort {
+    ContainerPort { container_port: i32::from(port), protocol: Some("TCP".into()), ..ContainerPort::default() }
 }
 
 /// A variable with the value of an annotation of the pod; empty where the pod has none.
@@ -260,4 +266,21 @@ pub(super) fn quantities(
     let convert =
         |(name, quantity): (&String, &flux_shared::quantity::Quantity)| (name.clone(), Quantity(quantity.0.clone()));
     (!quantities.is_empty()).then(|| quantities.iter().map(convert).collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_port_of_the_figures_is_found_by_its_name_and_stands_beside_the_users_own() {
+        let ports = |flux: &str| {
+            let cluster = crate::testing::cluster(&format!("{flux}\ncontainers: [{{image: a, ports: [80]}}]"));
+            let user = UserVolumes::of([&cluster.runner.container]);
+            let ports = runner(&cluster, ViewFrom::Copy, &user, 0).unwrap().ports.unwrap();
+            ports.into_iter().map(|port| (port.name, port.container_port)).collect::<Vec<_>>()
+        };
+        assert_eq!(ports("flux: {}"), [(None, 80)]);
+        assert_eq!(ports("flux: {metricsPort: 9402}"), [(None, 80), (Some("metrics".into()), 9402)]);
+    }
 }

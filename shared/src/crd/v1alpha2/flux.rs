@@ -88,6 +88,10 @@ block! {
         /// Seconds a lead that has answered before may be silent before a follower exits. Default: never.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lead_silent_seconds: Option<i64>,
+        /// Port on which the lead serves figures of the instance (nodes, cores, jobs by state) to Prometheus, at /metrics, and as
+        /// JSON, at /metrics.json, to whoever reaches it. Default: none.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        pub metrics_port: Option<i32>,
         /// Other clusters of the same Flux instance.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub bursting: Option<Bursting>,
@@ -135,6 +139,7 @@ impl Default for Flux {
             parent_deadline_seconds: None,
             lead_gone_seconds: None,
             lead_silent_seconds: None,
+            metrics_port: None,
             bursting: None,
             lead_broker: None,
             disable_socket: false,

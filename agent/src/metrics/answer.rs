@@ -1,0 +1,174 @@
+//! What is asked for, and the answer to it, by as much of HTTP/1.1 as that takes. Pure.
+
+use std::fmt::Write as _;
+
+use flux_shared::usage::{Figure, Usage};
+use serde_json::{Map, Value};
+
+/// What somebody asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Wanted {
+    form: Form,
+    /// HEAD: no more than what stands before it.
+    without_body: bool,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Form {
+    Prometheus,
+    Json,
+}
+
+/// What is answered, after which the connection ends.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Answer {
+    status: &'static str,
+    kind: &'static str,
+    body: String,
+    without_body: bool,
+}
+
+/// By the head of a request, as far as it has come; none: there is more to it.
+pub fn wanted(head: &[u8]) -> Option<Result<Wanted, Answer>> {
+    let ends = |end: &[u8]| head.windows(end.len()).any(|bytes| bytes == end);
+    if !ends(b"\r\n\r\n") && !ends(b"\n\n") {
+        return None;
+    }
+    let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
+    let words = std::str::from_utf8(line).unwrap_or_default().trim_end();
+    let [method, target, version] = words.split(' ').collect::<Vec<_>>()[..] else {
+        return Some(Err(Answer::refusal("400 Bad Request", "this is no request of HTTP/1.1")));
+    };
+    if !version.starts_with("HTTP/1.") {
+        return Some(Err(Answer::refusal("505 HTTP Version Not Supported", "only HTTP/1.1 is spoken here")));
+    }
+    let without_body = method == "HEAD";
+    if method != "GET" && !without_body {
+        return Some(Err(Answer::refusal("405 Method Not Allowed", "figures can be read: use GET")));
+    }
+    let form = match target.split('?').next() {
+        Some("/metrics") => Form::Prometheus,
+        Some("/metrics.json") => Form::Json,
+        _ => return Some(Err(Answer::refusal("404 Not Found", "there are /metrics and /metrics.json"))),
+    };
+    Some(Ok(Wanted { form, without_body }))
+}
+
+impl Wanted {
+    /// The answer, with what is known.
+    pub fn of(self, cluster: &str, usage: Option<&Usage>) -> Answer {
+        let figures = usage.map(Usage::figures).unwrap_or_default();
+        let without_body = self.without_body;
+        if figures.is_empty() {
+            let why = "the broker does not tell its figures: it comes up, goes down, or is very busy";
+            return Answer { without_body, ..Answer::refusal("503 Service Unavailable", why) };
+        }
+        let (kind, body) = match self.form {
+            Form::Prometheus => ("text/plain; version=0.0.4; charset=utf-8", text(cluster, &figures)),
+            Form::Json => ("application/json", json(cluster, &figures)),
+        };
+        Answer { status: "200 OK", kind, body, without_body }
+    }
+}
+
+impl Answer {
+    fn refusal(status: &'static str, why: &str) -> Answer {
+        Answer { status, kind: "text/plain; charset=utf-8", body: format!("{why}\n"), without_body: false }
+    }
+
+    pub fn too_long() -> Answer {
+        Answer::refusal("431 Request Header Fields Too Large", "the request is too long")
+    }
+
+    /// As it is sent.
+    pub fn bytes(&self) -> Vec<u8> {
+        let Answer { status, kind, body, without_body } = self;
+        let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };
+        let length = body.len();
+        let head = format!(
+            "HTTP/1.1 {status}\r\nContent-Type: {kind}\r\nContent-Length: {length}\r\n{allow}Connection: close\r\n\r\n"
+        );
+        (head + if *without_body { "" } else { body }).into_bytes()
+    }
+}
+
+/// Prometheus' text format. A cluster's name needs no quoting.
+fn text(cluster: &str, figures: &[Figure]) -> String {
+    let mut text = String::new();
+    for Figure { name, help, value } in figures {
+        let _ =
+            writeln!(text, "# HELP {name} {help}\n# TYPE {name} gauge\n{name}{{minicluster=\"{cluster}\"}} {value}");
+    }
+    text
+}
+
+fn json(cluster: &str, figures: &[Figure]) -> String {
+    let mut object = Map::from_iter([("minicluster".to_owned(), Value::from(cluster))]);
+    object.extend(figures.iter().map(|figure| (figure.name.to_owned(), figure.value.into())));
+    format!("{}\n", Value::from(object))
+}
+
+#[cfg(test)]
+mod tests {
+    use flux_shared::usage::{Jobs, States};
+
+    use super::*;
+
+    fn usage() -> Usage {
+        let states = States { sched: 20, run: 1, ..States::default() };
+        Usage { jobs: Some(Jobs { states, ..Jobs::default() }), ..Usage::default() }
+    }
+
+    fn answer(request: &str) -> String {
+        let wanted = wanted(request.as_bytes()).expect("a whole request");
+        let answer = wanted.map_or_else(|refusal| refusal, |wanted| wanted.of("mc", Some(&usage())));
+        String::from_utf8(answer.bytes()).unwrap()
+    }
+
+    #[test]
+    fn figures_are_told_in_both_forms_with_the_clusters_name() {
+        let text = answer("GET /metrics HTTP/1.1\r\nHost: mc-0\r\n\r\n");
+        assert!(text.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"), "{text}");
+        let of_sched = "# HELP job_queue_state_sched_count Jobs that wait for nodes.\n\
+                        # TYPE job_queue_state_sched_count gauge\njob_queue_state_sched_count{minicluster=\"mc\"} 20\n";
+        assert!(text.contains(of_sched), "{text}");
+        let (head, body) = text.split_once("\r\n\r\n").unwrap();
+        assert!(head.contains(&format!("Content-Length: {}\r\n", body.len())), "{head}");
+
+        let json = answer("GET /metrics.json?x=y HTTP/1.0\n\n");
+        let body: Value = serde_json::from_str(json.split_once("\r\n\r\n").unwrap().1).unwrap();
+        assert_eq!((&body["minicluster"], &body["job_queue_state_active_count"]), (&"mc".into(), &21.into()));
+        assert_eq!(body.get("node_up_count"), None, "what is not known is left out");
+    }
+
+    #[test]
+    fn everything_else_is_refused_with_its_reason() {
+        for (request, status) in [
+            ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
+            ("GET / HTTP/1.1\r\n\r\n", "404"),
+            ("GET /metrics\r\n\r\n", "400"),
+            ("GET /metrics HTTP/2\r\n\r\n", "505"),
+            ("\n\n", "400"),
+        ] {
+            assert!(answer(request).starts_with(&format!("HTTP/1.1 {status} ")), "{request:?}: {}", answer(request));
+        }
+        assert!(answer("HEAD /metrics HTTP/1.1\r\n\r\n").ends_with("\r\n\r\n"));
+        assert_eq!(wanted(b"GET /metrics HTTP/1.1\r\nHost: a\r\n"), None, "there is more to come");
+        let Some(Ok(wanted)) = wanted(b"GET /metrics HTTP/1.1\r\n\r\n") else { panic!("it is asked for") };
+        for usage in [None, Some(&Usage::default())] {
+            assert!(wanted.of("mc", usage).bytes().starts_with(b"HTTP/1.1 503 "));
+        }
+    }
+
+    proptest::proptest! {
+        #[test]
+        fn any_bytes_are_answered_or_awaited(bytes in proptest::collection::vec(proptest::num::u8::ANY, 0..80), end in proptest::bool::ANY) {
+            let mut bytes = bytes;
+            if end {
+                bytes.extend(b"\r\n\r\n");
+            }
+            let answer = wanted(&bytes);
+            proptest::prop_assert!(answer.is_some() || !end);
+        }
+    }
+}
