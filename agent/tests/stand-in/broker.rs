@@ -191,6 +191,23 @@ fn queues(table: &toml::Table) -> Vec<String> {
     queues.map(|name| if Some(name.as_str()) == usual { format!("{name}*") } else { name.clone() }).collect()
 }
 
+/// Says that this broker runs once it has joined; then nothing more, as long as the connection lasts.
+fn tell_when_joined(mut stream: UnixStream, joined: &AtomicBool) {
+    while !joined.load(Relaxed) {
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let _ = stream.write_all(&message::answer("state-machine.monitor", Some(&state_of("run"))));
+    let _ = std::io::copy(&mut stream, &mut std::io::sink());
+}
+
+/// Hands a task on to the follower that it is for; its rank, if it is there.
+fn pass_on(what: &str, number: u64, followers: &mut BTreeMap<u32, TcpStream>) -> Option<u32> {
+    let (rank, task) = what[remote::EXEC.len()..].split_once(' ')?;
+    let rank = rank.parse().ok()?;
+    let _ = writeln!(followers.get_mut(&rank)?, "{}{number} {task}", remote::EXEC);
+    Some(rank)
+}
+
 /// As a shell has it.
 fn code(status: ExitStatus) -> u8 {
     let code = status.code().unwrap_or_else(|| 128 + status.signal().unwrap_or(0));
@@ -261,12 +278,7 @@ impl Broker {
                 Event::Ask(what, stream) if what.starts_with(remote::EXEC) => {
                     // A client whose node is not there finds its connection closed.
                     number += 1;
-                    let task = what[remote::EXEC.len()..].split_once(' ');
-                    let task = task.and_then(|(rank, task)| Some((rank.parse::<u32>().ok()?, task)));
-                    if let Some((rank, task)) = task
-                        && let Some(follower) = followers.get_mut(&rank)
-                    {
-                        let _ = writeln!(follower, "{}{number} {task}", remote::EXEC);
+                    if let Some(rank) = pass_on(&what, number, &mut followers) {
                         tasks.insert(number, stream);
                         book.tasks.insert(number, rank);
                     }
@@ -347,14 +359,7 @@ impl Broker {
                         // By its name, where Flux says a number; then no more, as long as the connection lasts.
                         "state-machine.monitor" => {
                             let joined = joined.clone();
-                            std::thread::spawn(move || {
-                                while !joined.load(Relaxed) {
-                                    std::thread::sleep(Duration::from_millis(20));
-                                }
-                                let _ =
-                                    stream.write_all(&message::answer("state-machine.monitor", Some(&state_of("run"))));
-                                std::io::copy(&mut stream, &mut std::io::sink())
-                            });
+                            std::thread::spawn(move || tell_when_joined(stream, &joined));
                         }
                         // The rest is the lead's to say.
                         topic => {
