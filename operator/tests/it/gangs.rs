@@ -274,11 +274,18 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
     });
 }
 
-/// A cluster of 2 shrinks and grows again, and its gang with it, as far as that can be (None: not at all); and another Job has another gang.
+/// A cluster of 2 shrinks and grows again, and its gang with it, unless the API server refuses that (None); and another Job has another gang.
 async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &str, counts: [Option<i64>; 2]) {
     fixture.when(name, "its maximum", |status| status["maximumSize"] == 2).await;
     let made = gang(fixture, api, name).await.name_any();
-    for (size, count) in [1, 2].into_iter().zip(counts) {
+    if counts == [None, None] {
+        fixture.patch::<MiniCluster>(name, json!({ "spec": { "size": 1 } })).await.unwrap();
+        let refused =
+            |status: &Value| status["message"].as_str().is_some_and(|it| it.contains("cannot change parallelism"));
+        fixture.when(name, "refused another size", refused).await;
+        fixture.patch::<MiniCluster>(name, json!({ "spec": { "size": 2 } })).await.unwrap();
+    }
+    for (size, count) in [1, 2].into_iter().zip(counts).filter(|(_, count)| count.is_some()) {
         fixture.patch::<MiniCluster>(name, json!({ "spec": { "size": size } })).await.unwrap();
         until(&format!("its Job has {size}"), async || {
             (fixture.job(name).await.spec?.completions == Some(size)).then_some(())
@@ -324,7 +331,7 @@ fn kubernetes_own_api_is_found_in_each_version_that_has_one() {
         // There is none.
         ..35 => return,
         35 => (GangApi::WorkloadV1alpha1, [Some(1), Some(2)]),
-        // Fixed, and kept as long as pods name it.
+        // Fixed, and its Job's size with it.
         36 => (GangApi::PodGroupV1alpha2, [None, None]),
         _ => (GangApi::PodGroupV1beta1, [Some(1), Some(2)]),
     };

@@ -4,7 +4,7 @@
 //! | API | object | the pods' tie |
 //! | --- | --- | --- |
 //! | Kubernetes 1.35 | `scheduling.k8s.io/v1alpha1` Workload, fixed | `spec.workloadRef` |
-//! | 1.36 | `v1alpha2` PodGroup, fixed, stays as long as pods name it | `spec.schedulingGroup` |
+//! | 1.36 | `v1alpha2` PodGroup, fixed, as is the size of its Job | `spec.schedulingGroup` |
 //! | 1.37 | `v1beta1` or `v1alpha3` PodGroup, whose minCount may change | the same |
 //! | scheduler-plugins | `scheduling.x-k8s.io/v1alpha1` PodGroup | a label |
 //! | Volcano | `scheduling.volcano.sh/v1beta1` PodGroup | an annotation |
@@ -119,7 +119,7 @@ pub enum Resize {
     Patch,
     /// Delete it and make one of the same name.
     MakeAnew,
-    /// It is fixed, and stays as long as pods name it.
+    /// It is fixed, and so is its Job's size: the API server refuses another.
     Never,
 }
 
@@ -194,7 +194,10 @@ fn scheduler(cluster: &ValidMiniCluster) -> Option<&str> {
 
 /// The API by which the pods of a cluster are a gang. None: there is none for it, or nobody wants one.
 pub fn api_for(cluster: &ValidMiniCluster, served: Served) -> Option<GangApi> {
-    served.for_scheduler(scheduler(cluster)).filter(|_| cluster.gang != Gang::Off)
+    // Where a gang's size is fixed, nobody gets one without asking whose cluster is made to grow.
+    let is_fixed = |api: &GangApi| api.resize() == Resize::Never && cluster.max_size > cluster.size;
+    let api = served.for_scheduler(scheduler(cluster)).filter(|_| cluster.gang != Gang::Off);
+    api.filter(|api| cluster.gang == Gang::On || !is_fixed(api))
 }
 
 /// Pods that have to fit at once.
