@@ -60,6 +60,7 @@ fn plane() -> &'static Plane {
             agent_image: "agent:test".into(),
             view_image: "view:test".into(),
             restful_repository: "repository:test".into(),
+            kueue: true,
             ..install::Installation::usual("flux-operator").unwrap()
         };
         plane.apply(&install::manifests(&settings).unwrap()).unwrap();
