@@ -265,9 +265,10 @@ fn of_job(observation: &Observation, job: &JobSeen) -> Decision {
     if let Some(lead) = replacing {
         return unseen(observation, chance(), lead);
     }
-    // A follower that was taken away, and killed before it could leave in order.
-    let killed = observation.pods.iter().any(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
-    if is_failing && (killed || (lost_follower(observation, false).is_some() && !has_living_lead(&leads))) {
+    // A follower that was taken away, and killed before it could leave in order. A lead that seems to live may have succeeded: a
+    // failing Job ends it, and then it is known.
+    let killed = || observation.pods.iter().any(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
+    if is_failing && !has_living_lead(&leads) && (killed() || lost_follower(observation, false).is_some()) {
         let message = told_of_follower(lost_follower(observation, true));
         return again(observation, chance(), POD_LOST, message, Limit::MaxRestarts);
     }

@@ -340,6 +340,26 @@ fn a_success_that_only_the_job_told_of_is_final() {
     assert_eq!(played(1, 0, &events).wrong, None);
 }
 
+/// A follower was evicted and killed, for which the Job fails; that the lead's program has ended with 0 has not come through yet.
+#[test]
+fn a_success_that_is_not_known_yet_is_final_though_the_job_fails_for_a_follower() {
+    let begin = [Event::Operator(1), Event::Controller, Event::Evict(1), Event::Kubelets, Event::Controller];
+    let ends = [Event::ProgramEnds(0), Event::FollowerFails(3)];
+    let news = [
+        Event::NewsOfPods,
+        Event::NewsOfPods,
+        Event::NewsOfPods,
+        Event::NewsOfJobs,
+        Event::NewsOfPods,
+        Event::Controller,
+        Event::NewsOfPods,
+        Event::NewsOfJobs,
+        Event::Operator(1),
+    ];
+    let events = [&begin[..], &ends, &news].concat();
+    assert_eq!(played(0, 1, &events).wrong, None);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig { cases: ProptestConfig::default().cases.max(1000), ..ProptestConfig::default() })]
 
