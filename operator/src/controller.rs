@@ -401,17 +401,16 @@ async fn dispatch(
         let ready: Vec<Key> = tokio::select! {
             wake = woken.recv() => match wake {
                 None => return,
-                Some(Wake { key, at_once: true }) => {
+                Some(Wake { key, at_once }) => {
                     waits(context, &key);
-                    vec![key]
-                }
-                Some(Wake { key, at_once: false }) => {
-                    waits(context, &key);
-                    if later.is_empty() {
-                        burst_ends = tokio::time::Instant::now() + BURST;
+                    if !at_once {
+                        if later.is_empty() {
+                            burst_ends = tokio::time::Instant::now() + BURST;
+                        }
+                        later.insert(key);
+                        continue;
                     }
-                    later.insert(key);
-                    continue;
+                    vec![key]
                 }
             },
             () = tokio::time::sleep_until(burst_ends), if !later.is_empty() => later.drain().collect(),

@@ -91,7 +91,10 @@ impl Metrics {
         let queue = &[CONTROLLER, CONTROLLER];
         let metrics = Metrics {
             process: Process::new(&figures, "operator")?,
-            reconciles: figures.counter(&families::RECONCILES)?.begins(&[CONTROLLER, "success"]),
+            reconciles: figures
+                .counter(&families::RECONCILES)?
+                .begins(&[CONTROLLER, "success"])
+                .begins(&[CONTROLLER, "error"]),
             errors: figures.counter(&families::ERRORS)?.begins(one),
             terminal_errors: figures.counter(&families::TERMINAL_ERRORS)?.begins(one),
             panics: figures.counter(&families::PANICS)?.begins(one),
@@ -112,7 +115,6 @@ impl Metrics {
             miniclusters: figures.gauge(&families::MINICLUSTERS)?,
             figures,
         };
-        metrics.reconciles.add(&[CONTROLLER, "error"], 0.0);
         metrics.leads(false);
         Ok(metrics)
     }

@@ -23,8 +23,6 @@ pub enum TurnedAway {
 }
 
 impl TurnedAway {
-    const ALL: [TurnedAway; 3] = [TurnedAway::Full, TurnedAway::Place, TurnedAway::Slow];
-
     fn name(self) -> &'static str {
         match self {
             TurnedAway::Full => "full",
@@ -58,12 +56,15 @@ impl WebhookMetrics {
             time: figures.histogram(&families::WEBHOOK_TIME)?.begins(&[PATH]),
             in_flight: figures.gauge(&families::WEBHOOK_IN_FLIGHT)?,
             conversions: figures.counter(&families::CONVERSIONS)?.begins(&["success"]).begins(&["failure"]),
-            refusals: figures.counter(&families::REFUSALS)?,
+            refusals: figures
+                .counter(&families::REFUSALS)?
+                .begins(&[TurnedAway::Full.name()])
+                .begins(&[TurnedAway::Place.name()])
+                .begins(&[TurnedAway::Slow.name()]),
             expiry: figures.gauge(&families::EXPIRY)?,
             keep_failures: figures.counter(&families::KEEP_FAILURES)?.begins(&[]),
             figures,
         };
-        TurnedAway::ALL.into_iter().for_each(|refusal| metrics.refusals.add(&[refusal.name()], 0.0));
         metrics.in_flight.set(&[PATH], 0.0);
         Ok(metrics)
     }

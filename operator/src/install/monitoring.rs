@@ -60,28 +60,29 @@ fn service(namespace: &str, name: &str, labels: &Value, pods: &Value) -> Result<
 
 /// An object of the Prometheus operator, with the labels that its Prometheus looks for.
 fn prometheus(kind: &str, name: &str, namespace: &str, labels: &Value, spec: Value) -> Value {
-    let mut value = json!({
+    json!({
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": kind,
-        "metadata": { "name": name, "namespace": namespace },
+        "metadata": metadata(name, namespace, labels),
         "spec": spec,
-    });
+    })
+}
+
+fn metadata(name: &str, namespace: &str, labels: &Value) -> Value {
+    let mut metadata = json!({ "name": name, "namespace": namespace });
     if labels.as_object().is_some_and(|labels| !labels.is_empty()) {
-        value["metadata"]["labels"] = labels.clone();
+        metadata["labels"] = labels.clone();
     }
-    value
+    metadata
 }
 
 /// What Grafana's sidecar looks for.
 fn config_map(namespace: &str, labels: &Value) -> Result<ConfigMap, InstallError> {
     let wrong = |e| InstallError::Object("ConfigMap", e);
     let text = serde_json::to_string_pretty(&dashboard::dashboard()).map_err(wrong)?;
-    let mut value = json!({
-        "metadata": { "name": DASHBOARD, "namespace": namespace },
+    let value = json!({
+        "metadata": metadata(DASHBOARD, namespace, labels),
         "data": { "flux-operator.json": format!("{text}\n") },
     });
-    if labels.as_object().is_some_and(|labels| !labels.is_empty()) {
-        value["metadata"]["labels"] = labels.clone();
-    }
     serde_json::from_value(value).map_err(wrong)
 }

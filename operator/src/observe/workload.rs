@@ -58,10 +58,7 @@ pub const NOT_FOR_US: &str =
     "to read why from Kueue's Workloads, the operator must be installed with kueue.enabled (--kueue)";
 
 /// Where there is no such API.
-pub fn is_not_installed() -> String {
-    "there is no Kueue in this cluster to admit it: install Kueue, or make the MiniCluster without the label kueue.x-k8s.io/queue-name"
-        .to_owned()
-}
+pub const NOT_INSTALLED: &str = "there is no Kueue in this cluster to admit it: install Kueue, or make the MiniCluster without the label kueue.x-k8s.io/queue-name";
 
 fn of(workload: &Workload) -> String {
     let status = workload.status.clone().unwrap_or_default();

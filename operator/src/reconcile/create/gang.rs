@@ -42,7 +42,7 @@ pub(super) async fn after(
     let GangOf::Object(object) = &objects.gang else { return Ok(()) };
     if let Err(error) = made {
         if is_unknown(error) {
-            context.reader.forget_gangs();
+            context.reader.forget_gangs().await;
         }
         return Ok(());
     }

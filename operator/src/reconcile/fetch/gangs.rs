@@ -6,10 +6,10 @@
     reason = "a client that reads, and how old its answer is"
 )]
 
-use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use kube::Client;
+use tokio::sync::Mutex;
 
 use crate::reconcile::render::gang::{GangApi, Served};
 
@@ -25,21 +25,22 @@ pub struct Known(Mutex<Option<(Instant, Served)>>);
 impl Known {
     /// What is served. `is_enough`: whether there is something of use in it; else it is asked again sooner.
     pub async fn served(&self, client: &Client, is_enough: impl Fn(Served) -> bool) -> Result<Served, kube::Error> {
-        let known = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some((time, served)) = known {
+        // Held while it is asked: of many that are made at once, one asks for all.
+        let mut known = self.0.lock().await;
+        if let Some((time, served)) = *known {
             let limit = if is_enough(served) { FRESH } else { FRESH_WHERE_NEEDED };
             if time.elapsed() < limit {
                 return Ok(served);
             }
         }
         let served = ask(client).await?;
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((Instant::now(), served));
+        *known = Some((Instant::now(), served));
         Ok(served)
     }
 
     /// It was wrong: an object of such an API could not be made.
-    pub fn forget(&self) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = None;
+    pub async fn forget(&self) {
+        *self.0.lock().await = None;
     }
 }
 

@@ -66,7 +66,7 @@ impl Reader {
     pub async fn queued(&self, namespace: &str, job: &str, now: Timestamp) -> Result<Trouble, kube::Error> {
         let message = match self.workloads(namespace, job).await {
             Ok(Some(workloads)) => workload::why(workloads),
-            Ok(None) => workload::is_not_installed(),
+            Ok(None) => workload::NOT_INSTALLED.to_owned(),
             // Not for us to see: what was said about the Job itself, then.
             Err(kube::Error::Api(status)) if status.code == 403 => {
                 let said = self.last(namespace, job, now).await?.map(|warning| warning.message);
@@ -105,8 +105,8 @@ impl Reader {
     }
 
     /// What is known of them was wrong.
-    pub fn forget_gangs(&self) {
-        self.gangs.forget();
+    pub async fn forget_gangs(&self) {
+        self.gangs.forget().await;
     }
 
     /// The minor version of the Kubernetes that answers now; providers write "31+" as well.

@@ -92,16 +92,7 @@ impl GangApi {
         }
     }
 
-    /// Where the object says how many pods it takes.
-    const fn count_at(self) -> &'static str {
-        match self {
-            GangApi::WorkloadV1alpha1 => "/spec/podGroups/0/policy/gang/minCount",
-            GangApi::Coscheduling | GangApi::Volcano => "/spec/minMember",
-            _ => "/spec/schedulingPolicy/gang/minCount",
-        }
-    }
-
-    /// The part of an object that says so, with another count: a merge patch.
+    /// The part of an object that says how many pods it takes: a merge patch, too.
     pub fn with_count(self, count: u32) -> Value {
         match self {
             GangApi::Coscheduling | GangApi::Volcano => json!({ "spec": { "minMember": count } }),
@@ -236,7 +227,13 @@ fn object(cluster: &ValidMiniCluster, api: GangApi, facts: &Facts) -> GangObject
     // Another one for each Job: what is fixed in the one before it may be wrong for this one, and it may stay for a while.
     let what = (facts.uid.as_deref(), facts.attempt, &facts.spec_hash, facts.image_volume_failed, count, api.version());
     let name = format!("{}-{}", cluster.name, &hash(&what)[..8]);
-    let mut metadata = metadata(name.clone(), cluster, facts);
+    recounted(cluster, &GangRef { api, name }, facts, count)
+}
+
+/// The object of this name that takes so many pods: also one that is made anew under its name.
+pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &Facts, count: u32) -> GangObject {
+    let api = at.api;
+    let mut metadata = metadata(at.name.clone(), cluster, facts);
     // Kubernetes keeps a PodGroup until its pods are gone: who deletes the MiniCluster in the foreground does not wait for that.
     for owner in metadata.owner_references.iter_mut().flatten() {
         owner.block_owner_deletion = None;
@@ -267,22 +264,12 @@ fn object(cluster: &ValidMiniCluster, api: GangApi, facts: &Facts) -> GangObject
             }
         }
     }
-    GangObject { at: GangRef { api, name }, body }
+    GangObject { at: at.clone(), body }
 }
 
 /// What lies over the pods at a JSON pointer.
 fn over(cluster: &ValidMiniCluster, pointer: &str) -> Option<Value> {
     cluster.pod_template.as_ref()?.value().pointer(pointer).filter(|it| it.is_string()).cloned()
-}
-
-/// A body that takes another count, for an object that is made anew under its name.
-pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &Facts, count: u32) -> GangObject {
-    let mut body = object(cluster, at.api, facts).body;
-    body["metadata"]["name"] = json!(at.name);
-    if let Some(place) = body.pointer_mut(at.api.count_at()) {
-        *place = json!(count);
-    }
-    GangObject { at: at.clone(), body }
 }
 
 /// The Job with its pods tied to the object.
@@ -335,15 +322,24 @@ mod tests {
         assert_eq!(GangRef::read("podgroups.v9.scheduling.k8s.io/mc"), None);
     }
 
+    /// Where the object of each API says how many pods it takes.
+    fn count_at(api: GangApi) -> &'static str {
+        match api {
+            GangApi::WorkloadV1alpha1 => "/spec/podGroups/0/policy/gang/minCount",
+            GangApi::Coscheduling | GangApi::Volcano => "/spec/minMember",
+            _ => "/spec/schedulingPolicy/gang/minCount",
+        }
+    }
+
     #[test]
     fn a_count_is_where_it_is_said_to_be() {
         for api in GangApi::ALL {
             let cluster = crate::testing::cluster("size: 4\nminSize: 3\ngang: auto");
             let facts = Facts { uid: Some("uid".into()), ..Facts::default() };
             let made = object(&cluster, api, &facts);
-            assert_eq!(made.body.pointer(api.count_at()), Some(&json!(3)), "{api:?}");
+            assert_eq!(made.body.pointer(count_at(api)), Some(&json!(3)), "{api:?}");
             let fewer = recounted(&cluster, &made.at, &facts, 2);
-            assert_eq!(fewer.body.pointer(api.count_at()), Some(&json!(2)), "{api:?}");
+            assert_eq!(fewer.body.pointer(count_at(api)), Some(&json!(2)), "{api:?}");
             assert_eq!(fewer.body["metadata"], made.body["metadata"]);
         }
     }
