@@ -45,7 +45,7 @@ pub struct Args {
     /// Assume an image without a shell
     #[arg(long)]
     pub no_shell: bool,
-    /// Pretend a variable of the container's environment
+    /// Assume this variable in the container's environment; can be repeated
     #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
     pub env: Vec<(String, String)>,
     /// What the entrypoint's command line says, for an AgentSpec

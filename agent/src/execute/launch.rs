@@ -323,7 +323,6 @@ fn called(launch: &Launch) -> &'static str {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
 
     #[test]
