@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream, ToSocketAddrs};
-use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::process::{Child, Command, ExitStatus};
@@ -16,6 +15,7 @@ use nix::sys::signal::{SigSet, Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
 
+use super::configuration::{Broker, read};
 use super::{archive, message, remote, resources};
 
 const GOODBYE: &str = "goodbye\n";
@@ -55,22 +55,6 @@ impl Book {
     }
 }
 
-struct Broker {
-    rank: u32,
-    hosts: Vec<String>,
-    port: u16,
-    /// The address to listen at; none: all.
-    bind: Option<String>,
-    /// Names are looked up for IPv6 addresses, else for IPv4 ones.
-    ipv6: bool,
-    connect: String,
-    quorum: usize,
-    attributes: BTreeMap<String, String>,
-    /// The default one with a star.
-    queues: Vec<String>,
-    program: Vec<String>,
-}
-
 pub fn run(words: &[&str]) -> u8 {
     let mut signals = SigSet::empty();
     for signal in [Signal::SIGTERM, Signal::SIGINT, Signal::SIGHUP, Signal::SIGCHLD, Signal::SIGUSR1] {
@@ -100,95 +84,6 @@ pub fn run(words: &[&str]) -> u8 {
         let _ = std::fs::remove_file(path);
     }
     code
-}
-
-fn read(words: &[&str]) -> Result<Broker, String> {
-    let (mut config, mut attributes, mut at) = (None, BTreeMap::new(), 0);
-    while let Some(word) = words.get(at) {
-        if let Some((name, value)) = word.strip_prefix("-S").map(|set| set.split_once('=').unwrap_or((set, "1"))) {
-            attributes.insert(name.to_owned(), value.to_owned());
-        } else if ["--config", "--config-path", "-c"].contains(word) {
-            at += 1;
-            config = words.get(at);
-        } else if !word.starts_with('-') {
-            break;
-        }
-        at += 1;
-    }
-    let program = words[at.min(words.len())..].iter().map(|word| (*word).to_owned()).collect();
-    let path = format!("{}/broker.toml", config.ok_or("no configuration")?);
-    let text = std::fs::read_to_string(&path).map_err(|error| format!("{path}: {error}"))?;
-    let table: toml::Table = toml::from_str(&text).map_err(|error| format!("{path}: {error}"))?;
-    let bootstrap = table.get("bootstrap").ok_or("no [bootstrap]")?;
-    let text_of = |name: &str| bootstrap.get(name).and_then(toml::Value::as_str).unwrap_or_default().to_owned();
-    let (hosts, connect) = hosts(bootstrap)?;
-    let resources = table.get("resource").and_then(|table| table.get("path")).and_then(toml::Value::as_str);
-    resources.map_or(Ok(Vec::new()), std::fs::read).map_err(|error| format!("resource: {error}"))?;
-    let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
-    let rank = hosts.iter().position(|host| *host == own).ok_or(format!("{own} is not in the hostlist"))?;
-    if hosts.len() > 1 {
-        check_certificate(&text_of("curve_cert"))?;
-    }
-    let quorum = attributes.get("broker.quorum").and_then(|quorum| quorum.parse().ok()).unwrap_or(hosts.len());
-    let bind = text_of("default_bind");
-    let bind = bind.trim_start_matches("tcp://").rsplit_once(':').map_or("*", |(address, _)| address);
-    let bind = bind.trim_matches(['[', ']']).to_owned();
-    // As in libzmq, whose sockets know one family unless they are told to.
-    let ipv6 = bootstrap.get("enable_ipv6").and_then(toml::Value::as_bool).unwrap_or(false);
-    if bind.contains(':') && !ipv6 {
-        return Err(format!("bind tcp://[{bind}]: No such device"));
-    }
-    let port = bootstrap.get("default_port").and_then(toml::Value::as_integer).unwrap_or(8050);
-    Ok(Broker {
-        rank: u32::try_from(rank).map_err(|error| error.to_string())?,
-        hosts,
-        port: u16::try_from(port).map_err(|error| error.to_string())?,
-        // A name is that of an interface, as a user's own configuration may have it: here all are bound to.
-        bind: Some(bind).filter(|bind| bind.parse::<std::net::IpAddr>().is_ok()),
-        ipv6,
-        connect: connect.unwrap_or_else(|| text_of("default_connect")),
-        quorum,
-        attributes,
-        queues: queues(&table),
-        program,
-    })
-}
-
-/// All hosts once, and how the lead is reached where an entry says it.
-fn hosts(bootstrap: &toml::Value) -> Result<(Vec<String>, Option<String>), String> {
-    let (mut hosts, mut connect) = (Vec::new(), None);
-    for entry in bootstrap.get("hosts").and_then(toml::Value::as_array).ok_or("no hosts")? {
-        let list = entry.get("host").and_then(toml::Value::as_str).ok_or("a host without a name")?;
-        // An entry may repeat a host to say how it is reached.
-        for host in flux_shared::hostlist::expand(list)? {
-            if !hosts.contains(&host) {
-                hosts.push(host);
-            }
-        }
-        connect = entry.get("connect").and_then(toml::Value::as_str).map(str::to_owned).or(connect);
-    }
-    Ok((hosts, connect))
-}
-
-fn check_certificate(path: &str) -> Result<(), String> {
-    let data = std::fs::metadata(path).map_err(|error| format!("{path}: {error}"))?;
-    if data.permissions().mode() & 0o077 != 0 {
-        return Err(format!("Error loading certificate: {path}: readable by group/other"));
-    }
-    std::fs::read(path).map_err(|error| format!("{path}: {error}"))?;
-    Ok(())
-}
-
-/// Their names, the usual one with a star.
-fn queues(table: &toml::Table) -> Vec<String> {
-    let defaults = ["jobspec", "defaults", "system", "queue"];
-    let usual = table
-        .get("policy")
-        .cloned()
-        .and_then(|policy| defaults.iter().try_fold(policy, |at, name| at.get(name).cloned()));
-    let usual = usual.as_ref().and_then(toml::Value::as_str);
-    let queues = table.get("queues").and_then(toml::Value::as_table).into_iter().flat_map(toml::Table::keys);
-    queues.map(|name| if Some(name.as_str()) == usual { format!("{name}*") } else { name.clone() }).collect()
 }
 
 /// Says that this broker runs once it has joined; then nothing more, as long as the connection lasts.

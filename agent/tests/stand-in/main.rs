@@ -19,6 +19,7 @@
 
 mod archive;
 mod broker;
+mod configuration;
 mod jobs;
 mod message;
 mod remote;

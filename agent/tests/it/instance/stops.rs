@@ -1,6 +1,7 @@
 //! Pods that are told to stop.
 
 use super::*;
+use crate::live::Ended;
 
 pub(super) const HANGING: &str = "trap 'exit 3' TERM; echo up; while :; do sleep 0.05; done";
 
@@ -20,32 +21,32 @@ fn a_stop_of_all_pods_at_once_ends_all_in_order_and_soon() {
     assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
 }
 
-#[test]
-fn a_follower_that_alone_is_told_to_stop_leaves_soon_and_is_no_success() {
-    let images = images(&submit(HANGING), 2);
-    let mut pods = start(&images, &Network::new(), &["--grace-period", "60"]);
+/// How the follower of two ends that alone is told to stop while a program runs, and after how long.
+fn follower_told_to_stop(images: &[Image], grace_period: &str) -> (Ended, Duration) {
+    let mut pods = start(images, &Network::new(), &["--grace-period", grace_period]);
     pods[0].says("up\n");
     let begin = Instant::now();
     pods[1].signal(15);
-    let ended = pods.remove(1).end();
+    (pods.remove(1).end(), begin.elapsed())
+}
+
+#[test]
+fn a_follower_that_alone_is_told_to_stop_leaves_soon_and_is_no_success() {
+    let images = images(&submit(HANGING), 2);
+    let (ended, took) = follower_told_to_stop(&images, "60");
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
     assert_eq!(termination_of(&images[1]), Termination::new(Ender::Stop, REPLACE));
     assert!(ended.stderr.contains("the lead stays, only this pod is to go"), "{}", ended.stderr);
-    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+    assert!(took < Duration::from_secs(30), "{took:?}");
 }
 
 #[test]
 fn a_follower_of_a_lead_that_says_nothing_waits_for_its_bound() {
     // Nobody knows where its socket is.
     let images = images(&(submit(HANGING) + "[flux]\ndisable_socket = true\n"), 2);
-    let mut pods = start(&images, &Network::new(), &["--grace-period", "10"]);
-    pods[0].says("up\n");
-    let begin = Instant::now();
-    pods[1].signal(15);
-    let ended = pods.remove(1).end();
+    let (ended, held) = follower_told_to_stop(&images, "10");
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
     assert_eq!(termination_of(&images[1]), Termination::new(Ender::Stop, REPLACE));
-    let held = begin.elapsed();
     assert!(held >= Duration::from_secs(8) && held < Duration::from_secs(20), "{held:?}");
 }
 
@@ -197,11 +198,7 @@ fn a_job_that_does_not_end_is_not_waited_for_beyond_the_grace_period() {
 #[test]
 fn a_follower_whose_flux_runs_as_another_user_knows_as_well_that_the_lead_stays() {
     let images = images(&(submit(HANGING) + "[runner.user]\nname = 'flux'\nuid = 1000\n"), 2);
-    let mut pods = start(&images, &Network::new(), &["--grace-period", "60"]);
-    pods[0].says("up\n");
-    let begin = Instant::now();
-    pods[1].signal(15);
-    let ended = pods.remove(1).end();
+    let (ended, took) = follower_told_to_stop(&images, "60");
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
-    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+    assert!(took < Duration::from_secs(30), "{took:?}");
 }
