@@ -21,6 +21,7 @@ mod snippet;
 mod starts;
 pub mod state;
 pub mod timing;
+pub mod trace;
 mod user;
 
 use std::io;

@@ -40,7 +40,8 @@ mod user;
 
 use std::collections::BTreeMap;
 
-use flux_shared::agent_spec::{AgentSpec, Flux, LogFormat};
+use flux_shared::agent_spec::{AgentSpec, Flux, LogFormat, Trace};
+use flux_shared::trace::PODS;
 use flux_shared::words::Word;
 use serde::Serialize;
 
@@ -79,6 +80,9 @@ pub struct Plan {
     pub rank: Option<u32>,
     /// What the agent itself logs.
     pub log: Log,
+    /// Where its timeline is sent at the end, as spans.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Trace>,
     /// How long a follower waits.
     #[serde(skip_serializing_if = "Waits::is_usual")]
     pub waits: Waits,
@@ -124,6 +128,10 @@ pub fn plan(spec: &AgentSpec, facts: &Facts, container: &ContainerRole) -> Resul
         role,
         hostname: resolved.hostname.clone(),
         log: Log { quiet: logging.quiet, timed: logging.timed && !logging.quiet, format: logging.format },
+        trace: spec
+            .trace
+            .clone()
+            .filter(|_| resolved.index() < PODS && !matches!(container, ContainerRole::Sidecar(_))),
         notices: resolved.notices(),
         steps,
     })

@@ -15,8 +15,8 @@ use flux_shared::exit::{Category, REPLACE, of_signal};
 use flux_shared::paths::{SPEC_FILE, TERMINATION_LOG};
 
 use crate::execute::retry::{Attempts, Then};
-use crate::execute::timing::Timeline;
-use crate::execute::{self, execute};
+use crate::execute::timing::{Timeline, Who};
+use crate::execute::{self, execute, trace};
 use crate::facts::{Facts, Process};
 use crate::plan::{ContainerRole, Plan, PlanError, Role, Told, Waits};
 use crate::report::activity::Awaited;
@@ -72,14 +72,34 @@ pub fn run(options: &Options, container: &ContainerRole) -> u8 {
     let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
     // As the command line says, until the spec has been read.
     log::set_format(options.log_format.unwrap_or_default());
-    let work = entrypoint(options, container, &mut timeline, &mut ending);
+    let mut planned = None;
+    let work = entrypoint(options, container, &mut timeline, &mut ending, &mut planned);
     let result = crate::system::runtime::block_on(Box::pin(work));
     if let Err(failure) = &result {
         log::failure(failure);
     }
+    let is_stopped = ending.stopped.is_some();
     let termination = ending.termination(&result);
     write_termination(&options.termination_log, &termination.encode());
+    if let Some((trace, who)) = planned.as_ref().and_then(|plan| Some((plan.trace.as_ref()?, who(plan)))) {
+        let spans = timeline.spans(trace.parent, who, termination.code);
+        let sent = async {
+            trace::send(trace, &spans, &options.root, is_stopped).await;
+            Ok(0)
+        };
+        // It has told what it has to.
+        let _ = crate::system::runtime::look(Box::pin(sent));
+    }
     termination.code
+}
+
+fn who(plan: &Plan) -> Who<'_> {
+    let role = match plan.role {
+        Role::Lead => "lead",
+        Role::Follower => "follower",
+        Role::Sidecar(_) => "sidecar",
+    };
+    Who { hostname: &plan.hostname, index: plan.index, role }
 }
 
 async fn entrypoint(
@@ -87,6 +107,7 @@ async fn entrypoint(
     container: &ContainerRole,
     timeline: &mut Timeline,
     ending: &mut Ending,
+    known: &mut Option<Plan>,
 ) -> Result<u8, Failure> {
     let begin = Instant::now();
     let mut supervisor =
@@ -98,7 +119,8 @@ async fn entrypoint(
             log::set_quiet(plan.log.quiet);
             timeline.add_earlier(&options.root, &mount);
             timeline.record("plan", begin);
-            carry_out(options, container, &plan, timeline, ending, &mut supervisor).await
+            let plan = known.insert(plan);
+            carry_out(options, container, plan, timeline, ending, &mut supervisor).await
         }
         Ok(Err(signal)) => Ok(stop_code(signal)),
         Err(failure) => Err(failure),
@@ -118,17 +140,12 @@ async fn carry_out(
     greet(plan);
     let again = || self::plan(options, container).map(|(plan, _)| plan);
     let result = execute(plan, &again, options.for_execute(), supervisor, timeline, ending).await;
-    let role = match plan.role {
-        Role::Lead => "lead",
-        Role::Follower => "follower",
-        Role::Sidecar(_) => "sidecar",
-    };
     let code = match &result {
         Ok(code) => *code,
         Err(failure) => failure.category.code(),
     };
     if plan.log.timed {
-        timeline.report(role, code);
+        timeline.report(who(plan).role, code);
     }
     result
 }

@@ -8,4 +8,5 @@ mod process;
 pub mod queue;
 mod registry;
 pub mod server;
+pub mod traces;
 pub mod webhook_metrics;

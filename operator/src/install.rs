@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use flux_shared::crd::definition::{Conversion, WebhookClient};
+use flux_shared::trace::Endpoint;
 use flux_shared::validate::ViewSource;
 use k8s_openapi::api::admissionregistration::v1::{ValidatingAdmissionPolicy, ValidatingAdmissionPolicyBinding};
 use k8s_openapi::api::apps::v1::Deployment;
@@ -89,6 +90,9 @@ pub struct Settings {
     /// Let the operator list Kueue's Workloads, so that the status says why a MiniCluster waits in its queue
     #[arg(long)]
     pub kueue: bool,
+    /// Where traces (OpenTelemetry) are sent (as `run --otlp-endpoint`) [default: nowhere]
+    #[arg(long, value_name = "ADDRESS", value_parser = str::parse::<Endpoint>)]
+    pub otlp_endpoint: Option<Endpoint>,
 }
 
 impl Settings {
@@ -383,6 +387,9 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
     }
     if settings.gang {
         args.push("--gang".to_owned());
+    }
+    if !settings.otlp_endpoint.is_empty() {
+        args.push(format!("--otlp-endpoint={}", settings.otlp_endpoint));
     }
     let mut value = json!({
         "metadata": { "name": NAME, "namespace": settings.namespace, "labels": labels },

@@ -4,6 +4,7 @@ use clap::Args;
 use flux_shared::agent_spec;
 use flux_shared::curve::Certificate;
 use flux_shared::manifest::{self, Manifest};
+use flux_shared::trace::Endpoint;
 use flux_shared::validate::{Notice, Problem, ValidMiniCluster, ViewSource, validate_and_note};
 use serde::Serialize;
 use serde_json::Value;
@@ -22,6 +23,10 @@ pub struct Choices {
     /// which, the operator finds out
     #[arg(long, env = "FLUX_GANG")]
     gang: bool,
+    /// Where traces (OpenTelemetry) are sent, by the operator and by the pods: what takes OTLP over plain HTTP, such as
+    /// http://collector.observability:4318 [default: nowhere]
+    #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "ADDRESS", value_parser = str::parse::<Endpoint>)]
+    otlp_endpoint: Option<Endpoint>,
     /// Image of the agent
     #[arg(long, env = "FLUX_AGENT_IMAGE", default_value = render::DEFAULT_AGENT_IMAGE)]
     agent_image: String,
@@ -40,10 +45,15 @@ pub struct Choices {
 
 impl From<Choices> for Options {
     fn from(choices: Choices) -> Options {
-        let Choices { minicluster_network_policy, gang, agent_image, view_image, restful_repository, view_source } =
-            choices;
-        let network_policy = minicluster_network_policy;
-        Options { agent_image, view_image, restful_repository, view_source, network_policy, gang }
+        Options {
+            agent_image: choices.agent_image,
+            view_image: choices.view_image,
+            restful_repository: choices.restful_repository,
+            view_source: choices.view_source,
+            network_policy: choices.minicluster_network_policy,
+            gang: choices.gang,
+            traces: choices.otlp_endpoint,
+        }
     }
 }
 

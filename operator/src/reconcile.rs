@@ -47,6 +47,7 @@ pub mod recorded;
 pub mod render;
 mod stalled;
 pub mod status;
+mod traced;
 
 /// How long after its Job was made a MiniCluster's status is written: its pods are there then, and one write tells all.
 const TO_TELL: Duration = Duration::from_millis(100);
@@ -152,6 +153,7 @@ async fn write_status(
         if let Some(version) = context.writer.status(&target.key, &change).await? {
             context.remember(&target.uid, version, after, Instant::now());
             count_ready(object, &target.status, after, context);
+            trace_end(object, target, after, context);
         }
         context.writer.tell(object, &events::events(&target.status, after)).await;
     }
@@ -275,6 +277,18 @@ fn count_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniCluster
     if let Some(created) = object.meta().creation_timestamp.as_ref().filter(|_| is_ready(after) && !is_ready(before)) {
         let time = Timestamp::now().duration_since(created.0);
         context.metrics.ready_after(Duration::try_from(time).unwrap_or_default());
+    }
+}
+
+/// The root of its trace, once a MiniCluster has ended.
+fn trace_end(object: &Cluster, target: &Target, after: &MiniClusterStatus, context: &Context) {
+    if !context.traces.are_wanted() || status::is_finished(&target.status) || !status::is_finished(after) {
+        return;
+    }
+    let created = object.meta().creation_timestamp.as_ref();
+    let traced = created.and_then(|created| traced::traced(&target.key, &target.uid, created.0, after));
+    if let Some(traced) = traced {
+        context.traces.send(traced);
     }
 }
 

@@ -15,7 +15,7 @@ mod programs;
 #[cfg(all(test, feature = "crd"))]
 mod reference;
 
-pub use instance::{Flux, LogFormat, Logging, Network, RemoteLead, SchedulerKind, View};
+pub use instance::{Flux, LogFormat, Logging, Network, RemoteLead, SchedulerKind, Trace, View};
 pub use programs::{BatchLine, Program, RESTFUL_REPOSITORY, Restful, Runner, Sidecar, Snippets, User};
 
 /// The version of the contract. Raised when an older agent would misread a newer spec.
@@ -91,6 +91,9 @@ pub struct AgentSpec {
     /// What is logged.
     #[serde(default)]
     pub logging: Logging,
+    /// Where the timeline is sent as spans of a trace. Unset: nowhere.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub trace: Option<Trace>,
     /// The container that runs Flux.
     #[serde(default)]
     pub runner: Runner,

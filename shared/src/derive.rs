@@ -42,6 +42,8 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
             zeromq: cluster.logging.zeromq,
             format: cluster.log_format,
         },
+        // The operator knows where to, and the MiniCluster's uid.
+        trace: None,
         runner: runner(cluster),
         users: cluster.users.iter().map(|user| user.name.clone()).collect(),
         sidecars: cluster

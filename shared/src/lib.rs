@@ -29,6 +29,7 @@ pub mod queueing;
 pub mod secret_names;
 pub mod termination;
 mod toml_error;
+pub mod trace;
 pub mod usage;
 pub mod validate;
 pub mod words;

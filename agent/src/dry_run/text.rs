@@ -154,6 +154,16 @@ fn heading(out: &mut String, pod: &Pod) {
     if let Some(binding) = &plan.binding {
         line_of(out, 1, &format!("Binding of tasks to cores {}", binding.line()));
     }
+    if let Some(trace) = &plan.trace {
+        line_of(
+            out,
+            1,
+            &format!(
+                "Sends its timeline to {} at the end, as spans of trace {:032x}",
+                trace.endpoint, trace.parent.trace
+            ),
+        );
+    }
     for line in waits(&plan.waits) {
         line_of(out, 1, &line);
     }

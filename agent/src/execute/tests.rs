@@ -71,6 +71,7 @@ fn execute_all(role: Role, quiet: bool, steps: Vec<Step>) -> Result<u8, Failure>
         index: 0,
         hostname: "mc-0".into(),
         rank: Some(0),
+        trace: None,
         log: crate::plan::Log { quiet, timed: false, format: LogFormat::Text },
         waits: Waits::default(),
         binding: None,

@@ -1,10 +1,12 @@
 //! Where a start-up's time goes: stages with start and duration, and FLUXTIME lines.
 #![expect(clippy::disallowed_methods, reason = "act: reads the clock")]
 
+use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
 use flux_shared::paths::{AGENT_DIR, PodPaths, stage_in};
+use flux_shared::trace::{Span, TraceParent};
 
 use crate::files::Files;
 use crate::report::log::{self, Format, since_epoch, timestamp};
@@ -24,6 +26,14 @@ struct Stage {
     /// Seconds since the agent started; negative for what an init container did before.
     start: f64,
     seconds: f64,
+}
+
+/// Whose timeline it is.
+#[derive(Debug, Clone, Copy)]
+pub struct Who<'a> {
+    pub hostname: &'a str,
+    pub index: u32,
+    pub role: &'static str,
 }
 
 /// Stages of the init containers, each of which leaves a note in the pod's volume.
@@ -83,6 +93,42 @@ impl Timeline {
             log::plain("timeline", &self.table(total));
         }
         log::write_whole(format!("{}\n", self.json(role, total, exit_code)));
+    }
+
+    /// The container as a span below `parent`, and its stages as spans of that.
+    pub fn spans(&self, parent: TraceParent, who: Who, exit_code: u8) -> Vec<Span> {
+        let id = |number: usize| {
+            let mut hasher = DefaultHasher::new();
+            (parent.span, who.hostname, self.started_at, number).hash(&mut hasher);
+            hasher.finish().max(1)
+        };
+        let at = |seconds: f64| {
+            Duration::try_from_secs_f64(self.started_at.as_secs_f64() + seconds).unwrap_or(self.started_at)
+        };
+        let stages = (1..).zip(&self.stages).map(|(number, stage)| Span {
+            id: id(number),
+            parent: Some(id(0)),
+            name: stage.name.to_owned(),
+            begin: at(stage.start),
+            end: at(stage.start + stage.seconds),
+            attributes: Vec::new(),
+            error: None,
+        });
+        let stages: Vec<Span> = stages.collect();
+        let whole = Span {
+            id: id(0),
+            parent: Some(parent.span),
+            name: format!("pod {}", who.index),
+            begin: stages.iter().map(|stage| stage.begin).fold(self.started_at, Duration::min),
+            end: self.started_at + self.started.elapsed(),
+            attributes: vec![
+                ("host.name", who.hostname.into()),
+                ("flux.role", who.role.into()),
+                ("process.exit.code", i64::from(exit_code).into()),
+            ],
+            error: (exit_code != 0).then(|| format!("it ended with code {exit_code}")),
+        };
+        [vec![whole], stages].concat()
     }
 
     fn table(&self, total: Duration) -> String {
@@ -149,6 +195,26 @@ mod tests {
         let [stage] = timeline.stages.as_slice() else { panic!("{timeline:?}") };
         assert_eq!(stage.name, "install");
         assert!((2.0..3.0).contains(&stage.seconds) && (-3.0..=-2.0).contains(&stage.start), "{stage:?}");
+    }
+
+    #[test]
+    fn stages_are_spans_of_their_pod() {
+        let mut timeline = Timeline::start();
+        timeline.stages.push(Stage { name: "view", start: -2.0, seconds: 1.5 });
+        timeline.stages.push(Stage { name: "plan", start: 0.0, seconds: 0.25 });
+        let parent = TraceParent { trace: 1, span: 2 };
+        let who = Who { hostname: "mc-0", index: 0, role: "lead" };
+        let [pod, view, plan] = &timeline.spans(parent, who, 7)[..] else { panic!("three spans") };
+        assert_eq!(
+            (pod.name.as_str(), pod.parent, pod.error.as_deref()),
+            ("pod 0", Some(2), Some("it ended with code 7"))
+        );
+        assert_eq!((view.parent, plan.parent, view.id == plan.id), (Some(pod.id), Some(pod.id), false));
+        assert_eq!(pod.begin, view.begin);
+        let near = |one: Duration, seconds: f64| (one.as_secs_f64() - seconds).abs() < 0.001;
+        assert!(near(view.end - view.begin, 1.5) && near(plan.begin - view.begin, 2.0), "{view:?} {plan:?}");
+        let other = timeline.spans(parent, Who { hostname: "mc-1", ..who }, 0);
+        assert!(other[0].id != pod.id && other[0].error.is_none());
     }
 
     #[test]

@@ -318,6 +318,7 @@ fn tell_of_users(spec: &mut AgentSpec, machine: &Machine, told: &mut Vec<String>
     if spec.runner.restful.take().is_some() {
         told.push("the Flux RESTful API is not here: it comes from the network, and the pods have their own".into());
     }
+    spec.trace = None;
     if spec.flux.metrics_port.take().is_some() {
         told.push("figures are not served: the pods' network is not this machine's".into());
     }

@@ -13,6 +13,10 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     if resolved.facts.environment.contains_key("FLUX_URI") {
         changes.push(EnvChange::Remove { name: "FLUX_URI".into() });
     }
+    // What it does may be part of the trace as well.
+    let trace = resolved.spec.trace.as_ref();
+    changes
+        .extend(trace.map(|trace| EnvChange::Default { name: "TRACEPARENT".into(), value: trace.parent.to_string() }));
     changes.push(set("STATE_DIR", &resolved.paths.state_dir()));
     changes.push(set("FLUX_OUTPUT_DIR", &resolved.logs));
     changes.extend(scheduler_changes(resolved)?);

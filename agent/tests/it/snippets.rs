@@ -232,3 +232,16 @@ fn a_shell_that_can_start_no_program_any_more_is_told_and_does_not_hang() {
         }
     }
 }
+
+/// And the program can take part in the trace.
+#[test]
+fn a_trace_that_nobody_takes_changes_nothing() {
+    let trace =
+        "[trace]\nendpoint = 'http://127.0.0.1:1'\nparent = '00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01'";
+    let solo = Solo::new(trace, "", "echo $TRACEPARENT; exit 7").with(&["sh"]);
+    let ended = solo.run(&[]);
+    assert_eq!(ended.code, 7, "{ended:?}");
+    assert_eq!(ended.stdout, "00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01\n");
+    let told = ended.stderr.lines().last().unwrap();
+    assert!(told.ends_with("the timeline did not reach http://127.0.0.1:1: connection refused"), "{told}");
+}

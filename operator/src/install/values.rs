@@ -6,6 +6,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
 use super::Settings;
+use flux_shared::trace::Endpoint;
 use flux_shared::validate::ViewSource;
 
 /// The chart's defaults are the program's.
@@ -56,6 +57,8 @@ pub struct Installation {
     pub minicluster_network_policy: bool,
     pub gang: bool,
     pub kueue: bool,
+    /// Where traces are sent; empty: nowhere.
+    pub otlp_endpoint: String,
     pub disruption_budget: bool,
     pub service_monitor: Option<ServiceMonitor>,
     /// Prometheus' rules: what to warn of.
@@ -123,6 +126,7 @@ struct Values {
     network_policy: NetworkPolicy,
     gang: Switch,
     kueue: Switch,
+    tracing: Tracing,
     #[serde(default)]
     resources: Value,
     webhook: Webhook,
@@ -171,6 +175,11 @@ struct Restful {
 #[derive(Debug, Deserialize)]
 struct Switch {
     enabled: bool,
+}
+
+#[derive(Debug, Deserialize)]
+struct Tracing {
+    endpoint: String,
 }
 
 #[derive(Debug, Deserialize)]
@@ -226,6 +235,7 @@ pub(super) fn installation(settings: &Settings, file: Option<&str>) -> Result<In
         minicluster_network_policy: settings.minicluster_network_policy || values.network_policy.miniclusters,
         gang: settings.gang || values.gang.enabled,
         kueue: settings.kueue || values.kueue.enabled,
+        otlp_endpoint: settings.otlp_endpoint.as_ref().map_or(values.tracing.endpoint, ToString::to_string),
         disruption_budget: values.pod_disruption_budget.enabled,
         service_monitor: Some(values.prometheus.service_monitor).filter(|it| it.enabled),
         rules: Some(values.prometheus.rules).filter(|it| it.enabled),
@@ -274,6 +284,10 @@ fn check_texts(values: &Values) -> Result<(), ValuesError> {
     }
     if !is_duration(&values.prometheus.service_monitor.interval) {
         return wrong("prometheus.serviceMonitor.interval".into(), "a duration, such as 30s");
+    }
+    let endpoint = &values.tracing.endpoint;
+    if !endpoint.is_empty() && endpoint.parse::<Endpoint>().is_err() {
+        return wrong("tracing.endpoint".into(), "http://HOST[:PORT][/PATH] (no TLS), or empty");
     }
     Ok(())
 }

@@ -10,6 +10,7 @@ use flux_shared::pauses;
 
 use crate::health::metrics::Metrics;
 use crate::health::queue::Queue;
+use crate::health::traces::Traces;
 use crate::observe::pod::Trouble;
 use crate::observe::{Index, Key};
 use crate::reconcile::apply::Writer;
@@ -66,6 +67,7 @@ pub struct Context {
     pub index: Arc<Index>,
     pub options: Options,
     pub metrics: Arc<Metrics>,
+    pub traces: Traces,
     pub queue: Queue<Key>,
     pub job_first: JobFirst,
     /// Statuses that were written and have not come back by the watch: version and status, by uid.
@@ -86,6 +88,7 @@ impl Context {
             writer,
             reader,
             index: Arc::default(),
+            traces: Traces::new(options.traces.clone()),
             options,
             metrics,
             queue: Queue::default(),

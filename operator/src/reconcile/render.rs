@@ -12,6 +12,7 @@ use crate::labels;
 use flux_shared::agent_spec::RESTFUL_REPOSITORY;
 use flux_shared::curve::Certificate;
 use flux_shared::overlay::Overlay;
+use flux_shared::trace::Endpoint;
 use flux_shared::validate::{ValidMiniCluster, ViewSource};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
@@ -63,6 +64,8 @@ pub struct Options {
     pub network_policy: bool,
     /// Pods may be gangs.
     pub gang: bool,
+    /// Where traces are sent.
+    pub traces: Option<Endpoint>,
 }
 
 impl Default for Options {
@@ -74,6 +77,7 @@ impl Default for Options {
             view_source: ViewSource::Auto,
             network_policy: false,
             gang: false,
+            traces: None,
         }
     }
 }

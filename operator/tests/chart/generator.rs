@@ -19,6 +19,7 @@ const TOKENS: &[(&str, &str)] = &[
     ("chart-view-image", r#"include "flux-operator.image" (dict "image" .Values.view.image "usual" "")"#),
     ("chart-view-source", ".Values.view.source"),
     ("chart-restful-repository", ".Values.restful.repository"),
+    ("chart-otlp-endpoint", ".Values.tracing.endpoint"),
     ("chart-pull-policy", ".Values.image.pullPolicy"),
     ("chart-interval", ".Values.prometheus.serviceMonitor.interval"),
 ];
@@ -38,6 +39,7 @@ const SWITCHES: &[&str] = &[
     ".Values.affinity",
     ".Values.gang.enabled",
     ".Values.kueue.enabled",
+    ".Values.tracing.endpoint",
 ];
 const MONITORING_SWITCHES: &[&str] = &[
     ".Values.namespaced",
@@ -62,6 +64,7 @@ pub fn objects() -> String {
         installation.pods.affinity = if on(5) { affinity() } else { Value::Null };
         installation.gang = on(6);
         installation.kueue = on(7);
+        installation.otlp_endpoint = if on(8) { "chart-otlp-endpoint".into() } else { String::new() };
         answers.push((number, install::objects(&installation).unwrap()));
     }
     format!("{HEAD}{}", template(&combinations, answers))

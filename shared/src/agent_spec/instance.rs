@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use super::{is_false, yes};
+use crate::trace::{Endpoint, TraceParent};
 
 fn service() -> String {
     "flux-service".into()
@@ -79,6 +80,19 @@ pub struct RemoteLead {
     /// Port.
     #[serde(default = "port")]
     pub port: u16,
+}
+
+/// Where the pods' part of a trace (OpenTelemetry) is sent.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
+#[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
+#[serde(deny_unknown_fields)]
+pub struct Trace {
+    /// What takes OTLP over plain HTTP: `http://HOST[:4318][/PATH]`; `/v1/traces` is added.
+    #[cfg_attr(all(test, feature = "crd"), schemars(with = "String"))]
+    pub endpoint: Endpoint,
+    /// The span that the pods' spans are part of: `00-<trace id>-<span id>-01`.
+    #[cfg_attr(all(test, feature = "crd"), schemars(with = "String"))]
+    pub parent: TraceParent,
 }
 
 /// Which scheduler to load.

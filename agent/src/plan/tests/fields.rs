@@ -5,6 +5,8 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
+use flux_shared::agent_spec::Trace;
+
 use super::*;
 
 fn text(name: &str) -> Option<String> {
@@ -100,6 +102,10 @@ fn full(program: Program) -> AgentSpec {
             zeromq: false,
             format: LogFormat::Text,
         },
+        trace: Some(Trace {
+            endpoint: "http://collector:4318/a".parse().unwrap(),
+            parent: "00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01".parse().unwrap(),
+        }),
         runner: runner(program),
         users: vec!["ada".into()],
         sidecars: BTreeMap::from([
@@ -179,6 +185,7 @@ fn changed(leaf: &str, value: &Value) -> Value {
         Value::String(_) if leaf.ends_with("/scheduler") => json!("simple"),
         Value::String(_) if leaf.ends_with("/broker_config") => json!("[a]\nb = 2\n"),
         Value::String(_) if leaf.starts_with("/flux/configs/") => json!("a = 2"),
+        Value::String(text) if leaf == "/trace/parent" => json!(text.replace('c', "d")),
         Value::String(text) => json!(format!("{text}9")),
         other => panic!("{leaf}: {other}"),
     }

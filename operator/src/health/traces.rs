@@ -1,0 +1,90 @@
+//! Sends spans (OpenTelemetry) of MiniClusters that have ended. It only informs: nobody waits for it, and what does not arrive is told in the
+//! log and dropped.
+#![expect(clippy::disallowed_methods, reason = "act: a task, a connection, the clock")]
+
+use std::error::Error;
+use std::time::{Duration, Instant};
+
+use flux_shared::trace::{Endpoint, Span, request};
+use http::{Request, header};
+use http_body_util::Full;
+use hyper::body::Bytes;
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+use tokio::sync::mpsc;
+
+/// Of MiniClusters that wait to be told of: a burst of thousands that end together.
+const WAITING: usize = 4096;
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often the log has a line of one that takes nothing.
+const TELL_EVERY: Duration = Duration::from_secs(60);
+
+/// The spans of one MiniCluster.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Traced {
+    pub trace: u128,
+    pub spans: Vec<Span>,
+}
+
+/// Where they are handed in.
+#[derive(Debug, Default)]
+pub struct Traces(Option<mpsc::Sender<Traced>>);
+
+impl Traces {
+    /// Without an endpoint: nothing is sent, and nothing runs.
+    pub fn new(endpoint: Option<Endpoint>) -> Traces {
+        Traces(endpoint.map(|endpoint| {
+            let (sender, receiver) = mpsc::channel(WAITING);
+            tokio::spawn(deliver(endpoint, receiver));
+            sender
+        }))
+    }
+
+    /// Whether anybody wants them.
+    pub fn are_wanted(&self) -> bool {
+        self.0.is_some()
+    }
+
+    pub fn send(&self, traced: Traced) {
+        if let Some(sender) = &self.0
+            && sender.try_send(traced).is_err()
+        {
+            tracing::warn!("spans of a MiniCluster are dropped: too many wait to be sent");
+        }
+    }
+}
+
+/// One after the other, each once.
+async fn deliver(endpoint: Endpoint, mut waiting: mpsc::Receiver<Traced>) {
+    let mut told: Option<Instant> = None;
+    while let Some(traced) = waiting.recv().await {
+        let why = match tokio::time::timeout(PATIENCE, post(&endpoint, &traced)).await {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => format!("no answer within {} s", PATIENCE.as_secs()),
+        };
+        if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
+            told = Some(Instant::now());
+            tracing::warn!("spans did not reach {endpoint}: {why}");
+        }
+    }
+}
+
+async fn post(endpoint: &Endpoint, traced: &Traced) -> Result<(), Box<dyn Error + Send + Sync>> {
+    let body = request(traced.trace, "flux-operator", env!("CARGO_PKG_VERSION"), &traced.spans).to_string();
+    let host = endpoint.host.trim_matches(['[', ']']);
+    let connection = TokioIo::new(TcpStream::connect((host, endpoint.port)).await?);
+    let (mut sender, connection) = hyper::client::conn::http1::handshake(connection).await?;
+    let request = Request::post(endpoint.path())
+        .header(header::HOST, endpoint.authority())
+        .header(header::CONTENT_TYPE, "application/json")
+        .body(Full::new(Bytes::from(body)))?;
+    let answer = tokio::select! {
+        answer = sender.send_request(request) => answer?,
+        ended = connection => return Err(ended.err().map_or("the connection ended".into(), Into::into)),
+    };
+    match answer.status() {
+        status if status.is_success() => Ok(()),
+        status => Err(format!("it answered with status {status}").into()),
+    }
+}
