@@ -8,6 +8,9 @@ use serde_json::{Map, Value};
 use super::Settings;
 use flux_shared::trace::Endpoint;
 use flux_shared::validate::ViewSource;
+use image::Image;
+
+mod image;
 
 /// The chart's defaults are the program's.
 const DEFAULTS: &str = include_str!("../../../chart/values.yaml");
@@ -142,13 +145,6 @@ struct Values {
 }
 
 #[derive(Debug, Deserialize)]
-struct Image {
-    repository: String,
-    tag: String,
-    digest: String,
-}
-
-#[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct OperatorImage {
     pull_policy: String,
@@ -199,19 +195,6 @@ struct Prometheus {
     service_monitor: ServiceMonitor,
     rules: Labelled,
     dashboard: Labelled,
-}
-
-impl Image {
-    /// A digest needs no tag.
-    fn name(&self, usual_tag: &str) -> String {
-        let tag = match (self.tag.as_str(), self.digest.as_str()) {
-            ("", "") => usual_tag,
-            (tag, _) => tag,
-        };
-        let Image { repository, digest, .. } = self;
-        let part = |sign: &str, text: &str| if text.is_empty() { String::new() } else { format!("{sign}{text}") };
-        format!("{repository}{}{}", part(":", tag), part("@", digest))
-    }
 }
 
 /// The options, over a file of values, over the defaults.

@@ -73,6 +73,12 @@ fn of(workload: &Workload) -> String {
         }
         _ if is_true("Admitted") => Some("it has been admitted, and is about to start".to_owned()),
         Some(_) if is_true("QuotaReserved") => Some(checks(&status.admission_checks)),
+        // Then a queue that is inactive may be so for a check of its own, which Kueue names nowhere else.
+        Some(quota) if quota.reason == "Inadmissible" => {
+            let checks = not_ready(&status.admission_checks);
+            let named = if checks.is_empty() { checks } else { format!(" (its admission checks: {checks})") };
+            Some(format!("{}{named}", quota.message))
+        }
         Some(quota) if !quota.message.is_empty() => Some(quota.message.clone()),
         _ => None,
     };
@@ -81,6 +87,14 @@ fn of(workload: &Workload) -> String {
 }
 
 fn checks(checks: &[AdmissionCheck]) -> String {
+    match not_ready(checks) {
+        none if none.is_empty() => "its quota is reserved, and it is about to be admitted".to_owned(),
+        told => format!("its quota is reserved, and it waits for the admission check {told}"),
+    }
+}
+
+/// The checks that hold it back, and what each says.
+fn not_ready(checks: &[AdmissionCheck]) -> String {
     let waits = checks.iter().filter(|check| check.state != "Ready");
     let told: Vec<String> = waits
         .map(|AdmissionCheck { name, state, message }| match message.is_empty() {
@@ -88,10 +102,7 @@ fn checks(checks: &[AdmissionCheck]) -> String {
             false => format!("{name} ({state}: {message})"),
         })
         .collect();
-    match told.is_empty() {
-        true => "its quota is reserved, and it is about to be admitted".to_owned(),
-        false => format!("its quota is reserved, and it waits for the admission check {}", told.join(", ")),
-    }
+    told.join(", ")
 }
 
 #[cfg(test)]
@@ -137,6 +148,17 @@ mod tests {
         assert_eq!(told(json!({ "conditions": [quota] })), "its quota is reserved, and it is about to be admitted");
         let admitted = condition("Admitted", "True", "Admitted", "");
         assert_eq!(told(json!({ "conditions": [quota, admitted] })), "it has been admitted, and is about to start");
+    }
+
+    #[test]
+    fn a_queue_that_is_inactive_for_a_check_that_nobody_serves_names_the_check() {
+        let quota = condition("QuotaReserved", "False", "Inadmissible", "ClusterQueue checked is inactive");
+        assert_eq!(told(json!({ "conditions": [quota] })), "ClusterQueue checked is inactive");
+        let checks = json!([{ "name": "budget", "state": "Pending" }]);
+        assert_eq!(
+            told(json!({ "conditions": [quota], "admissionChecks": checks })),
+            "ClusterQueue checked is inactive (its admission checks: budget (Pending))"
+        );
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use futures::StreamExt;
 use k8s_openapi::api::core::v1::{Namespace, Pod};
-use kube::api::{DeleteParams, ListParams, LogParams, Patch, PatchParams};
+use kube::api::{DeleteParams, LogParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
@@ -174,7 +174,7 @@ fn image(variable: &str) -> String {
 }
 
 /// As a user does it; the names of what was applied.
-fn apply(fixture: &Fixture, file: &str) -> String {
+pub fn apply(fixture: &Fixture, file: &str) -> String {
     let documents = documents(fixture, file);
     let list = json!({ "apiVersion": "v1", "kind": "List", "items": documents });
     kubectl(fixture, &["apply", "-f", "-"], &list.to_string());
@@ -431,19 +431,6 @@ fn a_view_is_mounted_and_nothing_is_copied() {
         assert!(log.contains("/mnt/flux-image/opt/views/._view/"), "{log}");
         let init = lead.spec.unwrap().init_containers.unwrap();
         assert_eq!(init.iter().map(|it| it.name.as_str()).collect::<Vec<_>>(), ["flux-agent"]);
-    });
-}
-
-#[test]
-fn a_deadline_ends_it() {
-    test("deadline", async |fixture| {
-        let name = apply(&fixture, "restarts/deadline");
-        let status = fixture.when_finished(&name).await;
-        assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("DeadlineExceeded")), "{status:#}");
-        assert!(fixture.api::<Pod>().list(&ListParams::default()).await.unwrap().items.iter().all(|pod| {
-            pod.metadata.deletion_timestamp.is_some()
-                || pod.status.as_ref().is_none_or(|status| status.phase.as_deref() != Some("Running"))
-        }));
     });
 }
 

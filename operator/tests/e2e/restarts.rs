@@ -245,3 +245,16 @@ fn with_on_failure_the_whole_instance_tries_again() {
         }
     });
 }
+
+#[test]
+fn a_deadline_ends_it() {
+    test("deadline", async |fixture| {
+        let name = crate::examples::apply(&fixture, "restarts/deadline");
+        let status = fixture.when_finished(&name).await;
+        assert_eq!((&status["phase"], &status["reason"]), (&json!("Failed"), &json!("DeadlineExceeded")), "{status:#}");
+        assert!(fixture.api::<Pod>().list(&ListParams::default()).await.unwrap().items.iter().all(|pod| {
+            pod.metadata.deletion_timestamp.is_some()
+                || pod.status.as_ref().is_none_or(|status| status.phase.as_deref() != Some("Running"))
+        }));
+    });
+}

@@ -31,4 +31,5 @@ mod shipped;
 mod storage;
 mod stuck;
 mod tenants;
+mod traces;
 mod webhook;
