@@ -72,6 +72,7 @@ const OTHERS: &[&str] = &[
     "RuntimeDefault",
     // Answers, conditions and states of Kubernetes (and Kueue) that are read, and not handed on.
     "Admitted",
+    "Inadmissible",
     "QuotaReserved",
     "AlreadyExists",
     "ContainerCreating",
