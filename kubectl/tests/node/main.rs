@@ -118,6 +118,49 @@ async fn up(person: &Person, size: &str) {
 }
 
 #[test]
+fn top_has_the_figures_of_an_instance_that_runs() {
+    test("plugin-top", async |fixture| {
+        let folder = tempfile::tempdir().unwrap();
+        let person = person(&fixture, folder.path());
+        up(&person, "2").await;
+        let said = person.says(&["top", "mc"]).await;
+        assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
+        assert!(said.out.starts_with("mc: state run for "), "{said:?}");
+        for part in ["; 2 of 2 brokers online\n", "mc-0 ", "mc-1 "] {
+            assert!(said.out.contains(part), "no `{part}`:\n{}", said.out);
+        }
+        let json = person.says(&["top", "mc", "-o", "json"]).await;
+        let figures: Value = serde_json::from_str(&json.out).unwrap();
+        assert_eq!((&figures["name"], &figures["brokers"]["size"]), (&json!("mc"), &json!(2)), "{json:?}");
+    });
+}
+
+/// By the admission and the policies of a whole installation.
+#[test]
+fn the_api_server_tries_out_a_file_and_nothing_is_made() {
+    test("plugin-validate", async |fixture| {
+        let folder = tempfile::tempdir().unwrap();
+        let person = person(&fixture, folder.path());
+        let validate = async |spec: Value| {
+            let cluster = json!({
+                "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": spec,
+            });
+            let file = folder.path().join("mc.json");
+            std::fs::write(&file, cluster.to_string()).unwrap();
+            person.says(&["validate", "--server", file.to_str().unwrap()]).await
+        };
+        let said = validate(json!({ "size": 2, "containers": [{ "image": app_image() }] })).await;
+        assert_eq!(said.code, 0, "{said:?}");
+        assert!(said.out.contains("the API server would take MiniCluster mc: MiniCluster\n"), "{said:?}");
+        // Not for this person: the policy of the installation.
+        let volumes = json!({ "data": { "storageClass": "hostpath", "path": "/tmp/data", "capacity": "1Gi" } });
+        let said = validate(json!({ "size": 2, "containers": [{ "image": app_image() }], "volumes": volumes })).await;
+        assert!(said.code == 1 && said.err.contains("PersistentVolumes, which you may not create"), "{said:?}");
+        assert!(fixture.api::<MiniCluster>().list(&Default::default()).await.unwrap().items.is_empty());
+    });
+}
+
+#[test]
 fn connect_runs_a_command_with_its_input_and_its_code() {
     test("plugin-connect", async |fixture| {
         let folder = tempfile::tempdir().unwrap();
