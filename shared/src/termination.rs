@@ -13,7 +13,7 @@ pub const VERSION: u32 = 1;
 /// Longest line, in bytes. The kubelet keeps 4,096 of a container, and 12,288 of a pod.
 pub const MAX: usize = 3072;
 /// Longest text in it, in characters: escaped as JSON, two of them still fit.
-const TEXT_MAX: usize = 400;
+const TEXT_MAX: usize = 600;
 
 /// What ended the container.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
