@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 pub const QUEUED: &str = "Queued";
 /// The label with the uid of the Workload's Job.
 pub const JOB_UID: &str = "kueue.x-k8s.io/job-uid";
+pub const GROUP: &str = "kueue.x-k8s.io";
 /// Versions of the API, the newest first.
 pub const VERSIONS: [&str; 2] = ["v1beta2", "v1beta1"];
 
@@ -41,7 +42,7 @@ pub struct AdmissionCheck {
 
 /// The API of Workloads, in one of its versions.
 pub fn resource(version: &str) -> ApiResource {
-    ApiResource::from_gvk(&GroupVersionKind::gvk("kueue.x-k8s.io", version, "Workload"))
+    ApiResource::from_gvk(&GroupVersionKind::gvk(GROUP, version, "Workload"))
 }
 
 /// Why the Job of these Workloads waits, in Kueue's words. (A Job that was resized may have two.)

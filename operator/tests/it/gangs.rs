@@ -4,7 +4,6 @@ use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-use clap::Parser;
 use flux_operator::install::{self, GANG_PERMISSIONS};
 use flux_operator::reconcile::render::gang::{GangApi, GangOf, Served};
 use flux_operator::reconcile::render::{self, Facts, Options};
@@ -153,19 +152,7 @@ async fn lead(fixture: &Fixture, cluster: &str, pods: usize) -> Value {
 
 /// An operator that may make gangs, with what an installation for this namespace may.
 async fn operator(fixture: &Fixture, calls: &Calls) -> Operator {
-    #[derive(Debug, Parser)]
-    struct Arguments {
-        #[command(flatten)]
-        settings: install::Settings,
-    }
-    let arguments = ["install", "--namespaced", "--without-crd", "--gang", "--namespace", &fixture.namespace];
-    let settings = Arguments::parse_from(arguments).settings.installation(None).unwrap();
-    let manifests = install::manifests(&settings).unwrap();
-    let others: Vec<&str> = manifests.split("\n---\n").filter(|it| !it.contains("kind: Deployment\n")).collect();
-    assert!(manifests.contains("- --gang\n"), "{manifests}");
-    apply(&others.join("\n---\n"));
-    let kubeconfig = fixture.kubeconfig_of(install::NAME);
-    fixture.operator_as(&kubeconfig, calls.clone(), |it| it.options.gang = true).await
+    fixture.operator_installed(calls.clone(), |it| it.gang = true, |it| it.options.gang = true).await
 }
 
 fn spec(more: Value) -> Value {

@@ -8,7 +8,7 @@ use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use test_support::api_server::{Fixture, condition, test, until};
+use test_support::api_server::{Calls, Fixture, condition, test, until};
 
 const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 const LEAST: &str = "kueue.x-k8s.io/job-min-parallelism";
@@ -311,13 +311,31 @@ fn workloads(fixture: &Fixture) -> Api<DynamicObject> {
     Api::namespaced_with(fixture.client.clone(), &fixture.namespace, &resource)
 }
 
+/// The steps are one test: Kueue's definition, once it is there, is there for all.
 #[test]
 fn the_status_says_what_the_queue_waits_for_with_the_rights_that_are_shipped() {
     test("why", async |fixture| {
+        let message = |status: &Value, what: &str| status["message"].as_str().is_some_and(|it| it.contains(what));
+        let operator = fixture.operator().await;
+        queue(&fixture, "nobody", json!({}), json!({ "size": 1 })).await;
+        fixture.when("nobody", "told that there is no Kueue", |status| message(status, "there is no Kueue")).await;
+        operator.stop().await;
+        // One that may not list Workloads says the same, and never that a right would help.
+        let calls = Calls::default();
+        let plain = fixture.operator_installed(calls.clone(), |it| it.kueue = false, |_| {}).await;
+        queue(&fixture, "plain", json!({}), json!({ "size": 1 })).await;
+        fixture.when("plain", "told that there is no Kueue", |status| message(status, "there is no Kueue")).await;
+        plain.stop().await;
+        assert!(calls.all().iter().any(|call| (call.resource.as_str(), call.status) == ("workloads", 403)));
+
         define_workloads(&fixture).await;
+        let plain = fixture.operator_installed(Calls::default(), |it| it.kueue = false, |_| {}).await;
+        queue(&fixture, "unread", json!({}), json!({ "size": 1 })).await;
+        fixture.when("unread", "told the remedy", |status| message(status, "kueue.enabled (--kueue)")).await;
+        plain.stop().await;
+
         let operator = fixture.operator().await;
         queue(&fixture, "mc", json!({}), json!({ "size": 1 })).await;
-        let message = |status: &Value, what: &str| status["message"].as_str().is_some_and(|it| it.contains(what));
         fixture.when("mc", "without a Workload", |status| message(status, "Kueue has made no Workload")).await;
         let labels = json!({ "kueue.x-k8s.io/job-uid": fixture.job("mc").await.uid() });
         let object = json!({

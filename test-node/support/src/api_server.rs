@@ -191,6 +191,25 @@ impl Fixture {
         Operator { calls, stop: Some(stop), task }
     }
 
+    /// One that is installed for this namespace alone, and may do what that allows.
+    pub async fn operator_installed(
+        &self,
+        calls: Calls,
+        installation: impl FnOnce(&mut install::Installation),
+        change: impl FnOnce(&mut controller::Settings),
+    ) -> Operator {
+        let mut settings = install::Installation {
+            namespaced: true,
+            crd: false,
+            ..install::Installation::usual(&self.namespace).unwrap()
+        };
+        installation(&mut settings);
+        let manifests = install::manifests(&settings).unwrap();
+        let others: Vec<&str> = manifests.split("\n---\n").filter(|it| !it.contains("kind: Deployment\n")).collect();
+        apply(&others.join("\n---\n"));
+        self.operator_as(&self.kubeconfig_of(install::NAME), calls, change).await
+    }
+
     /// The kubeconfig of a ServiceAccount of this namespace.
     pub fn kubeconfig_of(&self, account: &str) -> PathBuf {
         let token = self.kubectl(&["create", "token", account]).unwrap();

@@ -68,10 +68,11 @@ impl Reader {
             Ok(Some(workloads)) => workload::why(workloads),
             Ok(None) => workload::NOT_INSTALLED.to_owned(),
             // Not for us to see: what was said about the Job itself, then.
-            Err(kube::Error::Api(status)) if status.code == 403 => {
-                let said = self.last(namespace, job, now).await?.map(|warning| warning.message);
-                said.unwrap_or_else(|| workload::NOT_FOR_US.to_owned())
-            }
+            Err(kube::Error::Api(status)) if status.code == 403 => match self.last(namespace, job, now).await? {
+                Some(warning) => warning.message,
+                None if self.serves(workload::GROUP).await? => workload::NOT_FOR_US.to_owned(),
+                None => workload::NOT_INSTALLED.to_owned(),
+            },
             Err(error) => return Err(error),
         };
         Ok(Trouble { reason: QUEUED.into(), message, ..Trouble::default() })
@@ -90,6 +91,12 @@ impl Reader {
             }
         }
         Ok(None)
+    }
+
+    /// Whether the cluster has an API of this group: everybody may know that.
+    async fn serves(&self, group: &str) -> Result<bool, kube::Error> {
+        let groups = self.client.list_api_groups().await?.groups;
+        Ok(groups.iter().any(|it| it.name == group))
     }
 
     /// The whole of a MiniCluster, if it is still the one of this uid.
