@@ -9,7 +9,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Component, Path};
 
-use rustix::fs::{self, AtFlags, FileType, Mode, OFlags};
+use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
 
 /// Links followed before it counts as a loop, as the kernel has it.
 const MAX_LINKS: usize = 40;
@@ -17,6 +17,11 @@ const FOLDER: OFlags = OFlags::PATH.union(OFlags::NOFOLLOW).union(OFlags::CLOEXE
 
 /// The folder `path`. `make`: with what is missing of it, 0755 whatever the umask.
 pub fn open(path: &Path, make: bool) -> io::Result<OwnedFd> {
+    // Where there is no link, one call does. (A kernel or sandbox that does not know it fails, and so does a link.)
+    let whole = fs::openat2(fs::CWD, path, FOLDER | OFlags::DIRECTORY, Mode::empty(), ResolveFlags::NO_SYMLINKS);
+    if let Ok(folder) = whole {
+        return Ok(folder);
+    }
     let mut left = components(path);
     let mut here = fs::open(if path.is_absolute() { "/" } else { "." }, FOLDER, Mode::empty())?;
     let mut links = 0;
