@@ -44,8 +44,9 @@ use crate::reconcile::{is_first, reconcile, report_panic};
 
 /// How long news about the same MiniCluster is collected.
 const BURST: Duration = Duration::from_millis(100);
-/// Reconciles at the same time. Fewer leave the API server idle in between, more only queue up in it.
-const CONCURRENCY: usize = 128;
+/// Reconciles at the same time, each with a connection of its own (150 kB). Fewer leave the API server idle in between, more only queue
+/// up in it.
+const CONCURRENCY: usize = 48;
 /// How long a reconcile may take one of these places: what is slow (an admission webhook, say) must not delay others.
 const PLACE: Duration = Duration::from_secs(2);
 /// Labels written at the same time, and volumes deleted: less urgent than anything else.
