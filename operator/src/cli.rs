@@ -17,6 +17,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::api::client;
 use crate::api::lease::Candidate;
 use crate::controller;
+use crate::delete_miniclusters::{self, Deletion};
 use crate::health::log;
 use crate::health::metrics::Metrics;
 use crate::install;
@@ -45,6 +46,9 @@ enum Command {
     Install(Box<install::Settings>),
     /// Rewrite every stored MiniCluster as v1alpha2, after an earlier operator stored v1alpha1
     Migrate(install::Migration),
+    /// Delete every MiniCluster of the cluster, and wait until their pods and volumes are gone: before the
+    /// CustomResourceDefinition is deleted
+    DeleteMiniclusters(Deletion),
     /// Print the objects that a MiniCluster becomes, as YAML (keys redacted)
     Render {
         /// A file with a MiniCluster, or - for standard input
@@ -120,6 +124,8 @@ enum CliError {
     Webhook(#[from] webhook::WebhookError),
     #[error(transparent)]
     Migrate(#[from] migrate::MigrateError),
+    #[error(transparent)]
+    Delete(#[from] delete_miniclusters::DeletionError),
     #[error("failed to write the output")]
     Write(#[from] std::io::Error),
 }
@@ -149,6 +155,13 @@ fn answer(command: Command) -> Result<(), CliError> {
         Command::Crd(definition) => install::crd_of(&definition)?,
         Command::Migrate(how) if how.manifests => install::migration(&how)?,
         Command::Migrate(_) => block_on(async { Ok(migrate::migrate(connect(uncounted()?).await?).await?) })?,
+        Command::DeleteMiniclusters(deletion) => {
+            log::start(&deletion.log);
+            block_on(async {
+                let client = connect(uncounted()?).await?;
+                Ok(delete_miniclusters::delete_all(&client, deletion.timeout).await?)
+            })?
+        }
         Command::Install(settings) => {
             let values = settings.values.as_deref().map(read).transpose()?;
             install::manifests(&settings.installation(values.as_deref())?)?

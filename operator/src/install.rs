@@ -14,6 +14,7 @@ use serde_json::{Value, json};
 
 use crate::yaml::{self, YamlError};
 
+mod deletion;
 mod migration;
 pub mod monitoring;
 mod network;
@@ -22,6 +23,7 @@ mod user_roles;
 mod values;
 mod webhook;
 
+pub use deletion::{DELETION, DELETION_PERMISSIONS, deletion};
 pub use migration::{MIGRATION, MIGRATION_PERMISSIONS, Migration, migration};
 pub use permissions::{
     GANG_PERMISSIONS, KUEUE_PERMISSIONS, NETWORK_PERMISSIONS, NODE_PERMISSIONS, OWN_PERMISSIONS, PERMISSIONS,

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! cli ─► controller ─► observe (watches, index) ─► reconcile: fetch ─► shared::validate ─► decide ─► render ─► apply ─► status
-//! cli ─► webhook, install, offline
+//! cli ─► webhook, install, offline, delete_miniclusters
 //! api, health, labels, vocabulary, yaml: below all
 //! ```
 #![cfg_attr(test, allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests"))]
@@ -10,6 +10,7 @@
 pub mod api;
 pub mod cli;
 pub mod controller;
+pub mod delete_miniclusters;
 pub mod health;
 pub mod install;
 pub mod labels;

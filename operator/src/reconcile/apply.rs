@@ -71,12 +71,12 @@ fn is_going(error: &kube::Error) -> bool {
 }
 
 /// Of an object that was seen, and of no other that has its name now; what it owns goes after it.
-fn only(uid: Option<String>) -> DeleteParams {
+pub(crate) fn only(uid: Option<String>) -> DeleteParams {
     DeleteParams { preconditions: Some(Preconditions { uid, resource_version: None }), ..DeleteParams::background() }
 }
 
 /// Gone already, or another one by now: nothing is left to do.
-fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
+pub(crate) fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match result {
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
         other => other,

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
+use flux_operator::install::{self, Settings};
 use serde_json::Value;
 
 use crate::{built, flux_operator, helms, repository};
@@ -53,10 +54,10 @@ fn templated(helm: &Path, namespace: &str, values: &Path) -> Objects {
     objects(&output.stdout)
 }
 
-/// The two things that only one of the two has: Helm makes the namespace by an option of its own, and `install` knows no
-/// policy for what is kept.
+/// Without what only one of the two has: Helm makes the namespace by an option of its own, and `install` knows no policy for
+/// what is kept, and no hooks.
 fn in_common(mut objects: Objects) -> Objects {
-    objects.retain(|_, object| object["kind"] != "Namespace");
+    objects.retain(|_, object| object["kind"] != "Namespace" && !is_hook(object));
     for object in objects.values_mut().filter(|object| object["kind"] == "CustomResourceDefinition") {
         let metadata = object["metadata"].as_object_mut().unwrap();
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
@@ -67,6 +68,32 @@ fn in_common(mut objects: Objects) -> Objects {
         }
     }
     objects
+}
+
+fn is_hook(object: &Value) -> bool {
+    object["metadata"]["annotations"]["helm.sh/hook"].is_string()
+}
+
+/// What Helm makes when the release goes, without its own annotations.
+fn hooks(mut objects: Objects) -> Objects {
+    objects.retain(|_, object| is_hook(object));
+    for object in objects.values_mut() {
+        object["metadata"].as_object_mut().unwrap().remove("annotations");
+    }
+    objects
+}
+
+/// What deletes all MiniClusters, where the definition goes with the release.
+fn deletion(namespace: &str, values: &Path) -> Objects {
+    let text = std::fs::read_to_string(values).unwrap();
+    let read: Option<Value> = serde_saphyr::from_str(&text).unwrap();
+    let crds = &read.unwrap_or_default()["crds"];
+    if crds["keep"] != false || crds["enabled"] == false {
+        return Objects::new();
+    }
+    let settings = Settings { namespace: namespace.to_owned(), ..Settings::default() };
+    let installation = settings.installation(Some(&text)).unwrap();
+    objects(flux_operator::yaml::stream(install::deletion(&installation).unwrap()).as_bytes())
 }
 
 fn assert_same(what: &str, one: &Objects, other: &Objects) {
@@ -86,19 +113,24 @@ fn the_chart_and_install_make_the_same_objects_for_each_file_of_values() {
     let mut files: Vec<_> = std::fs::read_dir(folder).unwrap().map(|entry| entry.unwrap().path()).collect();
     files.sort();
     assert!(files.len() >= 12, "{files:?}");
-    let mut counts = BTreeMap::new();
+    let (mut counts, mut deletions) = (BTreeMap::new(), 0);
     for helm in helms() {
         for file in &files {
             let name = file.file_stem().unwrap().to_str().unwrap();
             // A namespace may be a number to YAML.
             let namespace = if name == "numbers" { "123" } else { "some-namespace" };
             let path = file.to_str().unwrap();
-            let chart = in_common(templated(&helm, namespace, file));
+            let all = templated(&helm, namespace, file);
+            let removal = deletion(namespace, file);
+            deletions += removal.len();
+            assert_same(name, &hooks(all.clone()), &removal);
+            let chart = in_common(all);
             let program = in_common(installed(&["--namespace", namespace, "--values", path]));
             assert_same(name, &chart, &program);
             counts.insert(name.to_owned(), chart.len());
         }
     }
+    assert_eq!(deletions, 4 * 4 * helms().len(), "four files do not keep the definition");
     // The files say something: an installation for one namespace is the smallest, all that can be had the largest.
     assert!(counts["namespaced"] < counts["without-v1alpha1"] && counts["without-v1alpha1"] < counts["defaults"]);
     assert!(counts["defaults"] < counts["service-monitor-and-policies"], "{counts:?}");

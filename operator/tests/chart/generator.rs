@@ -51,6 +51,7 @@ const MONITORING_SWITCHES: &[&str] = &[
 ];
 const CRD_SWITCHES: &[&str] =
     &[".Values.namespaced", ".Values.v1alpha1.enabled", ".Values.certManager.enabled", ".Values.crds.keep"];
+const DELETION_SWITCHES: &[&str] = &[".Values.affinity"];
 
 /// `templates/install.yaml`.
 pub fn objects() -> String {
@@ -101,6 +102,30 @@ pub fn crd() -> String {
     format!("{HEAD}{{{{- if .Values.crds.enabled }}}}\n{}{{{{- end }}}}\n", template(&combinations, answers))
 }
 
+/// `templates/deletion.yaml`: hooks, which Helm makes and deletes when the release goes, and the definition with it.
+pub fn deletion() -> String {
+    let combinations = combinations(DELETION_SWITCHES);
+    let mut answers = Vec::new();
+    for number in combinations.numbers() {
+        let mut installation = installation(false, true, false);
+        installation.pods.affinity = if number == 1 { affinity() } else { Value::Null };
+        let documents = install::deletion(&installation).unwrap();
+        answers.push((number, documents.iter().map(|document| hook(document)).collect()));
+    }
+    let goes = "and .Values.crds.enabled (not .Values.crds.keep)";
+    format!("{HEAD}{{{{- if {goes} }}}}\n{}{{{{- end }}}}\n", template(&combinations, answers))
+}
+
+/// What the Job needs is there before it, and all of it goes when the Job has succeeded.
+fn hook(document: &str) -> String {
+    let weight = if document.contains("kind: Job\n") { 1 } else { 0 };
+    let annotations = format!(
+        "    helm.sh/hook: pre-delete\n    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded\n    \
+         helm.sh/hook-weight: \"{weight}\"\n"
+    );
+    annotated(document, &annotations)
+}
+
 /// Those that the chart's checks let through: cert-manager needs a webhook.
 fn combinations(switches: &'static [&'static str]) -> Combinations {
     Combinations::new(switches, |number| number & 0b100 == 0 || (number & 0b001 == 0 && number & 0b010 != 0))
@@ -108,11 +133,13 @@ fn combinations(switches: &'static [&'static str]) -> Combinations {
 
 /// The definition with the one annotation that `install` has no use for.
 fn kept(crd: &str) -> String {
-    let policy = "    helm.sh/resource-policy: keep\n";
-    match crd.contains("\nmetadata:\n  annotations:\n") {
-        true => crd.replacen("\nmetadata:\n  annotations:\n", &format!("\nmetadata:\n  annotations:\n{policy}"), 1),
-        false => crd.replacen("\nmetadata:\n", &format!("\nmetadata:\n  annotations:\n{policy}"), 1),
-    }
+    annotated(crd, "    helm.sh/resource-policy: keep\n")
+}
+
+fn annotated(document: &str, annotations: &str) -> String {
+    let (bare, with) = ("\nmetadata:\n", "\nmetadata:\n  annotations:\n");
+    let start = if document.contains(with) { with } else { bare };
+    document.replacen(start, &format!("{with}{annotations}"), 1)
 }
 
 fn installation(namespaced: bool, v1alpha1: bool, cert_manager: bool) -> Installation {

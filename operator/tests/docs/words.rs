@@ -36,6 +36,7 @@ const OTHERS: &[&str] = &[
     "ValidatingAdmissionPolicyBinding",
     "Workload",
     "MiniClusters",
+    "PersistentVolumes",
     // Phases of a MiniCluster and of a pod.
     "Pending",
     "Running",

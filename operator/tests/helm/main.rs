@@ -87,9 +87,9 @@ impl Release {
         self.folder.path().join("flux-framework-operator-0.0.1.tgz")
     }
 
-    /// The objects of the release, as kubectl names them.
-    fn objects(&self) -> Vec<Value> {
-        let manifest = self.helm(&["get", "manifest", RELEASE], NAMESPACE, &[]).unwrap();
+    /// The objects of the release (`manifest`), or those that come when it goes (`hooks`), as kubectl names them.
+    fn objects(&self, of: &str) -> Vec<Value> {
+        let manifest = self.helm(&["get", of, RELEASE], NAMESPACE, &[]).unwrap();
         let documents: Vec<Option<Value>> = serde_saphyr::from_multiple(&manifest).unwrap();
         documents.into_iter().flatten().collect()
     }
@@ -178,7 +178,8 @@ fn a_job_ends_as_if_nothing_had_been_while_a_release_comes_changes_and_goes() {
             assert_eq!(authority(), first, "a rollback leaves it, too");
 
             assert_eq!(own().len(), 2, "{:?}", own());
-            let objects = release.objects();
+            let objects = release.objects("manifest");
+            assert!(release.objects("hooks").is_empty());
             assert!(objects.len() > 20 && left(&objects).len() == objects.len(), "{:#?}", left(&objects));
             release.uninstall();
             assert_eq!(left(&objects), BTreeSet::from([format!("CustomResourceDefinition/{CRD}")]));
@@ -193,19 +194,29 @@ fn a_job_ends_as_if_nothing_had_been_while_a_release_comes_changes_and_goes() {
             assert_eq!((&status["exitCode"], &status["restarts"]), (&json!(5), &Value::Null), "{status:#}");
 
             start_job(&fixture, "other").await;
-            release.uninstall();
-            assert_eq!(left(&objects), BTreeSet::new(), "nothing is kept where that is not wanted");
-            goes_by_itself(&fixture).await;
-            fixture
-                .until("the pods of its MiniClusters are gone", async || {
-                    let all = ListParams::default();
-                    let pods = fixture.api::<Pod>().list(&all).await.unwrap().items.len();
-                    (pods + fixture.api::<Job>().list(&all).await.unwrap().items.len() == 0).then_some(())
-                })
-                .await;
+            nothing_stays(&fixture, &release).await;
+
+            // A definition that has just come, which Kubernetes' garbage collector does not know yet.
+            release.apply("install", &chart, &["--set", "crds.keep=false"]);
+            start_job(&fixture, "young").await;
+            nothing_stays(&fixture, &release).await;
             kubectl(&["delete", "namespace", NAMESPACE]).unwrap();
         });
     }
+}
+
+/// Where the definition is not kept: of the release, its hooks, its MiniClusters, at once.
+async fn nothing_stays(fixture: &Fixture, release: &Release) {
+    let (objects, hooks) = (release.objects("manifest"), release.objects("hooks"));
+    assert_eq!(hooks.len(), 4, "{hooks:#?}");
+    release.uninstall();
+    assert_eq!(left(&objects), BTreeSet::new());
+    assert_eq!(left(&hooks), BTreeSet::new());
+    let all = ListParams::default();
+    let jobs = fixture.api::<Job>().list(&all).await.unwrap().items;
+    let pods = fixture.api::<Pod>().list(&all).await.unwrap().items;
+    assert!(jobs.is_empty() && pods.is_empty(), "{jobs:#?} {pods:#?}");
+    goes_by_itself(fixture).await;
 }
 
 #[test]

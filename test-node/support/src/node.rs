@@ -91,9 +91,14 @@ impl Fixture {
             }
             tokio::time::sleep(POLL).await;
         }
-        let clusters = self.api::<MiniCluster>().list(&ListParams::default()).await.unwrap().items;
-        let statuses: Vec<Value> = clusters.iter().map(|it| serde_json::to_value(&it.status).unwrap()).collect();
-        panic!("not in time: {what}\n{statuses:#?}");
+        // Their definition may be gone.
+        match self.api::<MiniCluster>().list(&ListParams::default()).await {
+            Ok(clusters) => {
+                let status = |it: &MiniCluster| serde_json::to_value(&it.status).unwrap();
+                panic!("not in time: {what}\n{:#?}", clusters.items.iter().map(status).collect::<Vec<Value>>())
+            }
+            Err(error) => panic!("not in time: {what}; and no MiniCluster can be listed: {error}"),
+        }
     }
 }
 

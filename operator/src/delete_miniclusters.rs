@@ -1,0 +1,168 @@
+//! Deletes every MiniCluster, and waits until nothing of them is left: before their definition is deleted.
+//!
+//! When a definition goes, the API server deletes its objects, and Kubernetes' garbage collector has to see that to delete what
+//! they own. Of a definition that is younger than half a minute it may see nothing: then Jobs and pods would run on without an
+//! owner. A foreground deletion makes each MiniCluster wait for the garbage collector, however late that is.
+#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "it deletes, and waits for the API server")]
+
+use std::collections::BTreeSet;
+use std::fmt::Debug;
+use std::time::{Duration, Instant};
+
+use clap::Args;
+use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::core::v1::PersistentVolume;
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::api::{DeleteParams, ListParams, PropagationPolicy};
+use kube::core::PartialObjectMeta;
+use kube::{Api, Client, Resource};
+use serde::de::DeserializeOwned;
+
+use crate::health::log;
+use crate::labels;
+use crate::observe::storage::Orphan;
+use crate::reconcile::apply::{only, unless_gone};
+
+/// Objects a page.
+const PAGE: u32 = 500;
+/// Between two looks.
+const PAUSE: Duration = Duration::from_secs(1);
+/// How often the log says what is waited for, at least.
+const REMINDER: Duration = Duration::from_secs(30);
+/// So many are named.
+const NAMED: usize = 10;
+/// What Kubernetes calls a deletion that waits for what the object owns.
+const FOREGROUND: &str = "foregroundDeletion";
+
+/// What is deleted, and for how long it is waited for.
+#[derive(Debug, Clone, Args)]
+pub struct Deletion {
+    /// Confirm it: the MiniClusters of all namespaces
+    #[arg(long, required = true)]
+    pub all: bool,
+    /// Seconds until it gives up waiting; what has been told to go does so nevertheless
+    #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
+    pub timeout: u32,
+    /// Log filter, in the syntax of Rust's tracing: a level, or TARGET=LEVEL,…
+    #[arg(long, env = "FLUX_OPERATOR_LOG", default_value = "info")]
+    pub log: String,
+}
+
+/// Why something may be left.
+#[derive(Debug, thiserror::Error)]
+pub enum DeletionError {
+    #[error("failed to {verb} {name}")]
+    Api { verb: &'static str, name: String, source: Box<kube::Error> },
+    #[error(
+        "after {seconds} seconds these MiniClusters are not gone: {names}; a pod that does not end, or a finalizer, holds them"
+    )]
+    Left { seconds: u32, names: String },
+}
+
+impl DeletionError {
+    /// Whether it may be otherwise in a moment: all but what the API server refuses.
+    fn may_pass(&self) -> bool {
+        match self {
+            DeletionError::Api { source, .. } => match source.as_ref() {
+                kube::Error::Api(status) => status.code >= 500 || status.code == 429,
+                _ => true,
+            },
+            DeletionError::Left { .. } => false,
+        }
+    }
+}
+
+fn failed(verb: &'static str, name: impl Into<String>) -> impl FnOnce(kube::Error) -> DeletionError {
+    let name = name.into();
+    move |source| DeletionError::Api { verb, name, source: Box::new(source) }
+}
+
+/// Deletes all; a sentence about what was done.
+pub async fn delete_all(client: &Client, seconds: u32) -> Result<String, DeletionError> {
+    let until = Instant::now() + Duration::from_secs(seconds.into());
+    let mut gone = BTreeSet::new();
+    let mut told: Option<(BTreeSet<String>, Instant)> = None;
+    loop {
+        let left = match delete_some(client).await {
+            Ok(left) if left.is_empty() => break,
+            Ok(left) => left,
+            Err(error) if error.may_pass() && Instant::now() < until => {
+                log::warn("the API server did not answer; it will be asked again", &error);
+                tokio::time::sleep(PAUSE).await;
+                continue;
+            }
+            Err(error) => return Err(error),
+        };
+        if Instant::now() >= until {
+            return Err(DeletionError::Left { seconds, names: some(&left) });
+        }
+        if told.as_ref().is_none_or(|(names, at)| *names != left || at.elapsed() >= REMINDER) {
+            tracing::info!(count = left.len(), miniclusters = some(&left), "waiting until MiniClusters are gone");
+            told = Some((left.clone(), Instant::now()));
+        }
+        gone.extend(left);
+        tokio::time::sleep(PAUSE).await;
+    }
+    let volumes = delete_volumes(client).await?;
+    Ok(format!("{} MiniClusters are gone, with their pods and {volumes} PersistentVolumes\n", gone.len()))
+}
+
+fn some(names: &BTreeSet<String>) -> String {
+    let named: Vec<&str> = names.iter().take(NAMED).map(String::as_str).collect();
+    match names.len() - named.len() {
+        0 => named.join(", "),
+        more => format!("{} and {more} more", named.join(", ")),
+    }
+}
+
+/// Tells all to go that have not been told. Those that were there, as NAMESPACE/NAME.
+async fn delete_some(client: &Client) -> Result<BTreeSet<String>, DeletionError> {
+    let mut names = BTreeSet::new();
+    for metadata in list::<MiniCluster>(client, "MiniClusters", "").await? {
+        let (namespace, name) = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
+        let full = format!("{namespace}/{name}");
+        if !metadata.finalizers.iter().flatten().any(|it| it == FOREGROUND) {
+            let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
+            let parameters =
+                DeleteParams { propagation_policy: Some(PropagationPolicy::Foreground), ..only(metadata.uid) };
+            unless_gone(api.delete(&name, &parameters).await.map(drop)).map_err(failed("delete MiniCluster", &full))?;
+        }
+        names.insert(full);
+    }
+    Ok(names)
+}
+
+/// Those that were to go with their MiniClusters, which are gone: no garbage collector knows whose they are, and the operator
+/// may be gone as well before it has deleted them.
+async fn delete_volumes(client: &Client) -> Result<usize, DeletionError> {
+    let ours = format!("{}={}", labels::MANAGED_BY, labels::MANAGER);
+    let all = list::<PersistentVolume>(client, "PersistentVolumes", &ours).await?;
+    let orphans: Vec<Orphan> = all.iter().filter_map(Orphan::of).collect();
+    let api: Api<PartialObjectMeta<PersistentVolume>> = Api::all(client.clone());
+    for Orphan { name, uid, .. } in &orphans {
+        let deleted = api.delete(name, &only(Some(uid.clone()))).await.map(drop);
+        unless_gone(deleted).map_err(failed("delete PersistentVolume", name))?;
+    }
+    Ok(orphans.len())
+}
+
+/// Of all pages; none where there is no such kind.
+async fn list<K>(client: &Client, kind: &'static str, selector: &str) -> Result<Vec<ObjectMeta>, DeletionError>
+where
+    K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
+{
+    let api: Api<K> = Api::all(client.clone());
+    let mut page = ListParams::default().labels(selector).limit(PAGE);
+    let mut all = Vec::new();
+    loop {
+        let list = match api.list_metadata(&page).await {
+            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(all),
+            list => list.map_err(failed("list", kind))?,
+        };
+        all.extend(list.items.into_iter().map(|object| object.metadata));
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! Everything is deleted before the definition goes, which has just come: its objects are known to no garbage collector yet.
+
+use super::*;
+
+use flux_operator::delete_miniclusters::{DeletionError, delete_all};
+use flux_operator::install::Installation;
+use flux_operator::labels;
+
+const NONE: &str = "apiVersion: v1\nkind: Namespace\nmetadata: {name: nothing}\n";
+
+/// A MiniCluster with what the operator would have made.
+fn make(plane: &ControlPlane, name: &str) {
+    let spec = json!({ "size": 2, "containers": [{ "image": "a" }] });
+    let cluster = json!({
+        "apiVersion": Version::V1alpha2.api_version(), "kind": "MiniCluster", "metadata": { "name": name }, "spec": spec,
+    });
+    plane.apply(&cluster.to_string()).unwrap();
+    let uid = plane.kubectl(&["get", "minicluster", name, "--output", "jsonpath={.metadata.uid}"]).unwrap();
+    let owner = json!({
+        "apiVersion": Version::V1alpha2.api_version(), "kind": "MiniCluster", "name": name, "uid": uid,
+        "controller": true, "blockOwnerDeletion": true,
+    });
+    let job = json!({
+        "apiVersion": "batch/v1", "kind": "Job", "metadata": { "name": name, "ownerReferences": [owner] },
+        "spec": {
+            "parallelism": 2, "completions": 2, "completionMode": "Indexed",
+            "template": { "spec": { "restartPolicy": "Never", "containers": [{ "name": "a", "image": "a" }] } },
+        },
+    });
+    plane.apply(&job.to_string()).unwrap();
+    for (volume, keep) in [("goes", false), ("stays", true)] {
+        let mut annotations = json!({ labels::OWNER: uid });
+        if keep {
+            annotations[labels::KEEP] = json!("true");
+        }
+        let volume = json!({
+            "apiVersion": "v1", "kind": "PersistentVolume",
+            "metadata": {
+                "name": format!("{name}-{volume}"),
+                "labels": { labels::MANAGED_BY: labels::MANAGER, labels::NAMESPACE: "default", labels::CLUSTER: name },
+                "annotations": annotations,
+            },
+            "spec": { "capacity": { "storage": "1Gi" }, "accessModes": ["ReadWriteMany"], "hostPath": { "path": "/tmp" } },
+        });
+        plane.apply(&volume.to_string()).unwrap();
+    }
+}
+
+#[test]
+fn nothing_is_left_of_a_definition_that_has_just_come() {
+    let plane = ControlPlane::start(NONE).unwrap();
+    plane.apply(&installation()).unwrap();
+    let settings = Installation { image: "operator:test".into(), ..Installation::usual(NAMESPACE).unwrap() };
+    plane.apply(&yaml::stream(install::deletion(&settings).unwrap())).unwrap();
+    let token = plane.kubectl(&["-n", NAMESPACE, "create", "token", install::DELETION]).unwrap();
+    let kubeconfig = plane.kubeconfig_for_token("delete", &token).unwrap();
+    let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(2).enable_all().build().unwrap();
+    runtime.block_on(async {
+        let calls = Calls::default();
+        let client = client(&kubeconfig, &calls).await;
+        assert!(delete_all(&client, 10).await.unwrap().starts_with("0 MiniClusters"), "there is no definition");
+
+        plane.apply(&yaml::document(&definition(&Conversion::None).unwrap()).unwrap()).unwrap();
+        plane.kubectl(&["wait", "--for=condition=Established", "crd", "miniclusters.flux-framework.org"]).unwrap();
+        make(&plane, "first");
+        let is_left = |selector: &str| {
+            let found = plane.kubectl(&["get", "jobs,pods,persistentvolumes", "--output=name", selector]).unwrap();
+            let ours = |name: &&str| ["first", "late"].iter().any(|it| name.contains(it));
+            found.lines().filter(ours).map(str::to_owned).collect::<Vec<_>>()
+        };
+        let pods = async || {
+            let found = is_left("--selector=batch.kubernetes.io/job-name=first");
+            if found.len() == 3 { Ok(()) } else { Err(format!("{found:?}")) }
+        };
+        until("it has its pods", pods).await;
+
+        // Somebody's finalizer: it is said what is waited for.
+        let finalizer = json!({ "metadata": { "finalizers": ["test.example/held"] } }).to_string();
+        plane.kubectl(&["patch", "minicluster", "first", "--type=merge", "--patch", &finalizer]).unwrap();
+        let error = delete_all(&client, 2).await.unwrap_err();
+        assert!(matches!(&error, DeletionError::Left { .. }) && error.to_string().contains("default/first"), "{error}");
+        let none = json!([{ "op": "test", "path": "/metadata/finalizers/0", "value": "test.example/held" }, { "op": "remove", "path": "/metadata/finalizers/0" }]);
+        let removed = plane.kubectl(&["patch", "minicluster", "first", "--type=json", "--patch", &none.to_string()]);
+        removed.unwrap();
+
+        // One that is made while it waits goes as well.
+        let deleting = tokio::spawn({
+            let client = client.clone();
+            async move { delete_all(&client, 60).await }
+        });
+        tokio::time::sleep(Duration::from_secs(2)).await;
+        make(&plane, "late");
+        let said = deleting.await.unwrap().unwrap();
+        assert_eq!(said, "2 MiniClusters are gone, with their pods and 2 PersistentVolumes\n");
+        plane.kubectl(&["delete", "crd", "miniclusters.flux-framework.org"]).unwrap();
+        until("the volumes are gone", async || {
+            let left = is_left("--ignore-not-found");
+            let wanted = ["persistentvolume/first-stays", "persistentvolume/late-stays"];
+            if left == wanted { Ok(()) } else { Err(format!("{left:?}")) }
+        })
+        .await;
+        let asked = std::mem::take(&mut *calls.lock().unwrap());
+        assert_exactly(&asked, &[install::DELETION_PERMISSIONS]);
+    });
+}
