@@ -97,7 +97,7 @@ pub struct Observed {
     /// Of the Job: pods that were taken away while it ran.
     pub losses: Vec<LostPod>,
     /// The Job before, which is gone, as it was seen last.
-    pub last_job: Option<JobSeen>,
+    pub last_job: Option<Box<JobSeen>>,
     /// The newest resourceVersion of a Job: a watch may lag behind what was made.
     pub job_version: u64,
 }
@@ -126,7 +126,8 @@ pub struct Index {
 
 #[derive(Debug, Default)]
 struct State {
-    clusters: HashMap<Key, Observed>,
+    /// Boxed, since a map has room for more than it holds.
+    clusters: HashMap<Key, Box<Observed>>,
     /// Headless Services, by their own name.
     headless: HashMap<Key, Arc<ServiceSeen>>,
     /// PersistentVolumes that go with their MiniClusters, by name.
@@ -146,7 +147,7 @@ impl Index {
 
     /// What has been seen of `cluster`.
     pub fn observed(&self, cluster: &Key) -> Observed {
-        self.state().clusters.get(cluster).cloned().unwrap_or_default()
+        self.state().clusters.get(cluster).map(|observed| Observed::clone(observed)).unwrap_or_default()
     }
 
     /// Whether a Job of its name has been seen.
@@ -244,7 +245,7 @@ impl Index {
         observed.job_version = version;
         let job = &mut observed.job;
         let news = job.as_ref() != Some(&seen);
-        if job.as_ref().or(observed.last_job.as_ref()).is_some_and(|before| before.uid != seen.uid) {
+        if job.as_ref().or(observed.last_job.as_deref()).is_some_and(|before| before.uid != seen.uid) {
             observed.gone_leads.clear();
             observed.losses.clear();
         }
@@ -293,7 +294,8 @@ impl Index {
     /// The lead's pods that were seen before their Job and still need their label; each is handed out once.
     pub fn unlabelled(&self, cluster: &Key) -> Vec<Unlabelled> {
         let mut state = self.state();
-        let Some(Observed { job: Some(job), pods, .. }) = state.clusters.get_mut(cluster) else { return Vec::new() };
+        let Some(observed) = state.clusters.get_mut(cluster) else { return Vec::new() };
+        let Observed { job: Some(job), pods, .. } = observed.as_mut() else { return Vec::new() };
         let waiting = pods.iter_mut().filter(|(_, pod)| pod.needs_label());
         let ours = waiting.filter(|(_, pod)| pod.job_uid.as_deref() == Some(job.uid.as_str()));
         let hand_out = |(uid, pod): (&String, &mut PodSeen)| {
@@ -383,7 +385,7 @@ impl State {
 
     fn drop_empty(&mut self, key: &Key) {
         let is_empty = |it: &Observed| Observed { job_version: 0, ..it.clone() } == Observed::default();
-        if self.clusters.get(key).is_some_and(is_empty) {
+        if self.clusters.get(key).is_some_and(|observed| is_empty(observed)) {
             self.clusters.remove(key);
         }
     }
@@ -406,13 +408,13 @@ impl Observed {
             Kind::Job => {
                 let gone = self.job.take_if(|job| is_gone(&job.uid));
                 let was_there = gone.is_some();
-                self.last_job = gone.filter(|_| lives).or(self.last_job.take());
+                self.last_job = gone.filter(|_| lives).map(Box::new).or(self.last_job.take());
                 was_there
             }
             Kind::Pod => {
                 let before = self.pods.len();
                 // A new operator may not know the Job: whose lead it was is asked later.
-                let job = self.job.as_ref().or(self.last_job.as_ref()).map(|job| job.uid.as_str());
+                let job = self.job.as_ref().or(self.last_job.as_deref()).map(|job| job.uid.as_str());
                 let is_of_job = |pod: &PodSeen| job.is_none_or(|job| pod.job_uid.as_deref() == Some(job));
                 let leads = self.pods.iter().filter(|(uid, pod)| lives && is_gone(uid) && pod.index == 0);
                 let of_job: Vec<PodSeen> =

@@ -164,7 +164,7 @@ async fn write_status(
 fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
     let observed = context.index.observed(&target.key);
     let mut known = target.status.clone();
-    let Some(job) = observed.job_of(&target.uid).or(observed.last_job.as_ref()) else { return known };
+    let Some(job) = observed.job_of(&target.uid).or(observed.last_job.as_deref()) else { return known };
     if restart::is_given_up(&known, job) {
         return known;
     }
@@ -192,7 +192,7 @@ fn decide(
     if observed.job.is_some() && job.is_none() {
         return Decision::Goes;
     }
-    let last_job = observed.last_job.as_ref().filter(|last| last.owner_uid.as_deref() == Some(&target.uid));
+    let last_job = observed.last_job.as_deref().filter(|last| last.owner_uid.as_deref() == Some(&target.uid));
     let uid = job.or(last_job).map(|job| job.uid.clone()).or_else(|| known.job_uid.clone());
     restart::decide(&Observation {
         status: known,

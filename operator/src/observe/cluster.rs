@@ -126,6 +126,8 @@ pub fn shrink(cluster: &mut Cluster) {
     }
     match &mut cluster.0 {
         Ok(whole) => {
+            // It was read element by element, into room for four.
+            whole.spec.containers.shrink_to_fit();
             let mut size = Counted(0);
             // Counting cannot fail.
             let _ =

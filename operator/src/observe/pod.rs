@@ -25,7 +25,7 @@ pub struct PodPlace {
 /// Longest message that is kept.
 const MESSAGE_MAX: usize = 512;
 
-/// A pod, as seen.
+/// A pod, as seen. There may be many thousand: what few have is boxed.
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct PodSeen {
     pub name: String,
@@ -60,9 +60,9 @@ pub struct PodSeen {
     /// It had ended before anything took it away.
     pub ended_first: bool,
     /// How the container that runs Flux ended.
-    pub exit: Option<Exit>,
+    pub exit: Option<Box<Exit>>,
     /// Why the pod failed, if it did, or why it does not start.
-    pub trouble: Option<Trouble>,
+    pub trouble: Option<Box<Trouble>>,
     /// What the runtime said when it could not make the agent's init container, the first of all. There is little that
     /// can be wrong with it but its volumes.
     pub not_made: Option<String>,
@@ -182,8 +182,8 @@ impl PodSeen {
             ended,
             succeeded: phase == "Succeeded",
             ended_first: false,
-            exit: state.and_then(|state| state.terminated.as_ref()).map(exit),
-            trouble: trouble(status, phase, ended),
+            exit: state.and_then(|state| state.terminated.as_ref()).map(exit).map(Box::new),
+            trouble: trouble(status, phase, ended).map(Box::new),
             not_made: not_made(status).filter(|_| !ended),
         }
     }

@@ -205,7 +205,7 @@ fn ended() -> MiniClusterStatus {
 /// How often all starts again, when a follower is lost each time.
 fn starts_after_losses(cluster: &ValidMiniCluster) -> i32 {
     let said = Termination { node_failure: true, ..Termination::new(Ender::Program, 1) };
-    let exit = Some(Exit { code: 1, said: Some(said), ..Exit::default() });
+    let exit = Some(Box::new(Exit { code: 1, said: Some(said), ..Exit::default() }));
     let lead = PodSeen { ended: true, exit, ..PodSeen::default() };
     let job = JobSeen::default();
     let mut status = MiniClusterStatus::default();

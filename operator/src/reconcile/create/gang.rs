@@ -47,7 +47,7 @@ pub(super) async fn after(
         return Ok(());
     }
     tracing::info!(gang = %object.at, "the Job's pods are a gang");
-    let last = observed.last_job.as_ref().filter(|job| job.owner_uid.as_deref() == Some(&target.uid));
+    let last = observed.last_job.as_deref().filter(|job| job.owner_uid.as_deref() == Some(&target.uid));
     let before = last.and_then(|job| GangRef::read(job.gang.as_deref()?));
     if let Some(before) = before.filter(|before| *before != object.at) {
         context.writer.delete_gang(&target.key.namespace, &before).await?;

@@ -214,7 +214,7 @@ mod tests {
         assert_eq!(who([pod(0, |_| {}), unscheduled]), None, "the scheduler says why by itself");
         let done = pod(1, |it| {
             (it.running, it.ended) = (false, true);
-            it.exit = Some(crate::observe::pod::Exit::default());
+            it.exit = Some(Box::default());
         });
         assert_eq!(who([pod(0, |_| {}), done]), None, "a worker that has completed is not made again");
         let waits = |index| pod(index, |it| it.joined = false);

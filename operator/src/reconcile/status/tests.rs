@@ -46,13 +46,13 @@ fn ended(index: u32, code: i32, minute: u32) -> PodSeen {
         at: Some(at(&format!("2026-01-01T00:{minute:02}:00Z"))),
         ..Exit::default()
     };
-    PodSeen { ended: true, succeeded: code == 0, exit: Some(exit), ..pod(index) }
+    PodSeen { ended: true, succeeded: code == 0, exit: Some(Box::new(exit)), ..pod(index) }
 }
 
 /// One of which the agent says how it ended.
 fn said(index: u32, said: Termination) -> PodSeen {
     let exit = Exit { code: said.code.into(), said: Some(said), ..Exit::default() };
-    PodSeen { ended: true, exit: Some(exit), ..pod(index) }
+    PodSeen { ended: true, exit: Some(Box::new(exit)), ..pod(index) }
 }
 
 fn failed(reason: &str, message: &str) -> Option<job::Verdict> {
@@ -412,7 +412,7 @@ fn events_tell_of_changes_only() {
     let starting = observation.status();
     assert!(reasons(&none, &starting).is_empty(), "a start as it should be is no news");
     observation.pods[0].trouble =
-        Some(Trouble { reason: "Unschedulable".into(), message: "no node".into(), ..Trouble::default() });
+        Some(Box::new(Trouble { reason: "Unschedulable".into(), message: "no node".into(), ..Trouble::default() }));
     let stuck = observation.status();
     assert_eq!(reasons(&starting, &stuck), ["Unschedulable"]);
     observation.job = Some(JobSeen { failed: failed("PodFailurePolicy", ""), ..job(1) });

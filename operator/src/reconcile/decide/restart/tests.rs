@@ -168,7 +168,7 @@ impl World {
         pod.seen.ended = true;
         pod.seen.ready = false;
         pod.seen.succeeded = said.code == 0;
-        pod.seen.exit = exit(said);
+        pod.seen.exit = exit(said).map(Box::new);
         self.tell_pod(name);
     }
 
@@ -187,7 +187,7 @@ impl World {
                 if let Some(name) = self.active(index) {
                     if let Some(pod) = self.pods.get_mut(&name) {
                         let disruption = Trouble { reason: "Evicted".into(), disruption: true, ..Trouble::default() };
-                        pod.seen.trouble = Some(disruption);
+                        pod.seen.trouble = Some(Box::new(disruption));
                     }
                     self.delete_pod(&name);
                 }

@@ -154,21 +154,21 @@ fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
 fn a_pod_that_was_taken_away_or_never_started_is_told_from_one_that_failed() {
     let evicted = PodSeen {
         ended: true,
-        trouble: Some(Trouble {
+        trouble: Some(Box::new(Trouble {
             reason: "EvictionByEvictionAPI".into(),
             message: "drained".into(),
             disruption: true,
             ..Trouble::default()
-        }),
+        })),
         ..pod(1)
     };
     let init = PodSeen {
         ended: true,
-        trouble: Some(Trouble {
+        trouble: Some(Box::new(Trouble {
             reason: "InitFailed".into(),
-            init: Some(("flux-view".into(), ended(0, 242, 3).exit.unwrap())),
+            init: Some(("flux-view".into(), *ended(0, 242, 3).exit.unwrap())),
             ..Trouble::default()
-        }),
+        })),
         ..pod(1)
     };
     assert_told([

@@ -118,7 +118,7 @@ impl World {
         let now = Timestamp::from_second(1_000_000 + i64::try_from(self.version).unwrap() + self.skew).unwrap();
         let observed = self.index.observed(&Key::new("ns", "mc"));
         let mut known = self.status.1.clone();
-        if let Some(job) = observed.job.as_ref().or(observed.last_job.as_ref())
+        if let Some(job) = observed.job.as_ref().or(observed.last_job.as_deref())
             && !is_given_up(&known, job)
         {
             for lost in &observed.losses {
@@ -133,14 +133,14 @@ impl World {
     fn decision(&self, known: &MiniClusterStatus, now: Timestamp) -> Decision {
         let observed = self.index.observed(&Key::new("ns", "mc"));
         let uid =
-            observed.job.as_ref().or(observed.last_job.as_ref()).map(|job| job.uid.clone()).or(known.job_uid.clone());
+            observed.job.as_ref().or(observed.last_job.as_deref()).map(|job| job.uid.clone()).or(known.job_uid.clone());
         decide(&Observation {
             status: known,
             backoff_limit: self.backoff_limit,
             max_restarts: self.max_restarts,
             on_failure: false,
             job: observed.job.as_ref(),
-            last_job: observed.last_job.as_ref(),
+            last_job: observed.last_job.as_deref(),
             pods: observed.pods.values().filter(|pod| pod.job_uid == uid).collect(),
             gone: observed.gone_leads.iter().filter(|pod| pod.job_uid == uid).collect(),
             now,
