@@ -53,6 +53,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "reconcile",
             "offline",
             "on_server",
+            "delete_miniclusters",
             "controller",
             "webhook",
             "install",
