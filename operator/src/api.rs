@@ -1,8 +1,10 @@
-//! How the operator talks to the API server: one client for all calls, what it owns itself, a Lease, the version of Kubernetes, another try.
+//! How the operator talks to the API server: one client for all calls, what it owns itself, a Lease, lists
+//! in pages, the version of Kubernetes, another try.
 
 pub mod client;
 pub mod installed;
 pub mod lease;
+pub mod pages;
 pub mod retry;
 pub mod trial;
 pub mod version;

@@ -46,7 +46,7 @@ enum Command {
     Install(Box<install::Settings>),
     /// Rewrite every stored MiniCluster as v1alpha2, after an earlier operator stored v1alpha1
     Migrate(install::Migration),
-    /// Delete every MiniCluster of the cluster, and wait until their pods and volumes are gone: before the
+    /// Delete every MiniCluster of the cluster with its volumes, and wait until their pods are gone: before the
     /// CustomResourceDefinition is deleted
     DeleteMiniclusters(Deletion),
     /// Print the objects that a MiniCluster becomes, as YAML (keys redacted)
@@ -71,9 +71,8 @@ struct Run {
     /// Watch this namespace only
     #[arg(long, env = "WATCH_NAMESPACE")]
     namespace: Option<String>,
-    /// Log filter, in the syntax of Rust's tracing: a level, or TARGET=LEVEL,…
-    #[arg(long, env = "FLUX_OPERATOR_LOG", default_value = "info")]
-    log: String,
+    #[command(flatten)]
+    log: log::Filter,
     /// Namespace of the Lease for leader election, which lets several replicas run [default: no election]
     #[arg(long, env = "LEASE_NAMESPACE", value_name = "NAMESPACE")]
     lease_namespace: Option<String>,
@@ -92,9 +91,8 @@ struct Run {
 
 #[derive(Debug, Args)]
 struct Webhook {
-    /// Log filter, in the syntax of Rust's tracing: a level, or TARGET=LEVEL,…
-    #[arg(long, env = "FLUX_OPERATOR_LOG", default_value = "info")]
-    log: String,
+    #[command(flatten)]
+    log: log::Filter,
     #[command(flatten)]
     settings: webhook::Settings,
 }

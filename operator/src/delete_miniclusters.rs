@@ -13,18 +13,17 @@ use clap::Args;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::core::v1::PersistentVolume;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use kube::api::{DeleteParams, ListParams, PropagationPolicy};
+use kube::api::{DeleteParams, PropagationPolicy};
 use kube::core::PartialObjectMeta;
 use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
+use crate::api::pages::all_metadata;
 use crate::health::log;
 use crate::labels;
 use crate::observe::storage::Orphan;
 use crate::reconcile::apply::{only, unless_gone};
 
-/// Objects a page.
-const PAGE: u32 = 500;
 /// Between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How often the log says what is waited for, at least.
@@ -43,9 +42,8 @@ pub struct Deletion {
     /// Seconds until it gives up waiting; what has been told to go does so nevertheless
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     pub timeout: u32,
-    /// Log filter, in the syntax of Rust's tracing: a level, or TARGET=LEVEL,…
-    #[arg(long, env = "FLUX_OPERATOR_LOG", default_value = "info")]
-    pub log: String,
+    #[command(flatten)]
+    pub log: log::Filter,
 }
 
 /// Why something may be left.
@@ -146,23 +144,13 @@ async fn delete_volumes(client: &Client) -> Result<usize, DeletionError> {
     Ok(orphans.len())
 }
 
-/// Of all pages; none where there is no such kind.
+/// None where there is no such kind.
 async fn list<K>(client: &Client, kind: &'static str, selector: &str) -> Result<Vec<ObjectMeta>, DeletionError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,
 {
-    let api: Api<K> = Api::all(client.clone());
-    let mut page = ListParams::default().labels(selector).limit(PAGE);
-    let mut all = Vec::new();
-    loop {
-        let list = match api.list_metadata(&page).await {
-            Err(kube::Error::Api(status)) if status.code == 404 => return Ok(all),
-            list => list.map_err(failed("list", kind))?,
-        };
-        all.extend(list.items.into_iter().map(|object| object.metadata));
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => return Ok(all),
-        }
+    match all_metadata(&Api::<K>::all(client.clone()), selector).await {
+        Err(kube::Error::Api(status)) if status.code == 404 => Ok(Vec::new()),
+        all => all.map_err(failed("list", kind)),
     }
 }

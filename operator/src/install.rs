@@ -19,6 +19,7 @@ mod migration;
 pub mod monitoring;
 mod network;
 mod permissions;
+mod task;
 mod user_roles;
 mod values;
 mod webhook;
@@ -189,9 +190,6 @@ pub fn installed_crd(settings: &Installation) -> Result<String, InstallError> {
 
 /// All but the namespace, the definition, and what watches it (`monitoring`).
 pub fn objects(settings: &Installation) -> Result<Vec<String>, InstallError> {
-    let account: ServiceAccount =
-        serde_json::from_value(json!({ "metadata": { "name": NAME, "namespace": settings.namespace } }))
-            .map_err(|e| InstallError::Object("ServiceAccount", e))?;
     let scope = settings.namespaced.then_some(settings.namespace.as_str());
     let own = Some(settings.namespace.as_str());
     let operator = Who { account: NAME, namespace: &settings.namespace };
@@ -199,7 +197,7 @@ pub fn objects(settings: &Installation) -> Result<Vec<String>, InstallError> {
     let gang = if settings.gang { GANG_PERMISSIONS } else { &[] };
     let kueue = if settings.kueue { KUEUE_PERMISSIONS } else { &[] };
     let mut documents = vec![
-        yaml::document(&account)?,
+        yaml::document(&account(NAME, &settings.namespace)?)?,
         role(NAME, scope, &[PERMISSIONS, STORAGE_PERMISSIONS, network, gang, kueue].concat()),
         binding(NAME, scope, operator),
         role("flux-operator-leader", own, OWN_PERMISSIONS),
@@ -333,6 +331,11 @@ fn role_with_labels(name: &str, namespace: Option<&str>, labels: &str, permissio
         ));
     }
     text
+}
+
+fn account(name: &str, namespace: &str) -> Result<ServiceAccount, InstallError> {
+    serde_json::from_value(json!({ "metadata": { "name": name, "namespace": namespace } }))
+        .map_err(|e| InstallError::Object("ServiceAccount", e))
 }
 
 /// Who gets a role.

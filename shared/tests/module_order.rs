@@ -125,7 +125,7 @@ const ORDER: &[(&str, &[&str])] = &[
             "traces",
         ],
     ),
-    ("operator/src/api", &["client", "installed", "lease", "retry", "trial", "version"]),
+    ("operator/src/api", &["client", "installed", "lease", "pages", "retry", "trial", "version"]),
     (
         "kubectl/src",
         &[

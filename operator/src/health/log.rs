@@ -1,10 +1,19 @@
 //! The log: one line of JSON an event, to standard error.
 #![expect(clippy::disallowed_methods, reason = "the log goes to standard error")]
 
+use clap::Args;
 use tracing_subscriber::EnvFilter;
 
-/// Sets the log up, once. `filter` is in tracing's syntax, such as `info,flux_operator=debug`.
-pub fn start(filter: &str) {
+/// What is logged.
+#[derive(Debug, Clone, Args)]
+pub struct Filter {
+    /// Log filter, in the syntax of Rust's tracing: a level, or TARGET=LEVEL,…
+    #[arg(long, env = "FLUX_OPERATOR_LOG", default_value = "info")]
+    log: String,
+}
+
+/// Sets the log up, once.
+pub fn start(Filter { log: filter }: &Filter) {
     // The client logs a response that it cannot read, and a response may hold a Secret.
     let filter = EnvFilter::builder().parse_lossy(format!("{filter},kube_client=off"));
     let log = tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter);

@@ -1,12 +1,11 @@
 //! The Job that migrates in the cluster, with an account of its own: the operator itself may not write MiniClusters.
 
 use clap::Args;
-use k8s_openapi::api::batch::v1::Job;
-use k8s_openapi::api::core::v1::ServiceAccount;
 use serde_json::json;
 
 use super::permissions::{Permission, allow};
-use super::{DEFAULT_IMAGE, InstallError, NAME, Who, binding, role};
+use super::task::Task;
+use super::{DEFAULT_IMAGE, InstallError, NAME, Pods};
 use crate::webhook::migrate;
 use crate::yaml;
 
@@ -38,40 +37,17 @@ pub const MIGRATION_PERMISSIONS: &[Permission] = &[
 
 /// The Job, and what it needs, in the order in which they can be applied.
 pub fn migration(settings: &Migration) -> Result<String, InstallError> {
-    let namespace = &settings.namespace;
-    let account: ServiceAccount =
-        serde_json::from_value(json!({ "metadata": { "name": MIGRATION, "namespace": namespace } }))
-            .map_err(|e| InstallError::Object("ServiceAccount", e))?;
-    let who = Who { account: MIGRATION, namespace };
-    Ok(yaml::stream(vec![
-        yaml::document(&account)?,
-        role(MIGRATION, None, MIGRATION_PERMISSIONS),
-        binding(MIGRATION, None, who),
-        yaml::document(&job(settings)?)?,
-    ]))
-}
-
-fn job(settings: &Migration) -> Result<Job, InstallError> {
-    let value = json!({
-        "metadata": { "name": MIGRATION, "namespace": settings.namespace },
-        "spec": {
-            "backoffLimit": 4,
-            "template": { "spec": {
-                "restartPolicy": "Never",
-                "serviceAccountName": MIGRATION,
-                "enableServiceLinks": false,
-                "securityContext": super::nobody(),
-                "containers": [{
-                    "name": "migrate",
-                    "image": settings.image,
-                    "imagePullPolicy": "IfNotPresent",
-                    "args": ["migrate"],
-                    "resources": { "requests": { "cpu": "50m", "memory": "32Mi" }, "limits": { "memory": "256Mi" } },
-                    "securityContext": super::without_privilege(),
-                    "terminationMessagePolicy": "FallbackToLogsOnError",
-                }],
-            } },
-        },
-    });
-    serde_json::from_value(value).map_err(|e| InstallError::Object("Job", e))
+    let task = Task {
+        name: MIGRATION,
+        namespace: &settings.namespace,
+        image: &settings.image,
+        pull_policy: "IfNotPresent",
+        command: "migrate",
+        options: &[],
+        resources: json!({ "requests": { "cpu": "50m", "memory": "32Mi" }, "limits": { "memory": "256Mi" } }),
+        pods: &Pods::default(),
+        retries: 4,
+        permissions: MIGRATION_PERMISSIONS,
+    };
+    Ok(yaml::stream(task.documents()?))
 }

@@ -12,17 +12,16 @@ use std::time::{Duration, Instant};
 
 use flux_shared::crd::v1alpha2::{MiniCluster, VERSION};
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ListParams, Patch, PatchParams};
+use kube::api::{Patch, PatchParams};
 use kube::core::PartialObjectMeta;
-use kube::{Api, Client, ResourceExt};
+use kube::{Api, Client};
 use serde_json::json;
 
+use crate::api::pages::all_metadata;
 use crate::labels;
 
 /// The definition whose objects are migrated.
 pub const CRD: &str = "miniclusters.flux-framework.org";
-/// Objects a page.
-const PAGE: u32 = 500;
 /// How long answers of 500 and above are tried again: after an install, the API server takes a moment to trust the webhook.
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -78,27 +77,20 @@ async fn patiently<T>(until: Instant, call: impl AsyncFn() -> Result<T, kube::Er
 
 /// Writes every MiniCluster once more. The number of them.
 async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
-    let all: Api<PartialObjectMeta<MiniCluster>> = Api::all(client.clone());
-    let (mut count, mut errors) = (0, Vec::new());
-    let mut page = ListParams::default().limit(PAGE);
     let until = Instant::now() + PATIENCE;
-    loop {
-        let list = patiently(until, async || all.list(&page).await).await.map_err(failed("list", "MiniClusters"))?;
-        for object in list.items {
-            count += 1;
-            let (namespace, name) = (object.namespace().unwrap_or_default(), object.name_any());
-            let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
-            // A change of nothing: what is stored differs from what would be stored, so it is written.
-            let nothing = Patch::Merge(json!({}));
-            match patiently(until, async || api.patch_metadata(&name, &parameters(), &nothing).await).await {
-                Ok(_) => {}
-                Err(kube::Error::Api(status)) if status.code == 404 => {}
-                Err(error) => errors.push(format!("{namespace}/{name}: {error}")),
-            }
-        }
-        match list.metadata.continue_.filter(|token| !token.is_empty()) {
-            Some(token) => page = page.continue_token(&token),
-            None => break,
+    let every: Api<MiniCluster> = Api::all(client.clone());
+    let all =
+        patiently(until, async || all_metadata(&every, "").await).await.map_err(failed("list", "MiniClusters"))?;
+    let (count, mut errors) = (all.len(), Vec::new());
+    for metadata in all {
+        let (namespace, name) = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
+        let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
+        // A change of nothing: what is stored differs from what would be stored, so it is written.
+        let nothing = Patch::Merge(json!({}));
+        match patiently(until, async || api.patch_metadata(&name, &parameters(), &nothing).await).await {
+            Ok(_) => {}
+            Err(kube::Error::Api(status)) if status.code == 404 => {}
+            Err(error) => errors.push(format!("{namespace}/{name}: {error}")),
         }
     }
     match errors.is_empty() {

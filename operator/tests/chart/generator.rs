@@ -51,8 +51,6 @@ const MONITORING_SWITCHES: &[&str] = &[
 ];
 const CRD_SWITCHES: &[&str] =
     &[".Values.namespaced", ".Values.v1alpha1.enabled", ".Values.certManager.enabled", ".Values.crds.keep"];
-const DELETION_SWITCHES: &[&str] = &[".Values.affinity"];
-
 /// `templates/install.yaml`.
 pub fn objects() -> String {
     let combinations = combinations(SWITCHES);
@@ -104,16 +102,12 @@ pub fn crd() -> String {
 
 /// `templates/deletion.yaml`: hooks, which Helm makes and deletes when the release goes, and the definition with it.
 pub fn deletion() -> String {
-    let combinations = combinations(DELETION_SWITCHES);
-    let mut answers = Vec::new();
-    for number in combinations.numbers() {
-        let mut installation = installation(false, true, false);
-        installation.pods.affinity = if number == 1 { affinity() } else { Value::Null };
-        let documents = install::deletion(&installation).unwrap();
-        answers.push((number, documents.iter().map(|document| hook(document)).collect()));
-    }
+    let mut installation = installation(false, true, false);
+    installation.pods.affinity = affinity();
+    let documents = install::deletion(&installation).unwrap();
+    let answers = vec![(0, documents.iter().map(|document| hook(document)).collect())];
     let goes = "and .Values.crds.enabled (not .Values.crds.keep)";
-    format!("{HEAD}{{{{- if {goes} }}}}\n{}{{{{- end }}}}\n", template(&combinations, answers))
+    format!("{HEAD}{{{{- if {goes} }}}}\n{}{{{{- end }}}}\n", template(&combinations(&[]), answers))
 }
 
 /// What the Job needs is there before it, and all of it goes when the Job has succeeded.

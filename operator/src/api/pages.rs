@@ -1,0 +1,29 @@
+//! All objects of a kind, page by page, reduced to their metadata.
+#![expect(clippy::disallowed_types, reason = "a client")]
+
+use std::fmt::Debug;
+
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use kube::api::ListParams;
+use serde::de::DeserializeOwned;
+
+/// Objects a page.
+const PAGE: u32 = 500;
+
+/// Those that `selector` selects by their labels (all, if it is empty).
+pub async fn all_metadata<K>(api: &Api<K>, selector: &str) -> Result<Vec<ObjectMeta>, kube::Error>
+where
+    K: Clone + DeserializeOwned + Debug,
+{
+    let mut page = ListParams::default().labels(selector).limit(PAGE);
+    let mut all = Vec::new();
+    loop {
+        let list = api.list_metadata(&page).await?;
+        all.extend(list.items.into_iter().map(|object| ObjectMeta { managed_fields: None, ..object.metadata }));
+        match list.metadata.continue_.filter(|token| !token.is_empty()) {
+            Some(token) => page = page.continue_token(&token),
+            None => return Ok(all),
+        }
+    }
+}

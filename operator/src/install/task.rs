@@ -1,0 +1,65 @@
+//! A Job that runs one command of the operator in the cluster, with an account and permissions of its own.
+
+use k8s_openapi::api::batch::v1::Job;
+use serde_json::{Value, json};
+
+use super::{InstallError, Permission, Pods, Who, account, binding, nobody, place, role, without_privilege};
+use crate::yaml;
+
+/// What is run, and how.
+#[derive(Debug)]
+pub(super) struct Task<'a> {
+    /// Of the Job and all that belongs to it.
+    pub name: &'a str,
+    pub namespace: &'a str,
+    pub image: &'a str,
+    pub pull_policy: &'a str,
+    pub command: &'a str,
+    pub options: &'a [&'a str],
+    pub resources: Value,
+    pub pods: &'a Pods,
+    /// How often another pod tries what one has failed at.
+    pub retries: u32,
+    /// In the whole cluster.
+    pub permissions: &'a [Permission],
+}
+
+impl Task<'_> {
+    /// The Job, and what it needs, in the order in which they can be applied.
+    pub fn documents(self) -> Result<Vec<String>, InstallError> {
+        let who = Who { account: self.name, namespace: self.namespace };
+        Ok(vec![
+            yaml::document(&account(self.name, self.namespace)?)?,
+            role(self.name, None, self.permissions),
+            binding(self.name, None, who),
+            yaml::document(&self.job()?)?,
+        ])
+    }
+
+    fn job(self) -> Result<Job, InstallError> {
+        let arguments = [&[self.command], self.options].concat();
+        let mut value = json!({
+            "metadata": { "name": self.name, "namespace": self.namespace },
+            "spec": {
+                "backoffLimit": self.retries,
+                "template": { "spec": {
+                    "restartPolicy": "Never",
+                    "serviceAccountName": self.name,
+                    "enableServiceLinks": false,
+                    "securityContext": nobody(),
+                    "containers": [{
+                        "name": self.command,
+                        "image": self.image,
+                        "imagePullPolicy": self.pull_policy,
+                        "args": arguments,
+                        "resources": self.resources,
+                        "securityContext": without_privilege(),
+                        "terminationMessagePolicy": "FallbackToLogsOnError",
+                    }],
+                } },
+            },
+        });
+        place(&mut value["spec"]["template"]["spec"], self.pods, None);
+        serde_json::from_value(value).map_err(|e| InstallError::Object("Job", e))
+    }
+}
