@@ -133,14 +133,8 @@ pub fn main() -> ExitCode {
     match answer(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            let mut text = error.to_string();
-            let mut source = std::error::Error::source(&error);
-            while let Some(inner) = source {
-                text.push_str(&format!(": {inner}"));
-                source = inner.source();
-            }
             // Nothing is left to tell where standard error is closed.
-            let _ = writeln!(std::io::stderr(), "{text}");
+            let _ = writeln!(std::io::stderr(), "{}", log::causes(&error));
             ExitCode::FAILURE
         }
     }

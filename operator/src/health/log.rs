@@ -27,7 +27,7 @@ pub fn warn(what: &str, error: &(dyn std::error::Error + 'static)) {
 }
 
 /// An error and its sources in one line. What the API server said is said once, not as the client prints it.
-fn causes(error: &(dyn std::error::Error + 'static)) -> String {
+pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut causes: Vec<String> = Vec::new();
     let mut next = Some(error);
     while let Some(error) = next {

@@ -55,9 +55,9 @@ fn templated(helm: &Path, namespace: &str, values: &Path) -> Objects {
 }
 
 /// Without what only one of the two has: Helm makes the namespace by an option of its own, and `install` knows no policy for
-/// what is kept, and no hooks.
+/// what is kept, and deletes nothing.
 fn in_common(mut objects: Objects) -> Objects {
-    objects.retain(|_, object| object["kind"] != "Namespace" && !is_hook(object));
+    objects.retain(|_, object| object["kind"] != "Namespace" && !is_of_deletion(object));
     for object in objects.values_mut().filter(|object| object["kind"] == "CustomResourceDefinition") {
         let metadata = object["metadata"].as_object_mut().unwrap();
         if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
@@ -70,15 +70,16 @@ fn in_common(mut objects: Objects) -> Objects {
     objects
 }
 
-fn is_hook(object: &Value) -> bool {
-    object["metadata"]["annotations"]["helm.sh/hook"].is_string()
+fn is_of_deletion(object: &Value) -> bool {
+    object["metadata"]["name"].as_str().unwrap().ends_with(install::DELETION)
 }
 
-/// What Helm makes when the release goes, without its own annotations.
-fn hooks(mut objects: Objects) -> Objects {
-    objects.retain(|_, object| is_hook(object));
+/// What deletes all MiniClusters when the release goes, without the annotations by which Helm makes the Job then.
+fn of_deletion(mut objects: Objects) -> Objects {
+    objects.retain(|_, object| is_of_deletion(object));
     for object in objects.values_mut() {
-        object["metadata"].as_object_mut().unwrap().remove("annotations");
+        let annotations = object["metadata"].as_object_mut().unwrap().remove("annotations");
+        assert_eq!(annotations.is_some_and(|all| all["helm.sh/hook"] == "pre-delete"), object["kind"] == "Job");
     }
     objects
 }
@@ -123,7 +124,7 @@ fn the_chart_and_install_make_the_same_objects_for_each_file_of_values() {
             let all = templated(&helm, namespace, file);
             let removal = deletion(namespace, file);
             deletions += removal.len();
-            assert_same(name, &hooks(all.clone()), &removal);
+            assert_same(name, &of_deletion(all.clone()), &removal);
             let chart = in_common(all);
             let program = in_common(installed(&["--namespace", namespace, "--values", path]));
             assert_same(name, &chart, &program);

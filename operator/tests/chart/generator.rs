@@ -100,7 +100,8 @@ pub fn crd() -> String {
     format!("{HEAD}{{{{- if .Values.crds.enabled }}}}\n{}{{{{- end }}}}\n", template(&combinations, answers))
 }
 
-/// `templates/deletion.yaml`: hooks, which Helm makes and deletes when the release goes, and the definition with it.
+/// `templates/deletion.yaml`: a Job that Helm makes when the release is to go, and the definition with it. What the Job needs
+/// belongs to the release: Helm deletes other hooks as soon as it has given up waiting for the Job, which may go on.
 pub fn deletion() -> String {
     let mut installation = installation(false, true, false);
     installation.pods.affinity = affinity();
@@ -110,14 +111,14 @@ pub fn deletion() -> String {
     format!("{HEAD}{{{{- if {goes} }}}}\n{}{{{{- end }}}}\n", template(&combinations(&[]), answers))
 }
 
-/// What the Job needs is there before it, and all of it goes when the Job has succeeded.
+/// The Job; all else is as it is.
 fn hook(document: &str) -> String {
-    let weight = if document.contains("kind: Job\n") { 1 } else { 0 };
-    let annotations = format!(
-        "    helm.sh/hook: pre-delete\n    helm.sh/hook-delete-policy: before-hook-creation,hook-succeeded\n    \
-         helm.sh/hook-weight: \"{weight}\"\n"
-    );
-    annotated(document, &annotations)
+    let policy = "before-hook-creation,hook-succeeded";
+    let annotations = format!("    helm.sh/hook: pre-delete\n    helm.sh/hook-delete-policy: {policy}\n");
+    match document.contains("kind: Job\n") {
+        true => annotated(document, &annotations),
+        false => document.to_owned(),
+    }
 }
 
 /// Those that the chart's checks let through: cert-manager needs a webhook.
