@@ -268,8 +268,7 @@ async fn reconciles(
     let number = AtomicU64::new(0);
     let reconcile = |cluster: Arc<Cluster>, context: Arc<Context>| {
         let id = number.fetch_add(1, Ordering::Relaxed);
-        let timed = in_turn(cluster, context, places.clone());
-        on_its_own(timed.instrument(tracing::info_span!("reconcile", id))).boxed()
+        on_its_own(in_turn(cluster, context, places.clone(), id)).boxed()
     };
     let queue_of = context.queue.clone();
     let results = applier(reconcile, pause, context, store, queue, config);
@@ -290,11 +289,13 @@ async fn reconciles(
     results.for_each(log).await;
 }
 
-/// One reconcile, when its turn has come: Jobs first, and never many large ones at the same time.
+/// One reconcile, when its turn has come: Jobs first, and never many large ones at the same time. Thousands may wait here: what they
+/// need once it has come is made then.
 async fn in_turn(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
     places: Arc<Semaphore>,
+    id: u64,
 ) -> Result<Action, ReconcileError> {
     let key = Key::of(kube::Resource::meta(&*cluster));
     waits(&context, &key);
@@ -313,22 +314,8 @@ async fn in_turn(
     let begin = Instant::now();
     let working = context.queue.begins(&key, begin);
     context.metrics.waited(working.waited);
-    // Boxed now and not before: thousands may wait for a place.
-    let mut work = panics::caught(whole_and_reconcile(cluster.clone(), context.clone())).boxed();
-    let in_time = tokio::time::timeout(PLACE, &mut work).await;
-    drop((place, first));
-    let result = match in_time {
-        Ok(result) => result,
-        Err(_) => work.await,
-    };
-    let result = match result {
-        Ok(result) => result,
-        Err(panicked) => {
-            // It may panic as well.
-            let _ = panics::caught(report_panic(&cluster, &context, &panicked)).await;
-            Err(panicked.into())
-        }
-    };
+    let span = tracing::info_span!("reconcile", id);
+    let result = caught_and_told(cluster, context.clone(), (place, first)).instrument(span).boxed().await;
     let outcome = match &result {
         Ok(_) => Outcome::Success,
         Err(error) if error.obstacle().is_some() => Outcome::Obstacle,
@@ -338,6 +325,29 @@ async fn in_turn(
     drop((room, working));
     context.metrics.reconciled(outcome, begin.elapsed());
     result
+}
+
+/// A panic is told of the MiniCluster. `place` is given back when that takes too long.
+async fn caught_and_told(
+    cluster: Arc<Cluster>,
+    context: Arc<Context>,
+    place: impl Sized,
+) -> Result<Action, ReconcileError> {
+    let mut work = panics::caught(whole_and_reconcile(cluster.clone(), context.clone())).boxed();
+    let in_time = tokio::time::timeout(PLACE, &mut work).await;
+    drop(place);
+    let result = match in_time {
+        Ok(result) => result,
+        Err(_) => work.await,
+    };
+    match result {
+        Ok(result) => result,
+        Err(panicked) => {
+            // It may panic as well.
+            let _ = panics::caught(report_panic(&cluster, &context, &panicked)).await;
+            Err(panicked.into())
+        }
+    }
 }
 
 /// Its turn will come.
@@ -447,4 +457,18 @@ async fn label(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unlabelled
         context.writer.label(&pod).await
     };
     retry::run_queue(unlabelled, BACKGROUND_WRITES, "failed to label a pod; it will be tried again", write).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn thousands_may_wait_for_their_turn() {
+        fn size<A, B, C, D, F>(_: impl Fn(A, B, C, D) -> F) -> usize {
+            size_of::<F>()
+        }
+        let waiting = size(in_turn);
+        assert!(waiting <= 1024, "each that waits takes {waiting} bytes");
+    }
 }
