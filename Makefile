@@ -12,7 +12,7 @@ e2e: ; @.ci/e2e
 
 e2e-jobset: ; @FLUX=$(FLUX) .ci/e2e-jobset
 
-e2e-gang: ; @GANG=1 .ci/e2e
+e2e-gang: ; @GANG=$(or $(GANG),1) .ci/e2e
 
 e2e-kueue: ; @FLUX=$(FLUX) .ci/e2e-kueue
 

@@ -1,5 +1,5 @@
-//! Gangs on a node where pods really run, whose Kubernetes has its own API for them switched on (`make e2e-gang`): two
-//! MiniClusters that each need all of the node's CPUs, at once.
+//! Gangs on a node where pods really run, whose Kubernetes has its own API for them switched on (`make e2e-gang`), or where another
+//! scheduler runs (`E2E_SCHEDULER`): two MiniClusters that each need all of the node's CPUs, at once.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(
     clippy::disallowed_methods,
@@ -59,6 +59,7 @@ async fn create(fixture: &Fixture, name: &str, cpu: u32, gang: &str) {
             "size": 2, "gang": gang,
             // Each pod as soon as it can.
             "network": { "headlessName": name, "disableAffinity": true },
+            "pod": { "schedulerName": std::env::var("E2E_SCHEDULER").unwrap_or("default-scheduler".into()) },
             "containers": [{
                 "image": app_image(), "command": "sleep 1", "resources": { "requests": { "cpu": format!("{cpu}m") } },
             }],
