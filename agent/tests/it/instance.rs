@@ -236,10 +236,10 @@ fn a_batch_has_the_code_of_its_script_and_its_last_words_are_shown() {
     let images = images(spec, 1);
     let ended = start(&images, &Network::new(), &[]).remove(0).end();
     assert_eq!(ended.code, 5, "{}{}", ended.stdout, ended.stderr);
-    let shown =
-        ended.stderr.split_once("the batch ended with code 5; the end of its output:\n").map(|(_, shown)| shown);
+    let heading = "the batch ended with code 5; the end of its output:\n";
+    let shown = ended.stderr.split_once(heading).map_or("", |(_, shown)| shown);
     // Flux's broker has a line of its own there, before or behind.
-    assert!(shown.is_some_and(|shown| shown.lines().any(|line| line == "in the batch")), "{}", ended.stderr);
+    assert!(shown.lines().take(2).any(|line| line == "in the batch"), "{}", ended.stderr);
 }
 
 #[test]
