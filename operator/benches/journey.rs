@@ -62,8 +62,12 @@ async fn main() {
 /// Whether the CRD was not there.
 async fn make_crd(client: &Client) -> bool {
     let crds: Api<CustomResourceDefinition> = Api::all(client.clone());
-    if crds.get_opt(CRD).await.unwrap().is_some() {
-        return false;
+    // One that an earlier run has deleted may still be going.
+    while let Some(crd) = crds.get_opt(CRD).await.unwrap() {
+        if crd.metadata.deletion_timestamp.is_none() {
+            return false;
+        }
+        tokio::time::sleep(POLL).await;
     }
     let crd = serde_saphyr::from_str(&install::crd().unwrap()).unwrap();
     crds.create(&PostParams::default(), &crd).await.unwrap();
