@@ -7,14 +7,13 @@ use std::time::Instant;
 
 use clap::{Args, Parser, Subcommand};
 use flux_shared::exit::Category;
-use flux_shared::paths::{DEFAULT_MOUNT_PATH, SOFTWARE_STAGE, TERMINATION_LOG};
+use flux_shared::paths::{DEFAULT_MOUNT_PATH, SOFTWARE_STAGING, TERMINATION_LOG};
 
 use crate::commands::{self, Place, Shell};
 use crate::dry_run;
 use crate::execute;
 use crate::facts::Process;
-use crate::in_instance;
-use crate::in_instance::restful;
+use crate::in_instance::{accounting, batch, diagnostics, program, restful, time};
 use crate::install::{self, Installed, install};
 #[cfg(feature = "laptop")]
 use crate::local;
@@ -47,7 +46,7 @@ Exit codes of run and sidecar: those of the program (128 + n for signal n, 127 n
 Where the agent itself fails, with one line on standard error (the pod's termination message says who ended it):
   240 spec-unreadable   241 spec-invalid      242 view-missing    243 parent-unreachable  244 user-failed
   245 write-failed      246 curve-unreadable  247 shell-missing   248 broker-failed       249 internal
-  239 lead-lost; 238: a follower that alone was told to stop";
+  239 lead-lost; 238: a follower that was stopped alone";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -71,7 +70,7 @@ enum Command {
         #[arg(long, value_name = "DIR", default_value = DEFAULT_MOUNT_PATH)]
         to: PathBuf,
         /// The volume that other containers see as /opt/software
-        #[arg(long, value_name = "DIR", default_value = SOFTWARE_STAGE)]
+        #[arg(long, value_name = "DIR", default_value = SOFTWARE_STAGING)]
         software: PathBuf,
         /// Look for the view below this folder
         #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
@@ -177,16 +176,10 @@ enum Command {
     },
     /// Submit a batch and wait for it (the lead's program in batch mode)
     #[command(hide = true)]
-    Batch {
-        /// Print the events of its life
-        #[arg(long)]
-        events: bool,
-        #[arg(last = true, required = true, value_name = "CMD")]
-        command: Vec<OsString>,
-    },
-    /// Run the lead's program: note how it ended, and give it time when it is told to stop
+    Batch(batch::Args),
+    /// Run the lead's program: note how it ended, and give it time to stop
     #[command(hide = true)]
-    Program(in_instance::ProgramArgs),
+    Program(program::Args),
     /// Report on the instance and hold it up (the lead's program in diagnostics mode)
     #[command(hide = true)]
     Diagnostics,
@@ -279,14 +272,12 @@ impl Cli {
             Command::Completions { shell } => {
                 write_out(&commands::script(shell, &<Cli as clap::CommandFactory>::command()))
             }
-            Command::Time { label, command } => tell(in_instance::time(&label, &command)),
-            Command::Batch { events, command } => tell(in_instance::batch(&command, events)),
-            Command::Program(args) => tell(in_instance::program(&args)),
-            Command::Diagnostics => tell(in_instance::diagnostics()),
-            Command::Accounting { database, users, command } => {
-                tell(in_instance::accounting(&database, &users, &command))
-            }
-            Command::Restful(args) => tell(restful::restful(&args)),
+            Command::Time { label, command } => tell(time::run(&label, &command)),
+            Command::Batch(args) => tell(batch::run(&args)),
+            Command::Program(args) => tell(program::run(&args)),
+            Command::Diagnostics => tell(diagnostics::run()),
+            Command::Accounting { database, users, command } => tell(accounting::run(&database, &users, &command)),
+            Command::Restful(args) => tell(restful::run(&args)),
             Command::AsFlux { place, command } => tell(commands::as_flux(&beside(place), &command)),
             Command::MayWrite { path } => crate::system::identity::may_write(&path),
             Command::SnippetState { output, status, as_flux } => {

@@ -25,6 +25,7 @@ use crate::plan::Instance;
 use crate::report::failure::Failure;
 use crate::report::log::write_whole;
 use crate::run;
+use crate::system::runtime;
 
 pub use completions::{Shell, script};
 pub use connect::{as_flux, connect, stop};
@@ -84,30 +85,28 @@ impl Pod {
 /// Whether the broker is in its running state, in an exit code, and if not, why: after it was asked again for `seconds`. A
 /// probe that waits so is ready at once when the broker is, and no failure of a start that goes on.
 pub fn ready(place: &Place, seconds: u64) -> Result<(String, u8), Failure> {
-    let pod = Pod::read(place)?;
-    observe::be_owner(&pod)?;
-    Ok(match observe::until_ready(&pod, Duration::from_secs(seconds))? {
-        Ok(()) => (String::new(), 0),
-        Err(why) => (format!("not ready: {why}\n"), 1),
+    asked(place, async |pod| {
+        Ok(match observe::until_ready(pod, Duration::from_secs(seconds)).await {
+            Ok(()) => (String::new(), 0),
+            Err(why) => (format!("not ready: {why}\n"), 1),
+        })
     })
 }
 
 /// All that is known of the instance, and 1 if the broker does not answer.
 pub fn status(place: &Place, json: bool) -> Result<(String, u8), Failure> {
-    let pod = Pod::read(place)?;
-    observe::be_owner(&pod)?;
-    let (state, stage) = observe::state_and_stage(&pod);
-    let code = u8::from(state.is_err());
-    let seen = observe::all(&pod, state, stage)?;
-    let report = status::report(&seen);
-    Ok((if json { report.json() } else { report.text() }, code))
+    asked(place, async |pod| {
+        let (state, stage) = observe::state_and_stage(pod).await;
+        let code = u8::from(state.is_err());
+        let seen = observe::all(pod, state, stage).await;
+        let report = status::report(&seen);
+        Ok((if json { report.json() } else { report.text() }, code))
+    })
 }
 
 /// The figures of the instance, as JSON; an error where there is no broker that could tell them.
 pub fn usage(place: &Place) -> Result<(String, u8), Failure> {
-    let pod = Pod::read(place)?;
-    observe::be_owner(&pod)?;
-    match observe::usage(&pod) {
+    asked(place, async |pod| match observe::usage(pod).await {
         Ok(usage) => {
             let text = serde_json::to_string(&usage);
             Ok((text.map_err(|error| Failure::internal(format!("failed to write the figures: {error}")))? + "\n", 0))
@@ -116,7 +115,23 @@ pub fn usage(place: &Place) -> Result<(String, u8), Failure> {
             write_whole(format!("flux-agent: not up: {why}\n"));
             Ok((String::new(), 1))
         }
-    }
+    })
+}
+
+/// What `look` finds out as the owner of the instance: what to print, and the exit code.
+fn asked(
+    place: &Place,
+    look: impl AsyncFnOnce(&Pod) -> Result<(String, u8), Failure>,
+) -> Result<(String, u8), Failure> {
+    let pod = Pod::read(place)?;
+    observe::be_owner(&pod)?;
+    let mut text = String::new();
+    let code = runtime::block_on_interruptible(Box::pin(async {
+        let (found, code) = look(&pod).await?;
+        text = found;
+        Ok(code)
+    }))?;
+    Ok((text, code))
 }
 
 /// What could keep Flux from starting here, each with its remedy; 1 if something will.

@@ -46,7 +46,7 @@ pub enum Format {
 /// Why there is nothing to show.
 #[derive(Debug, thiserror::Error)]
 pub enum DryRunError {
-    #[error("failed to find a pod around this program: --here is for flux-agent in a pod")]
+    #[error("not in a pod: --here is for flux-agent in a pod")]
     NotHere,
     #[error("failed to read {}", path.display())]
     Read { path: PathBuf, source: std::io::Error },
@@ -85,9 +85,7 @@ impl DryRunError {
     pub fn hint(&self) -> Option<&'static str> {
         match self {
             DryRunError::Plan { source, .. } => Some(source.hint()),
-            DryRunError::Facts { .. } => {
-                Some("every fact may be left out; `--format json` shows their names under source")
-            }
+            DryRunError::Facts { .. } => Some("all facts are optional; `--format json` lists their names under source"),
             _ => None,
         }
     }

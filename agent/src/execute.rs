@@ -9,6 +9,7 @@
 #![expect(clippy::disallowed_methods, reason = "act: writes files, runs the shell; with all below it")]
 
 mod archive;
+mod broker_policy;
 pub mod curve;
 mod follower;
 mod launch;
@@ -66,7 +67,7 @@ pub struct Executor<'a> {
     session: Session,
     supervisor: &'a mut Supervisor,
     shell: Option<Shell>,
-    /// Where this container's starts are recorded, where its program may run once only.
+    /// Where this start is recorded, once it is.
     record: Option<starts::Record>,
     timed: bool,
     waits: Waits,
@@ -168,7 +169,7 @@ impl Executor<'_> {
             if code.is_none()
                 && let Some(signal) = self.supervisor.stop_wanted()
             {
-                tracing::info!(stage = "stop", "told to stop (signal {signal})");
+                tracing::info!(stage = "stop", "received signal {signal}: stopping");
                 return Ok(Done::Exit(stop_code(&plan.role, signal)));
             }
             if planned.step == Step::Stay && code.is_some_and(|code| code != 0) {
@@ -294,7 +295,7 @@ impl Executor<'_> {
 
     /// Until it is told to stop; then all is done.
     async fn stay(&mut self) -> Result<Flow, Failure> {
-        tracing::info!(stage = "stay", "all is done; this container ends with its pod");
+        tracing::info!(stage = "stay", "finished; waiting for the pod to be deleted");
         let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
         stopped.map(|_| Flow::Exit(0)).map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
     }
@@ -303,10 +304,10 @@ impl Executor<'_> {
     async fn lead_lost(&mut self, restarts_left: u32) -> Result<Flow, Failure> {
         let cause = "an earlier pod of this lead was lost, and its program may have run";
         if restarts_left == 0 {
-            let remedy = "no restart is left: backoffLimit (or maxRestarts) allows more";
+            let remedy = "no restart is left: a larger backoffLimit (or maxRestarts) would allow one";
             return Err(Failure::new(Category::LeadLost, cause, remedy));
         }
-        tracing::info!(stage = "lead", "{cause}; the operator starts this MiniCluster anew");
+        tracing::info!(stage = "lead", "{cause}; waiting for the operator to restart this MiniCluster");
         let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
         stopped.map_err(wait_failed).map(|ended| Flow::Exit(ended.map_or_else(of_signal, |()| 0)))
     }

@@ -154,6 +154,8 @@ impl Facts {
         let hostname = network::hostname()?;
         let Process { mut environment, working_directory, terminal, .. } = process;
         let earlier_pods = earlier_pods(&mut environment);
+        let address = network::told(environment.remove(names::POD_ADDRESS.0));
+        let address = address.or_else(|| network::address(&host, &hostname, spec.network.host_network));
         let flux_on_path = environment.get("PATH").and_then(|path| host.which("flux", path));
         let mut asked = questions(spec, &environment, &working_directory);
         let (pod, cpus) = (spec.paths(), cpu::cores(&host));
@@ -170,7 +172,7 @@ impl Facts {
             gid: nix::unistd::getegid().as_raw(),
             passwd: host.text("/etc/passwd").unwrap_or_default(),
             group: host.text("/etc/group").unwrap_or_default(),
-            address: network::address(&host, &hostname),
+            address,
             cluster_domain: network::cluster_domain(&host),
             cores: u32::try_from(cpus.len()).unwrap_or(u32::MAX).max(1),
             cpus,
@@ -242,12 +244,13 @@ fn installation(spec: &AgentSpec, flux_on_path: Option<&str>) -> String {
 
 /// What the downward API says of this index; taken out, for it is nobody else's business.
 fn earlier_pods(environment: &mut BTreeMap<String, String>) -> u32 {
-    let counts = OF_THE_POD.iter().filter_map(|name| environment.remove(*name)?.trim().parse().ok());
+    let counts = OF_THE_INDEX.iter().filter_map(|name| environment.remove(*name)?.trim().parse().ok());
     counts.fold(0, u32::saturating_add)
 }
 
+const OF_THE_INDEX: [&str; 2] = [names::INDEX_FAILURES.0, names::INDEX_DISRUPTIONS.0];
 /// Variables that the operator sets for the agent alone.
-pub const OF_THE_POD: [&str; 2] = [names::INDEX_FAILURES.0, names::INDEX_DISRUPTIONS.0];
+pub const OF_THE_POD: [&str; 3] = [OF_THE_INDEX[0], OF_THE_INDEX[1], names::POD_ADDRESS.0];
 
 /// The shell that all of the container's snippets and scripts run in: bash on the PATH, else sh on it, else one in the
 /// usual places. Its name is the usual one where that leads to the same file.
@@ -301,7 +304,7 @@ mod tests {
     #[test]
     fn earlier_pods_are_counted_and_the_variables_are_nobody_elses() {
         let count = |failures: &str, disruptions: &str| {
-            let pairs = [(OF_THE_POD[0], failures), (OF_THE_POD[1], disruptions), ("HOME", "/root")];
+            let pairs = [(OF_THE_INDEX[0], failures), (OF_THE_INDEX[1], disruptions), ("HOME", "/root")];
             let mut environment: BTreeMap<String, String> =
                 pairs.map(|(name, value)| (name.to_owned(), value.to_owned())).into();
             let count = earlier_pods(&mut environment);

@@ -160,13 +160,13 @@ fn place(path: &Path) -> Result<(OwnedFd, OsString), Failure> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     match safe_path::open(folder, true) {
         Ok(open) => Ok((open, path.file_name().unwrap_or_default().to_owned())),
-        Err(error) => Err(Failure::write("make the directory", folder, &error)),
+        Err(error) => Err(Failure::write("create the directory", folder, &error)),
     }
 }
 
 /// `path` and what is missing above it, 0755 whatever the umask.
 pub fn make_parents(path: &Path) -> Result<(), Failure> {
-    safe_path::open(path, true).map(drop).map_err(|error| Failure::write("make the directory", path, &error))
+    safe_path::open(path, true).map(drop).map_err(|error| Failure::write("create the directory", path, &error))
 }
 
 fn set_directory(folder: &OwnedFd, mode: Mode, owner: Owner) -> io::Result<()> {

@@ -24,6 +24,8 @@ mod run;
 mod spec;
 mod supervise;
 mod system;
+#[cfg(test)]
+mod testing;
 mod view;
 mod wait;
 

@@ -1,12 +1,13 @@
 //! Figures of the instance over HTTP, for those that scale by them: `/metrics` (Prometheus), `/metrics.json` (KEDA).
 //!
 //! ```text
-//! a connection ─► its request's head ─► the figures, at most a second old ─ flux_rpc ─► broker
+//! a connection ─► its request's head ─► the figures, at most a second old ◄─ a question, a task of its own ─ flux_rpc ─► broker
 //!      └──────────── answer (pure), closed ◄──────────┘
 //! ```
 //!
 //! Whoever reaches the port may read and nothing else. So many connections at a time, the oldest makes way; each has its
-//! time, and one question to the broker serves all that come meanwhile.
+//! time. One question to the broker serves all that come meanwhile, and goes on when those have gone who wanted it: how often the
+//! broker is asked is nobody's to say.
 #![expect(clippy::disallowed_methods, reason = "act: serves, reads the clock")]
 
 mod answer;
@@ -14,13 +15,13 @@ mod answer;
 use std::collections::VecDeque;
 use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use flux_shared::usage::Usage;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::sync::Mutex;
+use tokio::sync::watch;
 use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use crate::flux_rpc::connection::Broker;
@@ -55,12 +56,12 @@ impl Server {
     pub fn start(port: u16, cluster: &str, broker: Broker) -> Option<Server> {
         match listen(port) {
             Ok(listener) => {
-                let figures = Figures { cluster: cluster.to_owned(), broker, last: Mutex::new(None) };
+                let figures = Figures::new(cluster, broker);
                 Some(Server(tokio::spawn(serve(listener, Arc::new(figures)))))
             }
             Err(error) => {
                 let why = crate::report::failure::plain(&error);
-                tracing::error!(stage = "broker", "figures of the instance cannot be served on port {port}: {why}");
+                tracing::error!(stage = "broker", "failed to serve metrics of the instance on port {port}: {why}");
                 None
             }
         }
@@ -115,26 +116,69 @@ async fn talk(mut stream: TcpStream, figures: &Figures) -> io::Result<()> {
     stream.shutdown().await
 }
 
-/// What the broker said last, and when.
+/// The figures, and the question by which they are known.
 #[derive(Debug)]
 struct Figures {
     cluster: String,
     broker: Broker,
-    last: Mutex<Option<(Instant, Option<Usage>)>>,
+    last: Mutex<Option<Question>>,
+}
+
+/// A question to the broker; dropped, it is asked no more.
+#[derive(Debug)]
+struct Question {
+    answer: watch::Receiver<Option<Answered>>,
+    _task: JoinSet<()>,
+}
+
+/// What the broker said, and when; no figures: it does not say.
+#[derive(Debug, Clone)]
+struct Answered {
+    at: Instant,
+    usage: Option<Usage>,
 }
 
 impl Figures {
+    fn new(cluster: &str, broker: Broker) -> Figures {
+        Figures { cluster: cluster.to_owned(), broker, last: Mutex::new(None) }
+    }
+
     /// None: the broker does not say.
     async fn now(&self) -> Option<Usage> {
-        let mut last = self.last.lock().await;
-        if let Some((at, usage)) = last.as_ref()
-            && at.elapsed() < FRESH
-        {
-            return usage.clone();
+        let mut answer = self.question();
+        let answered = answer.wait_for(Option::is_some).await.ok()?;
+        answered.as_ref().and_then(|answered| answered.usage.clone())
+    }
+
+    /// The last one as long as it is without an answer, or that is fresh; else a new one.
+    fn question(&self) -> watch::Receiver<Option<Answered>> {
+        let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(question) = last.as_ref().filter(|question| question.serves()) {
+            return question.answer.clone();
         }
-        let usage = tokio::time::timeout(BROKER, usage::figures(&self.broker)).await.ok();
-        *last = Some((Instant::now(), usage.clone()));
-        usage
+        let question = Question::ask(self.broker.clone());
+        let answer = question.answer.clone();
+        *last = Some(question);
+        answer
+    }
+}
+
+impl Question {
+    fn ask(broker: Broker) -> Question {
+        let (tell, answer) = watch::channel(None);
+        let mut task = JoinSet::new();
+        task.spawn(async move {
+            let usage = tokio::time::timeout(BROKER, usage::figures(&broker)).await.ok();
+            tell.send_replace(Some(Answered { at: Instant::now(), usage }));
+        });
+        Question { answer, _task: task }
+    }
+
+    fn serves(&self) -> bool {
+        match self.answer.borrow().as_ref() {
+            Some(answered) => answered.at.elapsed() < FRESH,
+            None => self.answer.has_changed().is_ok(), // somebody is still to tell it
+        }
     }
 }
 

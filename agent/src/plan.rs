@@ -18,12 +18,14 @@ pub mod display;
 mod environment;
 mod error;
 mod follower;
+mod from_environment;
 mod helpers;
 mod hosts;
 mod instance;
 mod launch;
 mod lead;
 mod munge;
+mod node_network;
 mod options;
 mod program;
 mod python;
@@ -34,7 +36,6 @@ mod runner;
 mod scheduler;
 mod sidecar;
 mod snippets;
-mod told;
 mod topology;
 mod user;
 
@@ -51,11 +52,11 @@ pub use crate::files::ANY;
 pub use crate::system::owner::{Mode, Owner};
 pub use binding::Binding;
 pub use error::PlanError;
+pub use from_environment::FromEnvironment;
 pub use instance::Instance;
 pub use launch::{AtEnd, Launch, Metrics, Parent, Part, Reach, RunAs, Stdout};
 use resolved::Resolved;
 pub use snippets::{Snippet, Stage};
-pub use told::Told;
 
 /// The name of a sidecar's program, as a snippet or a launch.
 pub const COMMAND: &str = "command";
@@ -216,7 +217,7 @@ impl Planned {
 #[derive(Debug, Clone, PartialEq, Serialize)]
 #[serde(tag = "step", rename_all = "kebab-case")]
 pub enum Step {
-    /// Add a user (and its group of the same id) to /etc/passwd and /etc/group unless the name is there.
+    /// Add a user (and its group of the same id) to /etc/passwd and /etc/group unless it exists.
     User { name: String, uid: u32, gid: u32, home: String },
     /// Give the user the password that stands in the file, as its SHA-512 crypt in /etc/shadow.
     Password { user: String, source: String },
@@ -249,7 +250,7 @@ pub enum Step {
     /// is the end; else until the pod is told to stop, since the operator starts the whole MiniCluster anew.
     LeadLost { restarts_left: u32 },
     /// Start a program, supervise it, remember its exit code.
-    Launch(Launch),
+    Launch(Box<Launch>),
     /// Before the broker: files of earlier dumps that were interrupted (the name with a `*`) go, and an empty file is made
     /// that Flux may write to.
     PrepareArchive { dump: String, leftovers: String, owner: Owner },

@@ -18,7 +18,7 @@ use crate::execute::retry::{Attempts, Then};
 use crate::execute::timing::{Timeline, Who};
 use crate::execute::{self, execute, trace};
 use crate::facts::{Facts, Process};
-use crate::plan::{ContainerRole, Plan, PlanError, Role, Told, Waits};
+use crate::plan::{ContainerRole, FromEnvironment, Plan, PlanError, Role, Waits};
 use crate::report::activity::Awaited;
 use crate::report::ending::Ending;
 use crate::report::failure::{Failure, without_number, write_termination};
@@ -58,7 +58,7 @@ pub struct Options {
     #[arg(long, value_name = "SECONDS")]
     lead_silent: Option<u64>,
     #[command(flatten)]
-    pub told: Told,
+    pub from_environment: FromEnvironment,
     /// Read and write below this folder
     #[arg(long, value_name = "DIR", default_value = "/", hide = true)]
     pub root: PathBuf,
@@ -87,8 +87,8 @@ pub fn run(options: &Options, container: &ContainerRole) -> u8 {
             trace::send(trace, &spans, &options.root, is_stopped).await;
             Ok(0)
         };
-        // It has told what it has to.
-        let _ = crate::system::runtime::look(Box::pin(sent));
+        // A failure to send is logged where it happens, and never changes the exit code.
+        let _ = crate::system::runtime::block_on_interruptible(Box::pin(sent));
     }
     termination.code
 }
@@ -214,17 +214,21 @@ fn plan(options: &Options, container: &ContainerRole) -> Result<(Plan, String), 
 }
 
 /// The spec, with what the command line says of the job put into it by the environment of the pod.
-fn spec(file: Option<&Path>, told: &Told, environment: &BTreeMap<String, String>) -> Result<AgentSpec, Failure> {
+fn spec(
+    file: Option<&Path>,
+    from_environment: &FromEnvironment,
+    environment: &BTreeMap<String, String>,
+) -> Result<AgentSpec, Failure> {
     let unreadable = |error: ReadError| Failure {
         passing: error.is_passing(),
         ..Failure::new(error.category(), chain(&error), error.hint())
     };
     let path = file.unwrap_or(SPEC_FILE.as_ref());
-    let mut spec = match told.in_place_of_spec().filter(|_| file.is_none()) {
+    let mut spec = match from_environment.in_place_of_spec().filter(|_| file.is_none()) {
         Some(text) => AgentSpec::unchecked(text).map_err(|error| Failure::internal(chain(&error)))?,
         None => crate::spec::read(path).map_err(unreadable)?,
     };
-    told.put_into(&mut spec, environment).map_err(|error| refused(&error))?;
+    from_environment.put_into(&mut spec, environment).map_err(|error| refused(&error))?;
     crate::spec::check(&spec, path).map_err(unreadable)?;
     Ok(spec)
 }
@@ -268,7 +272,7 @@ impl Default for Options {
             restarts_left: None,
             lead_gone: None,
             lead_silent: None,
-            told: Told::default(),
+            from_environment: FromEnvironment::default(),
             root: "/".into(),
             termination_log: TERMINATION_LOG.into(),
         }
@@ -278,8 +282,8 @@ impl Default for Options {
 impl Options {
     /// The spec, and this host with what the command line says of the pod, for a process of this container.
     pub fn facts(&self, process: Process) -> Result<(AgentSpec, Facts), Failure> {
-        let spec = spec(self.spec.as_deref(), &self.told, &process.environment)?;
-        let key = self.told.key(&process.environment).map_err(|error| refused(&error))?;
+        let spec = spec(self.spec.as_deref(), &self.from_environment, &process.environment)?;
+        let key = self.from_environment.key(&process.environment).map_err(|error| refused(&error))?;
         let facts = Facts::read(&self.root, &spec, process).map_err(|error| Failure::internal(chain(&error)))?;
         let (restarts_left, grace_period) = (self.restarts_left, self.grace_period);
         Ok((spec, Facts { restarts_left, grace_period, key, ..facts }))

@@ -177,7 +177,7 @@ fn find_view(root: &Path) -> Result<PathBuf, Failure> {
         (None, [one]) => Ok(one.clone()),
         (None, []) if link.is_dir() => Ok(link),
         (None, []) => {
-            Err(missing(format!("failed to find a view: neither {VIEW_IMAGE_LINK} nor {VIEW_IMAGE_VIEWS} is there")))
+            Err(missing(format!("failed to find a view: neither {VIEW_IMAGE_LINK} nor {VIEW_IMAGE_VIEWS} exists")))
         }
         (None, many) => Err(missing(format!(
             "failed to choose a view: {} are in {VIEW_IMAGE_VIEWS} and {VIEW_IMAGE_LINK} points to none",

@@ -31,7 +31,7 @@ use crate::wait;
     name = "kubectl-minicluster",
     bin_name = "kubectl minicluster",
     version,
-    about = "Runs Flux jobs on MiniClusters, and tells what they do"
+    about = "Run Flux jobs on MiniClusters and see what they do"
 )]
 struct Cli {
     #[command(flatten)]

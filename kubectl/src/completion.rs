@@ -43,7 +43,7 @@ pub fn install(folder: Option<PathBuf>) -> Result<String, Failure> {
     }
     std::os::unix::fs::symlink(&program, &link).map_err(Failure::here("make the link of the completions"))?;
     Ok(format!(
-        "{} is made. kubectl finds it on the PATH, once its own completion is loaded (kubectl completion --help)\n",
+        "created {}. kubectl finds it on the PATH once its own completion is loaded (kubectl completion --help)\n",
         link.display()
     ))
 }

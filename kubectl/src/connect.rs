@@ -20,8 +20,8 @@ use crate::seen;
 const CHUNK: usize = 32 * 1024;
 
 /// What helps who may not.
-const NEEDS_EXEC: &str = "It takes the right to `create` `pods/exec` in this namespace (docs/tasks/kubectl.md has a Role with all \
-                          rights that this program uses): ask your administrator";
+const NEEDS_EXEC: &str = "You need permission to `create` `pods/exec` in this namespace (docs/tasks/kubectl.md has a Role with all \
+                          permissions that this program uses): ask your administrator";
 
 /// A shell, or a command, in the instance.
 #[derive(Debug, Clone, clap::Args)]

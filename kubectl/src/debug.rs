@@ -53,8 +53,8 @@ pub async fn debug(place: &Place, args: &Args, output: Output) -> Result<u8, Fai
     let about = serde_json::json!({ "file": path, "files": entries.iter().map(|(name, _)| name).collect::<Vec<_>>() });
     let told = || {
         format!(
-            "{} has {count} files: the MiniCluster, its pods, warnings and logs. Values of environments, passwords, tokens and \
-             certificates are left out; look at what your program's own output tells before you hand it on\n",
+            "{} has {count} files: the MiniCluster, its pods, warnings and logs. Environment values, passwords, tokens and \
+             certificates are left out; check your program's own output before you share it\n",
             path.display()
         )
     };

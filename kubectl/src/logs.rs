@@ -50,16 +50,13 @@ pub async fn logs(place: &Place, args: &Args) -> Result<u8, Failure> {
     let mut pods = place.pods_of(&args.name).await?;
     if pods.is_empty() {
         place.cluster(&args.name).await?;
-        return Err(Failure::Told(format!(
-            "there are no pods of {}: `kubectl minicluster why {0}` says why",
-            args.name
-        )));
+        return Err(Failure::Told(format!("{} has no pods: `kubectl minicluster why {0}` says why", args.name)));
     }
     pods.sort_by_key(|pod| (seen::index(pod), seen::created(pod)));
     if !args.all {
         pods.retain(|pod| seen::index(pod) == Some(args.index));
         let Some(latest) = pods.pop() else {
-            return Err(Failure::Told(format!("there is no pod of index {} in {}", args.index, args.name)));
+            return Err(Failure::Told(format!("no pod with index {} in {}", args.index, args.name)));
         };
         return one(place, &latest, args).await.map(|()| 0);
     }

@@ -41,27 +41,27 @@ fn stage(name: &'static str, state: State, text: impl Into<String>) -> Stage {
 fn trouble(seen: &Seen) -> Option<String> {
     let status = seen.status()?;
     let reason = status.reason.as_deref().filter(|it| !it.is_empty() && !NO_TROUBLE.contains(it))?;
-    Some(format!("{reason}: {}", status.message.as_deref().unwrap_or("no more is known")))
+    Some(format!("{reason}: {}", status.message.as_deref().unwrap_or("no details")))
 }
 
 fn pods(seen: &Seen) -> Stage {
     let (size, there) = (seen.size(), seen.pods.len());
     let placed = seen.pods.values().filter(|pod| seen::is_scheduled(pod)).count();
     let begun = seen.pods.values().filter(|pod| seen::started(pod).is_some()).count();
-    let count = format!("{begun} of {size} run");
+    let count = format!("{begun} of {size} running");
     if is_up(seen) || usize::try_from(size).is_ok_and(|size| begun >= size) {
         return stage("pods", State::Done, count);
     }
     if seen.is_true("Suspended") {
         let queued = seen.status().filter(|status| status.reason.as_deref() == Some(QUEUED));
         let waits = queued.and_then(|status| status.message.clone());
-        let suspended = || "suspended: spec.suspend is true, or somebody has suspended its Job".to_owned();
+        let suspended = || "suspended: spec.suspend is true, or its Job was suspended".to_owned();
         return stage("pods", State::Stuck, waits.unwrap_or_else(suspended));
     }
     match trouble(seen) {
         Some(trouble) => stage("pods", State::Stuck, format!("{count}; {trouble}")),
-        None if there == 0 => stage("pods", State::Now, format!("0 of {size}: the operator has not made any yet")),
-        None => stage("pods", State::Now, format!("{count}, {placed} have a node")),
+        None if there == 0 => stage("pods", State::Now, format!("0 of {size}: the operator has not created any yet")),
+        None => stage("pods", State::Now, format!("{count}, {placed} scheduled")),
     }
 }
 
@@ -69,7 +69,7 @@ fn view(seen: &Seen) -> Stage {
     let lead = seen.lead().filter(|lead| seen::is_scheduled(lead));
     match lead {
         _ if is_up(seen) => stage("view", State::Done, "Flux is in the pods"),
-        None => stage("view", State::Later, "after the pods have nodes"),
+        None => stage("view", State::Later, "after the pods are scheduled"),
         Some(lead) if seen::started(lead).is_some() => stage("view", State::Done, "Flux is in the pods"),
         Some(lead) => stage("view", State::Now, preparing(lead)),
     }
@@ -80,7 +80,7 @@ fn preparing(lead: &Pod) -> String {
         return "the lead's image is pulled and started".into();
     };
     let what = match container {
-        labels::AGENT => "the agent is put into the lead's pod".to_owned(),
+        labels::AGENT => "the agent is being installed in the lead's pod".to_owned(),
         other => format!("init container {other} prepares the lead's pod"),
     };
     match waits {
@@ -97,7 +97,7 @@ fn brokers(seen: &Seen) -> Stage {
     let has_begun = seen.started_lead().is_some();
     match () {
         () if is_all || is_up(seen) => stage("brokers", State::Done, format!("{} of {size} ready", ready.max(0))),
-        () if !has_begun => stage("brokers", State::Later, "after the lead runs"),
+        () if !has_begun => stage("brokers", State::Later, "after the lead has started"),
         () if seen.status().and_then(|it| it.reason.as_deref()) == Some("BrokersNotReady") && !message.is_empty() => {
             stage("brokers", State::Now, format!("{ready} of {size} ready; {message}"))
         }
@@ -158,15 +158,15 @@ mod tests {
     #[test]
     fn each_step_of_a_start_has_its_line() {
         let nothing = states(&seen(json!({}), &[]));
-        assert_eq!(nothing[0], (State::Now, "0 of 2: the operator has not made any yet".into()));
+        assert_eq!(nothing[0], (State::Now, "0 of 2: the operator has not created any yet".into()));
         assert!(nothing[1..].iter().all(|(state, _)| *state == State::Later), "{nothing:?}");
 
         let init = json!({ "initContainerStatuses": [
             { "name": "flux-agent", "image": "", "imageID": "", "ready": false, "restartCount": 0,
               "state": { "waiting": { "reason": "PodInitializing" } } }] });
         let placed = states(&seen(json!({}), &[pod(0, true, init), pod(1, false, json!({}))]));
-        assert_eq!(placed[0].1, "0 of 2 run, 1 have a node");
-        assert_eq!(placed[1], (State::Now, "the agent is put into the lead's pod".into()));
+        assert_eq!(placed[0].1, "0 of 2 running, 1 scheduled");
+        assert_eq!(placed[1], (State::Now, "the agent is being installed in the lead's pod".into()));
 
         let run = json!({ "containerStatuses": [{ "name": "main", "image": "", "imageID": "", "ready": false,
             "restartCount": 0, "state": { "running": {} } }] });
@@ -197,6 +197,9 @@ mod tests {
     fn who_has_no_node_reads_why() {
         let status = json!({ "reason": "Unschedulable", "message": "0/1 nodes: insufficient cpu" });
         let (state, text) = states(&seen(status, &[pod(0, false, json!({}))])).swap_remove(0);
-        assert_eq!((state, text.as_str()), (State::Stuck, "0 of 2 run; Unschedulable: 0/1 nodes: insufficient cpu"));
+        assert_eq!(
+            (state, text.as_str()),
+            (State::Stuck, "0 of 2 running; Unschedulable: 0/1 nodes: insufficient cpu")
+        );
     }
 }

@@ -6,6 +6,7 @@ mod manifest;
 
 use std::time::Duration;
 
+use flux_operator::api::retry::until_done;
 use flux_operator::offline::OfflineError;
 use flux_shared::crd::v1alpha2::MiniCluster;
 use kube::ResourceExt;
@@ -51,14 +52,15 @@ pub async fn run(mut place: Place, has_namespace: bool, args: &Args, output: Out
     };
     if file.is_none() && args.wanted.command.is_empty() && !args.detach {
         return Err(Failure::Told(
-            "give a command after `--`; with --detach there need be none: the instance stays up, and `connect` leads into it".into(),
+            "give a command after `--`, or --detach: then the instance stays up, and `connect` opens a shell in it"
+                .into(),
         ));
     }
     let made = manifest::make(&args.wanted, file.as_deref(), &random()?).map_err(OfflineError::Problems)?;
     if let Some(namespace) = made.namespace {
         if has_namespace && namespace != place.namespace {
             let wanted = &place.namespace;
-            return Err(Failure::Told(format!("the file's namespace is {namespace}, and --namespace says {wanted}")));
+            return Err(Failure::Told(format!("the file's namespace is {namespace}, and --namespace is {wanted}")));
         }
         place.namespace = namespace;
     }
@@ -69,7 +71,7 @@ pub async fn run(mut place: Place, has_namespace: bool, args: &Args, output: Out
         return output.show(&created, || format!("{name}\n")).map(|()| 0);
     }
     let screen = Screen::open();
-    screen.say(&format!("{name} is made: {}", pods(created.spec.size)));
+    screen.say(&format!("created MiniCluster {name} with {}", pods(created.spec.size)));
     let ending = follow::follow(&place, &name, &created.uid().unwrap_or_default(), &screen).await;
     screen.end();
     let ending = ending?;
@@ -89,19 +91,19 @@ async fn tidy_up(place: &Place, name: &str, ending: &Ending, keep: bool) {
     let Ending::Finished { .. } = ending else { return };
     if keep {
         screen::tell(&format!(
-            "{name} stays (--keep): `kubectl minicluster logs {name}`, `kubectl minicluster stop --now {name}`"
+            "kept {name}: `kubectl minicluster logs {name}`, `kubectl minicluster stop --now {name}`"
         ));
         return;
     }
-    if let Err(failure) = stop::change(place, name, json!({ "spec": { "cleanup": true } }), "tidy up").await {
-        screen::tell(&format!("{failure}; it stays"));
+    if let Err(failure) = stop::change(place, name, json!({ "spec": { "cleanup": true } }), "clean up").await {
+        screen::tell(&format!("{failure}; not deleted"));
     }
 }
 
 /// Five lower case letters that no two runs share.
 fn random() -> Result<String, Failure> {
     let mut bytes = [0; 5];
-    getrandom::fill(&mut bytes).map_err(|error| Failure::Told(format!("failed to draw a name: {error}")))?;
+    getrandom::fill(&mut bytes).map_err(|error| Failure::Told(format!("failed to get a random name: {error}")))?;
     Ok(bytes.iter().map(|byte| char::from(b'a' + byte % 26)).collect())
 }
 
@@ -109,26 +111,27 @@ fn random() -> Result<String, Failure> {
 async fn create(place: &Place, cluster: &MiniCluster) -> Result<MiniCluster, Failure> {
     let name = cluster.name_any();
     let doing = || Failure::call(format!("create MiniCluster {name}"));
+    let (clusters, parameters) = (place.clusters(), PostParams::default());
     let mut tries = 1;
-    loop {
-        match place.clusters().create(&PostParams::default(), cluster).await {
-            Ok(created) => return Ok(created),
-            Err(error) if failure::is_code(&error, 409) => {
-                let there = place.clusters().get_opt(&name).await.map_err(doing())?;
-                let mark = |it: &MiniCluster| it.annotations().get(RUN).cloned();
-                return match there {
-                    Some(there) if mark(&there) == mark(cluster) => Ok(there),
-                    _ => Err(Failure::Told(format!(
-                        "failed to create MiniCluster {name}: there is one of this name; --name gives it another"
-                    ))),
-                };
-            }
-            Err(error) if failure::may_pass(&error) && tries < TRIES => {
-                screen::tell(&format!("{}; trying again", failure::words(&error)));
-                tries += 1;
-                tokio::time::sleep(PAUSE).await;
-            }
-            Err(error) => return Err(doing()(error)),
+    let judge = |error: kube::Error| {
+        if !failure::may_pass(&error) || tries >= TRIES {
+            return Err(error);
         }
+        screen::tell(&format!("{}; retrying", failure::words(&error)));
+        tries += 1;
+        Ok(())
+    };
+    match until_done((PAUSE, PAUSE), || clusters.create(&parameters, cluster), judge).await {
+        Err(error) if failure::is_code(&error, 409) => {
+            let there = clusters.get_opt(&name).await.map_err(doing())?;
+            let mark = |it: &MiniCluster| it.annotations().get(RUN).cloned();
+            match there {
+                Some(there) if mark(&there) == mark(cluster) => Ok(there),
+                _ => Err(Failure::Told(format!(
+                    "failed to create MiniCluster {name}: the name is taken; choose another with --name"
+                ))),
+            }
+        }
+        made => made.map_err(doing()),
     }
 }

@@ -164,7 +164,7 @@ fn state(pod: &Pod) -> String {
         Some("Succeeded") => "ended with 0".into(),
         Some("Running") if seen::is_running(pod) => "running".into(),
         Some("Failed") => status.reason.unwrap_or_else(|| "failed".into()),
-        _ if !seen::is_scheduled(pod) => "has no node".into(),
+        _ if !seen::is_scheduled(pod) => "not scheduled".into(),
         _ => match seen::initializing(pod) {
             Some((container, _)) => format!("starting: {container}"),
             None => "starting".into(),
@@ -191,7 +191,7 @@ fn text(report: &Report) -> String {
     let mut text = format!("{} {phase}: {ready} of {size} brokers ready", screen::bold(name));
     text += &exit_code.map(|code| format!(", exit code {code}")).unwrap_or_default();
     if *restarts > 0 {
-        text += &format!(", started again {restarts} times");
+        text += &format!(", restarted {restarts} times");
     }
     text.push('\n');
     if reason.is_some() || message.is_some() {
@@ -214,7 +214,7 @@ fn text(report: &Report) -> String {
         }
     }
     if let Some(remedy) = remedy {
-        text += &format!("\n{}\n", screen::bold("What it means, and what helps"));
+        text += &format!("\n{}\n", screen::bold("What it means and what to do"));
         remedy.lines().for_each(|line| text += &format!("{}\n", format!("  {line}").trim_end()));
     }
     text

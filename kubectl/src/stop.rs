@@ -38,12 +38,12 @@ impl Way {
     /// As a person reads it.
     pub fn told(self, name: &str) -> String {
         match self {
-            Way::ShutDown => format!("{name} shuts down: its programs get SIGTERM and the grace period"),
-            Way::Deleted => format!("{name} is deleted"),
+            Way::ShutDown => format!("shutting down {name}: its programs get SIGTERM and the grace period"),
+            Way::Deleted => format!("deleted {name}"),
             Way::Suspended => {
-                format!("{name} is suspended and has no pods: deleting it, or ending its instance, was not allowed")
+                format!("suspended {name}, which now has no pods: you may neither delete it nor shut down its instance")
             }
-            Way::HadEnded => format!("{name} had ended before"),
+            Way::HadEnded => format!("{name} has already ended"),
         }
     }
 }
@@ -77,7 +77,7 @@ pub async fn at_once(place: &Place, name: &str) -> Result<Way, Failure> {
         Err(error) if failure::is_code(&error, 404) => Ok(Way::HadEnded),
         Err(error) if failure::is_code(&error, 403) => {
             if is_queued(&place.cluster(name).await?) {
-                return Err(Failure::call(format!("delete MiniCluster {name}, which its queue alone can suspend"))(
+                return Err(Failure::call(format!("delete MiniCluster {name}, which only its queue can suspend"))(
                     error,
                 ));
             }

@@ -46,10 +46,10 @@ fn steps(cluster: &MiniCluster) -> Vec<Step> {
     let status = cluster.status.clone().unwrap_or_default();
     let timeline = status.timeline.unwrap_or_default();
     let points = [
-        ("the operator makes its Job", &status.start_time),
-        ("pods get nodes", &timeline.scheduled),
+        ("the Job is created", &status.start_time),
+        ("pods are scheduled", &timeline.scheduled),
         ("images, Flux, the lead starts", &timeline.running),
-        ("brokers come together", &timeline.ready),
+        ("brokers connect", &timeline.ready),
         ("the job runs", &status.completion_time),
     ];
     let mut steps = Vec::new();
@@ -130,7 +130,7 @@ mod tests {
     #[test]
     fn what_goes_on_has_no_end_and_what_never_came_no_bar() {
         let begun = steps(&cluster(json!({ "startTime": "2026-01-01T00:00:01Z" })));
-        assert_eq!((begun.len(), begun[1].name, begun[1].seconds), (2, "pods get nodes", None));
+        assert_eq!((begun.len(), begun[1].name, begun[1].seconds), (2, "pods are scheduled", None));
         let failed = json!({ "startTime": "2026-01-01T00:00:01Z", "completionTime": "2026-01-01T00:00:03Z" });
         assert_eq!(steps(&cluster(failed)).len(), 2);
         assert!(text(&[]).contains("0.0 s"));

@@ -77,7 +77,7 @@ impl From<Failure> for Silence {
     }
 }
 
-/// The lead, and its instance's figures; or why there are none, and what helps.
+/// The lead, and its instance's usage; or why there is none, and what helps.
 async fn look(place: &Place, name: &str) -> Result<(Pod, Usage), Silence> {
     let cluster = place.clusters().get(name).await.map_err(|error| Silence {
         is_over: failure::is_code(&error, 404),
@@ -92,7 +92,7 @@ async fn look(place: &Place, name: &str) -> Result<(Pod, Usage), Silence> {
     Ok((lead.clone(), ask(place, name, lead).await?))
 }
 
-/// Why a MiniCluster has no figures. None: its lead can be asked.
+/// Why a MiniCluster has no usage. None: its lead can be asked.
 fn silence(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<Silence> {
     let seen = Seen { cluster: Some(cluster), ..Seen::default() };
     let phase = seen.status().and_then(|status| status.phase.clone()).unwrap_or_else(|| "not begun".into());
@@ -108,11 +108,11 @@ fn silence(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<Silence>
             format!("{name} has no pods: it {waits}")
         }
         () if seen.is_true("Suspended") => format!(
-            "{name} is suspended and has no pods: somebody has suspended its Job, or its spec.suspend is true, which \
-             `kubectl patch minicluster {name} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'` changes"
+            "{name} is suspended and has no pods: its Job was suspended, or its spec.suspend is true: \
+             `kubectl patch minicluster {name} --type merge -p '{{\"spec\":{{\"suspend\":false}}}}'` resumes it"
         ),
         () => format!(
-            "{name} does not run yet ({phase}): `kubectl minicluster why {name}` says what it waits for, \
+            "{name} does not run yet ({phase}): `kubectl minicluster why {name}` says why, \
              `kubectl minicluster wait {name} --for ready` waits for it"
         ),
     };
@@ -124,14 +124,15 @@ async fn ask(place: &Place, name: &str, lead: &Pod) -> Result<Usage, Failure> {
     let (code, said) = connect::answer(place, lead, &["usage"]).await?;
     let words = || String::from_utf8_lossy(&said).trim().trim_start_matches("flux-agent: ").to_owned();
     match code {
-        0 => serde_json::from_slice(&said)
-            .map_err(|error| Failure::Told(format!("the agent of {name} speaks otherwise ({error}): {}", words()))),
+        0 => serde_json::from_slice(&said).map_err(|error| {
+            Failure::Told(format!("unexpected answer of the agent of {name} (another version?): {error}: {}", words()))
+        }),
         NO_SUCH_COMMAND => Err(Failure::Told(format!(
-            "the agent in the pods of {name} is older than this program and tells no figures: `kubectl minicluster status \
-             {name}` and `kubectl minicluster connect {name} -- flux top` work with it"
+            "the agent in the pods of {name} is older than this program and does not report usage: use `kubectl minicluster status \
+             {name}` or `kubectl minicluster connect {name} -- flux top`"
         ))),
         _ => Err(Failure::Told(format!(
-            "the instance of {name} tells no figures: {}. `kubectl minicluster wait {name} --for ready` waits until it is up",
+            "no usage available of {name}: {}. `kubectl minicluster wait {name} --for ready` waits until it is up",
             words().trim_end_matches('.')
         ))),
     }

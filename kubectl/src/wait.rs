@@ -62,7 +62,7 @@ pub async fn wait(place: &Place, args: &Args) -> Result<u8, Failure> {
         Some(seconds) => match tokio::time::timeout(Duration::from_secs(seconds), reached).await {
             Ok(reached) => reached,
             Err(_) => {
-                screen::tell(&format!("{} was not so far after {seconds} s", args.name));
+                screen::tell(&format!("timed out after {seconds} s waiting for {}", args.name));
                 Ok(TIMED_OUT)
             }
         },
@@ -82,10 +82,7 @@ async fn until(place: &Place, args: &Args) -> Result<u8, Failure> {
             Ok(watcher::Event::InitDone) => {}
             Err(error) if !is_lost => {
                 is_lost = true;
-                screen::tell(&format!(
-                    "no answer from the API server ({}); trying again",
-                    crate::failure::chain(&error)
-                ));
+                screen::tell(&format!("no answer from the API server ({}); retrying", crate::failure::chain(&error)));
             }
             Err(_) => {}
         }
@@ -119,5 +116,5 @@ fn code(seen: &Seen, until: For) -> Option<u8> {
 /// Changes its size.
 pub async fn scale(place: &Place, args: &Scale, output: Output) -> Result<u8, Failure> {
     let changed = change(place, &args.name, json!({ "spec": { "size": args.size } }), "scale").await?;
-    output.show(&changed, || format!("{} is to have {} pods\n", args.name, args.size)).map(|()| 0)
+    output.show(&changed, || format!("scaled {} to {} pods\n", args.name, args.size)).map(|()| 0)
 }

@@ -28,7 +28,7 @@ use crate::webhook;
 use crate::webhook::migrate;
 
 #[derive(Debug, Parser)]
-#[command(name = "flux-operator", version, about = "Turns MiniClusters into Flux instances on Kubernetes")]
+#[command(name = "flux-operator", version, about = "Runs Flux instances on Kubernetes, one for each MiniCluster")]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -36,18 +36,18 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Watch MiniClusters and make them run
+    /// Run the operator: watch MiniClusters and reconcile them
     Run(Box<Run>),
-    /// Convert MiniClusters between v1alpha1 and v1alpha2 for the API server
+    /// Run the conversion webhook: MiniClusters between v1alpha1 and v1alpha2
     Webhook(Box<Webhook>),
     /// Print the CustomResourceDefinition
     Crd(install::Definition),
-    /// Print the installation (definition, RBAC, Deployments, policies) as one YAML stream
+    /// Print the manifests of the installation (CRD, RBAC, Deployments, policies) as one YAML stream
     Install(Box<install::Settings>),
-    /// Rewrite every stored MiniCluster as v1alpha2, after an earlier operator stored v1alpha1
+    /// Rewrite every MiniCluster that an earlier operator stored as v1alpha1 as v1alpha2
     Migrate(install::Migration),
-    /// Delete every MiniCluster of the cluster with its volumes, and wait until their pods are gone: before the
-    /// CustomResourceDefinition is deleted
+    /// Delete every MiniCluster of the cluster with its volumes and wait until their pods are gone. Run it before you delete
+    /// the CustomResourceDefinition
     DeleteMiniclusters(Deletion),
     /// Print the objects that a MiniCluster becomes, as YAML (keys redacted)
     Render {
@@ -56,7 +56,7 @@ enum Command {
         #[command(flatten)]
         choices: Choices,
     },
-    /// Check MiniClusters: exits with 0, or with 1 and every problem with its field
+    /// Check MiniClusters: lists every problem with its field and exits with 1 if there is one
     Validate {
         /// A file with MiniClusters, or - for standard input
         file: PathBuf,
@@ -76,7 +76,7 @@ struct Run {
     /// Namespace of the Lease for leader election, which lets several replicas run [default: no election]
     #[arg(long, env = "LEASE_NAMESPACE", value_name = "NAMESPACE")]
     lease_namespace: Option<String>,
-    /// Name of this process as a holder of the Lease, unique to it
+    /// This replica's name as holder of the Lease; must be unique
     #[arg(long, env = "POD_NAME", default_value = "flux-operator")]
     identity: String,
     /// Seconds after which a Lease that is not renewed expires
@@ -114,7 +114,7 @@ enum CliError {
     Runtime(#[source] std::io::Error),
     #[error("failed to find the API server")]
     Config(#[source] Box<kube::config::InferConfigError>),
-    #[error("failed to make a client of the API server")]
+    #[error("failed to create a client for the API server")]
     Client(#[source] Box<kube::Error>),
     #[error(transparent)]
     Controller(#[from] controller::ControllerError),

@@ -70,7 +70,7 @@ pub struct Settings {
 pub enum ControllerError {
     #[error("failed to serve health on {address}")]
     Health { address: SocketAddr, source: std::io::Error },
-    #[error("lost the lease: somebody else may lead")]
+    #[error("lost the lease: another replica may lead")]
     LostLease,
     #[error("this is Kubernetes 1.{kubernetes}: 1.{floor} or newer is needed")]
     TooOld { kubernetes: u32, floor: u32 },
@@ -199,7 +199,7 @@ async fn control(
 
 /// Until the first lists are complete.
 async fn all_listed(mut is_synced: signal::Receiver<usize>) {
-    // Who would tell goes with the process only.
+    // An error would mean that the sender is gone, which ends only with the process.
     let _ = is_synced.wait_for(|synced| *synced >= KINDS).await;
 }
 
@@ -280,7 +280,7 @@ async fn reconciles(
                 queue_of.leaves(&Key::new(gone.namespace.unwrap_or_default(), gone.name));
             }
             Err(controller::Error::ReconcilerFailed(error, object)) => {
-                crate::health::log::warn(&format!("failed to reconcile {object}; it will be tried again"), &error);
+                crate::health::log::warn(&format!("failed to reconcile {object}; retrying"), &error);
             }
             Err(error) => crate::health::log::warn("the queue failed", &error),
         }
@@ -309,7 +309,7 @@ async fn in_turn(
         Some(size) => context.room_for(size).await,
         None => None,
     };
-    // Nobody closes it.
+    // The semaphore is never closed: this cannot fail.
     let place = places.acquire().await;
     let begin = Instant::now();
     let working = context.queue.begins(&key, begin);
@@ -404,7 +404,7 @@ async fn dispatch(
     if is_synced.wait_for(|synced| *synced >= KINDS).await.is_err() {
         return;
     }
-    tracing::info!("all lists are complete");
+    tracing::info!("caches are synced");
     let mut later: HashSet<Key> = HashSet::new();
     // Runs from the first news of a burst, so that endless news delays nothing endlessly.
     let mut burst_ends = tokio::time::Instant::now();
@@ -446,8 +446,7 @@ async fn sweep(context: &Context, store: &Store<Cluster>, orphans: mpsc::Unbound
             false => context.writer.sweep(&orphan).await,
         }
     };
-    retry::run_queue(orphans, BACKGROUND_WRITES, "failed to delete a PersistentVolume; it will be tried again", delete)
-        .await;
+    retry::run_queue(orphans, BACKGROUND_WRITES, "failed to delete a PersistentVolume; retrying", delete).await;
 }
 
 /// Writes the documented label on leads' pods, one call each.
@@ -456,7 +455,7 @@ async fn label(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unlabelled
         context.job_first.wait_for_jobs().await;
         context.writer.label(&pod).await
     };
-    retry::run_queue(unlabelled, BACKGROUND_WRITES, "failed to label a pod; it will be tried again", write).await;
+    retry::run_queue(unlabelled, BACKGROUND_WRITES, "failed to label a pod; retrying", write).await;
 }
 
 #[cfg(test)]

@@ -19,6 +19,7 @@ use kube::{Api, Client, Resource};
 use serde::de::DeserializeOwned;
 
 use crate::api::pages::all_metadata;
+use crate::api::retry::until_done;
 use crate::health::log;
 use crate::labels;
 use crate::observe::storage::Orphan;
@@ -36,10 +37,10 @@ const FOREGROUND: &str = "foregroundDeletion";
 /// What is deleted, and for how long it is waited for.
 #[derive(Debug, Clone, Args)]
 pub struct Deletion {
-    /// Confirm it: the MiniClusters of all namespaces
+    /// Confirm that the MiniClusters of all namespaces are to be deleted
     #[arg(long, required = true)]
     pub all: bool,
-    /// Seconds until it gives up waiting; what has been told to go does so nevertheless
+    /// Seconds to wait; deletion continues after a timeout
     #[arg(long, value_name = "SECONDS", default_value_t = 3600)]
     pub timeout: u32,
     #[command(flatten)]
@@ -52,7 +53,7 @@ pub enum DeletionError {
     #[error("failed to {verb} {name}")]
     Api { verb: &'static str, name: String, source: Box<kube::Error> },
     #[error(
-        "after {seconds} seconds these MiniClusters are not gone: {names}; a pod that does not end, or a finalizer, holds them"
+        "timed out after {seconds} s waiting for these MiniClusters to be deleted: {names}; a pod that does not end, or a finalizer, holds them"
     )]
     Left { seconds: u32, names: String },
 }
@@ -81,28 +82,29 @@ pub async fn delete_all(client: &Client, seconds: u32) -> Result<String, Deletio
     let mut gone = BTreeSet::new();
     let mut told: Option<(BTreeSet<String>, Instant)> = None;
     loop {
-        let left = match delete_some(client).await {
-            Ok(left) if left.is_empty() => break,
-            Ok(left) => left,
-            Err(error) if error.may_pass() && Instant::now() < until => {
-                log::warn("the API server did not answer; it will be asked again", &error);
-                tokio::time::sleep(PAUSE).await;
-                continue;
+        let judge = |error: DeletionError| {
+            if !error.may_pass() || Instant::now() >= until {
+                return Err(error);
             }
-            Err(error) => return Err(error),
+            log::warn("the API server did not answer; retrying", &error);
+            Ok(())
         };
+        let left = until_done((PAUSE, PAUSE), || delete_some(client), judge).await?;
+        if left.is_empty() {
+            break;
+        }
         if Instant::now() >= until {
             return Err(DeletionError::Left { seconds, names: some(&left) });
         }
         if told.as_ref().is_none_or(|(names, at)| *names != left || at.elapsed() >= REMINDER) {
-            tracing::info!(count = left.len(), miniclusters = some(&left), "waiting until MiniClusters are gone");
+            tracing::info!(count = left.len(), miniclusters = some(&left), "waiting for MiniClusters to be deleted");
             told = Some((left.clone(), Instant::now()));
         }
         gone.extend(left);
         tokio::time::sleep(PAUSE).await;
     }
     let volumes = delete_volumes(client).await?;
-    Ok(format!("{} MiniClusters are gone, with their pods and {volumes} PersistentVolumes\n", gone.len()))
+    Ok(format!("deleted {} MiniClusters, with their pods and {volumes} PersistentVolumes\n", gone.len()))
 }
 
 fn some(names: &BTreeSet<String>) -> String {

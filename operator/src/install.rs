@@ -70,30 +70,29 @@ pub struct Settings {
     /// Namespace of the operator
     #[arg(long, default_value = NAME)]
     pub namespace: String,
-    /// Serve the MiniClusters of the operator's own namespace only, with no permission beyond it. Add --without-crd where
-    /// another installation has brought the CustomResourceDefinition: this one's, without v1alpha1, would take its place
+    /// Serve the MiniClusters of the operator's own namespace only, with no permission beyond it. Add --without-crd if another
+    /// installation owns the CustomResourceDefinition: otherwise this installation's, without v1alpha1, replaces it
     #[arg(long)]
     pub namespaced: bool,
-    /// Leave out the CustomResourceDefinition and the Namespace, which an administrator or another installation has made
+    /// Leave out the CustomResourceDefinition and the Namespace: an administrator or another installation has created them
     #[arg(long)]
     pub without_crd: bool,
-    /// Serve v1alpha2 only: no conversion webhook, nor its pods, Secret and permissions
+    /// Serve v1alpha2 only, without the conversion webhook, its Secret and its permissions
     #[arg(long)]
     pub without_v1alpha1: bool,
-    /// Let cert-manager, which is there already, make the conversion webhook's certificate
+    /// Get the conversion webhook's certificate from cert-manager, which must be installed
     #[arg(long, conflicts_with_all = ["without_v1alpha1", "namespaced"])]
     pub cert_manager: bool,
     /// Create a NetworkPolicy for each MiniCluster: only its own pods reach its brokers (port 8050)
     #[arg(long)]
     pub minicluster_network_policy: bool,
-    /// Start all pods of a MiniCluster or none, where the cluster serves an API for that (spec.gang; as `run --gang`), with the
-    /// permissions for it
+    /// Schedule all pods of a MiniCluster or none, if the cluster has a gang API (as `run --gang`), and add the permissions for it
     #[arg(long)]
     pub gang: bool,
-    /// Let the operator list Kueue's Workloads, so that the status says why a MiniCluster waits in its queue
+    /// Allow the operator to list Kueue's Workloads, so that the status says why a MiniCluster waits in its queue
     #[arg(long)]
     pub kueue: bool,
-    /// Where traces (OpenTelemetry) are sent (as `run --otlp-endpoint`) [default: nowhere]
+    /// Endpoint for traces (OpenTelemetry; as `run --otlp-endpoint`) [default: no traces]
     #[arg(long, value_name = "ADDRESS", value_parser = str::parse::<Endpoint>)]
     pub otlp_endpoint: Option<Endpoint>,
 }
@@ -122,13 +121,13 @@ pub struct Definition {
 /// Why the installation could not be written: a defect.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
-    #[error("failed to make the CustomResourceDefinition")]
+    #[error("failed to generate the CustomResourceDefinition")]
     Definition(#[from] flux_shared::crd::definition::DefinitionError),
     #[error(transparent)]
     Yaml(#[from] YamlError),
     #[error(transparent)]
     Values(#[from] ValuesError),
-    #[error("failed to make the {0}")]
+    #[error("failed to generate the {0}")]
     Object(&'static str, #[source] serde_json::Error),
 }
 

@@ -25,7 +25,7 @@ pub const RENDERED_HASH: &str = "flux-framework.org/rendered-hash";
 pub const MAXIMUM_SIZE: &str = "flux-framework.org/maximum-size";
 /// On the Job: the size when it was made.
 pub const INITIAL_SIZE: &str = "flux-framework.org/initial-size";
-/// On the Job: what of the spec it was made from (`fetch::Target::spec_hash`).
+/// On the Job: what of the spec it was made from (`reconcile::target::Target::spec_hash`).
 pub const SPEC_HASH: &str = "flux-framework.org/spec-hash";
 /// On the Job, if something lies over its pods: what (`render::overlay_hash`).
 pub const OVERLAY_HASH: &str = "flux-framework.org/pod-template-hash";
@@ -35,6 +35,8 @@ pub const GANG: &str = "flux-framework.org/gang";
 pub const VIEW: &str = "flux-framework.org/view";
 /// Its value where the view's image is mounted.
 pub const VIEW_IS_MOUNTED: &str = "imageVolume";
+/// On pods: which of their init containers the user has laid over them, by name, with commas between.
+pub const USER_INIT: &str = "flux-framework.org/user-init-containers";
 /// On a PersistentVolume, which has no namespace of its own: that of its MiniCluster.
 pub const NAMESPACE: &str = "flux-framework.org/namespace";
 /// On a PersistentVolume, which cannot be owned by what has a namespace: the uid of its MiniCluster.

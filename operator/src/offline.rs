@@ -19,12 +19,11 @@ pub struct Choices {
     /// Create a NetworkPolicy for each MiniCluster: only its own pods reach its brokers
     #[arg(long, env = "FLUX_MINICLUSTER_NETWORK_POLICY")]
     minicluster_network_policy: bool,
-    /// Start all pods of a MiniCluster or none, where it does not say otherwise (spec.gang) and the cluster serves an API for that:
-    /// which, the operator finds out
+    /// Schedule all pods of a MiniCluster or none, if the cluster has a gang API; spec.gang overrides
     #[arg(long, env = "FLUX_GANG")]
     gang: bool,
-    /// Where traces (OpenTelemetry) are sent, by the operator and by the pods: what takes OTLP over plain HTTP, such as
-    /// http://collector.observability:4318 [default: nowhere]
+    /// Endpoint for the traces (OpenTelemetry) of the operator and the pods: OTLP over plain HTTP, such as
+    /// http://collector.observability:4318 [default: no traces]
     #[arg(long, env = "OTEL_EXPORTER_OTLP_ENDPOINT", value_name = "ADDRESS", value_parser = str::parse::<Endpoint>)]
     otlp_endpoint: Option<Endpoint>,
     /// Image of the agent
@@ -33,12 +32,12 @@ pub struct Choices {
     /// Image with the Flux view, for MiniClusters that do not name one
     #[arg(long, env = "FLUX_VIEW_IMAGE", default_value = render::DEFAULT_VIEW_IMAGE)]
     view_image: String,
-    /// Address of the Flux RESTful API's repository, as git takes it: a mirror, where pods do not reach the usual one
+    /// Git URL of the Flux RESTful API; give a mirror if pods cannot reach the default
     #[arg(long, env = "FLUX_RESTFUL_REPOSITORY", default_value = agent_spec::RESTFUL_REPOSITORY, value_name = "ADDRESS")]
     restful_repository: String,
-    /// How the view comes into the pods, for MiniClusters that do not say: imageVolume mounts its image and copies nothing;
-    /// copy copies it; auto takes the image volume where every node that takes pods can (Kubernetes 1.35 with containerd
-    /// 2.1 or CRI-O 1.33), which needs the permission to list nodes: without it, a copy
+    /// How the view gets into the pods, unless spec.flux.container.source says: imageVolume mounts its image; copy copies it;
+    /// auto mounts it if every schedulable node can (Kubernetes 1.35 with containerd 2.1 or CRI-O 1.33), else copies it. auto
+    /// needs the permission to list nodes
     #[arg(long, env = "FLUX_VIEW_SOURCE", default_value = "auto", value_parser = str::parse::<ViewSource>)]
     view_source: ViewSource,
 }
@@ -121,7 +120,7 @@ impl Judged {
         let mut told: String = notes.iter().map(|note| format!("note: {note}\n")).collect();
         told += &format!("MiniCluster {name} is valid\n");
         if !checked.is_empty() {
-            told += &format!("the API server would take MiniCluster {name}: {}\n", checked.join(", "));
+            told += &format!("the API server would accept MiniCluster {name}: {}\n", checked.join(", "));
         }
         told.extend(unchecked.iter().map(|what| format!("not checked: {what}\n")));
         told

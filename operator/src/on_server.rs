@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::api::trial::{self, Verdict};
 use crate::offline::{self, Judged, Judgement};
-use crate::reconcile::render::laid_over::LaidOver;
+use crate::reconcile::render::overlaid::Overlaid;
 use crate::reconcile::render::{self, Facts, Options, refusal};
 
 /// The collection of MiniClusters.
@@ -28,7 +28,7 @@ const PLURAL: &str = "miniclusters";
 /// Why nobody knows.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
-    #[error("failed to have the API server look at {what} {name}: {why}")]
+    #[error("failed to check {what} {name} on the API server: {why}")]
     Call { what: &'static str, name: String, why: String },
     #[error(transparent)]
     Render(#[from] render::RenderError),
@@ -86,7 +86,7 @@ impl Check<'_> {
         let named = document["metadata"]["namespace"].as_str();
         let namespace = named.unwrap_or(target.namespace);
         if target.is_asked_for && namespace != target.namespace {
-            let message = format!("is {namespace}, and --namespace says {}", target.namespace);
+            let message = format!("is {namespace}, and --namespace is {}", target.namespace);
             return Ok((self.judged, vec![Problem::new("metadata.namespace", message)]));
         }
         self.itself(namespace, document).await?;
@@ -106,7 +106,7 @@ impl Check<'_> {
             None | Some(Verdict::Taken(_)) => {}
             Some(Verdict::Exists) => self.judged.notes.push(Problem::new(
                 "metadata.name",
-                "there is a MiniCluster of this name: whether it may be changed to this was not checked",
+                "a MiniCluster of this name exists: whether it can be changed to this was not checked",
             )),
             Some(Verdict::Refused(status)) => self.problems.extend(of_fields(&status)),
         }
@@ -127,7 +127,7 @@ impl Check<'_> {
         &mut self,
         what: &'static str,
         path: &str,
-        object: &LaidOver<K>,
+        object: &Overlaid<K>,
     ) -> Result<(), CheckError> {
         let tried = match self.tried(what, path, object).await? {
             None => return Ok(()),
@@ -137,9 +137,7 @@ impl Check<'_> {
         };
         self.problems.extend(match (&object.cover, tried) {
             (Some(cover), tried) => refusal::problem(cover, &tried),
-            (None, Err(words)) => {
-                Some(Problem::new("spec", format!("the API server refuses the {what} that it becomes: {words}")))
-            }
+            (None, Err(words)) => Some(Problem::new("spec", format!("the API server rejects its {what}: {words}"))),
             (None, Ok(_)) => None,
         });
         Ok(())
@@ -168,7 +166,7 @@ impl Check<'_> {
             Err(error) => {
                 let why = match error {
                     kube::Error::Api(status) if status.code == 404 && status.details.is_none() => {
-                        "it does not know them: is the operator's CustomResourceDefinition installed?".to_owned()
+                        "no such resource: is the operator's CustomResourceDefinition installed?".to_owned()
                     }
                     kube::Error::Api(status) => status.message.clone(),
                     error => error.to_string(),

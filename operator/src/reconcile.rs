@@ -26,27 +26,28 @@ use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
 use crate::reconcile::create::{Done, create_or_update, join_index};
 use crate::reconcile::decide::restart::{self, Decision, Observation};
+use crate::reconcile::diagnose::diagnose_and_mend;
 use crate::reconcile::error::ReconcileError;
-use crate::reconcile::fetch::Target;
 use crate::reconcile::finish::{clean_up, delete_or_requeue, make_anew_with_copy};
-use crate::reconcile::stalled::explain_wait;
 use crate::reconcile::status::events;
 use crate::reconcile::status::{Inputs, Obstacle, Verdict, patch};
+use crate::reconcile::target::Target;
 
 pub mod apply;
 pub mod context;
 mod create;
 pub mod decide;
+mod diagnose;
 pub mod error;
 pub mod fetch;
 mod finish;
 pub mod job_first;
 pub mod keys;
 pub mod obstacle;
-pub mod recorded;
+pub mod previous_status;
 pub mod render;
-mod stalled;
 pub mod status;
+pub mod target;
 mod traced;
 
 /// How long after its Job was made a MiniCluster's status is written: its pods are there then, and one write tells all.
@@ -77,7 +78,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
         if now.as_ref().map(|job| &job.uid) != is_there.then_some(job_uid)
             || decide(&target, checked.as_ref().ok(), &known, &context) != decision
         {
-            tracing::info!(was = ?before.job.map(|job| job.uid), "the Job is not as it was seen: looking again");
+            tracing::info!(was = ?before.job.map(|job| job.uid), "the cached Job is out of date: reconciling again");
             return Ok(Action::requeue(TO_TELL));
         }
         return start_anew(&object, &target, &known, &decision, &context).await;
@@ -91,11 +92,11 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     let over = match (&decision, &done) {
         (Decision::Over { reason, message }, _) => Some(ended_job(&target, reason, message)),
         (_, Ok(Done::OutOfTime)) => {
-            Some(ended_job(&target, "DeadlineExceeded", "deadlineSeconds were over before it could start again"))
+            Some(ended_job(&target, "DeadlineExceeded", "deadlineSeconds exceeded before it could restart"))
         }
         _ => None,
     };
-    let look = explain_wait(&target, checked.as_ref().ok(), &context).await?;
+    let look = diagnose_and_mend(&target, checked.as_ref().ok(), &context).await?;
     let warning = look.as_ref().and_then(|(warning, _)| warning.as_ref());
     let after = new_status(&target, &known, &checked, (done.as_ref().err(), over.as_ref()), warning, &context);
     let later = write_status(&object, &target, &after, &context).await?;
@@ -120,16 +121,17 @@ async fn carry_out(
     match decision {
         Decision::Again { .. } | Decision::Over { .. } => Ok(Done::All),
         Decision::Wait => {
-            let message = "pods of its Job, which somebody has deleted, still run: it starts again when they are gone";
+            let message = "its Job was deleted and pods of it still run: it starts again when they are gone";
             Err(ApplyError::from(Obstacle { reason: "WaitingForPods", message: message.to_owned() }).into())
         }
         Decision::Delete { job_uid } => {
             context.writer.delete_job(&target.key, job_uid).await.map(|()| Done::All).map_err(Into::into)
         }
         Decision::Fail { job_uid, reason, message } => {
-            let now = recorded::rfc3339(Timestamp::now());
+            let now = previous_status::rfc3339(Timestamp::now());
             tracing::info!(reason, message, "ended the Job");
-            let failed = context.writer.fail_job(&target.key, job_uid, reason, &recorded::short(message), &now).await;
+            let failed =
+                context.writer.fail_job(&target.key, job_uid, reason, &previous_status::short(message), &now).await;
             failed.map(|()| Done::All).map_err(Into::into)
         }
         Decision::Goes => create_or_update(target, cluster, context).await,
@@ -168,7 +170,7 @@ fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
     if restart::is_given_up(&known, job) {
         return known;
     }
-    let now = recorded::rfc3339(Timestamp::now());
+    let now = previous_status::rfc3339(Timestamp::now());
     let is_new = |lost: &&LostPod| !target.status.lost_pods.iter().any(|it| it.name == lost.name);
     known
         .lost_pods

@@ -4,7 +4,7 @@ use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use flux_shared::validate::{ValidMiniCluster, validate};
 
 use crate::observe::Key;
-use crate::reconcile::fetch::Target;
+use crate::reconcile::target::Target;
 
 /// The MiniCluster `mc` of generation 1, whose spec is of no interest.
 pub(crate) fn target(uid: &str, status: &MiniClusterStatus) -> Target {

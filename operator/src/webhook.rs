@@ -48,7 +48,7 @@ pub const NAME: &str = "flux-operator-webhook";
 pub const PORT: u16 = 9443;
 /// Longer than API servers take to notice a change of the CRD.
 const OVERLAP: Duration = Duration::from_secs(60);
-/// How long it goes on after it was told to stop: until no API server sends it anything new.
+/// How long it keeps serving after SIGTERM: until no API server sends it anything new.
 const DRAIN: Duration = Duration::from_secs(10);
 
 /// What the administrator chooses.
@@ -57,7 +57,7 @@ pub struct Settings {
     /// Address to listen on
     #[arg(long, default_value = "[::]:9443", value_name = "ADDRESS")]
     pub listen: SocketAddr,
-    /// Address to serve /healthz, /readyz and /metrics at by plain HTTP, such as [::]:8080 [default: only with the webhook, by TLS]
+    /// Address to serve /healthz, /readyz and /metrics at over plain HTTP, such as [::]:8080 [default: only over TLS, at --listen]
     #[arg(long, env = "HEALTH_ADDRESS", value_name = "ADDRESS:PORT")]
     pub health: Option<SocketAddr>,
     /// Namespace of the webhook's Service and Secret
@@ -73,7 +73,7 @@ pub struct Settings {
     /// How long a new authority is known to API servers before a certificate of it is used
     #[arg(skip = OVERLAP)]
     pub overlap: Duration,
-    /// How long it goes on after it was told to stop
+    /// How long to keep serving after SIGTERM
     #[arg(skip = DRAIN)]
     pub drain: Duration,
 }
@@ -91,9 +91,9 @@ impl Settings {
 pub enum WebhookError {
     #[error("failed to listen at {address}")]
     Listen { address: SocketAddr, source: std::io::Error },
-    #[error("there is no certificate: neither a client nor a directory")]
+    #[error("no certificate: neither an API client nor a directory was given")]
     NoCertificate,
-    #[error("failed to set TLS up")]
+    #[error("failed to set up TLS")]
     Tls(#[from] tokio_rustls::rustls::Error),
     #[error("failed to register the metrics")]
     Metrics(#[from] prometheus::Error),
@@ -147,7 +147,7 @@ pub async fn run(
     let drain = settings.drain;
     let stop = async {
         stop.await;
-        tracing::info!(seconds = drain.as_secs(), "told to stop: going on while somebody may call");
+        tracing::info!(seconds = drain.as_secs(), "shutting down: still serving for a few seconds");
         health.stops.store(true, Ordering::Relaxed);
         drains_in.send_replace(true);
         tokio::time::sleep(drain).await;

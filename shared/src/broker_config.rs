@@ -10,7 +10,7 @@ use crate::toml_error::one_line;
 
 /// What the agent writes itself, or says in an option that counts for more: its keys, and what to do instead.
 const OWN: [(&[&str], &str); 5] = [
-    (&["bootstrap"], "brokers find each other by it: flux.bursting and network say what can differ"),
+    (&["bootstrap"], "brokers find each other by it: use flux.bursting and network"),
     (&["resource", "path"], "R is the agent's: set `cores`, or list all hosts in resource.config"),
     (&["tbon", "topo"], "set flux.topology"),
     (&["tbon", "connect_timeout"], "set flux.connectTimeout"),
@@ -105,12 +105,12 @@ fn wrong_hosts(table: &Table, hosts: &[String]) -> Option<String> {
         };
         match hostlist::expand(list) {
             Ok(hosts) => named.extend(hosts),
-            Err(why) => return Some(format!("{field}: hosts `{list}` is no hostlist: {why}")),
+            Err(why) => return Some(format!("{field}: hosts `{list}` is not a hostlist: {why}")),
         }
     }
     let own: BTreeSet<&String> = hosts.iter().collect();
     if let Some(other) = named.iter().find(|host| !own.contains(host)) {
-        return Some(format!("{field} names the host {other}, which is none of this instance's"));
+        return Some(format!("{field} names the host {other}, which is not in this instance"));
     }
     let missing = hosts.iter().find(|host| !named.contains(*host))?;
     Some(format!("{field} lacks the host {missing}: Flux starts only if it names all {} of them", own.len()))
@@ -160,8 +160,8 @@ mod tests {
         assert!(merged(&parts(&[&two]), Some(&hosts)).is_ok());
         assert!(merged(&parts(&["[resource]\nexclude = '0'"]), Some(&hosts)).is_ok());
         assert!(why(&config("mc-0")).contains("lacks the host mc-1"));
-        assert!(why(&config("mc-[0-2]")).contains("the host mc-2, which is none"));
-        assert!(why(&config("mc-[0")).contains("is no hostlist"));
+        assert!(why(&config("mc-[0-2]")).contains("the host mc-2, which is not in this instance"));
+        assert!(why(&config("mc-[0")).contains("is not a hostlist"));
         assert!(why("[[resource.config]]\ncores = '0'").contains("every entry needs hosts"));
         assert!(why("resource.config = 3").contains("must be a list"));
     }

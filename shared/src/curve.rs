@@ -70,7 +70,7 @@ impl Certificate {
                 _ => return Err(format!("line {}: this key does not belong here", number + 1)),
             };
             if place.replace(value.to_owned()).is_some() {
-                return Err(format!("line {}: this key stands there twice", number + 1));
+                return Err(format!("line {}: this key is there twice", number + 1));
             }
         }
         let key = |value: Option<String>, what: &str| {

@@ -2,6 +2,7 @@
 
 use crate::agent_spec::{AgentSpec, Flux, Network, RestartPolicy, Restful, Runner, VERSION, View};
 use crate::crd::v1alpha2::Resources;
+use crate::overlay::Overlay;
 use crate::quantity::Quantity;
 use crate::validate::ValidMiniCluster;
 
@@ -29,6 +30,7 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
         },
         network: Network {
             service: cluster.headless_name.clone(),
+            host_network: has_host_network(cluster.pod_template.as_ref()),
             hostlist: cluster.flux.hostlist.clone(),
             lead: cluster.flux.lead.clone(),
             ..Network::default()
@@ -52,6 +54,11 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
             .filter_map(|sidecar| Some((sidecar.container.name.clone(), sidecar.wrapped.clone()?)))
             .collect(),
     }
+}
+
+/// Whether pods that it lies over have their nodes' network: no field of the MiniCluster gives them that.
+pub fn has_host_network(overlay: Option<&Overlay>) -> bool {
+    overlay.and_then(|it| it.value().pointer("/spec/hostNetwork")?.as_bool()).unwrap_or(false)
 }
 
 fn flux(cluster: &ValidMiniCluster) -> Flux {
@@ -115,6 +122,22 @@ fn asks_for_gpus(resources: &Resources) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::{manifest, validate};
+
+    #[test]
+    fn pods_say_whether_they_have_their_nodes_network() {
+        let is_said = |overlay: &str| {
+            let text = format!(
+                "apiVersion: flux-framework.org/v1alpha2\nkind: MiniCluster\nmetadata: {{name: mc}}\nspec:\n  size: 2\n  \
+                 services: [{{image: db, name: db}}]\n  containers: [{{image: app}}]\n  {overlay}\n"
+            );
+            agent_spec(&validate::validate(&manifest::parse(&text).unwrap()).unwrap()).network.host_network
+        };
+        assert!(is_said("podTemplate: {spec: {hostNetwork: true}}"));
+        for other in ["podTemplate: {spec: {hostNetwork: false}}", "servicesPodTemplate: {spec: {hostNetwork: true}}"] {
+            assert!(!is_said(other), "{other}");
+        }
+    }
 
     #[test]
     fn gpus_are_asked_for_by_the_names_of_all_vendors() {

@@ -11,7 +11,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
         "m" => 60.0,
         "h" => 3600.0,
         "d" => 86400.0,
-        other => return Err(format!("unit `{other}` is none of ms, s, m, h, d")),
+        other => return Err(format!("unit `{other}` is not one of ms, s, m, h, d")),
     };
     match number.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value * factor),

@@ -1,4 +1,5 @@
-//! Hostlists (RFC 29) as flux-core 0.88 reads and writes them: `mc-[0-3],lead`.
+//! Hostlists (RFC 29) as flux-core 0.88 reads and writes them: `mc-[0-3],lead`. By hand: the order must be Flux's, since it is the ranks', and
+//! a list from a user needs a bound.
 //!
 //! Facts that differ from the RFC's text: padding comes from the low end of each range; only the first bracket group
 //! of an entry expands; blanks separate like commas.
@@ -14,7 +15,7 @@ pub fn range(prefix: &str, first: u32, last: u32) -> String {
     }
 }
 
-/// Every host in order, duplicates removed (the first position counts, as Flux has it), or why the text is no hostlist.
+/// Every host in order, duplicates removed (the first position counts, as Flux has it), or why the text is not a hostlist.
 pub fn expand(list: &str) -> Result<Vec<String>, String> {
     let mut seen = std::collections::HashSet::new();
     let mut hosts = Vec::new();
@@ -112,8 +113,8 @@ fn expand_entry(entry: &str) -> Result<Vec<String>, String> {
 
 fn number(text: &str) -> Result<u64, String> {
     match !text.is_empty() && text.len() < 16 && text.bytes().all(|b| b.is_ascii_digit()) {
-        true => text.parse().map_err(|_| format!("`{text}` is no number")),
-        false => Err(format!("`{text}` in brackets is no number")),
+        true => text.parse().map_err(|_| format!("`{text}` is not a number")),
+        false => Err(format!("`{text}` in brackets is not a number")),
     }
 }
 

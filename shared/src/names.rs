@@ -20,6 +20,9 @@ pub const OWN_POD_LABELS: [&str; 8] = [
 pub const INDEX_FAILURES: (&str, &str) = ("FLUX_AGENT_INDEX_FAILURES", "batch.kubernetes.io/job-index-failure-count");
 pub const INDEX_DISRUPTIONS: (&str, &str) =
     ("FLUX_AGENT_INDEX_DISRUPTIONS", "batch.kubernetes.io/job-index-ignored-failure-count");
+/// Another one, where the pods have their nodes' network: which of the node's addresses is the pod's, and the field of the pod
+/// that says it.
+pub const POD_ADDRESS: (&str, &str) = ("FLUX_AGENT_POD_ADDRESS", "status.podIP");
 /// The option of `flux-agent run` with the number of times that the whole MiniCluster may still start anew.
 pub const RESTARTS_LEFT: &str = "--restarts-left";
 /// The option of `flux-agent run` with the pod's terminationGracePeriodSeconds, and what that is where nobody says otherwise:

@@ -8,27 +8,12 @@ pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&
     distances.filter(|(distance, name)| *distance <= most && name.len() > 2).min().map(|(_, name)| name)
 }
 
-/// Letters that are put in, left out, or replaced; two that changed places count once.
+/// Letters that are put in, left out, or replaced; two that changed places count once. What is much longer is not compared.
 fn distance(one: &str, other: &str) -> usize {
-    let (one, other): (Vec<char>, Vec<char>) = (one.chars().collect(), other.chars().collect());
-    if one.len().abs_diff(other.len()) > 2 {
-        return usize::MAX;
+    match one.chars().count().abs_diff(other.chars().count()) {
+        0..=2 => strsim::osa_distance(one, other),
+        _ => usize::MAX,
     }
-    let mut before: Vec<usize> = Vec::new();
-    let mut last: Vec<usize> = (0..=other.len()).collect();
-    for (i, letter) in one.iter().enumerate() {
-        let mut row = vec![i + 1];
-        for (j, its) in other.iter().enumerate() {
-            let replaced = last[j] + usize::from(letter != its);
-            let mut best = replaced.min(last[j + 1] + 1).min(row[j] + 1);
-            if i > 0 && j > 0 && *letter == other[j - 1] && one[i - 1] == *its {
-                best = best.min(before[j - 1] + 1);
-            }
-            row.push(best);
-        }
-        before = std::mem::replace(&mut last, row);
-    }
-    last[other.len()]
 }
 
 #[cfg(test)]

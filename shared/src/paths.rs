@@ -44,11 +44,11 @@ pub const VIEW_IMAGE_LINK: &str = "/opt/view";
 pub const FALLBACK_HOME: &str = "/home/flux-operator";
 /// Where the init containers find the volume that becomes the mount path. Anybody may write to a volume's own folder, so
 /// the other containers see a folder of it only, which belongs to who made it.
-pub const MOUNT_STAGE: &str = "/mnt/flux-view";
+pub const MOUNT_STAGING: &str = "/mnt/flux-view";
 /// That folder.
 pub const MOUNT_FOLDER: &str = "flux";
 /// Where the `view` init container finds the volume that becomes `/opt/software`.
-pub const SOFTWARE_STAGE: &str = "/mnt/flux-software";
+pub const SOFTWARE_STAGING: &str = "/mnt/flux-software";
 /// The folder of it that the other containers see.
 pub const SOFTWARE_FOLDER: &str = "software";
 /// Where the operator mounts `flux.mungeSecret`.
@@ -73,8 +73,8 @@ pub const HELPER_LINKS: [(&str, &str); 3] = [
     ("load-fluxion.sh", "config/load-fluxion.sh"),
 ];
 
-/// The note of a stage in `folder`.
-pub fn stage_in(folder: &str, name: &str) -> String {
+/// In `folder`, the note of when a stage of an init container was.
+pub fn timeline_note_in(folder: &str, name: &str) -> String {
     format!("{folder}/.flux-stage.{name}")
 }
 
@@ -113,9 +113,9 @@ impl PodPaths {
         self.at(".flux-view.done")
     }
 
-    /// When a stage of an init container was, for the timeline of the others.
-    pub fn stage(&self, name: &str) -> String {
-        stage_in(&self.mount, name)
+    /// The note of when a stage of an init container was, for the timeline of the others.
+    pub fn timeline_note(&self, name: &str) -> String {
+        timeline_note_in(&self.mount, name)
     }
 
     /// What a link of ours is called, and where it leads.

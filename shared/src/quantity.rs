@@ -1,4 +1,6 @@
 //! Kubernetes quantities as text: `500M`, `4`, `0.5`, `64Gi`. Integers are accepted where users write them.
+//!
+//! By hand: k8s-openapi's `Quantity` is a string that nothing checks, and the text must stay as the user wrote it.
 
 use serde::{Deserialize, Deserializer, Serialize, de};
 

@@ -85,18 +85,18 @@ impl Queueing {
         let mut problems = Vec::new();
         for (key, value) in asked.job_labels.iter().filter(|(key, _)| is_of_queue(key)) {
             if self.labels.get(key).is_some_and(|own| own != value) {
-                let message = "says otherwise than the MiniCluster's own label: give one of them";
+                let message = "contradicts the MiniCluster's own label: set only one";
                 problems.push(Problem::new(format!("spec.jobLabels[{key}]"), message));
             }
             self.labels.entry(key.clone()).or_insert_with(|| value.clone());
         }
         if self.annotations.contains_key(QUEUE_NAME) {
-            let message = "is a label of the queue's, and no annotation: move it to metadata.labels";
+            let message = "is a label of Kueue, not an annotation: move it to metadata.labels";
             problems.push(Problem::new(annotation(QUEUE_NAME), message));
         }
         for (key, value) in self.of_pods() {
             if asked.pod_annotations.get(key).is_some_and(|own| own != value) {
-                let message = "says otherwise than the MiniCluster's own annotation: give one of them";
+                let message = "contradicts the MiniCluster's own annotation: set only one";
                 problems.push(Problem::new(format!("spec.pod.annotations[{key}]"), message));
             }
         }
@@ -112,13 +112,13 @@ impl Queueing {
             && least.map(|least| least.to_string()).as_ref() != Some(said)
         {
             let message = format!(
-                "is `{said}`, and spec.minSize, which the brokers go by, says otherwise: leave it out, and set spec.minSize to the number of pods (less than size) that are enough"
+                "is `{said}`, which contradicts spec.minSize, which the brokers use: leave it out, and set spec.minSize to the number of pods (less than size) that are enough"
             );
             problems.push(Problem::new(annotation(MIN_PARALLELISM), message));
         }
         if least.is_some() && self.annotations.get(EQUAL_PARALLELISM).is_some_and(|said| said != "true") {
             let message =
-                "must be \"true\" with spec.minSize: each pod is a broker, and none comes after another; leave it out";
+                "must be \"true\" with spec.minSize, since each pod is a broker and all start together; leave it out";
             problems.push(Problem::new(annotation(EQUAL_PARALLELISM), message));
         }
     }
@@ -132,7 +132,7 @@ impl Queueing {
             false => (
                 "spec.maxSize".to_owned(),
                 format!(
-                    "leave it out, or say by the annotation {ELASTIC_JOB}: \"false\" that its size stays while it runs"
+                    "leave it out, or set the annotation {ELASTIC_JOB}: \"false\", so that its size is fixed while it runs"
                 ),
             ),
         };
@@ -145,7 +145,7 @@ impl Queueing {
         let is_given = |key: &&str| self.annotations.contains_key(*key) || asked.pod_annotations.contains_key(*key);
         if let Some(key) = FIXING.into_iter().find(is_given) {
             let message = format!(
-                "a queue cannot resize a running cluster whose places it has fixed ({key}): {remedy}; or leave out that annotation, or take podset-unconstrained-topology"
+                "a queue cannot resize a running cluster whose topology it has fixed ({key}): {remedy}; or leave out that annotation, or take podset-unconstrained-topology"
             );
             problems.push(Problem::new(field, message));
         }

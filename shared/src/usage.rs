@@ -1,4 +1,4 @@
-//! The figures of a running instance: what `flux-agent usage` prints as JSON, and `kubectl minicluster top` shows.
+//! The usage of a running instance: what `flux-agent usage` prints as JSON, and `kubectl minicluster top` shows.
 
 use serde::{Deserialize, Serialize};
 
@@ -154,28 +154,28 @@ impl Usage {
             let free = |host: &Host| host.cores.saturating_sub(host.cores_used) as u64;
             let cores_up = up().map(|host| host.cores as u64).sum();
             figures.extend([
-                figure("node_up_count", "Nodes that jobs may come to: neither down nor drained.", up().count() as u64),
+                figure("node_up_count", "Nodes available to jobs: neither down nor drained.", up().count() as u64),
                 figure(
                     "node_free_count",
-                    "Nodes of these with a core that no job has.",
+                    "Available nodes with at least one free core.",
                     up().filter(|host| free(host) > 0).count() as u64,
                 ),
-                figure("node_cores_up_count", "Cores of the nodes that are up.", cores_up),
-                figure("node_cores_free_count", "Cores of these that no job has.", up().map(free).sum()),
+                figure("node_cores_up_count", "Cores of the available nodes.", cores_up),
+                figure("node_cores_free_count", "Free cores of the available nodes.", up().map(free).sum()),
             ]);
         }
         if let Some(Jobs { states, .. }) = self.jobs {
             let pending = states.depend + states.priority + states.sched;
             let running = states.run + states.cleanup;
             figures.extend([
-                figure("job_queue_state_new_count", "Jobs that Flux has only just taken.", states.new),
-                figure("job_queue_state_depend_count", "Jobs that wait for others, or for a time.", states.depend),
+                figure("job_queue_state_new_count", "Jobs that were just submitted.", states.new),
+                figure("job_queue_state_depend_count", "Jobs that wait for other jobs or for a time.", states.depend),
                 figure("job_queue_state_priority_count", "Jobs that wait for a priority.", states.priority),
-                figure("job_queue_state_sched_count", "Jobs that wait for nodes.", states.sched),
+                figure("job_queue_state_sched_count", "Jobs that wait for resources.", states.sched),
                 figure("job_queue_state_run_count", "Jobs that run.", states.run),
                 figure(
                     "job_queue_state_cleanup_count",
-                    "Jobs that have ended and give back what they had.",
+                    "Jobs that have ended and release their resources.",
                     states.cleanup,
                 ),
                 figure("job_queue_state_inactive_count", "Jobs that have ended.", states.inactive),

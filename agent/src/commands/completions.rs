@@ -1,5 +1,5 @@
-//! Completions for a shell: the subcommands and their options, from the command line's own description. `clap_complete` cannot do it:
-//! in bash it completes nothing behind a subcommand of a program with a hyphen in its name (4.6.11, clap issue 6421).
+//! Completions for a shell: the subcommands and their options, from the command line's own description. By hand, since `clap_complete` (4.6.11)
+//! completes nothing in bash behind a subcommand of a program with a hyphen in its name (clap issue 6421).
 
 use clap::Command;
 

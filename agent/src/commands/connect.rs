@@ -12,14 +12,20 @@ use crate::execute::session::Session;
 use crate::report::failure::{Failure, plain};
 use crate::report::log::write_whole;
 use crate::supervise::program::{Found, find};
+use crate::system::runtime;
 
 /// A shell, or `command`, with the environment and the user of Flux. Returns only if it does not start.
 pub fn connect(place: &Place, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     observe::be_owner(&pod)?;
-    if let Err(why) = observe::state(&pod) {
-        write_whole(format!("flux-agent: the broker is not there ({why}); `/mnt/flux/flux-agent status` says more\n"));
-    }
+    runtime::block_on_interruptible(Box::pin(async {
+        if let Err(why) = observe::state(&pod).await {
+            write_whole(format!(
+                "flux-agent: no broker to connect to ({why}); `/mnt/flux/flux-agent status` says more\n"
+            ));
+        }
+        Ok(0)
+    }))?;
     let argv = match (command, &pod.facts.shell) {
         ([], Some(shell)) => vec![shell.into()],
         ([], None) => {

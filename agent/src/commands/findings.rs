@@ -54,7 +54,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     if let Some(built) = pod.instance.flux.as_ref().ok().and_then(|flux| fs::metadata(at(flux)).ok()?.modified().ok()) {
         findings.clock_behind = SystemTime::now() < built;
     }
-    crate::system::runtime::look(Box::pin(async {
+    crate::system::runtime::block_on_interruptible(Box::pin(async {
         if pod.instance.hosts.len() > 1 {
             let name = pod.instance.full_name(&pod.instance.hostname);
             let resolver = Resolver::new(&pod.root);

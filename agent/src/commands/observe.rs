@@ -1,19 +1,20 @@
 //! What a broker says, and what the network says of those that are missing.
 #![expect(clippy::disallowed_methods, reason = "looks: asks the broker and the network")]
 
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use flux_shared::exit::Category;
 use flux_shared::hostlist;
 use flux_shared::usage::Usage;
 use serde_json::Value;
+use tokio::net::TcpStream;
 
 use super::Pod;
 use super::status::{self, Absent, Link, Seen, State};
-use crate::flux_rpc::connection::ask;
+use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::message::{ANY, Silence};
 use crate::flux_rpc::usage;
 use crate::plan::Owner;
@@ -31,93 +32,95 @@ const SLOWLY: Duration = Duration::from_millis(500);
 const SHORT_WHILE: Duration = Duration::from_millis(400);
 
 /// What state this pod's broker is in.
-pub fn state(pod: &Pod) -> Result<State, Silence> {
-    let answer = ask(&socket(pod), ANY, "state-machine.get", "{}")?;
+pub async fn state(pod: &Pod) -> Result<State, Silence> {
+    let answer = broker(pod).ask(ANY, "state-machine.get", "{}").await?;
     let name = answer["state"].as_str().unwrap_or("unknown").to_owned();
     Ok(State { name, seconds: answer["duration"].as_f64().unwrap_or_default() as u64 })
 }
 
 /// … and which snippet runs, where there is no broker: one that is there needs no look at the processes.
-pub fn state_and_stage(pod: &Pod) -> (Result<State, Silence>, Option<Activity>) {
-    let state = state(pod);
+pub async fn state_and_stage(pod: &Pod) -> (Result<State, Silence>, Option<Activity>) {
+    let state = state(pod).await;
     let stage = if status::is_absent(&state) { crate::report::activity::now(Path::new("/proc")) } else { None };
     (state, stage)
 }
 
 /// Asks until the broker is in its running state, and no longer than `time`; then says why it is not, and if it was to wait,
 /// who is missing.
-pub fn until_ready(pod: &Pod, time: Duration) -> Result<Result<(), String>, Failure> {
+pub async fn until_ready(pod: &Pod, time: Duration) -> Result<(), String> {
     let begin = Instant::now();
     loop {
-        let (state, stage) = state_and_stage(pod);
-        let Err(why) = status::ready(&state, stage.as_ref()).and_then(|()| served(pod)) else { return Ok(Ok(())) };
+        let (state, stage) = state_and_stage(pod).await;
+        let ready = match status::ready(&state, stage.as_ref()) {
+            Ok(()) => served(pod).await,
+            not_yet => not_yet,
+        };
+        let Err(why) = ready else { return Ok(()) };
         let left = time.saturating_sub(begin.elapsed());
         match (left.is_zero(), time.is_zero()) {
-            (true, true) => return Ok(Err(why)),
-            (true, false) => return Ok(Err(status::with_causes(why, &all(pod, state, stage)?))),
+            (true, true) => return Err(why),
+            (true, false) => return Err(status::with_causes(why, &all(pod, state, stage).await)),
             // Often at first, when most starts are over, and then ever more rarely.
-            (false, _) => std::thread::sleep((begin.elapsed() / 10).clamp(QUICKLY, SLOWLY).min(left)),
+            (false, _) => tokio::time::sleep((begin.elapsed() / 10).clamp(QUICKLY, SLOWLY).min(left)).await,
         }
     }
 }
 
 /// Whether what the lead serves answers; if not, why.
-pub fn served(pod: &Pod) -> Result<(), String> {
+pub async fn served(pod: &Pod) -> Result<(), String> {
     let Some(port) = pod.instance.serves else { return Ok(()) };
-    let here: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
-    let answers = |address| TcpStream::connect_timeout(&SocketAddr::new(address, port), SHORT_WHILE).is_ok();
-    match here.into_iter().any(answers) {
-        true => Ok(()),
-        false => Err(format!("the Flux RESTful API does not answer on port {port} yet")),
+    for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
+        let connected = TcpStream::connect(SocketAddr::new(address, port));
+        if matches!(tokio::time::timeout(SHORT_WHILE, connected).await, Ok(Ok(_))) {
+            return Ok(());
+        }
     }
+    Err(format!("the Flux RESTful API does not answer on port {port} yet"))
 }
 
 /// … and all else that can be learned from here.
-pub fn all(pod: &Pod, state: Result<State, Silence>, stage: Option<Activity>) -> Result<Seen<'_>, Failure> {
+pub async fn all(pod: &Pod, state: Result<State, Silence>, stage: Option<Activity>) -> Seen<'_> {
     let mut seen = Seen { stage, ..Seen::new(&pod.instance, state) };
     // A broker that has not joined yet would wait for its parent with every question to the lead.
     let joined = pod.instance.is_lead || seen.state.as_ref().is_ok_and(|state| state.has_joined());
     if joined && seen.state.is_ok() {
-        let ask = |topic: &str, payload: &str| ask(&socket(pod), 0, topic, payload).unwrap_or_default();
-        let group = |payload| ranks(&ask("groups.get", payload)["members"]);
-        seen.online = group("{\"name\":\"broker.online\"}");
-        seen.torpid = group("{\"name\":\"broker.torpid\"}").unwrap_or_default();
+        let broker = broker(pod);
+        let ask = async |topic: &str, payload: &str| broker.ask(0, topic, payload).await.unwrap_or_default();
+        seen.online = ranks(&ask("groups.get", "{\"name\":\"broker.online\"}").await["members"]);
+        seen.torpid = ranks(&ask("groups.get", "{\"name\":\"broker.torpid\"}").await["members"]).unwrap_or_default();
         if seen.state.as_ref().is_ok_and(|state| state.has_resources()) {
-            seen.drained = ask("resource.status", "{}")["drain"].take();
-            seen.jobs = ask("job-list.job-stats", "{}")["job_states"].take();
-            seen.recent = ask("job-list.list", RECENT_JOBS)["jobs"].take();
+            seen.drained = ask("resource.status", "{}").await["drain"].take();
+            seen.jobs = ask("job-list.job-stats", "{}").await["job_states"].take();
+            seen.recent = ask("job-list.list", RECENT_JOBS).await["jobs"].take();
         }
     }
     let offline = seen.offline();
-    crate::system::runtime::look(Box::pin(async {
-        if let Some((host, port)) = &pod.instance.parent
-            && !joined
-        {
-            seen.parent = Some((host.clone(), link(host, *port, pod).await));
+    if let Some((host, port)) = &pod.instance.parent
+        && !joined
+    {
+        seen.parent = Some((host.clone(), link(host, *port, pod).await));
+    }
+    for rank in offline.into_iter().take(MOST_LOOKED_FOR) {
+        let host = pod.instance.hosts.get(rank as usize).cloned().unwrap_or_default();
+        let mut target = Parent::new(&pod.instance.full_name(&host), pod.spec.network.port, &pod.root);
+        let why = target.probe().await.err();
+        // A spare host without a pod is none that is missing.
+        if !(pod.instance.spare.contains(&rank) && matches!(why, Some(Missing::Name(_)))) {
+            seen.absent.push(Absent { rank, host, why });
         }
-        for rank in offline.into_iter().take(MOST_LOOKED_FOR) {
-            let host = pod.instance.hosts.get(rank as usize).cloned().unwrap_or_default();
-            let mut target = Parent::new(&pod.instance.full_name(&host), pod.spec.network.port, &pod.root);
-            let why = target.probe().await.err();
-            // A spare host without a pod is none that is missing.
-            if !(pod.instance.spare.contains(&rank) && matches!(why, Some(Missing::Name(_)))) {
-                seen.absent.push(Absent { rank, host, why });
-            }
-        }
-        Ok(0)
-    }))?;
-    Ok(seen)
+    }
+    seen
 }
 
 /// The figures of the instance, or why nobody can tell them.
-pub fn usage(pod: &Pod) -> Result<Usage, String> {
-    let (state, stage) = state_and_stage(pod);
+pub async fn usage(pod: &Pod) -> Result<Usage, String> {
+    let (state, stage) = state_and_stage(pod).await;
     let (Ok(found), true) = (&state, state.as_ref().is_ok_and(State::has_joined)) else {
         return Err(status::ready(&state, stage.as_ref()).err().unwrap_or_default());
     };
-    let socket = socket(pod);
-    let instance = usage::Instance { socket: &socket, hosts: &pod.instance.hosts, spare: &pod.instance.spare };
-    Ok(Usage { state: found.name.clone(), seconds: found.seconds, ..usage::look(instance, found.has_resources()) })
+    let instance = usage::Instance { hosts: &pod.instance.hosts, spare: &pod.instance.spare };
+    let usage = usage::look(&broker(pod), instance, found.has_resources()).await;
+    Ok(Usage { state: found.name.clone(), seconds: found.seconds, ..usage })
 }
 
 /// The newest five.
@@ -137,8 +140,13 @@ pub fn has_socket(pod: &Pod) -> bool {
     std::fs::symlink_metadata(socket(pod)).is_ok_and(|data| data.file_type().is_socket())
 }
 
-fn socket(pod: &Pod) -> String {
-    pod.root.join(pod.instance.socket.trim_start_matches('/')).to_string_lossy().into_owned()
+fn socket(pod: &Pod) -> PathBuf {
+    pod.root.join(pod.instance.socket.trim_start_matches('/'))
+}
+
+/// Asked as whom this process runs.
+fn broker(pod: &Pod) -> Broker {
+    Broker { socket: socket(pod), owner: None }
 }
 
 /// An instance knows its owner only: root becomes that user, or it is an error. Another user stays who it is: the broker decides.

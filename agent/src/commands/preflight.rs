@@ -182,7 +182,7 @@ fn own_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Lev
             let address = addresses.first().map(IpAddr::to_string).unwrap_or_default();
             match &findings.facts.address {
                 Some(own) if *own != address => {
-                    (Warn, format!("{name} is {address}, this pod is {own}: DNS has an older pod's address"))
+                    (Warn, format!("{name} is {address}, this pod is {own}: DNS still has an older pod's address"))
                 }
                 _ => (Pass, format!("{name} is {address}")),
             }
@@ -298,7 +298,7 @@ fn huge_pages(HugePages { mebibytes, pages, limit }: HugePages) -> (Level, Strin
         Some(limit) if limit < mebibytes << 20 => (
             Warn,
             format!(
-                "{has}, this container may use none: programs that map them die of SIGBUS. Set limits.hugepages-{mebibytes}Mi"
+                "{has}, this container may use none: programs that map them are killed by SIGBUS. Set limits.hugepages-{mebibytes}Mi"
             ),
         ),
         Some(limit) if limit < (pages * mebibytes) << 20 => {
@@ -350,16 +350,14 @@ fn place(must: bool, path: &str, writable: bool) -> (Level, String) {
                 "{path} is not writable: let init and application containers run as the same user, or set pod.securityContext.fsGroup"
             ),
         ),
-        (false, false) => (Warn, format!("{path} is not writable: programs that need it want an emptyDir there")),
+        (false, false) => (Warn, format!("{path} is not writable: programs that need it: mount an emptyDir there")),
     }
 }
 
 fn clock(behind: bool) -> (Level, String) {
     match behind {
-        false => (Pass, "later than Flux was built".into()),
-        true => {
-            (Fail, "it is earlier than Flux was built: set the node's clock (NTP), job time limits depend on it".into())
-        }
+        false => (Pass, "plausible (after Flux's build date)".into()),
+        true => (Fail, "before Flux's build date: set the node's clock (NTP), job time limits depend on it".into()),
     }
 }
 

@@ -211,14 +211,14 @@ impl Report<'_> {
 fn broker(seen: &Seen) -> String {
     let Instance { hostname, rank, .. } = seen.instance;
     if let Some(stage) = seen.stage() {
-        return format!("{hostname} (rank {rank}) is not up: {stage}. The pod's log says what it does");
+        return format!("{hostname} (rank {rank}) is not up: {stage}. See the pod's log");
     }
     match &seen.state {
         Ok(state) => {
             format!("{hostname} (rank {rank}) is in state {} for {} s{}", state.name, state.seconds, meaning(state))
         }
         Err(silence) => {
-            let remedy = if matches!(silence, Silence::NoSocket(_)) { ". The pod's log says what it does" } else { "" };
+            let remedy = if matches!(silence, Silence::NoSocket(_)) { ". See the pod's log" } else { "" };
             format!("{hostname} (rank {rank}) does not answer: {silence}{remedy}")
         }
     }
@@ -228,14 +228,14 @@ fn online_of(online: usize, instance: &Instance) -> String {
     let (size, most) = (instance.asked_for(), instance.hosts.len());
     match size == most {
         true => format!("{online} of {most} brokers"),
-        false => format!("{online} brokers: the cluster was made with {size}, and may have {most}"),
+        false => format!("{online} brokers: the cluster started with {size} and may have {most}"),
     }
 }
 
 fn spare(count: usize) -> String {
     format!(
-        "{count} more that the cluster may grow by are not online: if the size (kubectl get \
-         miniclusters) asks for them, look at their pods"
+        "{count} more, up to maxSize, are not online: if the size (kubectl get miniclusters) \
+         includes them, check their pods"
     )
 }
 
@@ -256,11 +256,11 @@ fn parent(seen: &Seen, host: &str, link: &Result<Link, Missing>) -> String {
         Err(missing) => format!("{host}: {missing}. {}", remedy(missing)),
         Ok(_) if seen.stage().is_some() => format!("{host} answers"),
         Ok(Link::Broken) if matches!(seen.state, Err(Silence::NoSocket(_))) => format!(
-            "{host} answers, but no connection to it stands: this broker has not started, or its certificate is another \
-             one (`/mnt/flux/flux-agent preflight` on both shows them)"
+            "{host} answers, but is not connected: this broker has not started, or the certificates differ \
+             (`/mnt/flux/flux-agent preflight` on both shows them)"
         ),
         Ok(Link::Broken) if stuck || seen.state.is_err() => format!(
-            "{host} answers, but no connection to it stands: is its certificate another one? (`/mnt/flux/flux-agent preflight` \
+            "{host} answers, but is not connected: do the certificates differ? (`/mnt/flux/flux-agent preflight` \
              on both shows them)"
         ),
         Ok(Link::Broken) => format!("{host} answers; not connected yet"),
@@ -285,7 +285,7 @@ fn absence(absent: &Absent) -> String {
 
 const JOINING: &str = "its pod is there, its broker has not joined: `/mnt/flux/flux-agent status` there says why";
 
-const TORPID: &str = "its broker is stopped, very busy or cut off, and gets no work: delete its pod, or ask there";
+const TORPID: &str = "its broker is suspended, very busy or cut off, and gets no work: delete its pod, or ask there";
 
 /// What a person can do.
 pub fn remedy(missing: &Missing) -> &'static str {
@@ -302,7 +302,9 @@ pub fn remedy(missing: &Missing) -> &'static str {
 fn drained(instance: &Instance, ranks: &str, why: &Value) -> String {
     let host = ranks.parse().ok().and_then(|rank: usize| instance.hosts.get(rank)).map_or("", String::as_str);
     let reason = why["reason"].as_str().filter(|reason| !reason.is_empty()).unwrap_or("no reason given");
-    format!("{host} (rank {ranks}): {reason}. `flux resource undrain {ranks}` gives it back").trim_start().to_owned()
+    format!("{host} (rank {ranks}): {reason}. `flux resource undrain {ranks}` returns it to service")
+        .trim_start()
+        .to_owned()
 }
 
 /// What keeps a job waiting, or has failed it before it ran.
@@ -315,11 +317,11 @@ fn job(job: &Value) -> Option<String> {
     }
     let state = job["state"].as_u64()?;
     let why = job["annotations"]["sched"]["reason_pending"].as_str();
-    let plain = if state == 2 { "for what it depends on" } else { "for nodes that are up, free and not drained" };
+    let plain = if state == 2 { "for its dependencies" } else { "for nodes that are up, free and not drained" };
     (state & WAITING != 0).then(|| format!("{id}{nodes} waits {}", why.unwrap_or(plain)))
 }
 
-/// A job's id as Flux writes it: base 58.
+/// A job's id as Flux writes it (RFC 19, F58): base 58 of a number. By hand: base58 crates encode bytes, with a digit for each leading zero.
 fn f58(mut id: u64) -> String {
     const DIGITS: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
     let mut text = Vec::new();

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use super::source::pretend_user;
 use super::{DryRunError, Format, Source, json, pods, summary, text};
 use crate::facts::Facts;
-use crate::plan::Told;
+use crate::plan::FromEnvironment;
 
 /// Show what every pod of a MiniCluster would do, without a cluster; with --here, what this pod does.
 #[derive(Debug, Clone, Default, clap::Args)]
@@ -50,7 +50,7 @@ pub struct Args {
     pub env: Vec<(String, String)>,
     /// What the entrypoint's command line says, for an AgentSpec
     #[command(flatten)]
-    pub told: Told,
+    pub from_environment: FromEnvironment,
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {
@@ -74,16 +74,16 @@ fn input(args: &Args) -> Result<(Source, Facts), DryRunError> {
     let pretended = pretended(args)?;
     let mut environment = pretended.as_ref().map_or_else(BTreeMap::new, |facts| facts.environment.clone());
     environment.extend(args.env.iter().cloned());
-    let (path, text) = match (&args.file, args.told.in_place_of_spec()) {
+    let (path, text) = match (&args.file, args.from_environment.in_place_of_spec()) {
         (Some(path), _) => (path.clone(), read(path)?),
         (None, Some(text)) => (PathBuf::from("the command line"), text.to_owned()),
         (None, None) => return Err(DryRunError::NotHere),
     };
-    let source = Source::of(&text, &args.told, &environment)
+    let source = Source::of(&text, &args.from_environment, &environment)
         .map_err(|problems| DryRunError::Input { path, source: problems })?;
     let mut facts = facts(args, pretended, &source);
     facts.environment.extend(args.env.iter().cloned());
-    facts.key = args.told.key(&environment).map_err(|source| DryRunError::Plan { index: 0, source })?;
+    facts.key = args.from_environment.key(&environment).map_err(|source| DryRunError::Plan { index: 0, source })?;
     Ok((source, facts))
 }
 

@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::facts::Facts;
-use crate::plan::Told;
+use crate::plan::FromEnvironment;
 
 /// What the input was.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -47,19 +47,23 @@ fn lines(problems: &[Problem]) -> String {
 impl Source {
     /// A MiniCluster names its kind, or is JSON; all else is an AgentSpec.
     pub fn parse(text: &str) -> Result<Source, Problems> {
-        Source::of(text, &Told::default(), &BTreeMap::new())
+        Source::of(text, &FromEnvironment::default(), &BTreeMap::new())
     }
 
     /// … with what the entrypoint's command line says by that environment, which is of an AgentSpec.
-    pub fn of(text: &str, told: &Told, environment: &BTreeMap<String, String>) -> Result<Source, Problems> {
+    pub fn of(
+        text: &str,
+        from_environment: &FromEnvironment,
+        environment: &BTreeMap<String, String>,
+    ) -> Result<Source, Problems> {
         let names_kind = |line: &str| line.trim_start_matches(['{', ' ', '"']).starts_with("kind");
         let is_json = text.trim_start().starts_with('{');
         match is_json || text.lines().any(|line| names_kind(line) && line.contains(':')) {
-            true if !told.is_empty() => {
-                Err(problem("a MiniCluster says by itself what --…-from-env and -- CMD say".into()))
+            true if !from_environment.is_empty() => {
+                Err(problem("--…-from-env and -- CMD are for an AgentSpec: a MiniCluster sets them itself".into()))
             }
             true => mini_cluster(text).map_err(Problems),
-            false => agent_spec(text, told, environment),
+            false => agent_spec(text, from_environment, environment),
         }
     }
 
@@ -152,9 +156,13 @@ fn problem(text: String) -> Problems {
     Problems(vec![Problem::new("", text)])
 }
 
-fn agent_spec(text: &str, told: &Told, environment: &BTreeMap<String, String>) -> Result<Source, Problems> {
+fn agent_spec(
+    text: &str,
+    from_environment: &FromEnvironment,
+    environment: &BTreeMap<String, String>,
+) -> Result<Source, Problems> {
     let mut spec = AgentSpec::unchecked(text).map_err(|error| problem(error.to_string()))?;
-    told.put_into(&mut spec, environment).map_err(|error| problem(error.to_string()))?;
+    from_environment.put_into(&mut spec, environment).map_err(|error| problem(error.to_string()))?;
     spec.check().map_err(|error| problem(error.to_string()))?;
     let (notices, others) = (Vec::new(), Vec::new());
     Ok(Source { kind: Kind::AgentSpec, is_here: false, spec, notices, others, view: None, cluster: None })

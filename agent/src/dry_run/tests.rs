@@ -252,7 +252,7 @@ fn the_pods_of_a_jobset_are_planned_from_the_words_of_their_entrypoint() {
 fn what_a_jobset_says_is_not_said_of_a_minicluster_and_a_variable_must_be_there() {
     let cluster = Args { file: Some(input("hello.yaml")), ..of_a_jobset(&[]) };
     let why = run(&cluster).unwrap_err();
-    assert!(std::error::Error::source(&why).unwrap().to_string().contains("a MiniCluster says by itself"), "{why}");
+    assert!(std::error::Error::source(&why).unwrap().to_string().contains("a MiniCluster sets them itself"), "{why}");
     let unset = Args { env: Vec::new(), ..of_a_jobset(&[]) };
     let why = run(&unset).unwrap_err();
     let source = std::error::Error::source(&why).unwrap().to_string();

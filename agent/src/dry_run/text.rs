@@ -195,7 +195,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
     };
     match &planned.step {
         Step::User { name, uid, gid, home } => {
-            first(&format!("add user {name}, uid {uid}, gid {gid}, home {home}, unless the name is there"));
+            first(&format!("add user {name}, uid {uid}, gid {gid}, home {home}, unless it exists"));
         }
         Step::Password { user, source } => {
             first(&format!("password of {user}, from {} (never shown)", quote(source)));
@@ -220,7 +220,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             first(&format!("snippet {}", snippet_notes(snippet)));
             block(out, &snippet.source);
         }
-        Step::LookAgain => first("look again: what follows is for the user that a snippet may have made"),
+        Step::LookAgain => first("look up the user again: a snippet may have added it"),
         Step::WaitParent(Parent { host, by_name: true, .. }) => first(&format!("wait until {host} has an address")),
         Step::WaitParent(Parent { host, port, .. }) => first(&format!("wait until {host} answers on port {port}")),
         Step::WaitSocket { path } => first(&format!("wait until the broker answers on {}", quote(path))),
@@ -244,7 +244,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
             first("end with lead-lost: an earlier pod of this lead was lost, and its program may have run");
         }
         Step::LeadLost { .. } => {
-            first("an earlier pod of this lead was lost: wait until the operator starts the MiniCluster anew");
+            first("an earlier pod of this lead was lost: wait until the operator restarts the MiniCluster");
         }
         Step::Stay => first("stay until the pod ends"),
     }
@@ -300,7 +300,7 @@ fn snippet_notes(snippet: &Snippet) -> String {
     let end = match (stage, strict) {
         (Stage::Program, _) => "its exit code is the container's",
         (_, true) => "a failure ends the container with its code",
-        (_, false) => "a failure is reported and passed over",
+        (_, false) => "a failure is reported and ignored",
     };
     let silent = if *silent { "; its output is not shown" } else { "" };
     format!("{name}, in {}; {end}{silent}", shell.join(" "))
@@ -321,9 +321,15 @@ fn supervision(launch: &Launch) -> String {
         None => format!("a stop reaches {who}"),
     }];
     notes.extend(launch.kill_after.map(|seconds| format!("what is left {seconds} s after the stop is killed")));
-    notes.extend(launch.drain.map(|rank| format!("one of this pod alone drains node {rank} and waits for its jobs")));
+    notes.extend(launch.lead.as_ref().map(|Parent { host, port, .. }| {
+        format!("whether the instance has ended is asked of {}:{port}", host.trim_end_matches('.'))
+    }));
+    notes.extend(launch.drain.map(|rank| match launch.below.as_str() {
+        "" => format!("one of this pod alone drains node {rank} and waits for its jobs"),
+        below => format!("one of this pod alone drains node {rank}, and {below} below it, and waits for their jobs"),
+    }));
     notes.extend(launch.socket.as_ref().map(|socket| format!("the broker's socket is {}", quote(socket))));
-    notes.extend(launch.metrics.as_ref().map(|metrics| format!("figures are served on port {}", metrics.port)));
+    notes.extend(launch.metrics.as_ref().map(|metrics| format!("metrics are served on port {}", metrics.port)));
     notes.join("; ")
 }
 
@@ -349,10 +355,10 @@ fn launch_notes(launch: &Launch) -> String {
             "once it has joined, its failure ends the container with 0; after the lead's end it waits for the lead's next attempt".into()
         }
         AtEnd::RestartFollower { limit, again: false } => {
-            format!("a failure is tried again, {limit} times at most; 0, or the lead's end, ends the container with 0")
+            format!("a failure is retried, {limit} times at most; 0, or the lead's end, ends the container with 0")
         }
         AtEnd::RestartFollower { limit, again: true } => {
-            format!("a failure is tried again, {limit} times at most; after 0, or the lead's end, it waits for the lead's next attempt")
+            format!("a failure is retried, {limit} times at most; after 0, or the lead's end, it waits for the lead's next attempt")
         }
     });
     notes.join("; ")

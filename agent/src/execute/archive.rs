@@ -66,7 +66,7 @@ impl Executor<'_> {
         let made = path
             .parent()
             .map_or(Ok(()), make_parents)
-            .and_then(|()| make(&path, owner).map_err(|error| Failure::write("make the dump's file", &path, &error)));
+            .and_then(|()| make(&path, owner).map_err(|error| Failure::write("create the dump's file", &path, &error)));
         match made {
             // A volume that is mounted to be read only: the state is loaded from it, and that may be all that is wanted.
             Err(_) if is_read_only(&path) => {
@@ -97,7 +97,7 @@ impl Executor<'_> {
             }
             Err(why) => {
                 let _ = fs::remove_file(&dump);
-                tracing::error!(stage = "archive", "the archive {to} was not saved, and stays as it was: {why}");
+                tracing::error!(stage = "archive", "the archive {to} was not saved and is unchanged: {why}");
                 self.ending.archive_not_saved = Some(why);
             }
         }

@@ -25,12 +25,12 @@ impl Certificate {
                     "set pod.securityContext.fsGroup, so that the container's user may read the Secret"
                 }
                 ErrorKind::NotFound => "is the Secret `<cluster>-curve` mounted in this container?",
-                _ => "look at the Secret's volume",
+                _ => "check the Secret's volume",
             };
             let cause = format!("failed to read the curve certificate {}: {}", path.display(), plain(&error));
             Failure::new(Category::CurveUnreadable, cause, remedy)
         })?;
-        let text = std::str::from_utf8(&bytes).map_err(|_| malformed(path, "it is no text"))?;
+        let text = std::str::from_utf8(&bytes).map_err(|_| malformed(path, "it is not text"))?;
         check(text).map_err(|why| malformed(path, why))?;
         Ok(Certificate(bytes))
     }
@@ -41,7 +41,7 @@ fn malformed(path: &Path, why: &str) -> Failure {
     Failure::new(
         Category::CurveUnreadable,
         cause,
-        "use one from `flux keygen`, or delete the Secret: the operator makes a new one",
+        "use one from `flux keygen`, or delete the Secret: the operator creates a new one",
     )
 }
 

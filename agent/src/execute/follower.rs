@@ -1,4 +1,12 @@
 //! A follower's broker: started again until the instance has ended, or the lead is known to be gone.
+//!
+//! ```text
+//! it ends ─ judge ─► with 0: dismissed ─ its parent is the lead, or the lead does not go on ─► the instance has ended
+//!              │                      └─ another parent has left, and the lead goes on ─┐
+//!              └─► it failed, or its parent was lost ───────────────────────────────────┴─► the parent's return ─► again
+//! ```
+//!
+//! In a tree a broker dismisses those below it whenever it goes; that is the instance's end only where the lead says so.
 
 use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
@@ -6,10 +14,11 @@ use std::time::{Duration, Instant};
 use flux_shared::exit::{Category, REPLACE};
 use flux_shared::pauses;
 
+use super::broker_policy::Ended;
 use super::{Executor, wait_failed};
-use crate::plan::Launch;
+use crate::plan::{self, Launch};
 use crate::report::failure::Failure;
-use crate::supervise::{End, Ended, orphans};
+use crate::supervise::{End, orphans};
 use crate::wait::{Missing, Parent, Reporter};
 
 /// Pauses between two starts of a follower's broker.
@@ -19,6 +28,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(30);
 /// comes back between two looks is not seen to be away. A broker that comes too early is turned away, and tries again.
 const WAY_DOWN: Duration = Duration::from_secs(5);
 const LOOK_WHETHER_DOWN: Duration = Duration::from_millis(200);
+/// Distance of looks at a lead that is not the parent: all that are below a broker which has gone look at the same one.
+const LOOK_AT_LEAD: Duration = Duration::from_secs(5);
 /// How long the name of a lead that was there must be gone to count as its end, where nobody says otherwise.
 const LEAD_GONE: Duration = Duration::from_secs(30);
 /// A broker that was up for this long had a good start: earlier failures no longer count.
@@ -31,6 +42,13 @@ enum Verdict {
     Again(String),
 }
 
+/// The brokers above this one.
+struct Above {
+    parent: Option<Parent>,
+    /// Where the parent is another.
+    lead: Option<Parent>,
+}
+
 impl Executor<'_> {
     /// A follower's broker until the instance has ended. Without a limit one that has joined is never started again.
     /// `again`: the lead may start again in its pod, and so this one waits for it.
@@ -40,19 +58,20 @@ impl Executor<'_> {
         limit: Option<u32>,
         again: bool,
     ) -> Result<u8, Failure> {
-        let mut parent = launch.parent.as_ref().map(|parent| self.parent(parent));
+        let above = |broker: &Option<plan::Parent>| broker.as_ref().map(|broker| self.parent(broker));
+        let mut above = Above { parent: above(&launch.parent), lead: above(&launch.lead) };
         let mut failures = 0;
         loop {
             let begin = Instant::now();
             let others = orphans::children();
-            let ended = match self.launch_once(launch, parent.as_mut()).await? {
+            let ended = match self.launch_once(launch, above.parent.as_mut()).await? {
                 Err(code) => return Ok(code),
                 Ok(ended) => ended,
             };
             self.end_orphans(&others).await?;
-            let why = match judge(&ended) {
+            let why = match self.verdict(&ended, &mut above).await? {
                 Verdict::Done(code) if !again || self.supervisor.first_stop().is_some() => return Ok(code),
-                Verdict::Done(_) => match self.next_attempt(parent.as_mut()).await? {
+                Verdict::Done(_) => match self.next_attempt(above.parent.as_mut()).await? {
                     Some(code) => return Ok(code),
                     None => {
                         failures = 0;
@@ -75,16 +94,41 @@ impl Executor<'_> {
                 Some(limit) if failures > limit => return Err(kept_failing(failures, ended.end.code())),
                 Some(limit) => {
                     let pause = pause.as_secs();
-                    tracing::info!(stage = "broker", "{why}; starting it again in {pause} s ({failures} of {limit})");
+                    tracing::info!(stage = "broker", "{why}; restarting it in {pause} s ({failures} of {limit})");
                 }
             }
             if self.pause(pause).await?.is_err() {
                 return Ok(REPLACE);
             }
-            if let Some(code) = self.parent_again(parent.as_mut(), again).await? {
+            if let Some(code) = self.parent_again(&mut above, again).await? {
                 return Ok(code);
             }
         }
+    }
+
+    /// What a broker's end means, with what is known of those above. A parent that has left is awaited on its way down.
+    async fn verdict(&mut self, ended: &Ended, above: &mut Above) -> Result<Verdict, Failure> {
+        let verdict = judge(ended);
+        let Some(lead) = above.lead.as_mut().filter(|_| verdict == Verdict::Done(0)) else { return Ok(verdict) };
+        if !self.goes_on(lead, ended).await? {
+            return Ok(verdict);
+        }
+        if let Some(parent) = above.parent.as_mut().filter(|_| ended.stopped.is_none()) {
+            // Told to stop meanwhile: whoever starts it again finds that.
+            let _ = self.supervisor.unless_stopped(until_down(parent)).await.map_err(wait_failed)?;
+        }
+        Ok(left_behind(ended))
+    }
+
+    /// Whether the lead goes on: as the broker has heard on its way down, else by a look whether it is there. One that ends is
+    /// there for a while; who is told to stop has no time to wait for that.
+    async fn goes_on(&mut self, lead: &mut Parent, ended: &Ended) -> Result<bool, Failure> {
+        if let Some(goes_on) = ended.lead_goes_on {
+            return Ok(goes_on);
+        }
+        let patience = if ended.stopped.is_some() { Duration::ZERO } else { WAY_DOWN };
+        let gone = self.supervisor.unless_stopped(goes_away(lead, patience)).await.map_err(wait_failed)?;
+        Ok(gone != Ok(true))
     }
 
     async fn pause(&mut self, pause: Duration) -> Result<Result<(), i32>, Failure> {
@@ -95,7 +139,7 @@ impl Executor<'_> {
     async fn end_orphans(&mut self, others: &BTreeSet<i32>) -> Result<(), Failure> {
         let count = orphans::end(self.supervisor, others).await.map_err(wait_failed)?;
         if count > 0 {
-            tracing::info!(stage = "broker", "killed {count} processes that the broker had left");
+            tracing::info!(stage = "broker", "killed {count} processes that the broker left behind");
         }
         Ok(())
     }
@@ -104,20 +148,21 @@ impl Executor<'_> {
     ///
     /// A lead that ended for good leaves DNS (a headless Service forgets a pod that has ended); one that restarts is in
     /// DNS and refuses, or is away for as long as the Job needs for a new pod. So a missing name counts as the end
-    /// after a while, unless the lead may start `again`; a refusal only where a bound was asked for.
-    async fn parent_again(&mut self, parent: Option<&mut Parent>, again: bool) -> Result<Option<u8>, Failure> {
-        let Some(parent) = parent else { return Ok(None) };
+    /// after a while, unless the lead may start `again`; a refusal only where a bound was asked for. A parent that is not
+    /// the lead may be away as long as the lead is not.
+    async fn parent_again(&mut self, above: &mut Above, again: bool) -> Result<Option<u8>, Failure> {
+        let Above { parent: Some(parent), lead } = above else { return Ok(None) };
         let gone = (!again).then(|| self.waits.lead_gone.map_or(LEAD_GONE, Duration::from_secs));
-        let waited = await_return(parent, gone, self.waits.lead_silent.map(Duration::from_secs));
+        let waited = await_return(parent, lead.as_mut(), gone, self.waits.lead_silent.map(Duration::from_secs));
         let waited = self.supervisor.unless_stopped(waited).await;
         match waited.map_err(wait_failed)? {
             Err(_) => Ok(Some(REPLACE)),
             Ok(Ok(())) => Ok(None),
             Ok(Err(missing)) if missing.is_name_gone() => {
-                tracing::info!(stage = "stop", "the lead has ended: its name is gone");
+                tracing::info!(stage = "stop", "the lead is gone: its DNS name no longer resolves");
                 Ok(Some(0))
             }
-            Ok(Err(missing)) => Err(unreachable_parent(&parent.host, &missing)),
+            Ok(Err(missing)) => Err(unreachable_parent(&lead.as_ref().unwrap_or(parent).host, &missing)),
         }
     }
 
@@ -128,11 +173,7 @@ impl Executor<'_> {
             return Ok(self.pause(FIRST_PAUSE).await?.is_err().then_some(0));
         };
         let waited = async {
-            // The lead of old may still be on its way down, and would turn a new follower away.
-            let begin = Instant::now();
-            while begin.elapsed() < WAY_DOWN && parent.probe_port().await.is_ok() {
-                tokio::time::sleep(LOOK_WHETHER_DOWN).await;
-            }
+            until_down(parent).await;
             let _ = parent.wait(None).await;
         };
         let waited = self.supervisor.unless_stopped(waited).await.map_err(wait_failed)?;
@@ -154,39 +195,100 @@ fn judge(ended: &Ended) -> Verdict {
     }
 }
 
-/// Until the parent answers again; the error says that it won't: its name has been `gone` for so long, or it has been
-/// `silent`.
-async fn await_return(parent: &mut Parent, gone: Option<Duration>, silent: Option<Duration>) -> Result<(), Missing> {
-    let mut backoff = crate::wait::Backoff::default();
+/// … of one that has ended as if the instance had, while the lead goes on.
+fn left_behind(ended: &Ended) -> Verdict {
+    match ended.stopped {
+        Some(_) => Verdict::Done(REPLACE),
+        None => Verdict::Again("the parent broker has left, and the lead is still up".into()),
+    }
+}
+
+/// A parent on its way down may still answer, and would turn a new child away.
+async fn until_down(parent: &mut Parent) {
     let begin = Instant::now();
-    let mut report = Reporter::new(begin);
-    let mut gone_since = None;
+    while begin.elapsed() < WAY_DOWN && parent.probe_port().await.is_ok() {
+        tokio::time::sleep(LOOK_WHETHER_DOWN).await;
+    }
+}
+
+/// Whether the lead is known to have gone within `patience`; what cannot be told is not known.
+async fn goes_away(lead: &mut Parent, patience: Duration) -> bool {
+    let begin = Instant::now();
+    loop {
+        match lead.probe_port().await {
+            Err(missing) if missing.is_name_gone() || matches!(missing, Missing::Port(_)) => return true,
+            _ if begin.elapsed() >= patience => return false,
+            _ => tokio::time::sleep(LOOK_WHETHER_DOWN).await,
+        }
+    }
+}
+
+/// Until the parent answers again; the error says that it won't: the lead's name has been `gone` for so long, or it has been
+/// `silent`. No `lead`: it is the parent.
+async fn await_return(
+    parent: &mut Parent,
+    mut lead: Option<&mut Parent>,
+    gone: Option<Duration>,
+    silent: Option<Duration>,
+) -> Result<(), Missing> {
+    let mut backoff = crate::wait::Backoff::default();
+    let mut next_look = Instant::now();
+    let mut report = Reporter::new(next_look);
+    let mut absence = Absence::default();
     loop {
         let missing = match parent.probe_port().await {
             Ok(()) => return Ok(()),
             Err(missing) => missing,
         };
-        let name_gone = missing.is_name_gone().then(|| *gone_since.get_or_insert_with(Instant::now));
-        if name_gone.is_none() {
-            gone_since = None;
+        match &mut lead {
+            None => absence.note(Some(missing.clone())),
+            Some(lead) if Instant::now() >= next_look => {
+                absence.note(lead.probe_port().await.err());
+                next_look = Instant::now() + LOOK_AT_LEAD;
+            }
+            Some(_) => {}
         }
-        let is_longer = |since: Instant, bound: Option<Duration>| bound.is_some_and(|bound| since.elapsed() >= bound);
-        if name_gone.is_some_and(|since| is_longer(since, gone)) || is_longer(begin, silent) {
-            return Err(missing);
-        }
+        absence.within(gone, silent)?;
         report.tick(&parent.host, &missing.to_string());
         tokio::time::sleep(backoff.next(Duration::from_secs(1))).await;
     }
 }
 
+/// Since when the lead is not to be reached, and what was missing at the last look.
+#[derive(Debug, Default)]
+struct Absence {
+    silent: Option<(Instant, Missing)>,
+    gone: Option<Instant>,
+}
+
+impl Absence {
+    fn note(&mut self, missing: Option<Missing>) {
+        let now = Instant::now();
+        let is_gone = missing.as_ref().is_some_and(Missing::is_name_gone);
+        self.gone = is_gone.then(|| self.gone.unwrap_or(now));
+        self.silent = missing.map(|missing| (self.silent.as_ref().map_or(now, |(since, _)| *since), missing));
+    }
+
+    /// The error is what is missing for too long.
+    fn within(&self, gone: Option<Duration>, silent: Option<Duration>) -> Result<(), Missing> {
+        let is_longer = |since: Instant, bound: Option<Duration>| bound.is_some_and(|bound| since.elapsed() >= bound);
+        match &self.silent {
+            Some((since, missing)) if is_longer(*since, silent) || self.gone.is_some_and(|at| is_longer(at, gone)) => {
+                Err(missing.clone())
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
 fn never_joined(why: &str) -> Failure {
     let cause = format!("{why} before it had joined its lead");
-    Failure::new(Category::BrokerFailed, cause, "look at the broker's own messages in the log")
+    Failure::new(Category::BrokerFailed, cause, "see the broker's messages in the log")
 }
 
 fn kept_failing(failures: u32, code: u8) -> Failure {
-    let cause = format!("the broker failed {failures} times in a row, at last with code {code}");
-    Failure::new(Category::BrokerFailed, cause, "look at the broker's own messages in the log")
+    let cause = format!("the broker failed {failures} times in a row, last with exit code {code}");
+    Failure::new(Category::BrokerFailed, cause, "see the broker's messages in the log")
 }
 
 /// The failure of a parent that never answered.
@@ -195,7 +297,7 @@ pub(super) fn unreachable_parent(host: &str, missing: &Missing) -> Failure {
         Missing::Name(_) if missing.is_name_gone() => "does the lead's pod run, and does the headless Service exist?",
         Missing::Name(_) => "does the cluster's DNS run, and does /etc/resolv.conf name it?",
         Missing::Route { .. } => "look for a network policy or a firewall between the pods",
-        Missing::Port(_) => "look at the lead's own log",
+        Missing::Port(_) => "see the lead's log",
     };
     let cause = format!("failed to reach the parent broker {}: {missing}", host.trim_end_matches('.'));
     Failure::new(Category::ParentUnreachable, cause, remedy)
@@ -204,12 +306,13 @@ pub(super) fn unreachable_parent(host: &str, missing: &Missing) -> Failure {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wait::resolve::NameError;
 
     fn ended(end: End, stopped: bool, passed_on: bool, lost: bool) -> Ended {
         let at = Instant::now();
         let lost = lost.then(|| Missing::Port(([127, 0, 0, 1], 8050).into()));
         let stopped = stopped.then_some((15, at));
-        Ended { end, at, stopped, passed_on, lost, joined: true, first_output: None }
+        Ended { end, at, stopped, passed_on, lost, joined: true, lead_goes_on: None, first_output: None }
     }
 
     #[test]
@@ -228,5 +331,81 @@ mod tests {
         ] {
             assert!(matches!(judge(&again), Verdict::Again(_)), "{again:?}");
         }
+    }
+
+    #[test]
+    fn who_is_left_behind_by_its_parent_comes_again_or_is_replaced() {
+        let end = End::Exited(0);
+        assert!(matches!(left_behind(&ended(end, false, false, false)), Verdict::Again(_)));
+        assert_eq!(left_behind(&ended(end, true, false, false)), Verdict::Done(REPLACE));
+        assert_eq!(left_behind(&ended(end, true, true, true)), Verdict::Done(REPLACE), "all go, but the lead");
+    }
+
+    fn block_on<T>(future: impl Future<Output = T>) -> T {
+        tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap().block_on(future)
+    }
+
+    fn broker(host: &str, port: u16) -> Parent {
+        Parent::new(host, port, "/nonexistent".as_ref())
+    }
+
+    /// A listener and its port, at an address that nobody else takes ports of; and another one's, where nobody listens.
+    fn there_and_not_there() -> (std::net::TcpListener, Parent, Parent) {
+        let listen = |host: &str| std::net::TcpListener::bind((host, 0)).unwrap();
+        let (there, gone) = (listen("127.0.78.1"), listen("127.0.78.2"));
+        let port = |listener: &std::net::TcpListener| listener.local_addr().unwrap().port();
+        let brokers = (broker("127.0.78.1", port(&there)), broker("127.0.78.2", port(&gone)));
+        (there, brokers.0, brokers.1)
+    }
+
+    #[test]
+    fn a_lead_that_is_there_has_not_gone_away_and_one_that_refuses_or_has_no_name_any_more_has() {
+        let (listener, mut there, mut gone) = there_and_not_there();
+        let patience = Duration::from_millis(300);
+        block_on(async {
+            assert!(!goes_away(&mut there, patience).await);
+            assert!(goes_away(&mut gone, Duration::ZERO).await);
+            assert!(!goes_away(&mut broker("mc-0.flux.", 1), Duration::ZERO).await, "no server of names is no answer");
+            let closing = std::thread::spawn(move || {
+                std::thread::sleep(Duration::from_millis(100));
+                drop(listener);
+            });
+            assert!(goes_away(&mut there, Duration::from_secs(60)).await);
+            closing.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn a_parent_that_is_away_is_waited_for_as_long_as_the_lead_is_there() {
+        let (listener, mut there, mut gone) = there_and_not_there();
+        let bound = Some(Duration::ZERO);
+        block_on(async {
+            let soon = Duration::from_millis(500);
+            let waits = await_return(&mut gone, Some(&mut there), bound, bound);
+            assert!(tokio::time::timeout(soon, waits).await.is_err());
+            assert!(matches!(await_return(&mut gone, None, bound, bound).await, Err(Missing::Port(_))));
+            drop(listener);
+            let waited = await_return(&mut gone, Some(&mut there), bound, bound).await;
+            let Err(Missing::Port(address)) = waited else { panic!("{waited:?}") };
+            assert_eq!(address.ip().to_string(), "127.0.78.1", "it is the lead that is missed");
+        });
+    }
+
+    #[test]
+    fn only_an_absence_without_a_break_counts() {
+        let no_name = Missing::Name(NameError::NoSuchName([127, 0, 0, 53].into()));
+        let port = Missing::Port(([127, 0, 0, 1], 1).into());
+        let at_once = Some(Duration::ZERO);
+        let mut absence = Absence::default();
+        assert_eq!(absence.within(at_once, at_once), Ok(()));
+        absence.note(Some(port.clone()));
+        assert_eq!(absence.within(at_once, None), Ok(()), "a name that is there");
+        assert_eq!(absence.within(None, at_once), Err(port.clone()));
+        absence.note(Some(no_name.clone()));
+        assert_eq!(absence.within(at_once, None), Err(no_name));
+        absence.note(Some(port));
+        assert_eq!(absence.within(at_once, None), Ok(()));
+        absence.note(None);
+        assert_eq!(absence.within(at_once, at_once), Ok(()));
     }
 }

@@ -2,25 +2,26 @@
 
 use std::ffi::OsString;
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use flux_shared::exit::{Category, NOT_FOUND, REPLACE, of_signal};
 
 use super::Executor;
 use super::archive::BrokerEnd;
+use super::broker_policy::{BrokerPolicy, Ended, terms};
 use super::session::{LIMITS, Session};
 use crate::execute::program_note::noted;
 use crate::execute::timing::flux_time;
 use crate::flux_rpc::connection::Broker;
-use crate::flux_rpc::departure::Departure;
 use crate::flux_rpc::lead_presence::LeadPresence;
-use crate::flux_rpc::states::States;
+use crate::flux_rpc::states::{Beside, Seen, States};
 use crate::metrics::Server;
-use crate::plan::{AtEnd, Launch, Owner, Part, Reach, Stdout};
+use crate::plan::{AtEnd, Launch, Owner, Part, Stdout};
 use crate::report::failure::Failure;
 use crate::report::log;
+use crate::supervise::End;
+use crate::supervise::policy::{Plain, Terms};
 use crate::supervise::program::{Found, Output, Program, StartError, find};
-use crate::supervise::{End, Ended, Going, Hold, Policy, Target};
 use crate::system::glibc::Libc;
 use crate::system::identity::Identity;
 use crate::system::raw::ChildSetup;
@@ -81,7 +82,7 @@ impl Executor<'_> {
             return of_signal(signal);
         }
         let unfit = self.unfit(launch, ended.end);
-        let why = unfit.unwrap_or_else(|| "look at its own messages in the log".into());
+        let why = unfit.unwrap_or_else(|| "see its messages in the log".into());
         self.no_instance(format!(
             "the instance did not come up (the broker ended with code {}): {why}",
             ended.end.code()
@@ -107,8 +108,8 @@ impl Executor<'_> {
         let mut session = self.session.of_flux(launch.run_as.as_ref());
         launch.environment.iter().for_each(|change| session.apply(change));
         let argv: Vec<OsString> = launch.argv.iter().map(|word| session.resolve(word)).collect();
-        if let Some(record) = self.record.as_ref().filter(|_| launch.at_end == AtEnd::Exit) {
-            record.start()?;
+        if let Some(record) = &launch.record {
+            self.note_start(record)?;
         }
         let begin = Instant::now();
         let child = match self.program(launch, &argv, &session)?.start() {
@@ -118,33 +119,20 @@ impl Executor<'_> {
         let owner = launch.run_as.as_ref().map(|user| user.owner.uid);
         let broker = launch.socket.as_ref().map(|path| Broker { socket: self.files.at(path), owner });
         let staying = (launch.part == Part::Lead).then(LeadPresence::default);
-        let states = broker.clone().map(|broker| States::watch(broker, staying.clone(), launch.drain));
+        let beside = Beside { staying: staying.clone(), back: launch.drain, asks_lead: launch.lead.is_some() };
+        let states = broker.clone().map(|broker| States::watch(broker, beside));
         let served = match (&launch.metrics, &broker) {
             (Some(metrics), Some(broker)) => Server::start(metrics.port, &metrics.cluster, broker.clone()),
             _ => None,
         };
-        let going = broker.as_ref().map(|broker| Going { broker, departure: launch.drain.map(Departure::of) });
-        let hold = parent.zip(launch.hold_stop).map(|(parent, bound)| {
-            let bound = Duration::from_secs_f64(bound);
-            Hold { parent, bound, going }
-        });
-        let target = match launch.signals {
-            Reach::Process => Target::Process,
-            Reach::Group => Target::Group,
-        };
-        let policy = Policy {
-            target,
-            kill_after: launch.kill_after.map(Duration::from_secs_f64),
-            second_kills: true,
-            hold,
-            staying: staying.as_ref(),
-            gently: None,
-        };
-        let ended = self.supervisor.run(child, policy).await;
-        let mut ended =
+        let mut policy = BrokerPolicy::new(launch, parent, broker.as_ref(), staying.as_ref());
+        let ended = self.supervisor.run(child, terms(launch), &mut policy).await;
+        let ended =
             ended.map_err(|error| Failure::internal(format!("failed to supervise {}: {error}", called(launch))))?;
+        let mut ended = policy.ended(ended);
         drop(served);
-        let states = states.map(States::end).unwrap_or_default();
+        let Seen { states, lead_goes_on } = states.map(States::end).unwrap_or_default();
+        ended.lead_goes_on = lead_goes_on;
         if !states.is_empty() {
             ended.joined = states.iter().any(|(name, _)| JOINED.contains(&name.as_str()));
         }
@@ -175,10 +163,10 @@ impl Executor<'_> {
             output: Output::Inherit,
             setup,
         };
-        let failed = |why: String| Failure::internal(format!("failed to ask about {path}: {why}"));
+        let failed = |why: String| Failure::internal(format!("failed to check whether {path} is writable: {why}"));
         let child = program.start().map_err(|error| failed(error.to_string()))?;
-        let policy = Policy::of_group();
-        let ended = self.supervisor.run(child, policy).await.map_err(|error| failed(error.to_string()))?;
+        let ended = self.supervisor.run(child, Terms::of_group(), &mut Plain).await;
+        let ended = ended.map_err(|error| failed(error.to_string()))?;
         if ended.end != End::Exited(0) {
             self.tell_not_writable(path, owner);
         }
@@ -187,8 +175,8 @@ impl Executor<'_> {
 
     fn tell_not_writable(&self, path: &str, owner: Owner) {
         let Owner { uid, gid } = owner;
-        let remedy = "give its group the right to and name the group in pod.securityContext.supplementalGroups or fsGroup, or choose that user by fluxUser";
-        let line = format!("{path} is a folder or volume to which uid {uid}, gid {gid} cannot write: {remedy}");
+        let remedy = "make it group-writable and add the group to pod.securityContext.supplementalGroups or fsGroup, or set fluxUser to its owner";
+        let line = format!("uid {uid}, gid {gid} cannot write to {path}, a folder or volume: {remedy}");
         tracing::error!(stage = "user", "{line}");
     }
 
@@ -206,16 +194,15 @@ impl Executor<'_> {
         let child = match program.start() {
             Ok(child) => child,
             Err(error) => {
-                tracing::info!(stage = "daemon", "{name} does not start, and is passed over: {error}");
+                tracing::info!(stage = "daemon", "failed to start {name}: {error}; continuing");
                 return Ok(());
             }
         };
-        let policy = Policy::of_group();
-        let ended = self.supervisor.run(child, policy).await;
+        let ended = self.supervisor.run(child, Terms::of_group(), &mut Plain).await;
         let ended = ended.map_err(|error| Failure::internal(format!("failed to supervise {name}: {error}")))?;
         match ended.end.code() {
             0 => tracing::info!(stage = "daemon", "started {name}"),
-            code => tracing::info!(stage = "daemon", "{name} ended with code {code}, and is passed over"),
+            code => tracing::info!(stage = "daemon", "{name} failed with exit code {code}; continuing"),
         }
         Ok(())
     }
@@ -323,6 +310,8 @@ fn called(launch: &Launch) -> &'static str {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
 
     #[test]
@@ -338,6 +327,7 @@ mod tests {
                 passed_on: false,
                 lost: None,
                 joined: true,
+                lead_goes_on: None,
                 first_output: first.map(at),
             };
             let seconds = |moment: Instant| moment.duration_since(begin).as_secs();

@@ -1,4 +1,5 @@
-//! What another attempt may help is tried again, in this pod, with growing pauses and a bound: nobody else does it.
+//! Retries a step whose failure may pass, in this pod, with growing pauses and a bound: by default Kubernetes does not
+//! restart the container.
 #![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
 
 use std::time::{Duration, Instant};
@@ -50,7 +51,7 @@ impl Attempts {
         if self.told.is_none_or(|told| told.elapsed() >= REPORT_EVERY) {
             self.told = Some(Instant::now());
             let left = self.bound.saturating_sub(self.begin.elapsed()).as_secs();
-            tracing::error!(stage = "wait", "{}; trying again for up to {left} s", failure.cause);
+            tracing::error!(stage = "wait", "{}; retrying for up to {left} s", failure.cause);
         }
         activity::be_known_for(Some(&Activity::Waits(awaited)));
         self.failures += 1;

@@ -2,6 +2,8 @@
 
 use std::time::{Duration, Instant};
 
+use flux_shared::pauses;
+
 use super::shell::{Outcome, Shell};
 use super::{Executor, Flow};
 use crate::plan::{Snippet, Stage};
@@ -59,9 +61,7 @@ impl Executor<'_> {
             snippet.stage == Stage::After && self.supervisor.first_stop().is_some_and(|stop| stop >= begin);
         let (line, flow) = match code {
             0 => (format!("the snippet {name} ended the entrypoint with code 0"), Flow::Exit(0)),
-            _ if is_stopped => {
-                (format!("the pod was told to stop while the snippet {name} ran, which did not end"), Flow::Next)
-            }
+            _ if is_stopped => (format!("the pod was stopped while the snippet {name} was still running"), Flow::Next),
             code => (format!("the snippet {name} ended the entrypoint with code {code}{said}"), Flow::Exit(code)),
         };
         match code {
@@ -85,7 +85,7 @@ fn passed(snippet: &Snippet, code: u8, said: &str) {
     match code {
         0 => {}
         code if !snippet.strict => {
-            tracing::error!(stage = name, "the snippet {name} failed with code {code} and is passed over{said}");
+            tracing::error!(stage = name, "the snippet {name} failed with exit code {code}; continuing{said}");
         }
         // It has switched -e off: its own decision.
         code => tracing::info!(stage = name, "the snippet {name} ended with code {code}"),
@@ -94,13 +94,14 @@ fn passed(snippet: &Snippet, code: u8, said: &str) {
 
 /// Lets `work` go on, and says ever more rarely that it does.
 async fn impatiently<T>(name: &'static str, work: impl Future<Output = T>) -> T {
-    let (begin, mut pause) = (Instant::now(), SNIPPET_IS_SLOW);
+    let (begin, mut told) = (Instant::now(), 0);
     tokio::pin!(work);
     loop {
+        told += 1;
+        let pause = pauses::after(told, SNIPPET_IS_SLOW, Duration::MAX);
         if let Ok(done) = tokio::time::timeout(pause, &mut work).await {
             return done;
         }
         tracing::info!(stage = name, "the snippet {name} is still running after {} s", begin.elapsed().as_secs());
-        pause *= 2;
     }
 }

@@ -36,7 +36,6 @@ pub struct Record {
 }
 
 impl Record {
-    /// Before the program: on the disk when this returns.
     pub fn start(&self) -> Result<(), Failure> {
         let text = format!("{STARTED}{}\n", self.start);
         self.put(&text).map_err(|error| Failure::write("write", &self.path, &error))
@@ -98,7 +97,7 @@ impl Executor<'_> {
                 self.ending.program = Some((code, Instant::now()));
                 self.ending.note(line);
                 if restarts > 0 && code != 0 {
-                    self.ending.note(format!("backoffLimit allows no start after number {starts}"));
+                    self.ending.note(format!("backoffLimit reached: start {starts} was the last"));
                 }
                 if !after.is_empty() {
                     self.ending.note(after);
@@ -116,11 +115,23 @@ impl Executor<'_> {
             }
             _ => {}
         }
-        self.record = Some(Record { path, start: starts + 1 });
         Ok(Flow::Next)
     }
 
-    /// How the program ended. The result stands without this note: it is told, and passed over.
+    /// Before the program: on the disk when this returns. Another attempt at the same start is not one more.
+    pub(super) fn note_start(&mut self, record: &str) -> Result<(), Failure> {
+        let record = match self.record.take() {
+            Some(record) => record,
+            None => {
+                let path = self.files.at(record);
+                let earlier = read(&path).map_err(|error| Failure::write("read", &path, &error))?;
+                Record { path, start: earlier.starts + 1 }
+            }
+        };
+        self.record.insert(record).start()
+    }
+
+    /// How the program ended. The result stands without this note: a failure is logged and ignored.
     pub(super) fn note_end(&mut self, code: u8) {
         if let Some(Err(error)) = self.record.as_ref().map(|record| record.end(code)) {
             tracing::error!(

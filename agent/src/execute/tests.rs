@@ -6,52 +6,23 @@ use std::io::Read;
 use std::net::TcpListener;
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixListener;
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 use std::sync::mpsc::{self, Receiver};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flux_shared::agent_spec::LogFormat;
 use flux_shared::words::Word;
-use nix::sys::signal::SigSet;
 
 use super::*;
 use crate::plan::{AtEnd, Launch, Part, Reach, Snippet, Stage, Stdout, VERSION, Waits};
+use crate::testing::{self, DEADLINE, OF_ITS_OWN, eventually, stop_after};
 
-/// Ends a hang; no result depends on it.
-const DEADLINE: Duration = Duration::from_secs(120);
-const OF_ITS_OWN: &str = "FLUX_AGENT_TEST_OF_ITS_OWN";
-
-/// Runs `work` in a process of its own, since an executor takes all signals and waits for all children: what it printed.
+/// With what a shell starts to tell its state.
 fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
-    if let Some(folder) = std::env::var_os(OF_ITS_OWN) {
-        program(folder.as_ref(), "agent", AGENT);
-        work(Path::new(&folder));
-        return String::new();
-    }
-    let folder = tempfile::tempdir().unwrap();
-    let before = SigSet::thread_get_mask().unwrap();
-    // As `block_on` does: but here the harness has its threads before the executor is there.
-    SigSet::all().thread_block().unwrap();
-    let mut command = Command::new(std::env::current_exe().unwrap());
-    command.args(["--exact", &format!("execute::tests::{test}"), "--nocapture"]).env(OF_ITS_OWN, folder.path());
-    let done = command.output();
-    before.thread_set_mask().unwrap();
-    let done = done.unwrap();
-    let told = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
-    assert!(done.status.success() && told.contains("1 passed"), "{told}");
-    told
-}
-
-fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(value) = found() {
-            return value;
-        }
-        assert!(begin.elapsed() < DEADLINE, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
+    testing::alone(&format!("execute::tests::{test}"), |folder| {
+        program(folder, "agent", AGENT);
+        work(folder);
+    })
 }
 
 fn options() -> Options {
@@ -103,13 +74,20 @@ fn launch(argv: &[&str]) -> Launch {
         signals: Reach::Process,
         socket: None,
         parent: None,
+        lead: None,
         hold_stop: None,
         kill_after: Some(DEADLINE.as_secs_f64()),
         drain: None,
+        below: String::new(),
         metrics: None,
         result: None,
+        record: None,
         at_end: AtEnd::Exit,
     }
+}
+
+fn start(launch: Launch) -> Step {
+    Step::Launch(launch.into())
 }
 
 fn snippet(name: &'static str, source: &str) -> Snippet {
@@ -122,14 +100,6 @@ fn program(folder: &Path, name: &str, text: &str) -> String {
     fs::write(&path, text).unwrap();
     fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
     path.display().to_string()
-}
-
-/// SIGTERM to this process once `path` is there.
-fn stop_after(path: PathBuf) {
-    std::thread::spawn(move || {
-        eventually("the program runs", || path.exists().then_some(()));
-        nix::sys::signal::kill(nix::unistd::Pid::this(), nix::sys::signal::SIGTERM).unwrap();
-    });
 }
 
 /// A program that has a child: each notes the SIGTERM that it gets, the child until it is told by `end`.
@@ -149,7 +119,7 @@ fn a_stop_reaches_whom_the_plan_says_whatever_the_program_is_called() {
             fs::create_dir(folder).unwrap();
             let argv = parent_and_child(folder, name);
             stop_after(folder.join("ready"));
-            let step = Step::Launch(Launch { signals, ..launch(&[&argv]) });
+            let step = start(Launch { signals, ..launch(&[&argv]) });
             assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 7);
             assert_eq!(folder.join("child-told").exists(), signals == Reach::Group, "{name}");
         }
@@ -191,12 +161,12 @@ fn the_broker_is_asked_on_the_socket_of_the_plan_whatever_its_words_say() {
             fs::write(end, "").unwrap();
             said
         });
-        let step = Step::Launch(Launch { socket, ..launch(&["/bin/sh", "-c", &wait, &option]) });
+        let step = start(Launch { socket, ..launch(&["/bin/sh", "-c", &wait, &option]) });
         assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 0);
         assert!(told.join().unwrap().contains("groups.join"));
         assert!(others.try_recv().is_err(), "the words name a socket, the plan does not");
         // None in the plan: nobody is asked, and an end with an error is the program's own.
-        let step = Step::Launch(launch(&["/bin/sh", "-c", "sleep 1; exit 3", &option]));
+        let step = start(launch(&["/bin/sh", "-c", "sleep 1; exit 3", &option]));
         assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 3);
         assert!(others.try_recv().is_err());
     });
@@ -213,7 +183,7 @@ fn who_leads_and_who_follows_is_the_plans_word_not_that_of_the_end() {
             let path = at(&format!("{part:?}"));
             let said = listen(&path);
             let socket = Some(path.display().to_string());
-            let step = Step::Launch(Launch { part, at_end, socket, ..launch(&["/bin/sleep", "2"]) });
+            let step = start(Launch { part, at_end, socket, ..launch(&["/bin/sleep", "2"]) });
             execute_all(Role::Sidecar("any".into()), false, vec![step]).unwrap();
             let all: String = said.try_iter().collect();
             assert!(!all.is_empty(), "{part:?}");
@@ -277,7 +247,7 @@ fn a_stop_is_held_back_for_the_parent_of_the_launch_and_for_no_other() {
         let parent = Parent { host: "127.0.0.1".into(), port, by_name: false };
         // A step has waited for a parent, and the launch names none: it is told at once.
         stop_after(at("lone"));
-        let step = Step::Launch(launch(&["/bin/sh", "-c", &told("lone")]));
+        let step = start(launch(&["/bin/sh", "-c", &told("lone")]));
         let steps = vec![Step::WaitParent(parent.clone()), step];
         assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), 7);
         // No step has waited for one, and the launch names it: it is told once the parent has gone.
@@ -292,7 +262,7 @@ fn a_stop_is_held_back_for_the_parent_of_the_launch_and_for_no_other() {
         });
         let hold_stop = Some(DEADLINE.as_secs_f64());
         let held = launch(&["/bin/sh", "-c", &told("held")]);
-        let step = Step::Launch(Launch { parent: Some(parent), hold_stop, ..held });
+        let step = start(Launch { parent: Some(parent), hold_stop, ..held });
         assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 7);
         assert!(!parent_goes.join().unwrap(), "it was told while the parent was there");
         assert!(at("held-told").exists());
@@ -309,11 +279,69 @@ fn how_long_a_stop_is_held_back_and_when_what_is_left_is_killed_are_the_plans_wo
         stop_after(at("bounded").into());
         let told = format!("trap 'exit 7' TERM; touch {}; while :; do sleep 0.02; done", at("bounded"));
         let bounded = Launch { parent, hold_stop: Some(0.5), ..launch(&["/bin/sh", "-c", &told]) };
-        assert_eq!(execute_all(Role::Lead, false, vec![Step::Launch(bounded)]).unwrap(), 7);
+        assert_eq!(execute_all(Role::Lead, false, vec![start(bounded)]).unwrap(), 7);
         stop_after(at("deaf").into());
         let deaf = format!("trap '' TERM; touch {}; while :; do sleep 0.02; done", at("deaf"));
         let deaf = Launch { kill_after: Some(0.5), ..launch(&["/bin/sh", "-c", &deaf]) };
-        assert_eq!(execute_all(Role::Lead, false, vec![Step::Launch(deaf)]).unwrap(), 137);
+        assert_eq!(execute_all(Role::Lead, false, vec![start(deaf)]).unwrap(), 137);
+    });
+}
+
+#[test]
+fn a_program_that_ends_as_if_all_had_is_started_again_while_the_plans_lead_is_there() {
+    alone("a_program_that_ends_as_if_all_had_is_started_again_while_the_plans_lead_is_there", |folder| {
+        let at = |name: &str| folder.join(name);
+        let listen = || TcpListener::bind("127.0.0.1:0").unwrap();
+        let named = |listener: &TcpListener| {
+            Some(Parent { host: "127.0.0.1".into(), port: listener.local_addr().unwrap().port(), by_name: false })
+        };
+        let (router, lead) = (listen(), listen());
+        let argv = program(
+            folder,
+            "broker",
+            &format!(
+                "#!/bin/sh\ncd {}\n[ -e first ] || {{ touch first; exit 0; }}\ntouch second\nuntil [ -e gone ]; do sleep 0.02; done\n",
+                folder.display()
+            ),
+        );
+        let below = Launch { parent: named(&router), lead: named(&lead), ..launch(&[&argv]) };
+        let at_end = AtEnd::RestartFollower { limit: 3, again: false };
+        let (second, gone) = (at("second"), at("gone"));
+        let lead_goes = std::thread::spawn(move || {
+            eventually("it is started again", || second.exists().then_some(()));
+            drop(lead);
+            fs::write(gone, "").unwrap();
+        });
+        let step = start(Launch { part: Part::Follower, at_end, ..below });
+        assert_eq!(execute_all(Role::Follower, false, vec![step]).unwrap(), 0);
+        lead_goes.join().unwrap();
+        // None in the plan: its parent is the lead, and dismisses it for good.
+        fs::remove_file(at("first")).unwrap();
+        fs::remove_file(at("second")).unwrap();
+        let alone = Launch { parent: named(&router), part: Part::Follower, at_end, ..launch(&[&argv]) };
+        assert_eq!(execute_all(Role::Follower, false, vec![start(alone)]).unwrap(), 0);
+        assert!(!at("second").exists(), "it was started again");
+    });
+}
+
+#[test]
+fn a_start_is_recorded_where_the_plan_of_the_launch_says_and_nowhere_else() {
+    alone("a_start_is_recorded_where_the_plan_of_the_launch_says_and_nowhere_else", |folder| {
+        let at = |name: &str| folder.join(name);
+        let record = |name: &str| at(name).display().to_string();
+        // A step has looked at a record, and the launch names none.
+        let once = Step::Once { record: record("folder/looked-at"), restarts: 0 };
+        let step = Step::Launch(Box::new(launch(&["/bin/sh", "-c", "exit 3"])));
+        assert_eq!(execute_all(Role::Lead, false, vec![once, step]).unwrap(), 3);
+        assert!(at("folder").exists() && !at("folder/looked-at").exists());
+        // No step has looked, and the launch, whatever its end means, names one: the next start is the second.
+        for (times, at_end) in [(1, AtEnd::Exit), (2, AtEnd::ExitUnlessStopped)] {
+            let shows = format!("cat {} >{}; exit 4", at("record").display(), at("seen").display());
+            let named = Launch { record: Some(record("record")), at_end, ..launch(&["/bin/sh", "-c", &shows]) };
+            assert_eq!(execute_all(Role::Lead, false, vec![Step::Launch(Box::new(named))]).unwrap(), 4);
+            assert_eq!(fs::read_to_string(at("seen")).unwrap(), format!("started {times}\n"), "before it starts");
+        }
+        assert_eq!(fs::read_to_string(at("record")).unwrap(), "started 2\n", "whose end is none of a program");
     });
 }
 

@@ -1,11 +1,14 @@
 //! Where a start-up's time goes: stages with start and duration, and FLUXTIME lines.
+//!
+//! Not spans of `tracing`: those begin when they are made and have no times of their own. Stages are recorded once they are over, with
+//! a start in the past: those of the init containers, another process; name and connection, which one wait finds out; the program's.
 #![expect(clippy::disallowed_methods, reason = "act: reads the clock")]
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use flux_shared::paths::{AGENT_DIR, PodPaths, stage_in};
+use flux_shared::paths::{AGENT_DIR, PodPaths, timeline_note_in};
 use flux_shared::trace::{Span, TraceParent};
 
 use crate::files::Files;
@@ -44,7 +47,7 @@ pub fn leave(mount: &str, name: &str, begin: Instant) {
     let seconds = begin.elapsed();
     let start = since_epoch().saturating_sub(seconds);
     let text = format!("{:.6} {:.6}\n", start.as_secs_f64(), seconds.as_secs_f64());
-    let path = stage_in(mount, name);
+    let path = timeline_note_in(mount, name);
     let us = Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
     let _ = Files::new(Path::new("/"), "stage").file(&path, Mode(0o644), us, text.as_bytes());
 }
@@ -60,7 +63,7 @@ impl Timeline {
         let files = Files::new(root, "stage");
         for name in EARLIER {
             // That of the binary's installer is beside the binary.
-            let notes = [paths.stage(name), stage_in(AGENT_DIR, name)];
+            let notes = [paths.timeline_note(name), timeline_note_in(AGENT_DIR, name)];
             let text = notes.iter().find_map(|path| std::fs::read_to_string(files.at(path)).ok()).unwrap_or_default();
             let mut numbers = text.split_whitespace().map(str::parse::<f64>);
             if let (Some(Ok(start)), Some(Ok(seconds))) = (numbers.next(), numbers.next()) {

@@ -1,5 +1,7 @@
 //! Sends the timeline as spans of a trace: one request over plain HTTP, when all else has been done. It only informs: what does not arrive in
-//! time is told in a line, and changes nothing.
+//! time is logged in one line, and changes nothing.
+//!
+//! HTTP by hand: one POST, of whose response only the status line counts. A client crate would be in every pod's binary for it.
 #![expect(clippy::disallowed_methods, reason = "act: connects, writes")]
 
 use std::io;
@@ -28,12 +30,12 @@ pub async fn send(trace: &Trace, spans: &[Span], root: &Path, is_stopped: bool) 
         Ok(Err(error)) => plain(&error),
         Err(_) => format!("no answer within {} s", bound.as_secs_f32()),
     };
-    tracing::info!(stage = "trace", "the timeline did not reach {}: {why}", trace.endpoint);
+    tracing::info!(stage = "trace", "failed to send the timeline to {}: {why}", trace.endpoint);
 }
 
 async fn post(endpoint: &Endpoint, body: &str, root: &Path) -> io::Result<()> {
     let addresses = Resolver::new(root).lookup(&endpoint.host).await.map_err(io::Error::other)?;
-    let mut last = io::Error::other("its name has no address");
+    let mut last = io::Error::other("the host name has no address");
     for address in addresses {
         match TcpStream::connect((address, endpoint.port)).await {
             Ok(connection) => return talk(connection, endpoint, body).await,
@@ -62,8 +64,8 @@ async fn talk(mut connection: TcpStream, endpoint: &Endpoint, body: &str) -> io:
     }
     match status(&answer) {
         Some(200..=299) => Ok(()),
-        Some(status) => Err(io::Error::other(format!("it answered with status {status}"))),
-        None => Err(io::Error::other("its answer is not HTTP")),
+        Some(status) => Err(io::Error::other(format!("HTTP status {status}"))),
+        None => Err(io::Error::other("the response is not HTTP")),
     }
 }
 

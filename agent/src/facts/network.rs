@@ -10,11 +10,20 @@ use super::host::Host;
 /// What gethostname says.
 pub fn hostname() -> Result<String, FactsError> {
     let name = nix::unistd::gethostname().map_err(|error| FactsError::Hostname(error.to_string()))?;
-    name.into_string().map_err(|_| FactsError::Hostname("it is no UTF-8".into()))
+    name.into_string().map_err(|_| FactsError::Hostname("it is not UTF-8".into()))
 }
 
-/// The host's own address: its line in /etc/hosts, else the first interface that is no loopback, IPv4 before IPv6.
-pub fn address(host: &Host, hostname: &str) -> Option<String> {
+/// The pod's own address, as the operator has it told.
+pub fn told(text: Option<String>) -> Option<String> {
+    text?.trim().parse().ok().map(|address: IpAddr| address.to_string())
+}
+
+/// The host's own address: its line in /etc/hosts, else the first interface that is no loopback, IPv4 before IPv6. None with
+/// the node's network: files and interfaces are the node's, and which of its addresses the pod's name leads to, they don't say.
+pub fn address(host: &Host, hostname: &str, is_nodes: bool) -> Option<String> {
+    if is_nodes {
+        return None;
+    }
     let text = host.text("/etc/hosts").unwrap_or_default();
     from_hosts(&text, hostname).or_else(from_interfaces).map(|address| address.to_string())
 }
@@ -73,6 +82,19 @@ mod tests {
         let kubernetes = "nameserver 10.96.0.10\nsearch default.svc.corp.example svc.corp.example corp.example lan\n";
         assert_eq!(from_resolv_conf(kubernetes).as_deref(), Some("corp.example"));
         assert_eq!(from_resolv_conf("nameserver 1.1.1.1\nsearch lan\n"), None);
+    }
+
+    #[test]
+    fn with_the_nodes_network_only_what_is_told_counts() {
+        let root = tempfile::tempdir().unwrap();
+        std::fs::create_dir(root.path().join("etc")).unwrap();
+        std::fs::write(root.path().join("etc/hosts"), "10.0.0.7 node-3\n").unwrap();
+        let host = Host::new(root.path());
+        assert_eq!(address(&host, "node-3", false).as_deref(), Some("10.0.0.7"));
+        assert_eq!(address(&host, "node-3", true), None);
+        let of = |text: &str| told(Some(text.to_owned()));
+        assert_eq!((of("10.0.0.7").as_deref(), of(" fd00::7\n").as_deref()), (Some("10.0.0.7"), Some("fd00::7")));
+        assert_eq!((of(""), of("node-3"), told(None)), (None, None, None), "a pod without an address yet");
     }
 
     #[test]

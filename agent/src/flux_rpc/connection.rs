@@ -1,8 +1,8 @@
-//! The broker's socket: one question that is waited for ([`ask`]), or a conversation beside other work ([`Talk`]). Under a
-//! millisecond a question, without any `flux` program or Python.
+//! The broker's socket: one question ([`Broker::ask`]) or a conversation ([`Talk`]), beside other work. Under a millisecond a
+//! question, without any `flux` program or Python.
 #![expect(clippy::disallowed_methods, reason = "looks: asks the broker")]
 
-use std::io::{self, Read, Write};
+use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::net;
 use std::path::{Path, PathBuf};
@@ -15,44 +15,7 @@ use tokio::net::UnixStream;
 use crate::flux_rpc::message::{HEAD, PATIENCE, Silence, answer, errno_text, length, request};
 use crate::system::identity;
 
-/// The answer of broker `rank` (`ANY`: this one) to the question `topic`, over the socket at `path`.
-pub fn ask(path: &str, rank: u32, topic: &str, payload: &str) -> Result<Value, Silence> {
-    let mut stream = connect(path)?;
-    stream.write_all(&request(rank, topic, payload)).map_err(odd)?;
-    let mut head = [0; HEAD];
-    stream.read_exact(&mut head).map_err(odd)?;
-    let length = length(head).ok_or_else(|| Silence::Odd("it speaks otherwise".into()))?;
-    let mut message = vec![0; length];
-    stream.read_exact(&mut message).map_err(odd)?;
-    answer(&message).unwrap_or_else(|| Err(Silence::Odd("its answer cannot be read".into())))
-}
-
-fn connect(path: &str) -> Result<net::UnixStream, Silence> {
-    let mut stream = net::UnixStream::connect(path).map_err(|error| match error.kind() {
-        io::ErrorKind::NotFound => Silence::NoSocket(path.to_owned()),
-        io::ErrorKind::ConnectionRefused => Silence::Dead,
-        io::ErrorKind::PermissionDenied => Silence::Refused(crate::report::failure::plain(&error)),
-        _ => odd(error),
-    })?;
-    stream.set_read_timeout(Some(PATIENCE)).map_err(odd)?;
-    stream.set_write_timeout(Some(PATIENCE)).map_err(odd)?;
-    let mut verdict = [0];
-    stream.read_exact(&mut verdict).map_err(odd)?;
-    match verdict[0] {
-        0 => Ok(stream),
-        errno => Err(Silence::Refused(errno_text(errno.into()))),
-    }
-}
-
-fn odd(error: io::Error) -> Silence {
-    match error.kind() {
-        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Silence::Slow,
-        io::ErrorKind::UnexpectedEof => Silence::Dead,
-        _ => Silence::Odd(crate::report::failure::plain(&error)),
-    }
-}
-
-/// A broker that is talked to beside other work.
+/// A broker that can be asked.
 #[derive(Debug, Clone)]
 pub struct Broker {
     pub socket: PathBuf,
@@ -61,17 +24,14 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// The answer of broker `rank`, asked by way of this one.
+    /// The answer of broker `rank` (`ANY`: this one) to the question `topic`, asked by way of this one.
     pub async fn ask(&self, rank: u32, topic: &str, payload: &str) -> Result<Value, Silence> {
         let asked = async {
             let mut talk = Talk::open(self).await?;
-            talk.say(&request(rank, topic, payload)).await?;
-            talk.hear().await
+            talk.say(&request(rank, topic, payload)).await.map_err(odd)?;
+            talk.hear().await.map_err(odd)?
         };
-        match tokio::time::timeout(PATIENCE, asked).await {
-            Ok(answer) => answer.map_err(odd)?,
-            Err(_) => Err(Silence::Slow),
-        }
+        tokio::time::timeout(PATIENCE, asked).await.unwrap_or(Err(Silence::Slow))
     }
 
     async fn connect(&self) -> io::Result<UnixStream> {
@@ -89,6 +49,14 @@ fn connect_at_once(path: &Path) -> io::Result<net::UnixStream> {
     Ok(stream.into())
 }
 
+fn odd(error: io::Error) -> Silence {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => Silence::Slow,
+        io::ErrorKind::UnexpectedEof => Silence::Dead,
+        _ => Silence::Odd(crate::report::failure::plain(&error)),
+    }
+}
+
 /// A connection to a broker that has taken us for a client.
 #[derive(Debug)]
 pub struct Talk {
@@ -97,11 +65,16 @@ pub struct Talk {
 
 impl Talk {
     /// Connects. A broker that refuses this user is an error as well.
-    pub async fn open(broker: &Broker) -> io::Result<Talk> {
-        let mut stream = broker.connect().await?;
-        match stream.read_u8().await? {
+    pub async fn open(broker: &Broker) -> Result<Talk, Silence> {
+        let mut stream = broker.connect().await.map_err(|error| match error.kind() {
+            io::ErrorKind::NotFound => Silence::NoSocket(broker.socket.display().to_string()),
+            io::ErrorKind::ConnectionRefused => Silence::Dead,
+            io::ErrorKind::PermissionDenied => Silence::Refused(crate::report::failure::plain(&error)),
+            _ => odd(error),
+        })?;
+        match stream.read_u8().await.map_err(odd)? {
             0 => Ok(Talk { stream }),
-            errno => Err(io::Error::from_raw_os_error(errno.into())),
+            errno => Err(Silence::Refused(errno_text(errno.into()))),
         }
     }
 
@@ -114,9 +87,10 @@ impl Talk {
     pub async fn hear(&mut self) -> io::Result<Result<Value, Silence>> {
         let mut head = [0; HEAD];
         self.stream.read_exact(&mut head).await?;
-        let mut message = vec![0; length(head).ok_or(io::ErrorKind::InvalidData)?];
+        let length = length(head).ok_or_else(|| io::Error::other("it speaks otherwise"))?;
+        let mut message = vec![0; length];
         self.stream.read_exact(&mut message).await?;
-        answer(&message).ok_or_else(|| io::ErrorKind::InvalidData.into())
+        answer(&message).ok_or_else(|| io::Error::other("its answer cannot be read"))
     }
 }
 

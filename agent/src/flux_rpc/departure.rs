@@ -1,35 +1,54 @@
 //! A follower that goes while the instance goes on: its node is drained first, so that no job comes to it any more, and those
-//! that are on it may end.
+//! that are on it may end. In a tree, the brokers below it are in the instance by way of it: their nodes go along.
 //!
 //! ```text
 //! told to stop, and the lead stays ─ `resource.drain` ─► no new job ─ no job has anything of it, twice ─► it may go
+//!                                        └─ also of what is below it and takes jobs, at each look ─┘
 //! a broker that has joined ─ `resource.status` ─► drained, for our reason ─ `resource.undrain` ─► jobs may come again
 //! ```
 //!
 //! Who has drained a node before, for a reason of theirs, undrains it.
+#![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
+
+use std::collections::BTreeSet;
+use std::time::{Duration, Instant};
 
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::message::Silence;
-use crate::flux_rpc::usage;
+use crate::flux_rpc::usage::{self, Nodes};
+use crate::wait::Backoff;
 use flux_shared::hostlist;
 use serde_json::{Value, json};
 
 /// By it we know a drain for our own.
-const REASON: &str = "flux-agent: its pod is to go";
+const REASON: &str = "flux-agent: its pod is being removed";
+/// … as by this one, of a node whose own pod may well stay.
+const REASON_BELOW: &str = "flux-agent: the pod of a broker above it is being removed";
 /// A job may have been on its way when the node was drained: it is seen at the next look.
 const IDLE_LOOKS: u32 = 2;
+/// Brokers below that are to go as well go first: one that is told to go while its parent is going is torn from its way down.
+const IDLE_LOOKS_ABOVE: u32 = 5;
+/// Longest pause between two attempts to undrain a node: a lead that does not answer has much to do.
+const LONGEST_PAUSE: Duration = Duration::from_secs(30);
+/// Whoever wonders why no job comes to a node is told, after so long.
+const LONG: Duration = Duration::from_secs(10);
 
 /// Of one node, as far as it has come.
 #[derive(Debug)]
 pub struct Departure {
     rank: u32,
+    /// Those that go along.
+    below: BTreeSet<u32>,
     drained: bool,
     idle_looks: u32,
+    /// Those of `below` that jobs had something of at the last look.
+    busy_below: BTreeSet<u32>,
+    told: bool,
 }
 
 impl Departure {
-    pub fn of(rank: u32) -> Departure {
-        Departure { rank, drained: false, idle_looks: 0 }
+    pub fn of(rank: u32, below: BTreeSet<u32>) -> Departure {
+        Departure { rank, below, drained: false, idle_looks: 0, busy_below: BTreeSet::new(), told: false }
     }
 
     /// No job comes to it any more.
@@ -37,30 +56,60 @@ impl Departure {
         self.drained
     }
 
+    /// A job that is not here would lose its node with this one.
+    pub fn takes_jobs_along(&self) -> bool {
+        !self.busy_below.is_empty()
+    }
+
     /// Whether the node may go now. To be asked now and then; each time it is one step further.
     pub async fn may_go(&mut self, broker: &Broker) -> bool {
         if !self.drained {
-            let drain = json!({ "targets": self.rank.to_string(), "reason": REASON });
-            return match broker.ask(0, "resource.drain", &drain.to_string()).await {
-                Ok(_) => self.begin(),
+            return match drain(broker, &[self.rank].into(), REASON).await {
+                Ok(()) => self.begin(),
                 Err(Silence::Answer(why)) if is_drained(&why) => self.begin(),
-                // It is busy.
+                // The lead is slow to answer: ask again at the next look.
                 Err(Silence::Slow) => false,
+                // It cannot drain (an older Flux, no resource module): the node goes at once.
                 Err(_) => true,
             };
         }
-        match usage::is_allocated(broker, self.rank).await {
-            Some(false) => self.idle_looks += 1,
-            Some(true) => self.idle_looks = 0,
-            None => {}
+        if let Some(nodes) = usage::nodes(broker).await {
+            let open: BTreeSet<u32> = &self.below & &nodes.open;
+            // At each look: a broker that has just joined takes jobs again.
+            if !open.is_empty() {
+                let _ = drain(broker, &open, REASON_BELOW).await;
+            }
+            self.note(&nodes, open.is_empty());
         }
-        self.idle_looks >= IDLE_LOOKS
+        self.idle_looks >= if self.below.is_empty() { IDLE_LOOKS } else { IDLE_LOOKS_ABOVE }
     }
 
     fn begin(&mut self) -> bool {
         self.drained = true;
         false
     }
+
+    /// A look at what jobs have; `closed`: no job comes to what is below.
+    fn note(&mut self, nodes: &Nodes, closed: bool) {
+        self.busy_below = &self.below & &nodes.allocated;
+        let is_idle = !nodes.allocated.contains(&self.rank) && self.busy_below.is_empty();
+        self.idle_looks = if is_idle && closed { self.idle_looks + 1 } else { 0 };
+        if !self.told && !nodes.allocated.contains(&self.rank) && !self.busy_below.is_empty() {
+            self.told = true;
+            let busy = listed(&self.busy_below);
+            tracing::info!(stage = "stop", "this node is idle; waiting for jobs on rank {busy}, below it in the tree");
+        }
+    }
+}
+
+async fn drain(broker: &Broker, ranks: &BTreeSet<u32>, reason: &str) -> Result<(), Silence> {
+    let drain = json!({ "targets": listed(ranks), "reason": reason });
+    broker.ask(0, "resource.drain", &drain.to_string()).await.map(drop)
+}
+
+/// As an idset.
+fn listed(ranks: &BTreeSet<u32>) -> String {
+    ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Somebody was before us.
@@ -68,35 +117,164 @@ fn is_drained(why: &str) -> bool {
     why.contains("drained")
 }
 
-/// A node that has come back takes jobs again, if it was us who have drained it.
+/// A node that has come back takes jobs again, if it was us who have drained it. Until that is known; to be dropped when the
+/// broker goes.
+///
+/// Every broker asks when it has joined, one small question: no pod can tell that no drain of ours is there. Any cluster may
+/// become smaller and grow again, and of the pods of before nobody tells those that come then (a Job counts only what failed);
+/// an archive brings drains along; and a broker above may have drained this node.
 pub async fn is_over(broker: &Broker, rank: u32) {
-    let status = broker.ask(0, "resource.status", "{}").await.unwrap_or_default();
+    let (begin, mut pause, mut told) = (Instant::now(), Backoff::default(), false);
+    while let Err(why) = undrain(broker, rank).await {
+        if !told && begin.elapsed() >= LONG {
+            told = true;
+            tracing::info!(stage = "broker", "failed to check whether this node is drained: {why}; retrying");
+        }
+        tokio::time::sleep(pause.next(LONGEST_PAUSE)).await;
+    }
+}
+
+async fn undrain(broker: &Broker, rank: u32) -> Result<(), Silence> {
+    let status = broker.ask(0, "resource.status", "{}").await?;
     if is_ours(&status["drain"], rank) {
         let undrain = json!({ "targets": rank.to_string() });
-        match broker.ask(0, "resource.undrain", &undrain.to_string()).await {
-            Ok(_) => tracing::info!(stage = "broker", "jobs may come to this node again"),
-            Err(why) => tracing::error!(stage = "broker", "failed to undrain this node: {why}"),
-        }
+        broker.ask(0, "resource.undrain", &undrain.to_string()).await?;
+        tracing::info!(stage = "broker", "undrained this node");
     }
+    Ok(())
 }
 
 fn is_ours(drained: &Value, rank: u32) -> bool {
     let nodes = drained.as_object().into_iter().flatten();
     let is_it = |ranks: &str| hostlist::idset(ranks).is_some_and(|ranks| ranks.contains(&rank));
-    nodes.into_iter().any(|(ranks, why)| is_it(ranks) && why["reason"] == REASON)
+    let is_our_reason = |why: &Value| why.as_str().is_some_and(|why| [REASON, REASON_BELOW].contains(&why));
+    nodes.into_iter().any(|(ranks, why)| is_it(ranks) && is_our_reason(&why["reason"]))
 }
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+    use std::os::unix::net::UnixListener;
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+    use crate::flux_rpc::connection::peer::{answer_of, answer_with, asked};
+
+    /// What `work` does beside a broker that answers each question with what `says` makes of it; and the questions. None: the
+    /// connection ends without an answer.
+    fn beside<F: Future<Output = ()>>(
+        mut says: impl FnMut(&str) -> Option<Vec<u8>> + Send + 'static,
+        work: impl FnOnce(Broker) -> F,
+    ) -> Vec<String> {
+        let folder = tempfile::tempdir().unwrap();
+        let socket = folder.path().join("local");
+        let listener = UnixListener::bind(&socket).unwrap();
+        let questions = Arc::new(Mutex::new(Vec::new()));
+        let noted = Arc::clone(&questions);
+        std::thread::spawn(move || {
+            for mut peer in listener.incoming().map_while(Result::ok) {
+                peer.write_all(&[0]).unwrap();
+                let question = asked(&mut peer);
+                let answer = says(&question);
+                noted.lock().unwrap().push(question);
+                answer.into_iter().for_each(|answer| peer.write_all(&answer).unwrap());
+            }
+        });
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+        runtime.block_on(work(Broker { socket, owner: None }));
+        let questions = questions.lock().unwrap();
+        questions.clone()
+    }
+
+    /// An answer to `resource.sched-status`, of five nodes.
+    fn nodes(down: &str, allocated: &str) -> Vec<u8> {
+        let set = |ranks: &str| match ranks {
+            "" => Value::Null,
+            ranks => json!({ "execution": { "R_lite": [{ "rank": ranks, "children": { "core": "0" } }] } }),
+        };
+        answer_of(&json!({ "all": set("0-4"), "down": set(down), "allocated": set(allocated) }).to_string())
+    }
+
+    /// Whether it may go, look by look, by what the lead says of the nodes at each; and the drains.
+    fn departs(below: &[u32], looks: Vec<(&'static str, &'static str)>) -> (Vec<bool>, Vec<String>) {
+        let count = looks.len();
+        let mut answers = looks.into_iter();
+        let says = move |question: &str| match question.contains("resource.sched-status") {
+            true => answers.next().map(|(down, allocated)| nodes(down, allocated)),
+            false => Some(answer_of("{}")),
+        };
+        let (mut steps, below) = (Vec::new(), below.iter().copied().collect());
+        let questions = beside(says, async |broker| {
+            let mut departure = Departure::of(1, below);
+            assert!(!departure.may_go(&broker).await && departure.has_begun(), "it drains first");
+            for _ in 0..count {
+                steps.push(departure.may_go(&broker).await);
+            }
+        });
+        let drains = questions.iter().filter(|question| question.contains("resource.drain"));
+        let targets = drains.map(|question| question.split('"').nth(3).unwrap().to_owned());
+        (steps, targets.collect())
+    }
+
+    #[test]
+    fn a_node_goes_once_no_job_has_anything_of_it_twice() {
+        let (goes, drains) = departs(&[], vec![("1", "1,3"), ("1", "3"), ("1", "1"), ("1", "3"), ("1", "")]);
+        assert_eq!((goes, drains), (vec![false, false, false, false, true], vec!["1".to_owned()]));
+    }
+
+    #[test]
+    fn a_broker_waits_for_jobs_of_those_below_it_which_take_no_more() {
+        // One below is drained by somebody else, and has a job; one takes jobs, and joins again once.
+        let mut looks = vec![("1,4", "4"), ("1,3-4", "4"), ("1,4", "")];
+        looks.extend([("1,3-4", "2"); IDLE_LOOKS_ABOVE as usize]);
+        let (goes, drains) = departs(&[3, 4], looks);
+        assert_eq!(goes.iter().position(|goes| *goes), Some(goes.len() - 1), "{goes:?}");
+        assert_eq!(drains, ["1", "3", "3"]);
+    }
+
+    #[test]
+    fn what_goes_along_is_known_while_the_time_runs() {
+        let mut departure = Departure::of(1, [3, 4].into());
+        let look = |allocated: &[u32]| Nodes { open: BTreeSet::new(), allocated: allocated.iter().copied().collect() };
+        for (allocated, along) in [(&[1, 2][..], false), (&[3], true), (&[1, 4], true), (&[], false)] {
+            departure.note(&look(allocated), true);
+            assert_eq!(departure.takes_jobs_along(), along, "{allocated:?}");
+        }
+    }
+
+    #[test]
+    fn a_node_is_undrained_as_soon_as_the_lead_answers_and_that_is_asked_until_then() {
+        let ours = json!({ "drain": { "1": { "timestamp": 1.0, "reason": REASON } } }).to_string();
+        let mut asked = 0;
+        let says = move |question: &str| {
+            asked += 1;
+            match asked {
+                // It ends the connection, it refuses, and it cannot do it at once.
+                1 => None,
+                2 | 4 => Some(answer_with(113, "No route to host")),
+                _ if question.contains("resource.status") => Some(answer_of(&ours)),
+                _ => Some(answer_of("{}")),
+            }
+        };
+        let questions = beside(says, async |broker| is_over(&broker, 1).await);
+        let topics: Vec<bool> = questions.iter().map(|question| question.contains("resource.undrain")).collect();
+        assert_eq!(topics, [false, false, false, true, false, true], "{questions:?}");
+    }
+
+    #[test]
+    fn who_is_not_drained_asks_once() {
+        let says = |_: &str| Some(answer_of(r#"{"drain":{"1":{"timestamp":1.0,"reason":"a disk is broken"}}}"#));
+        assert_eq!(beside(says, async |broker| is_over(&broker, 1).await).len(), 1);
+    }
 
     #[test]
     fn a_drain_of_somebody_elses_is_not_undone() {
         let drained = json!({
             "1-2": { "timestamp": 1.0, "reason": REASON }, "3": { "timestamp": 1.0, "reason": "a disk is broken" },
+            "4": { "timestamp": 1.0, "reason": REASON_BELOW }, "5": { "timestamp": 1.0 },
         });
-        let ours: Vec<u32> = (0..5).filter(|rank| is_ours(&drained, *rank)).collect();
-        assert_eq!(ours, [1, 2]);
+        let ours: Vec<u32> = (0..6).filter(|rank| is_ours(&drained, *rank)).collect();
+        assert_eq!(ours, [1, 2, 4]);
         assert!(!is_ours(&Value::Null, 1));
     }
 }

@@ -2,38 +2,39 @@
 
 use serde_json::Value;
 
-use crate::flux_rpc::connection::ask;
+use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::message::ANY;
 
 /// Jobs that have not begun: DEPEND, PRIORITY, SCHED (RFC 21).
 const WAITING: u32 = 2 | 4 | 8;
 
 /// Jobs that wait are cancelled, those that run get SIGTERM and their own time; false: none runs, or it is not known.
-pub fn stop(socket: &str) -> bool {
+pub async fn stop(broker: &Broker) -> bool {
     let cancel = format!(
         r#"{{"dry_run":false,"userid":-1,"states":{WAITING},"severity":0,"type":"cancel","note":"the pod is to stop"}}"#
     );
     // A broker that knows no such message ends its jobs as it always did.
-    let _ = ask(socket, ANY, "job-manager.raiseall", &cancel);
-    signal(socket, libc::SIGTERM)
+    let _ = broker.ask(ANY, "job-manager.raiseall", &cancel).await;
+    signal(broker, libc::SIGTERM).await
 }
 
-pub fn kill(socket: &str) {
-    signal(socket, libc::SIGKILL);
+/// … those that run, at once.
+pub async fn kill(broker: &Broker) -> bool {
+    signal(broker, libc::SIGKILL).await
 }
 
 /// Whether some job runs.
-fn signal(socket: &str, signal: i32) -> bool {
+async fn signal(broker: &Broker, signal: i32) -> bool {
     let all = format!(r#"{{"dry_run":false,"userid":-1,"signum":{signal}}}"#);
-    let answer = ask(socket, ANY, "job-manager.killall", &all).unwrap_or_default();
+    let answer = broker.ask(ANY, "job-manager.killall", &all).await.unwrap_or_default();
     answer["count"].as_u64().unwrap_or_default() > 0
 }
 
 /// Whether Flux has ended the newest job since a node of theirs was lost.
-pub fn node_was_lost(socket: &str) -> bool {
+pub async fn node_was_lost(broker: &Broker) -> bool {
     let newest =
         r#"{"max_entries":1,"attrs":["exception_occurred","exception_type","exception_note"],"constraint":{}}"#;
-    let answer = ask(socket, ANY, "job-list.list", newest).unwrap_or_default();
+    let answer = broker.ask(ANY, "job-list.list", newest).await.unwrap_or_default();
     answer["jobs"].as_array().into_iter().flatten().any(is_lost)
 }
 

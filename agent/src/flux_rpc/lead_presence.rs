@@ -32,8 +32,8 @@ struct Membership {
 impl LeadPresence {
     /// Becomes a member, unless the broker refuses. One that has just begun knows no groups yet.
     pub async fn begin(&self, broker: &Broker) {
-        let mut pause = Backoff::default();
         let Ok(mut talk) = Talk::open(broker).await else { return };
+        let mut pause = Backoff::default();
         for _ in 0..TRIES {
             if talk.say(&request(ANY, "groups.join", GROUP)).await.is_err() {
                 return;

@@ -30,17 +30,17 @@ const LONGEST: usize = 64 << 20;
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum Silence {
-    #[error("its socket {0} is not there: it has not started, or has ended")]
+    #[error("its socket {0} does not exist: it has not started, or has ended")]
     NoSocket(String),
-    #[error("nobody listens on its socket any more: it has ended")]
+    #[error("connection refused at its socket: it has ended")]
     Dead,
-    #[error("it refuses this user ({0}): only the user that runs Flux may ask")]
+    #[error("permission denied ({0}): only the user that runs Flux may ask")]
     Refused(String),
-    #[error("no answer within {} s: it is stopped, or very busy", PATIENCE.as_secs())]
+    #[error("no answer within {} s: it is suspended or very busy", PATIENCE.as_secs())]
     Slow,
-    #[error("it refuses to answer: {0}")]
+    #[error("it returned an error: {0}")]
     Answer(String),
-    #[error("failed to talk to it: {0}")]
+    #[error("failed to communicate with it: {0}")]
     Odd(String),
 }
 

@@ -2,14 +2,17 @@
 //!
 //! ```text
 //! its socket ─► `state-machine.monitor`, a stream ─► at every change `state-machine.get`: the state's name
+//!                                                       └─ it goes down ─► the same of rank 0: does the lead go on?
 //! ```
 //!
 //! Nothing is asked but at a change. Where the broker refuses (another user's), nothing is known.
 #![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
 
 use std::io;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
+
+use tokio::task::JoinSet;
 
 use super::connection::{Broker, Talk};
 use super::departure;
@@ -19,51 +22,91 @@ use crate::wait::{Backoff, LONGEST_PAUSE, socket};
 
 /// From here on the broker waits for its clients to go.
 const LAST: [&str; 5] = ["shutdown", "finalize", "goodbye", "unload-builtins", "exit"];
+const CLEANUP: &str = "cleanup";
+const RUN: &str = "run";
+
+/// What is done beside a broker as it goes through its states.
+#[derive(Debug, Default)]
+pub struct Beside {
+    /// As long as the broker is up, this says so to the others.
+    pub staying: Option<LeadPresence>,
+    /// Its rank: once it has joined, its node takes jobs again.
+    pub back: Option<u32>,
+    /// Once it goes down, the lead is asked whether that is the instance's end.
+    pub asks_lead: bool,
+}
+
+/// What was seen of a broker.
+#[derive(Debug, Default)]
+pub struct Seen {
+    /// Each with the moment when it was first seen.
+    pub states: Vec<(String, Instant)>,
+    /// Whether the lead went on when this broker was on its way down; none: not asked, or not answered.
+    pub lead_goes_on: Option<bool>,
+}
 
 /// What is known of a broker, while it is watched.
 #[derive(Debug)]
 pub struct States {
-    seen: Arc<Mutex<Vec<(String, Instant)>>>,
+    seen: Arc<Mutex<Seen>>,
     task: tokio::task::JoinHandle<()>,
 }
 
 impl States {
-    /// Watches the broker once its socket is there. As long as it is up, `staying` says so to the others. One that has joined
-    /// as rank `back` takes jobs again.
-    pub fn watch(broker: Broker, staying: Option<LeadPresence>, back: Option<u32>) -> States {
-        let seen = Arc::new(Mutex::new(Vec::new()));
+    /// Watches the broker once its socket is there.
+    pub fn watch(broker: Broker, beside: Beside) -> States {
+        let seen = Arc::new(Mutex::new(Seen::default()));
         let noted = Arc::clone(&seen);
         let task = tokio::spawn(async move {
             socket::wait(&broker.socket).await;
-            if let Some(staying) = &staying {
+            if let Some(staying) = &beside.staying {
                 staying.begin(&broker).await;
             }
+            // It ends with the broker, whose node is then nobody's to give back.
+            let mut undrain = JoinSet::new();
             let joined = || {
-                if let Some(rank) = back {
+                if let Some(rank) = beside.back {
                     let broker = broker.clone();
-                    tokio::spawn(async move { departure::is_over(&broker, rank).await });
+                    undrain.spawn(async move { departure::is_over(&broker, rank).await });
                 }
             };
             // It ends, it refuses, or it speaks otherwise: then no more is known.
             if let Ok(talk) = Talk::open(&broker).await
                 && follow(talk, &noted, joined).await.is_ok()
-                && let Some(staying) = &staying
             {
-                staying.end();
+                drop(undrain);
+                if let Some(staying) = &beside.staying {
+                    staying.end();
+                }
+                if beside.asks_lead {
+                    let goes_on = lead_goes_on(&broker).await;
+                    lock(&noted).lead_goes_on = goes_on;
+                }
             }
         });
         States { seen, task }
     }
 
-    /// The states so far, each with the moment when it was first seen.
-    pub fn end(self) -> Vec<(String, Instant)> {
+    /// What was seen so far.
+    pub fn end(self) -> Seen {
         self.task.abort();
-        std::mem::take(&mut *self.seen.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *lock(&self.seen))
     }
 }
 
+fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+    seen.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Asked by way of a broker that goes down, which its parent still serves until it has gone. A broker goes down after its
+/// parent has begun to: so where the lead has not, somebody else did.
+async fn lead_goes_on(broker: &Broker) -> Option<bool> {
+    let answer = broker.ask(0, "state-machine.get", "{}").await.ok()?;
+    answer["state"].as_str().map(|state| state != CLEANUP && !LAST.contains(&state))
+}
+
 /// Until the broker goes down.
-async fn follow(mut talk: Talk, seen: &Mutex<Vec<(String, Instant)>>, joined: impl Fn()) -> io::Result<()> {
+async fn follow(mut talk: Talk, seen: &Mutex<Seen>, mut joined: impl FnMut()) -> io::Result<()> {
     let monitor = stream_request(ANY, "state-machine.monitor", "{}");
     let mut refused = Backoff::default();
     talk.say(&monitor).await?;
@@ -78,10 +121,10 @@ async fn follow(mut talk: Talk, seen: &Mutex<Vec<(String, Instant)>>, joined: im
             // A number, which differs between releases.
             None => talk.say(&request(ANY, "state-machine.get", "{}")).await?,
             Some(name) => {
-                let mut seen = seen.lock().unwrap_or_else(PoisonError::into_inner);
-                if seen.last().is_none_or(|(last, _)| last != name) {
-                    seen.push((name.to_owned(), Instant::now()));
-                    if name == "run" {
+                let states = &mut lock(seen).states;
+                if states.last().is_none_or(|(last, _)| last != name) {
+                    states.push((name.to_owned(), Instant::now()));
+                    if name == RUN {
                         joined();
                     }
                 }
@@ -101,27 +144,34 @@ mod tests {
     use std::os::unix::net::UnixListener;
 
     /// What a broker says, and what is then known of it.
-    fn watch(broker: impl FnOnce(Peer) + Send + 'static) -> Vec<String> {
+    fn watch(beside: Beside, broker: impl FnOnce(Peer, &UnixListener) + Send + 'static) -> Seen {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("local");
         let listener = UnixListener::bind(&path).unwrap();
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
-        let states = runtime.block_on(async {
-            let mut states = States::watch(Broker { socket: path, owner: None }, None, None);
+        runtime.block_on(async {
+            let mut states = States::watch(Broker { socket: path, owner: None }, beside);
             let peer = std::thread::spawn(move || {
                 drop(listener.accept().unwrap()); // the look whether it answers
-                broker(listener.accept().unwrap().0);
+                broker(listener.accept().unwrap().0, &listener);
             });
             (&mut states.task).await.unwrap();
             peer.join().unwrap();
             states.end()
-        });
-        states.into_iter().map(|(name, _)| name).collect()
+        })
+    }
+
+    fn names(seen: Seen) -> Vec<String> {
+        seen.states.into_iter().map(|(name, _)| name).collect()
+    }
+
+    fn state(name: &str) -> Vec<u8> {
+        answer_of(&format!("{{\"state\":\"{name}\",\"duration\":1.0}}"))
     }
 
     #[test]
     fn every_change_is_noted_once_by_its_name_until_the_broker_goes_down() {
-        let seen = watch(|mut peer| {
+        let seen = watch(Beside::default(), |mut peer, _| {
             peer.write_all(&[0]).unwrap();
             assert!(asked(&mut peer).contains("state-machine.monitor"));
             peer.write_all(&answer_with(11, "Upstream Flux broker is offline. Try again later.")).unwrap();
@@ -129,20 +179,47 @@ mod tests {
             for (number, name) in [(4, "quorum"), (5, "run"), (5, "run"), (7, "shutdown")] {
                 peer.write_all(&answer_of(&format!("{{\"state\":{number}}}"))).unwrap();
                 assert!(asked(&mut peer).contains("state-machine.get"));
-                peer.write_all(&answer_of(&format!("{{\"state\":\"{name}\",\"duration\":1.0}}"))).unwrap();
+                peer.write_all(&state(name)).unwrap();
             }
         });
-        assert_eq!(seen, ["quorum", "run", "shutdown"]);
+        assert_eq!(seen.lead_goes_on, None, "nobody was asked");
+        assert_eq!(names(seen), ["quorum", "run", "shutdown"]);
     }
 
     #[test]
     fn a_broker_that_refuses_or_speaks_otherwise_tells_nothing() {
-        assert_eq!(watch(|mut peer| peer.write_all(&[1]).unwrap()), [""; 0]);
-        let seen = watch(|mut peer| {
+        let refuses = watch(Beside::default(), |mut peer, _| peer.write_all(&[1]).unwrap());
+        assert_eq!(names(refuses), [""; 0]);
+        let seen = watch(Beside::default(), |mut peer, _| {
             peer.write_all(&[0]).unwrap();
             asked(&mut peer);
             peer.write_all(b"whatever that means, it is no message").unwrap();
         });
-        assert_eq!(seen, [""; 0]);
+        assert_eq!(names(seen), [""; 0]);
+    }
+
+    #[test]
+    fn at_its_end_a_broker_is_asked_whether_the_lead_goes_on() {
+        let goes_on = |answer: Option<Vec<u8>>| {
+            let beside = Beside { asks_lead: true, ..Beside::default() };
+            let seen = watch(beside, |mut peer, listener| {
+                peer.write_all(&[0]).unwrap();
+                asked(&mut peer);
+                peer.write_all(&state("shutdown")).unwrap();
+                let mut peer = listener.accept().unwrap().0;
+                peer.write_all(&[0]).unwrap();
+                let question = asked(&mut peer);
+                assert!(question.contains("state-machine.get"), "{question}");
+                answer.into_iter().for_each(|answer| peer.write_all(&answer).unwrap());
+            });
+            seen.lead_goes_on
+        };
+        for (name, expected) in
+            [("run", true), ("quorum", true), ("cleanup", false), ("shutdown", false), ("exit", false)]
+        {
+            assert_eq!(goes_on(Some(state(name))), Some(expected), "{name}");
+        }
+        assert_eq!(goes_on(Some(answer_with(113, "No route to host"))), None);
+        assert_eq!(goes_on(None), None);
     }
 }

@@ -4,20 +4,18 @@
 //! `groups.get`, `resource.sched-status`, `resource.status`, `job-list.job-stats` ─► counted (pure) ─► Usage
 //! ```
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use flux_shared::hostlist;
 use flux_shared::usage::{Brokers, Host, HostState, Jobs, Resources, States, Usage};
 use serde_json::Value;
 
-use super::connection::{Broker, ask};
+use super::connection::Broker;
 use super::message::Silence;
 
-/// Of the broker that is asked, and of the instance's hosts.
+/// The instance's hosts.
 #[derive(Debug, Clone, Copy)]
 pub struct Instance<'a> {
-    /// Path of the broker's socket.
-    pub socket: &'a str,
     /// In rank order.
     pub hosts: &'a [String],
     /// Ranks that the cluster may grow by, sorted.
@@ -34,39 +32,45 @@ struct Answers {
 }
 
 /// Asks the lead by way of this pod's broker. What it does not know yet is left out.
-pub fn look(instance: Instance, has_resources: bool) -> Usage {
-    let ask = |topic: &str, payload: &str| ask(instance.socket, 0, topic, payload);
-    let mut answers = Answers {
-        online: ask("groups.get", "{\"name\":\"broker.online\"}").unwrap_or_default()["members"].take(),
-        ..Answers::default()
-    };
+pub async fn look(broker: &Broker, instance: Instance<'_>, has_resources: bool) -> Usage {
+    let ask = async |topic: &str, payload: &str| broker.ask(0, topic, payload).await.unwrap_or_default();
+    let online = ask("groups.get", "{\"name\":\"broker.online\"}").await["members"].take();
+    let mut answers = Answers { online, ..Answers::default() };
     if has_resources {
-        // Before flux-core 0.61 only the scheduler knew.
-        let resources = ask("resource.sched-status", "{}").or_else(|_| ask("sched.resource-status", "{}"));
-        answers.resources = resources.unwrap_or_default();
-        answers.drained = ask("resource.status", "{}").unwrap_or_default()["drain"].take();
-        answers.jobs = ask("job-list.job-stats", "{}").unwrap_or_default();
+        answers.resources = resource_sets(broker).await.unwrap_or_default();
+        answers.drained = ask("resource.status", "{}").await["drain"].take();
+        answers.jobs = ask("job-list.job-stats", "{}").await;
     }
     count(&answers, instance)
 }
 
-/// Nodes and jobs, asked of the lead beside other work. What it does not know yet is left out.
+/// Nodes and jobs, asked of the lead. What it does not know yet is left out.
 pub async fn figures(broker: &Broker) -> Usage {
     let answers = Answers {
-        resources: nodes(broker).await.unwrap_or_default(),
+        resources: resource_sets(broker).await.unwrap_or_default(),
         jobs: broker.ask(0, "job-list.job-stats", "{}").await.unwrap_or_default(),
         ..Answers::default()
     };
-    count(&answers, Instance { socket: "", hosts: &[], spare: &[] })
+    count(&answers, Instance { hosts: &[], spare: &[] })
 }
 
-/// Whether a job has something of the node; none: nobody can tell.
-pub async fn is_allocated(broker: &Broker, rank: u32) -> Option<bool> {
-    let nodes = nodes(broker).await.ok().filter(Value::is_object)?;
-    Some(amounts(&nodes["allocated"]).contains_key(&rank))
+/// Nodes by their ranks, as the lead sees them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Nodes {
+    /// Jobs may come to them.
+    pub open: BTreeSet<u32>,
+    /// A job has something of them.
+    pub allocated: BTreeSet<u32>,
 }
 
-async fn nodes(broker: &Broker) -> Result<Value, Silence> {
+/// None: nobody can tell.
+pub async fn nodes(broker: &Broker) -> Option<Nodes> {
+    let resources = resource_sets(broker).await.ok().filter(Value::is_object)?;
+    let of = |set: &str| -> BTreeSet<u32> { amounts(&resources[set]).into_keys().collect() };
+    Some(Nodes { open: &of("all") - &of("down"), allocated: of("allocated") })
+}
+
+async fn resource_sets(broker: &Broker) -> Result<Value, Silence> {
     match broker.ask(0, "resource.sched-status", "{}").await {
         // Before flux-core 0.61 only the scheduler knew.
         Err(Silence::Answer(_)) => broker.ask(0, "sched.resource-status", "{}").await,
@@ -199,7 +203,7 @@ mod tests {
                 "successful": 5, "failed": 2, "canceled": 1, "timeout": 1, "inactive_purged": 3, "queues": [],
             }),
         };
-        let usage = count(&answers, Instance { socket: "", hosts: &hosts, spare: &[4] });
+        let usage = count(&answers, Instance { hosts: &hosts, spare: &[4] });
         assert_eq!(usage.brokers, Brokers { size: 4, online: Some(3) });
         let resources = usage.resources.unwrap();
         assert_eq!(resources.nodes, Count { total: 4, used: 2, free: 0, down: 2 });
@@ -217,7 +221,7 @@ mod tests {
     #[test]
     fn what_is_not_known_is_not_nothing() {
         let hosts = ["mc-0".to_owned()];
-        let instance = Instance { socket: "", hosts: &hosts, spare: &[] };
+        let instance = Instance { hosts: &hosts, spare: &[] };
         let usage = count(&Answers::default(), instance);
         assert_eq!((usage.brokers.online, usage.resources, usage.jobs), (None, None, None));
         // Fluxion's empty sets.

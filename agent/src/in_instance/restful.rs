@@ -7,7 +7,6 @@
 //!
 //! It runs as the user that Flux runs as, inside the instance: signals, logs and exit codes are those of any program.
 //! A second run finds what the first one finished.
-#![expect(clippy::disallowed_methods, reason = "act: starts programs, reads and writes their files")]
 
 use std::ffi::OsString;
 use std::fs;
@@ -16,7 +15,7 @@ use std::path::{Path, PathBuf};
 use flux_shared::exit::{NOT_FOUND, of_signal};
 use flux_shared::paths::{RESTFUL_SECRET_KEY, RESTFUL_TOKEN, RESTFUL_USERNAME};
 
-use crate::in_instance::Inside;
+use super::inside::Inside;
 use crate::report::failure::{Failure, plain};
 use crate::report::log;
 use crate::supervise::program::Output;
@@ -89,7 +88,7 @@ impl Stopped {
 }
 
 /// Serves; the exit code.
-pub fn restful(args: &Args) -> Result<u8, Failure> {
+pub fn run(args: &Args) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
         let mut server = Server { inside: Inside::new()?, args, code: args.directory.join("api") };
         let served = match server.prepare().await {
@@ -146,7 +145,7 @@ impl Server<'_> {
             code => Err(Stopped::new(
                 code,
                 format!(
-                    "failed to fetch {repository} ({branch}): is there such a branch, and a way out to the network? The operator's option --restful-repository names a mirror"
+                    "failed to fetch {repository} ({branch}): does the branch exist, and can the pod reach the network? The operator's option --restful-repository names a mirror"
                 ),
             )),
         }
@@ -167,7 +166,7 @@ impl Server<'_> {
             0 => Ok(()),
             code => Err(Stopped::new(
                 code,
-                "failed to install what the Flux RESTful API needs: is there a way out to PyPI? pip takes a mirror from PIP_INDEX_URL in the container's environment",
+                "failed to install what the Flux RESTful API needs: can the pod reach PyPI? pip takes a mirror from PIP_INDEX_URL in the container's environment",
             )),
         }
     }
@@ -234,7 +233,10 @@ impl Server<'_> {
         for (what, words) in steps {
             let code = self.run(["python3".into()].into_iter().chain(words)).await?;
             if code != 0 {
-                return Err(Stopped::new(code, format!("failed to make the database of the Flux RESTful API: {what}")));
+                return Err(Stopped::new(
+                    code,
+                    format!("failed to create the database of the Flux RESTful API: {what}"),
+                ));
             }
         }
         Ok(())

@@ -240,6 +240,10 @@ fn environment(
     environment.insert("PATH".into(), path);
     environment.extend(given.map(|it| it.environment.clone()).unwrap_or_default());
     environment.insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+    // All pods have one network here, too.
+    if spec.network.host_network {
+        environment.insert(names::POD_ADDRESS.0.into(), super::network::address(index).to_string());
+    }
     environment
 }
 
@@ -264,21 +268,21 @@ fn files(spec: &AgentSpec, hostname: &str) -> BTreeMap<String, String> {
 
 /// What of the MiniCluster is not, or is otherwise.
 fn tell(cluster: &ValidMiniCluster, machine: &Machine, told: &mut Vec<String>) {
-    told.push(format!("this machine's programs stand for the image {}", cluster.runner.container.image));
+    told.push(format!("this machine's programs are used in place of the image {}", cluster.runner.container.image));
     if cluster.max_size > cluster.size {
-        told.push(format!("the size stays {}: there is nobody to change it", cluster.size));
+        told.push(format!("the size stays {}: autoscaling is not supported here", cluster.size));
     }
     let silent = cluster.sidecars.iter().filter(|sidecar| sidecar.wrapped.is_none()).map(|it| &it.container.name);
     let silent: Vec<&str> = silent.chain(cluster.services.iter().map(|it| &it.name)).map(String::as_str).collect();
     if !silent.is_empty() {
-        told.push(format!("not started, since their image is their program: {}", silent.join(", ")));
+        told.push(format!("not started, since they run their image's own entrypoint: {}", silent.join(", ")));
     }
     let wrapped = cluster.sidecars.iter().filter(|sidecar| sidecar.wrapped.is_some()).map(|it| &it.container);
     for container in [&cluster.runner.container].into_iter().chain(wrapped) {
         tell_of_container(container, machine, told);
     }
     if cluster.flux.munge_secret.is_some() {
-        told.push("Secrets are not here: the munge key is not mounted".into());
+        told.push("the munge key is not mounted: Secrets are not supported here".into());
     }
 }
 
@@ -302,25 +306,27 @@ fn tell_of_container(container: &ValidContainer, machine: &Machine, told: &mut V
         told.push(format!("{name}: its lifecycle hooks are not run"));
     }
     if let Some((uid, _)) = owner(container).filter(|_| !machine.is_root()) {
-        told.push(format!("{name}: it runs as you, not as uid {uid}: that takes root"));
+        told.push(format!("{name}: it runs as you, not as uid {uid}: that needs root"));
     }
 }
 
 /// Only root may give a process another user's rights.
 fn tell_of_users(spec: &mut AgentSpec, machine: &Machine, told: &mut Vec<String>) {
     if let Some(user) = spec.runner.user.take_if(|_| !machine.is_root()) {
-        told.push(format!("Flux runs as you, not as {} (uid {}): that takes root", user.name, user.uid));
+        told.push(format!("Flux runs as you, not as {} (uid {}): that needs root", user.name, user.uid));
     }
     if !spec.users.is_empty() {
-        told.push(format!("users are not made, since their Secret is not here: {}", spec.users.join(", ")));
+        told.push(format!("users are not created, since their passwords are in a Secret: {}", spec.users.join(", ")));
         spec.users.clear();
     }
     if spec.runner.restful.take().is_some() {
-        told.push("the Flux RESTful API is not here: it comes from the network, and the pods have their own".into());
+        told.push(
+            "the Flux RESTful API is not served: it is fetched from the network, which the pods do not reach".into(),
+        );
     }
     spec.trace = None;
     if spec.flux.metrics_port.take().is_some() {
-        told.push("figures are not served: the pods' network is not this machine's".into());
+        told.push("metrics are not served: the pods' network is not this machine's".into());
     }
 }
 
@@ -398,14 +404,14 @@ mod tests {
         );
         let told = all.told.join("\n");
         for want in [
-            "stand for the image app",
+            "in place of the image app",
             "size stays 1",
-            "not started, since their image is their program: web",
+            "not started, since they run their image's own entrypoint: web",
             "in place of the claim big, a folder that the pods share is at /data",
             "in place of the Secret key, nothing is at /key",
-            "not as uid 7: that takes root",
-            "not as flux (uid 1002): that takes root",
-            "users are not made",
+            "not as uid 7: that needs root",
+            "not as flux (uid 1002): that needs root",
+            "users are not created",
         ] {
             assert!(told.contains(want), "{want}: {told}");
         }

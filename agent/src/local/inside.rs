@@ -36,7 +36,7 @@ pub fn read(file: &Path) -> Result<Container, Failure> {
 pub fn become_container(file: &Path) -> Result<u8, Failure> {
     let container = read(file)?;
     let own = CloneFlags::CLONE_NEWNS | CloneFlags::CLONE_NEWUTS | CloneFlags::CLONE_NEWIPC;
-    unshare(own).map_err(|error| failed("make namespaces for", Path::new(&container.name()), &error.into()))?;
+    unshare(own).map_err(|error| failed("create namespaces for", Path::new(&container.name()), &error.into()))?;
     nix::unistd::sethostname(&container.hostname)
         .map_err(|error| failed("name", Path::new("the host"), &error.into()))?;
     let root = Root { path: PathBuf::from(&container.root) };
@@ -109,7 +109,7 @@ impl Root {
     /// A folder of the machine with each of its entries where it is, but for those that are made apart.
     fn open(&self, folder: &Path, is_apart: &dyn Fn(&Path) -> bool) -> Result<(), Failure> {
         let to = self.at(&folder.to_string_lossy());
-        fs::create_dir_all(&to).map_err(|error| failed("make the folder", &to, &error))?;
+        fs::create_dir_all(&to).map_err(|error| failed("create the folder", &to, &error))?;
         // One that the machine does not have, or hides.
         let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
         for entry in entries.flatten() {
@@ -134,7 +134,7 @@ impl Root {
         let to = self.at(path);
         fs::create_dir_all(&to)
             .and_then(|()| fs::set_permissions(&to, PermissionsExt::from_mode(mode)))
-            .map_err(|error| failed("make the folder", &to, &error))
+            .map_err(|error| failed("create the folder", &to, &error))
     }
 
     fn bind(&self, bind: &Bind) -> Result<(), Failure> {

@@ -29,8 +29,8 @@ fn map_ids(machine: &Machine) -> io::Result<()> {
 }
 
 fn refused(error: &io::Error) -> Failure {
-    let cause = format!("failed to make namespaces: {}", plain(error));
-    let remedy = "run it as root; who is not needs a kernel that lets users make them (user.max_user_namespaces, \
+    let cause = format!("failed to create namespaces: {}", plain(error));
+    let remedy = "run it as root, or on a kernel that lets users create them (user.max_user_namespaces, \
                   kernel.unprivileged_userns_clone, and on Ubuntu kernel.apparmor_restrict_unprivileged_userns=0)";
     Failure::new(Category::Internal, cause, remedy)
 }

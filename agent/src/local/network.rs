@@ -38,7 +38,7 @@ pub fn up(size: u32) -> Result<(), Failure> {
         (0..size).try_for_each(|index| ask(&socket, &new_address(address(index))))
     };
     all().map_err(|error| {
-        let cause = format!("failed to make the pods' network: {}", plain(&error));
+        let cause = format!("failed to set up the pods' network: {}", plain(&error));
         Failure::new(Category::Internal, cause, "run it as root, or with one pod")
     })
 }

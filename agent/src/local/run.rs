@@ -21,8 +21,9 @@ use super::inside::not_started;
 use super::output::{self, To};
 use super::run_folder::{Ground, pod_folder};
 use crate::report::failure::Failure;
+use crate::supervise::policy::{Plain, Terms};
 use crate::supervise::program::{Environment, Output, Program};
-use crate::supervise::{Event, Policy, Supervisor, is_stop, until};
+use crate::supervise::{Event, Supervisor, is_stop, until};
 use crate::system::raw::{self, ChildSetup, Status};
 
 /// The others end with the lead by themselves; in a cluster they are then told to.
@@ -83,9 +84,10 @@ async fn certificate(
         output: Output::Discard,
         setup: ChildSetup { tied: true, umask: Some(0o077), ..ChildSetup::default() },
     };
-    let failed = |why: String| Failure::internal(format!("failed to make the pods' key with flux keygen: {why}"));
+    let failed = |why: String| Failure::internal(format!("failed to create the pods' key with flux keygen: {why}"));
     let child = keygen.start().map_err(|error| failed(error.to_string()))?;
-    let ended = supervisor.run(child, Policy::of_group()).await.map_err(|error| failed(error.to_string()))?;
+    let ended = supervisor.run(child, Terms::of_group(), &mut Plain).await;
+    let ended = ended.map_err(|error| failed(error.to_string()))?;
     match ended.end.code() {
         0 => Ok(()),
         code => Err(failed(format!("it ended with {code}"))),
@@ -167,8 +169,8 @@ impl Course<'_> {
                 self.ended(pid, flux_shared::exit::of_signal(signal), ground);
             }
             Event::Signal(received) if is_stop(received.number) => match self.next {
-                Some((_, Then::Kill)) => self.kill("told to stop again: killing what is left"),
-                _ => self.stop("told to stop: so are all pods"),
+                Some((_, Then::Kill)) => self.kill("second stop signal: killing what is left"),
+                _ => self.stop("stopping all pods"),
             },
             _ => {}
         }
@@ -193,14 +195,14 @@ impl Course<'_> {
             }
         } else if code != 0 && code != REPLACE && !is_stopping && self.result.is_none() {
             self.result = Some(code);
-            self.stop(&format!("{}: all pods are told to stop", end_of(container, code, ground)));
+            self.stop(&format!("{}: stopping all pods", end_of(container, code, ground)));
         }
     }
 
     fn too_late(&mut self) {
         match self.next {
             Some((_, Then::Kill)) => self.kill("not ended in the grace period: killing what is left"),
-            _ => self.stop("the lead has ended: telling the other pods to"),
+            _ => self.stop("the lead has ended: stopping the other pods"),
         }
     }
 

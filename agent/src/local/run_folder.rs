@@ -51,7 +51,7 @@ impl Place {
 
     /// What an earlier run has left goes.
     pub fn take(self) -> Result<Ground, Failure> {
-        let failed = |error: io::Error| Failure::write("make the folder", &self.folder, &error);
+        let failed = |error: io::Error| Failure::write("create the folder", &self.folder, &error);
         match DirBuilder::new().mode(0o700).create(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.is_ours().map_err(failed)? => {}
             made => made.map_err(failed)?,
@@ -59,7 +59,7 @@ impl Place {
         let lock =
             OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(self.folder.join("lock"));
         let lock = Flock::lock(lock.map_err(failed)?, FlockArg::LockExclusiveNonblock).map_err(|_| {
-            let cause = format!("failed to take {}: it runs already", self.folder.display());
+            let cause = format!("failed to use {}: a run is in progress there", self.folder.display());
             Failure::new(Category::Internal, cause, "end that run first, or give this MiniCluster another name")
         })?;
         let ground = Ground { folder: self.folder, _lock: lock };
@@ -175,7 +175,7 @@ fn open_up(folder: &Path) {
 fn make(folder: &Path, mode: u32) -> Result<(), Failure> {
     fs::create_dir_all(folder)
         .and_then(|()| fs::set_permissions(folder, PermissionsExt::from_mode(mode)))
-        .map_err(|error| Failure::write("make the folder", folder, &error))
+        .map_err(|error| Failure::write("create the folder", folder, &error))
 }
 
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
@@ -189,5 +189,5 @@ fn text(path: &Path) -> String {
 /// Of an error that a system call gave.
 pub fn failed(what: &str, path: &Path, error: &io::Error) -> Failure {
     let cause = format!("failed to {what} {}: {}", path.display(), plain(error));
-    Failure::new(Category::Internal, cause, "run it as root, or in a kernel that lets users make namespaces")
+    Failure::new(Category::Internal, cause, "run it as root, or on a kernel that lets users create namespaces")
 }

@@ -14,8 +14,9 @@ use super::containers::Container;
 use super::inside;
 use super::run_folder::{Place, failed, pod_folder};
 use crate::report::failure::Failure;
+use crate::supervise::Supervisor;
+use crate::supervise::policy::{Plain, Terms};
 use crate::supervise::program::{Environment, Output, Program};
-use crate::supervise::{Policy, Supervisor};
 use crate::system::raw::ChildSetup;
 
 /// First the one in which the others may be entered.
@@ -32,16 +33,14 @@ const NAMESPACES: [(&str, CloneFlags); 6] = [
 pub fn shell(place: &Place, name: &str, index: u32, command: &[OsString]) -> Result<u8, Failure> {
     let nowhere = |cause: String, remedy: &str| Failure::new(Category::Internal, cause, remedy);
     let Some(folder) = place.running() else {
-        let cause = format!("failed to find {name}: it does not run here");
+        let cause = format!("{name} is not running here");
         return Err(nowhere(cause, "start it in another terminal, with the same file and without --shell"));
     };
     let pod = pod_folder(folder, index);
-    let pid: u32 = fs::read_to_string(pod.join("pid")).ok().and_then(|text| text.parse().ok()).ok_or_else(|| {
-        nowhere(
-            format!("failed to find the pod of index {index}"),
-            "indexes begin with 0, and end with the size less 1",
-        )
-    })?;
+    let pid: u32 = fs::read_to_string(pod.join("pid"))
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .ok_or_else(|| nowhere(format!("failed to find the pod of index {index}"), "indexes are 0 to size - 1"))?;
     let container = inside::read(&pod.join("root.json"))?;
     let own = PathBuf::from(format!("/proc/{pid}/ns"));
     let namespaces: Vec<(File, CloneFlags)> = NAMESPACES
@@ -75,5 +74,5 @@ async fn connect(container: &Container, command: &[OsString]) -> Result<u8, Fail
         setup: ChildSetup { foreground, tied: true, ..ChildSetup::default() },
     };
     let child = program.start().map_err(|error| Failure::internal(error.to_string()))?;
-    Ok(supervisor.run(child, Policy::of_group()).await.map_err(lost)?.end.code())
+    Ok(supervisor.run(child, Terms::of_group(), &mut Plain).await.map_err(lost)?.end.code())
 }

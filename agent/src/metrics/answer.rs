@@ -37,19 +37,19 @@ pub fn wanted(head: &[u8]) -> Option<Result<Wanted, Answer>> {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
     let words = std::str::from_utf8(line).unwrap_or_default().trim_end();
     let [method, target, version] = words.split(' ').collect::<Vec<_>>()[..] else {
-        return Some(Err(Answer::refusal("400 Bad Request", "this is no request of HTTP/1.1")));
+        return Some(Err(Answer::refusal("400 Bad Request", "not an HTTP/1.1 request")));
     };
     if !version.starts_with("HTTP/1.") {
-        return Some(Err(Answer::refusal("505 HTTP Version Not Supported", "only HTTP/1.1 is spoken here")));
+        return Some(Err(Answer::refusal("505 HTTP Version Not Supported", "only HTTP/1.1 is supported")));
     }
     let without_body = method == "HEAD";
     if method != "GET" && !without_body {
-        return Some(Err(Answer::refusal("405 Method Not Allowed", "figures can be read: use GET")));
+        return Some(Err(Answer::refusal("405 Method Not Allowed", "use GET")));
     }
     let form = match target.split('?').next() {
         Some("/metrics") => Form::Prometheus,
         Some("/metrics.json") => Form::Json,
-        _ => return Some(Err(Answer::refusal("404 Not Found", "there are /metrics and /metrics.json"))),
+        _ => return Some(Err(Answer::refusal("404 Not Found", "use /metrics or /metrics.json"))),
     };
     Some(Ok(Wanted { form, without_body }))
 }
@@ -60,7 +60,7 @@ impl Wanted {
         let figures = usage.map(Usage::figures).unwrap_or_default();
         let without_body = self.without_body;
         if figures.is_empty() {
-            let why = "the broker does not tell its figures: it comes up, goes down, or is very busy";
+            let why = "the broker did not report its metrics: it is starting, stopping or very busy";
             return Answer { without_body, ..Answer::refusal("503 Service Unavailable", why) };
         }
         let (kind, body) = match self.form {
@@ -129,7 +129,7 @@ mod tests {
     fn figures_are_told_in_both_forms_with_the_clusters_name() {
         let text = answer("GET /metrics HTTP/1.1\r\nHost: mc-0\r\n\r\n");
         assert!(text.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4"), "{text}");
-        let of_sched = "# HELP job_queue_state_sched_count Jobs that wait for nodes.\n\
+        let of_sched = "# HELP job_queue_state_sched_count Jobs that wait for resources.\n\
                         # TYPE job_queue_state_sched_count gauge\njob_queue_state_sched_count{minicluster=\"mc\"} 20\n";
         assert!(text.contains(of_sched), "{text}");
         let (head, body) = text.split_once("\r\n\r\n").unwrap();

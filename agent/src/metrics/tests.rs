@@ -30,7 +30,7 @@ fn beside<T: Send + 'static>(
     let found = runtime.block_on(async {
         let listener = listen(0).unwrap();
         let port = listener.local_addr().unwrap().port();
-        let figures = Figures { cluster: "mc".into(), broker: Broker { socket, owner: None }, last: Mutex::new(None) };
+        let figures = Figures::new("mc", Broker { socket, owner: None });
         let server = Server(tokio::spawn(serve(listener, Arc::new(figures))));
         let found = tokio::task::spawn_blocking(move || work(([127, 0, 0, 1], port).into())).await.unwrap();
         drop(server);
@@ -70,6 +70,40 @@ fn many_that_ask_at_once_are_one_question_to_the_broker() {
     }
     // Nodes twice, since the first was not answered, and jobs.
     assert_eq!(questions, 3);
+}
+
+#[test]
+fn who_asks_and_goes_takes_no_question_along() {
+    // As a broker that is busy: whoever asked has to make way before it answers.
+    let slow = |question: &str| {
+        std::thread::sleep(Duration::from_millis(500));
+        jobs(question)
+    };
+    let (answer, questions) = beside(slow, |address| {
+        let come_and_gone: Vec<TcpStream> = (0..5 * MOST)
+            .map(|_| {
+                let mut stream = TcpStream::connect(address).unwrap();
+                stream.write_all(REQUEST).unwrap();
+                std::thread::sleep(Duration::from_millis(1));
+                stream
+            })
+            .collect();
+        assert_eq!(said(&come_and_gone[0]), "", "it has made way");
+        ask(address, REQUEST)
+    });
+    assert!(answer.starts_with("HTTP/1.1 200 "), "{answer}");
+    assert_eq!(questions, 3);
+}
+
+#[test]
+fn an_answer_serves_for_a_second() {
+    let (_, questions) = beside(jobs, |address| {
+        ask(address, REQUEST);
+        ask(address, REQUEST);
+        std::thread::sleep(FRESH);
+        ask(address, REQUEST);
+    });
+    assert_eq!(questions, 2 * 3);
 }
 
 #[test]

@@ -28,7 +28,7 @@ pub fn notice(resolved: &Resolved) -> Option<String> {
         }
         (false, 0) => None,
         (false, uid) => {
-            Some(format!("the container runs as uid {uid}, so the users {} cannot be made", users.join(", ")))
+            Some(format!("the container runs as uid {uid}, so the users {} cannot be created", users.join(", ")))
         }
     }
 }
@@ -115,7 +115,7 @@ mod tests {
         let mut other = Facts { uid: 1000, ..facts.clone() };
         other.present.extend(accounting_of("/usr/bin/flux"));
         let resolved = Resolved::new(&spec, &other).unwrap();
-        assert!(steps(&resolved).is_empty() && notice(&resolved).unwrap().contains("cannot be made"));
+        assert!(steps(&resolved).is_empty() && notice(&resolved).unwrap().contains("cannot be created"));
         let mut with = Facts { flux_on_path: Some("/usr/bin/flux".into()), ..facts };
         let spec = AgentSpec { view: flux_shared::agent_spec::View { enabled: false, ..spec.view.clone() }, ..spec };
         assert!(notice(&Resolved::new(&spec, &with).unwrap()).unwrap().contains("does not have it"));

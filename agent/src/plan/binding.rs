@@ -39,12 +39,12 @@ impl Binding {
     /// For people, in one line.
     pub fn line(&self) -> String {
         let (is, other) = if self.on { ("on", "off") } else { ("off", "per-task") };
-        format!("{is}: {} (a job may say -o cpu-affinity={other})", self.why)
+        format!("{is}: {} (a job can set -o cpu-affinity={other})", self.why)
     }
 }
 
 /// What gives a container CPUs of its own.
-const WHOLE: &str = "a Guaranteed pod gets whole ones of its own from the kubelet's static CPU manager";
+const WHOLE: &str = "a Guaranteed pod gets exclusive CPUs from the kubelet's static CPU manager";
 
 fn counted(cpus: u32) -> String {
     if cpus == 1 { "1 CPU".into() } else { format!("{cpus} CPUs") }

@@ -184,7 +184,8 @@ fn generate(resolved: &Resolved) -> Result<String, PlanError> {
 
 /// Where each broker says what it has, nothing, or only that more is claimed. Else the lead says it for all, and the others
 /// only need `[bootstrap]`. Flux drains a node that has fewer cores than R says, so where nodes may be unlike the lead's, or the
-/// user claims more than there are, it must not check.
+/// user claims more than there are, it must not check; and it compares host names, which with their nodes' network pods have
+/// not of their own.
 fn resource(resolved: &Resolved) -> Option<Resource> {
     let declared = resolved.spec.runner.cores;
     if discovery::is_discovered(resolved) {
@@ -197,6 +198,7 @@ fn resource(resolved: &Resolved) -> Option<Resource> {
         Some(cores) => cores > resolved.facts.cores,
         None => resolved.hosts.size() > 1,
     };
+    let noverify = noverify || resolved.spec.network.host_network;
     let path = resolved.is_lead().then(|| resolved.paths.resources());
     (path.is_some() || noverify).then_some(Resource { path, noverify, norestrict: false })
 }
@@ -302,6 +304,17 @@ mod tests {
             (of("max_size=3"), of("max_size=3\n[runner]\ncores=2")),
             ([true, true, false], [true, false, false])
         );
+    }
+
+    #[test]
+    fn flux_does_not_compare_a_nodes_host_name_with_a_pods() {
+        let is_checked = |spec: &str| {
+            let table = toml_of(&format!("name='mc'\n{spec}"), Facts::default());
+            at(&table, "resource/path").is_some() && at(&table, "resource/noverify").is_none()
+        };
+        assert!(is_checked("") && !is_checked("[network]\nhost_network=true"));
+        let few = "size=2\nmax_size=3\n[runner]\ncores=2\n";
+        assert!(is_checked(few) && !is_checked(&format!("{few}[network]\nhost_network=true")));
     }
 
     #[test]

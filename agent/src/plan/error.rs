@@ -5,15 +5,17 @@ use flux_shared::exit::Category;
 /// Why no plan can be made.
 #[derive(Debug, Clone, PartialEq, thiserror::Error)]
 pub enum PlanError {
-    #[error("failed to place host `{host}`: it is not in the hostlist {hostlist}")]
+    #[error("failed to find host `{host}` in the hostlist {hostlist}")]
     NotInHostlist { host: String, hostlist: String },
+    #[error("failed to find the pod's rank: it has its node's host name `{host}`, and no completion index is set")]
+    NoIndex { host: String },
     #[error("failed to read the hostlist: {0}")]
     Hostlist(String),
     #[error("failed to read the topology `{0}`")]
     Topology(String),
-    #[error("failed to set the quorum: {quorum} brokers of {hosts}")]
+    #[error("failed to set the quorum: {quorum} of {hosts} brokers")]
     Quorum { quorum: u32, hosts: usize },
-    #[error("failed to find Flux: {0} is not there")]
+    #[error("failed to find Flux: {0} does not exist")]
     FluxMissing(String),
     #[error("failed to find Fluxion in {0}")]
     FluxionMissing(String),
@@ -22,7 +24,7 @@ pub enum PlanError {
     #[error("failed to find container `{0}` in the spec")]
     UnknownSidecar(String),
     #[error("failed to use {option} {variable}: {why}")]
-    Told { option: &'static str, variable: String, why: String },
+    Variable { option: &'static str, variable: String, why: String },
     #[error("failed to write {file}")]
     Render { file: &'static str, source: RenderError },
 }
@@ -37,11 +39,12 @@ impl PlanError {
     pub fn category(&self) -> Category {
         match self {
             PlanError::NotInHostlist { .. }
+            | PlanError::NoIndex { .. }
             | PlanError::Hostlist(_)
             | PlanError::Topology(_)
             | PlanError::Quorum { .. }
             | PlanError::UnknownSidecar(_)
-            | PlanError::Told { .. } => Category::SpecInvalid,
+            | PlanError::Variable { .. } => Category::SpecInvalid,
             PlanError::FluxMissing(_) | PlanError::FluxionMissing(_) => Category::ViewMissing,
             PlanError::ShellMissing(_) => Category::ShellMissing,
             PlanError::Render { .. } => Category::Internal,
@@ -52,21 +55,24 @@ impl PlanError {
     pub fn hint(&self) -> &'static str {
         match self {
             PlanError::NotInHostlist { .. } => {
-                "the pod's host name must be `<name>-<index>`: remove hostname and setHostnameAsFQDN from the pod, or name the host in the list"
+                "the pod's host name must be `<name>-<index>`: remove hostname and setHostnameAsFQDN from the pod, or add the host to the list. A pod with hostNetwork has its node's name: set network.host_network in the spec (from a MiniCluster, the operator does)"
+            }
+            PlanError::NoIndex { .. } => {
+                "the pods of network.host_network are those of a Job: set completionMode to Indexed, or JOB_COMPLETION_INDEX in the container's env"
             }
             PlanError::Hostlist(_) => "write it like mc-[0-3],other",
             PlanError::Topology(_) => "use kary:K, mincrit, mincrit:K, binomial or custom",
-            PlanError::Quorum { .. } => "the quorum is 1 at least and the number of hosts at most",
+            PlanError::Quorum { .. } => "the quorum must be 1 to the number of hosts",
             PlanError::FluxMissing(_) => {
-                "with the view enabled its image must hold Flux for this architecture; with `flux.container.disable` the container's image must have `flux` on its PATH"
+                "with the view enabled its image must contain Flux for this architecture; with `flux.container.disable` the container's image must have `flux` on its PATH"
             }
-            PlanError::FluxionMissing(_) => "use a view with flux-sched, or leave the scheduler as it is",
-            PlanError::ShellMissing(_) => "use an image with /bin/sh, or do without snippets, scripts and batch",
+            PlanError::FluxionMissing(_) => "use a view with flux-sched, or leave out scheduler",
+            PlanError::ShellMissing(_) => "use an image with /bin/sh, or leave out snippets, scripts and batch",
             PlanError::UnknownSidecar(_) => "the container's argument must be the name of a wrapped container",
-            PlanError::Told { .. } => {
+            PlanError::Variable { .. } => {
                 "set the variable in the container's env: from a label by `valueFrom.fieldRef`, or to what the Job says"
             }
-            PlanError::Render { .. } => "this is a defect of flux-agent: please report it with the spec",
+            PlanError::Render { .. } => "this is a bug in flux-agent: please report it with the spec",
         }
     }
 }

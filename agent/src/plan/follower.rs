@@ -5,8 +5,8 @@ use flux_shared::words::Word;
 
 use super::resolved::{hold_stop, kill_after};
 use super::{
-    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, launch, options, python, runner,
-    snippets, topology, user,
+    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, launch, node_network, options,
+    python, runner, snippets, topology, user,
 };
 
 /// How often a follower's broker is started again before the pod gives up.
@@ -24,22 +24,28 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     Ok(steps)
 }
 
-/// The parent's full name, so that the resolver needs no search list; or a remote lead as it was given.
-/// A broker.toml of the user's own may name other hosts and ports: Flux then waits by itself.
+/// The broker above this one.
 pub(super) fn parent(resolved: &Resolved) -> Result<Option<Parent>, PlanError> {
+    let topology = resolved.spec.flux.topology.as_deref();
+    let rank = topology::parent(topology, resolved.rank, resolved.hosts.size())?;
+    Ok(reached(resolved, rank))
+}
+
+/// The broker of `rank` by its full name, so that the resolver needs no search list; or a remote lead as it was given.
+/// A broker.toml of the user's own may name other hosts and ports: Flux then waits by itself.
+fn reached(resolved: &Resolved, rank: u32) -> Option<Parent> {
     let spec = resolved.spec;
     if spec.flux.broker_config.is_some() {
-        return Ok(None);
+        return None;
     }
-    let parent = topology::parent(spec.flux.topology.as_deref(), resolved.rank, resolved.hosts.size())?;
     let (host, port) = match &spec.network.lead {
-        Some(lead) if parent == 0 => (lead.address.clone(), lead.port),
+        Some(lead) if rank == 0 => (lead.address.clone(), lead.port),
         _ => {
             let suffix = hosts::suffix(spec, &resolved.domain);
-            (format!("{}{suffix}.", resolved.hosts.name(parent)), spec.network.port)
+            (format!("{}{suffix}.", resolved.hosts.name(rank)), spec.network.port)
         }
     };
-    Ok(Some(Parent { host, port, by_name: spec.logging.zeromq }))
+    Some(Parent { host, port, by_name: spec.logging.zeromq })
 }
 
 fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanError> {
@@ -53,6 +59,8 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         false => AtEnd::RestartFollower { limit: RESTART_LIMIT, again },
     };
     let run_as = user::run_as(resolved);
+    let drain = launch::socket(resolved).and(parent.as_ref()).map(|_| resolved.rank);
+    let below = drain.map(|rank| topology::below(resolved.spec.flux.topology.as_deref(), rank, resolved.hosts.size()));
     let mut facts = vec![resolved.flux_fact(), "grace_period"];
     facts.extend(parent.iter().map(|_| "cluster_domain"));
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
@@ -61,17 +69,20 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         part: Part::Follower,
         argv: argv.chain(options).collect(),
         run_as,
-        environment: Vec::from_iter(python::variable(resolved)),
+        environment: [python::variable(resolved), node_network::variable(resolved)].into_iter().flatten().collect(),
         stdout: Stdout::Inherit,
         signals: launch::signals(&runner.prefix),
-        drain: launch::socket(resolved).and(parent.as_ref()).map(|_| resolved.rank),
+        drain,
+        below: below.transpose()?.unwrap_or_default(),
         socket: launch::socket(resolved),
         hold_stop: parent.as_ref().map(|_| hold_stop(resolved.facts)),
+        lead: reached(resolved, 0).filter(|lead| parent.as_ref() != Some(lead)),
         parent,
         kill_after: kill_after(resolved.facts),
         metrics: None,
         result: None,
+        record: None,
         at_end,
     };
-    Ok(Planned::with(&facts, Step::Launch(launch)))
+    Ok(Planned::with(&facts, Step::Launch(launch.into())))
 }

@@ -33,7 +33,7 @@ impl Hosts {
             list = encode(&names);
         }
         match names.iter().find(|name| !hostlist::is_bootstrap_host(name)) {
-            Some(name) => Err(PlanError::Hostlist(format!("`{name}` is no host name"))),
+            Some(name) => Err(PlanError::Hostlist(format!("`{name}` is not a host name"))),
             None if names.is_empty() => Err(PlanError::Hostlist("it is empty".into())),
             None => Ok(Hosts { list, names }),
         }

@@ -29,6 +29,9 @@ pub struct Launch {
     /// program is started again. None: a stop is passed on at once.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub parent: Option<Parent>,
+    /// The lead, where the broker above is another: of that one's end it says whether it was the instance's.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub lead: Option<Parent>,
     /// How long a stop is held back at most, in seconds; none: it is not held back.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hold_stop: Option<f64>,
@@ -38,12 +41,18 @@ pub struct Launch {
     /// The node that is drained when only this pod is to go: jobs on it have the time of the stop to end.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub drain: Option<u32>,
+    /// The nodes that go along with that one, as an idset of their ranks: they are in the instance by way of it.
+    #[serde(skip_serializing_if = "String::is_empty")]
+    pub below: String,
     /// The figures of the instance that are served beside it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Metrics>,
     /// The file that the program inside notes its own end in.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub result: Option<String>,
+    /// The file that each of its starts is recorded in before it is made, and its end: it must not run again, or not too often.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub record: Option<String>,
     /// What to do when it ends.
     pub at_end: AtEnd,
 }

@@ -7,7 +7,7 @@ use super::program::{self, Initial};
 use super::resolved::kill_after;
 use super::{
     AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, launch,
-    options, python, runner, snippets, user,
+    node_network, options, python, runner, snippets, user,
 };
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
@@ -46,6 +46,7 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
     let mut facts = vec![resolved.flux_fact(), "grace_period"];
     let mut argv: Vec<Word> = Vec::new();
     let result = words.as_ref().map(|_| resolved.paths.program_result());
+    let record = words.as_ref().map(|_| resolved.paths.starts());
     // A prefix of the program stands inside the instance, that of the broker before it.
     let prefix = if words.is_some() { &[] } else { resolved.spec.runner.prefix.as_slice() };
     let signals = launch::signals(prefix);
@@ -73,25 +74,28 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
     }
     let run_as = user::run_as(resolved);
     facts.extend(run_as.iter().flat_map(|_| ["uid", "passwd"]));
-    let environment = python::variable(resolved).into_iter().chain(discovery::broker_variable(resolved)).collect();
+    let told = [python::variable(resolved), discovery::broker_variable(resolved), node_network::variable(resolved)];
     let launch = Launch {
         label: "fluxstart",
         part: Part::Lead,
         argv,
         run_as,
-        environment,
+        environment: told.into_iter().flatten().collect(),
         stdout,
         signals,
         socket: launch::socket(resolved),
         parent: None,
+        lead: None,
         hold_stop: None,
         kill_after: kill_after(resolved.facts),
         drain: None,
+        below: String::new(),
         metrics: metrics(resolved),
         result,
+        record,
         at_end,
     };
-    Ok(Planned::with(&facts, Step::Launch(launch)))
+    Ok(Planned::with(&facts, Step::Launch(launch.into())))
 }
 
 /// What is served of the broker, which must be asked for it.
@@ -119,6 +123,7 @@ fn wrapper(resolved: &Resolved) -> Vec<String> {
     };
     words.extend(waits_for_jobs.then(|| "--jobs".into()));
     words.extend(python::kept_from_program(resolved));
+    words.extend(node_network::kept_from_program(resolved));
     words.push("--".into());
     words
 }

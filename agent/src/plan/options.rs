@@ -1,7 +1,7 @@
 //! The options of every broker, in the order of the documents.
 
-use super::Resolved;
 use super::topology::DEFAULT_FANOUT;
+use super::{Resolved, node_network};
 
 /// The level that shows everything.
 const DEBUG: u8 = 7;
@@ -11,6 +11,7 @@ pub fn broker(resolved: &Resolved, interactive: bool) -> Vec<String> {
     let (spec, paths) = (resolved.spec, &resolved.paths);
     let flux = &spec.flux;
     let mut options = vec![attribute("cron.directory", paths.cron_dir())];
+    options.extend(node_network::attribute(resolved).map(|(name, value)| attribute(name, value)));
     if flux.topology.is_none() {
         options.push(attribute("tbon.fanout", DEFAULT_FANOUT));
     }

@@ -85,20 +85,37 @@ fn launcher(resolved: &Resolved, command: Vec<Word>) -> Vec<Word> {
 fn run_batch(resolved: &Resolved) -> Vec<Word> {
     let mut words = timed(resolved);
     words.extend(resolved.spec.runner.prefix.iter().cloned());
-    words.extend(literals([&resolved.paths.agent(), "batch"]));
+    let flags = flags(resolved);
+    let own = own_output(resolved);
+    let output = own.as_deref().or(output_of(&flags)).unwrap_or(FLUX_OUTPUT);
+    words.extend(literals([resolved.paths.agent(), "batch".into(), format!("--shows={output}")]));
     words.extend(is_debug(resolved).then(|| Word::literal("--events")));
     words.extend(literals(["--", "flux", "batch"]));
     // First, so that the user's own wins.
     words.extend(batch::configuration(resolved).map(|(option, _)| Word::Literal(option)));
-    words.extend(literals(flags(resolved)));
+    words.extend(literals(&flags));
     words.extend(literals(["--flags", "waitable"]));
-    // Flux would write the batch's own output to the working directory, which is the image's, and so perhaps root's alone.
-    let is_roots = resolved.identity.run_as.is_some() && resolved.spec.runner.working_dir.is_none();
-    if is_roots || !resolved.facts.is_writable(&resolved.facts.working_directory) {
-        words.push(Word::Literal(format!("--output={}/flux-{{{{id}}}}.out", resolved.logs)));
-    }
+    words.extend(own.map(|own| Word::Literal(format!("--output={own}"))));
     words.push(Word::literal(batch::path(resolved)));
     words
+}
+
+/// Where Flux writes the batch's own output, below the working directory, unless it is told otherwise.
+const FLUX_OUTPUT: &str = "flux-{{id}}.out";
+
+/// Where it must be told to write: the working directory is the image's, and so perhaps root's alone.
+fn own_output(resolved: &Resolved) -> Option<String> {
+    let is_roots = resolved.identity.run_as.is_some() && resolved.spec.runner.working_dir.is_none();
+    let is_needed = is_roots || !resolved.facts.is_writable(&resolved.facts.working_directory);
+    is_needed.then(|| format!("{}/{FLUX_OUTPUT}", resolved.logs))
+}
+
+/// Where the user's flags have it written: the last one counts.
+fn output_of(flags: &[String]) -> Option<&str> {
+    flags.iter().enumerate().rev().find_map(|(at, flag)| match flag.strip_prefix("--output")? {
+        "" => flags.get(at + 1).map(String::as_str),
+        rest => rest.strip_prefix('='),
+    })
 }
 
 /// The agent measures what follows, where that is asked for and shown.
@@ -197,6 +214,15 @@ mod tests {
         let facts = Facts::default();
         let words = initial(&Resolved::new(&spec, &facts).unwrap()).words.unwrap();
         words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" ")
+    }
+
+    #[test]
+    fn the_output_of_a_batch_that_is_shown_is_where_the_flags_put_it() {
+        let words = program_of("[runner.program]\nmode='batch'\nlines=[{number=0,text='true'}]\n");
+        assert!(words.contains("--shows=flux-{{id}}.out\"") && !words.contains("--output"), "{words}");
+        assert_eq!(output_of(&["-o".into(), "--output-mode".into()]), None);
+        assert_eq!(output_of(&["--output=a", "--output", "b", "-x"].map(str::to_owned)), Some("b"));
+        assert_eq!(output_of(&["--output", "b", "--output=a"].map(str::to_owned)), Some("a"));
     }
 
     #[test]

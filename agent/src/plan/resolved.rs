@@ -1,4 +1,4 @@
-//! The resolved: what the user said and what the host resolves, put together once. Every step is planned from it.
+//! What the user asked for, resolved once with what the host is. Every step is planned from it.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use flux_shared::paths::{CURVE_FILE, DEFAULT_LOGS, PodPaths};
 
 use super::hosts::{self, Hosts};
 use super::user::Identity;
-use super::{Binding, Owner, PlanError, accounts, scheduler, topology};
+use super::{Binding, Owner, PlanError, accounts, node_network, scheduler, topology};
 use crate::facts::Facts;
 use crate::known_paths::flux_below;
 
@@ -18,7 +18,7 @@ pub struct Resolved<'a> {
     pub facts: &'a Facts,
     pub paths: PodPaths,
     pub hosts: Hosts,
-    /// The pod's host name.
+    /// The pod's name among the hosts: its host name, or with its node's network that of its index.
     pub hostname: String,
     /// Position in the hostlist.
     pub rank: u32,
@@ -34,7 +34,7 @@ pub struct Resolved<'a> {
 impl<'a> Resolved<'a> {
     pub fn new(spec: &'a AgentSpec, facts: &'a Facts) -> Result<Resolved<'a>, PlanError> {
         let hosts = Hosts::of(spec)?;
-        let hostname = hostname(spec, facts);
+        let hostname = hostname(spec, facts)?;
         let rank = hosts.rank_of(&hostname)?;
         if let Some(quorum) = spec.quorum
             && (quorum == 0 || quorum > hosts.size())
@@ -56,7 +56,7 @@ impl<'a> Resolved<'a> {
         })
     }
 
-    /// The resolved of a container beside the runner: it runs as its own user.
+    /// The same for a container beside the runner: it runs as its own user.
     pub fn in_sidecar(&mut self) {
         self.identity = Identity::of(None, self.facts);
     }
@@ -81,6 +81,7 @@ impl<'a> Resolved<'a> {
             notices.push("interactive: the instance stays up and the command is not run".into());
         }
         notices.extend(scheduler::notices(self));
+        notices.extend(node_network::notice(self));
         if let Some(cores) = spec.runner.cores.filter(|cores| *cores > self.facts.cores) {
             let own = self.facts.cores;
             notices.push(format!("{cores} cores are declared and there are {own}: tasks share them and are not bound"));
@@ -189,22 +190,47 @@ fn share(grace: u64, of_it: f64) -> f64 {
     (grace as f64 * of_it * 1e3).round() / 1e3
 }
 
-/// The host's name, or the one that a pod of this index would have.
-pub fn hostname(spec: &AgentSpec, facts: &Facts) -> String {
-    match facts.hostname.is_empty() {
-        true => flux_shared::names::host(&spec.name, facts.index.unwrap_or(0)),
-        false => facts.hostname.clone(),
+/// The host's name. With the node's network, where that is the node's, and on a host that was only described: the one that a
+/// pod of this index has.
+fn hostname(spec: &AgentSpec, facts: &Facts) -> Result<String, PlanError> {
+    let of = |index| Ok(flux_shared::names::host(&spec.name, index));
+    match (facts.index, facts.hostname.is_empty()) {
+        (Some(index), _) if spec.network.host_network => of(index),
+        (None, false) if spec.network.host_network => Err(PlanError::NoIndex { host: facts.hostname.clone() }),
+        (index, true) => of(index.unwrap_or(0)),
+        (_, false) => Ok(facts.hostname.clone()),
     }
 }
 
 /// The completion index, else the number at the end of the host name.
-pub fn index(hostname: &str, facts: &Facts) -> Option<u32> {
+fn index(hostname: &str, facts: &Facts) -> Option<u32> {
     facts.index.or_else(|| hostname.rsplit('-').next()?.parse().ok())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn with_the_nodes_network_a_pod_is_known_by_its_index_alone() {
+        let of = |spec: &str, hostname: &str, index| {
+            let spec = AgentSpec::from_toml(&format!("name = 'mc'\nsize = 3\n{spec}")).unwrap();
+            let facts = Facts { hostname: hostname.into(), index, ..Facts::default() };
+            Resolved::new(&spec, &facts).map(|resolved| (resolved.hostname.clone(), resolved.rank, resolved.index()))
+        };
+        let nodes = "[network]\nhost_network = true";
+        assert_eq!(of(nodes, "node-7", Some(2)), Ok(("mc-2".into(), 2, 2)));
+        assert_eq!(of(nodes, "", Some(1)), Ok(("mc-1".into(), 1, 1)), "of a dry run");
+        // A node may be called as a pod is.
+        assert_eq!(of(nodes, "mc-0", Some(1)), Ok(("mc-1".into(), 1, 1)));
+        let burst = format!("{nodes}\nhostlist = 'other-[0-3],mc-[0-2]'");
+        assert_eq!(of(&burst, "node-7", Some(1)), Ok(("mc-1".into(), 5, 1)), "the rank is its place in the list");
+        let error = of(nodes, "node-7", None).unwrap_err();
+        assert!(error.to_string().contains("`node-7`") && error.hint().contains("JOB_COMPLETION_INDEX"), "{error}");
+        assert!(matches!(of(nodes, "node-7", Some(3)), Err(PlanError::NotInHostlist { host, .. }) if host == "mc-3"));
+        let error = of("", "mc-1.flux-service.default.svc.cluster.local", Some(1)).unwrap_err();
+        assert!(matches!(error, PlanError::NotInHostlist { .. }), "names of pods are not guessed: {error}");
+    }
 
     #[test]
     fn the_default_place_of_logs_needs_a_tmp_to_write_to_and_a_users_own_stays() {

@@ -38,8 +38,8 @@ pub fn notices(resolved: &Resolved) -> Vec<String> {
     }
     if resolved.spec.runner.gpus && flux.scheduler.is_none() && flux.queue_policy.is_none() {
         notices.push(match has_fluxion {
-            true => "Fluxion schedules, since GPUs are asked for (flux.scheduler.simple says otherwise)".into(),
-            false => "GPUs are asked for and the view has no Fluxion: the simple scheduler schedules".to_owned(),
+            true => "Fluxion schedules, since GPUs are requested (flux.scheduler.simple: true changes that)".into(),
+            false => "GPUs are requested and the view has no Fluxion: the simple scheduler schedules".to_owned(),
         });
     }
     notices

@@ -44,14 +44,17 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
         signals: Reach::Group,
         socket: None,
         parent: None,
+        lead: None,
         hold_stop: None,
         kill_after: kill_after(resolved.facts),
         drain: None,
+        below: String::new(),
         metrics: None,
         result: None,
+        record: None,
         at_end: AtEnd::Exit,
     };
-    Ok(Some(Planned::with(&["shell", "grace_period"], Step::Launch(launch))))
+    Ok(Some(Planned::with(&["shell", "grace_period"], Step::Launch(launch.into()))))
 }
 
 fn script(resolved: &Resolved, name: &str, sidecar: &Sidecar) -> Result<Option<Planned>, PlanError> {

@@ -145,7 +145,7 @@ fn what_needs_a_shell_says_so() {
 fn a_host_that_is_not_listed_is_told_with_a_remedy() {
     let stranger = Facts { hostname: "other-7".into(), ..facts(0) };
     let error = plan(&spec("size = 4"), &stranger, &ContainerRole::Runner).unwrap_err();
-    assert_eq!(error.to_string(), "failed to place host `other-7`: it is not in the hostlist mc-[0-3]");
+    assert_eq!(error.to_string(), "failed to find host `other-7` in the hostlist mc-[0-3]");
     assert!(error.hint().contains("setHostnameAsFQDN"));
 }
 
@@ -223,7 +223,8 @@ fn the_archive_is_read_if_it_is_there_and_written_beside_itself() {
 fn a_batch_of_another_user_writes_where_that_user_can() {
     let user = "[runner.user]\nname = 'flux'\nuid = 1000\n";
     let words = argv(&run(&spec(&format!("{user}[runner.program]\nmode = 'batch-raw'\ntext = 'true'\n")), &facts(0)));
-    assert!(words.contains("--output=/tmp/fluxout/flux-{{id}}.out"), "{words}");
+    let place = "=/tmp/fluxout/flux-{{id}}.out";
+    assert!(words.contains(&format!("--output{place}")) && words.contains(&format!("--shows{place}")), "{words}");
     let mut own = spec("[runner.program]\nmode = 'batch-raw'\ntext = 'true'\n");
     assert!(!argv(&run(&own, &facts(0))).contains("--output"));
     let read_only = Facts { writable: ["/tmp".to_owned()].into(), ..facts(0) };

@@ -1,4 +1,6 @@
-//! Who a broker's parent is. The rules are those of flux-core's overlay (`topology.c`, version 0.88).
+//! Who a broker's parent is, and who is below it. The rules are those of flux-core's overlay (`topology.c`, version 0.88).
+
+use std::collections::BTreeSet;
 
 use super::PlanError;
 
@@ -7,34 +9,75 @@ pub const DEFAULT_FANOUT: u32 = 256;
 /// Most children that `mincrit` without a number gives a router.
 const MINCRIT_FANOUT: u32 = 1024;
 
+/// How the brokers stand to each other.
+#[derive(Clone, Copy)]
+enum Shape {
+    /// In heap order, each with so many children; 0 is a flat tree.
+    Kary(u32),
+    /// Ranks 1 to k are routers under the lead; the others are dealt out to them in turn.
+    Mincrit(u32),
+    Binomial,
+}
+
+impl Shape {
+    fn of(topology: Option<&str>, size: u32) -> Result<Shape, PlanError> {
+        let Some(text) = topology else { return Ok(Shape::Kary(DEFAULT_FANOUT)) };
+        let (kind, argument) = match text.split_once(':') {
+            Some((kind, argument)) => (kind, Some(argument).filter(|argument| !argument.is_empty())),
+            None => (text, None),
+        };
+        let number = || argument.map(str::parse::<u32>).transpose().map_err(|_| PlanError::Topology(text.into()));
+        match (kind, number()?) {
+            ("kary", Some(k)) => Ok(Shape::Kary(k)),
+            ("mincrit", k) => Ok(Shape::Mincrit(k.unwrap_or_else(|| routers(size)))),
+            ("binomial", None) => Ok(Shape::Binomial),
+            ("custom", None) => Ok(Shape::Kary(0)),
+            _ => Err(PlanError::Topology(text.into())),
+        }
+    }
+
+    /// Of `rank` (1 or more).
+    fn parent(self, rank: u32) -> u32 {
+        match self {
+            Shape::Kary(k) => rank.saturating_sub(1).checked_div(k).unwrap_or(0),
+            Shape::Mincrit(k) if k == 0 || rank <= k => 0,
+            Shape::Mincrit(k) => (rank - k - 1) % k + 1,
+            Shape::Binomial => rank & rank.wrapping_sub(1),
+        }
+    }
+}
+
 /// The parent of `rank` (1 or more) in an instance of `size` brokers.
 pub fn parent(topology: Option<&str>, rank: u32, size: u32) -> Result<u32, PlanError> {
-    let Some(text) = topology else { return Ok(kary(DEFAULT_FANOUT, rank)) };
-    let (kind, argument) = match text.split_once(':') {
-        Some((kind, argument)) => (kind, Some(argument).filter(|argument| !argument.is_empty())),
-        None => (text, None),
-    };
-    let number = || argument.map(str::parse::<u32>).transpose().map_err(|_| PlanError::Topology(text.into()));
-    match (kind, number()?) {
-        ("kary", Some(k)) => Ok(kary(k, rank)),
-        ("mincrit", k) => Ok(mincrit(k.unwrap_or_else(|| routers(size)), rank)),
-        ("binomial", None) => Ok(rank & rank.wrapping_sub(1)),
-        ("custom", None) => Ok(0),
-        _ => Err(PlanError::Topology(text.into())),
-    }
+    Ok(Shape::of(topology, size)?.parent(rank))
 }
 
-/// Heap order; 0 is a flat tree.
-fn kary(k: u32, rank: u32) -> u32 {
-    rank.saturating_sub(1).checked_div(k).unwrap_or(0)
+/// The ranks that are in the instance by way of `rank` (1 or more), as an idset.
+pub fn below(topology: Option<&str>, rank: u32, size: u32) -> Result<String, PlanError> {
+    let (shape, mut below) = (Shape::of(topology, size)?, BTreeSet::new());
+    // A parent comes before its children.
+    for other in rank.saturating_add(1)..size {
+        let parent = shape.parent(other);
+        if parent == rank || below.contains(&parent) {
+            below.insert(other);
+        }
+    }
+    Ok(idset(&below))
 }
 
-/// Ranks 1 to k are routers under the lead; the others are dealt out to them in turn.
-fn mincrit(k: u32, rank: u32) -> u32 {
-    match k == 0 || rank <= k {
-        true => 0,
-        false => (rank - k - 1) % k + 1,
+fn idset(ranks: &BTreeSet<u32>) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for &rank in ranks {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == rank => *last = rank,
+            _ => ranges.push((rank, rank)),
+        }
     }
+    let texts = ranges.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    texts.collect::<Vec<_>>().join(",")
 }
 
 /// The number of routers that `mincrit` chooses by itself.
@@ -63,6 +106,19 @@ mod tests {
         assert_eq!(parents(Some("binomial"), 8), [0, 0, 2, 0, 4, 4, 6]);
         assert_eq!(parents(Some("mincrit:2"), 7), [0, 0, 1, 2, 1, 2]);
         assert_eq!(parents(Some("custom"), 3), [0, 0]);
+    }
+
+    #[test]
+    fn below_a_broker_are_those_whose_way_to_the_lead_is_by_it() {
+        let all = |topology: Option<&str>, size: u32| -> Vec<String> {
+            (1..size).map(|rank| below(topology, rank, size).unwrap()).collect()
+        };
+        assert_eq!(all(None, 257).concat(), "");
+        assert_eq!(all(None, 300)[0], "257-299");
+        assert_eq!(all(Some("kary:1"), 4), ["2-3", "3", ""]);
+        assert_eq!(all(Some("kary:2"), 8), ["3-4,7", "5-6", "7", "", "", "", ""]);
+        assert_eq!(all(Some("binomial"), 8), ["", "3", "", "5-7", "", "7", ""]);
+        assert_eq!(all(Some("mincrit:2"), 7), ["3,5", "4,6", "", "", "", ""]);
     }
 
     /// The internal ranks that flux-core's own tests expect.

@@ -56,7 +56,7 @@ impl Identity {
         if found.is_none() {
             identity.notice = account_by(&facts.passwd, |_, uid| uid == account.owner.uid).map(|other| {
                 format!(
-                    "uid {} is {}'s in this image: Flux's user {} is the same to the system; choose another fluxUser.uid, or that name",
+                    "uid {} belongs to {} in this image, so Flux's user {} is the same user: choose another fluxUser.uid, or that name",
                     other.owner.uid, other.name, account.name
                 )
             });
@@ -213,7 +213,7 @@ mod tests {
         assert!(other.create.is_none() && other.run_as.is_none() && other.notice.is_some());
         let taken =
             Identity::of(Some(&User { uid: 1234, name: "ada".into(), run_flux_as_root: false }), &facts(0, PASSWD));
-        assert!(taken.notice.unwrap().starts_with("uid 1234 is flux's in this image"));
+        assert!(taken.notice.unwrap().starts_with("uid 1234 belongs to flux in this image"));
         let same = Identity::of(Some(&user(false)), &facts(1234, PASSWD));
         assert!(same.run_as.is_none() && same.notice.is_none());
     }

@@ -45,9 +45,9 @@ impl fmt::Display for Activity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Activity::Snippet(name) => write!(f, "the snippet {name} runs"),
-            Activity::Waits(Awaited::Spec) => f.write_str("its spec cannot be read yet"),
+            Activity::Waits(Awaited::Spec) => f.write_str("its spec is not readable yet"),
             Activity::Waits(Awaited::View) => f.write_str("its view is not there yet"),
-            Activity::Waits(Awaited::Volume) => f.write_str("a file cannot be written, and is tried again"),
+            Activity::Waits(Awaited::Volume) => f.write_str("a file cannot be written; retrying"),
         }
     }
 }
@@ -73,12 +73,16 @@ fn stage_of(name: &str) -> Option<Activity> {
 
 /// What this pod's `flux-agent run` is at, as the folder of processes tells it.
 pub fn now(processes: &Path) -> Option<Activity> {
+    let container = |process: &Path| fs::read(process.join("cgroup")).ok();
+    let own = container(&processes.join("self"));
     fs::read_dir(processes).ok()?.flatten().find_map(|entry| {
         let name = fs::read_to_string(entry.path().join("comm")).ok()?;
         let stage = stage_of(name.trim_end())?;
         let words = fs::read(entry.path().join("cmdline")).ok()?;
-        // A sidecar has snippets of its own, and a pod may have one process namespace.
-        (words.split(|byte| *byte == 0).nth(1) == Some(b"run")).then_some(stage)
+        // A sidecar has snippets of its own, and a pod may have one process namespace; or that of its node, with other pods'
+        // agents.
+        let is_run = words.split(|byte| *byte == 0).nth(1) == Some(b"run");
+        (is_run && container(&entry.path()) == own).then_some(stage)
     })
 }
 
@@ -102,6 +106,13 @@ mod tests {
         assert_eq!(now(processes.path()), None);
         fs::write(processes.path().join("8/comm"), "run:brokerPre\n").unwrap();
         assert_eq!(now(processes.path()), Some(Activity::Snippet("brokerPre".into())));
+        fs::create_dir(processes.path().join("self")).unwrap();
+        for (own, is_told) in [("0::/a\n", true), ("0::/\n", false)] {
+            fs::write(processes.path().join("self/cgroup"), own).unwrap();
+            fs::write(processes.path().join("8/cgroup"), "0::/a\n").unwrap();
+            assert_eq!(now(processes.path()).is_some(), is_told, "another pod's, with the node's processes");
+        }
+        fs::write(processes.path().join("self/cgroup"), "0::/a\n").unwrap();
         for awaited in Awaited::ALL {
             fs::write(processes.path().join("8/comm"), format!("wait:{}\n", awaited.name())).unwrap();
             assert_eq!(now(processes.path()), Some(Activity::Waits(awaited)));

@@ -26,7 +26,7 @@ impl Failure {
 
     /// A defect of the agent or a host that lacks what every Linux has.
     pub fn internal(cause: impl Into<String>) -> Failure {
-        Failure::new(Category::Internal, cause, "this is a defect, please report it")
+        Failure::new(Category::Internal, cause, "this is a bug, please report it")
     }
 
     /// `error` while doing `what` ("write", "rename" …) to `path`.
@@ -39,7 +39,7 @@ impl Failure {
             Some(libc::EACCES | libc::EPERM) => {
                 "let init and application containers run as the same user, or set pod.securityContext.fsGroup"
             }
-            _ => "look at the volume that holds it",
+            _ => "check the volume that holds it",
         };
         let cause = format!("failed to {what} {}: {}", path.display(), plain(error));
         Failure { passing: is_passing(error), ..Failure::new(Category::WriteFailed, cause, remedy) }

@@ -134,6 +134,7 @@ pub fn find(name: &OsStr, environment: &Environment, directory: &Path) -> Found 
     if let Ok(program) = which::which_in(name, Some(path), directory) {
         return Found::Program(program);
     }
+    // `which` says only that there is none; a shell's codes tell a file that may not be executed from none at all.
     let folders =
         if name.as_bytes().contains(&b'/') { vec![PathBuf::new()] } else { std::env::split_paths(path).collect() };
     let there = folders.into_iter().map(|folder| directory.join(folder).join(name)).find(|file| file.exists());

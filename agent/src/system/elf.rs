@@ -1,4 +1,7 @@
 //! What a program needs of its host: architecture, loader, C library. Pure.
+//!
+//! By hand: one field of the header and one segment are read, and the newest version of glibc is found by a search for the names of versions.
+//! Crates for ELF (`object`, `goblin`) read the whole format.
 
 /// The machines that there are images for, as ELF numbers them.
 const MACHINES: [(u16, &str); 4] = [(62, "x86_64"), (183, "aarch64"), (243, "riscv64"), (21, "powerpc64")];

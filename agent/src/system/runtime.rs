@@ -15,11 +15,11 @@ type Work<'a> = Pin<Box<dyn Future<Output = Result<u8, Failure>> + 'a>>;
 /// Blocks all signals (they become events) and runs `work` to its end.
 pub fn block_on(work: Work) -> Result<u8, Failure> {
     signals::block().map_err(failed)?;
-    look(work)
+    block_on_interruptible(work)
 }
 
-/// The same with signals as they are: for what only looks.
-pub fn look(work: Work) -> Result<u8, Failure> {
+/// The same with signals as they are, which may end the process: for what has no children.
+pub fn block_on_interruptible(work: Work) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_io().enable_time().build().map_err(failed)?;
     runtime.block_on(work)
 }

@@ -1,5 +1,8 @@
 //! Names to addresses without NSS: /etc/hosts, then a plain query to the servers of resolv.conf.
 //!
+//! Messages are a crate's (`simple-dns`). The rest is by hand, since resolver crates cache, retry and order servers by themselves: here every wait says
+//! what is missing and which server said so, and the number of its queries is held down (`agent/benches/README.md`).
+//!
 //! A name with a trailing dot is asked for as it is; a name without one is completed from the search list after that.
 //! Both files are read for every attempt: Kubernetes may change them, and they are small.
 
@@ -19,17 +22,17 @@ const DNS_PORT: u16 = 53;
 /// Why a name has no address (yet).
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NameError {
-    #[error("its name does not exist yet, says the DNS server {0}")]
+    #[error("its name does not exist yet (DNS server {0})")]
     NoSuchName(IpAddr),
-    #[error("its name has no address yet, says the DNS server {0}")]
+    #[error("its name has no address yet (DNS server {0})")]
     NoAddress(IpAddr),
     #[error("the DNS server {0} does not answer")]
     Silent(IpAddr),
     #[error("the DNS server {server} fails ({why})")]
     Failing { server: IpAddr, why: String },
-    #[error("there is no DNS server in /etc/resolv.conf, and /etc/hosts does not know its name")]
+    #[error("/etc/resolv.conf has no DNS server, and /etc/hosts does not have its name")]
     NoServer,
-    #[error("it is not a name that DNS can ask for")]
+    #[error("it is not a valid DNS name")]
     BadName,
 }
 

@@ -100,7 +100,7 @@ fn a_broker_that_is_killed_at_any_write_of_its_dump_leaves_the_archive_and_the_j
         let ended = run(&[lead(&image, &format!("writes=6 die={write}"))]).remove(0);
         // The broker's death is what is left to tell of a job that failed.
         assert_eq!(ended.code, if code == 0 { 0 } else { 137 }, "{}", ended.stderr);
-        assert!(ended.stderr.contains("was not saved, and stays as it was"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("was not saved and is unchanged"), "{}", ended.stderr);
         assert_eq!(beside(&image), [] as [PathBuf; 0]);
         assert_eq!(not_saved(&image).unwrap(), "the broker was ended by signal 9");
         assert_kept(&image, &old, &format!("killed at write {write}"));
@@ -208,7 +208,7 @@ fn a_stop_that_is_too_short_for_the_dump_leaves_the_archive_and_says_so() {
     pod.signal(15);
     let ended = pod.end();
     assert!(begin.elapsed() < Duration::from_secs(2), "{:?}: {}", begin.elapsed(), ended.stderr);
-    assert!(ended.stderr.contains("was not saved, and stays as it was"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("was not saved and is unchanged"), "{}", ended.stderr);
     assert!(fs::read(image.at(ARCHIVE)).unwrap() == old);
     assert_eq!(beside(&image), [] as [PathBuf; 0]);
 }

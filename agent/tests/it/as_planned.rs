@@ -15,6 +15,7 @@ use std::path::Path;
 use std::process::Command;
 
 use flux_shared::agent_spec::AgentSpec;
+use flux_shared::names::POD_ADDRESS;
 use flux_shared::paths::{CURVE_FILE, SPEC_FILE};
 use serde_json::{Value, json};
 
@@ -38,6 +39,8 @@ struct Case {
     certificate: bool,
     /// How an empty image is made.
     shell: bool,
+    /// The host name of all pods, as the operator would render them with their nodes' network.
+    node: Option<&'static str>,
 }
 
 fn input(name: &str) -> Case {
@@ -53,6 +56,7 @@ fn input(name: &str) -> Case {
         sidecars: Vec::new(),
         certificate: true,
         shell: true,
+        node: None,
     }
 }
 
@@ -81,6 +85,13 @@ fn paths_in(image: &Image, paths: &[&str], writable_by: Option<u32>) -> Vec<Stri
     paths.iter().filter(counts).map(|path| (*path).to_owned()).collect()
 }
 
+/// The environment, but for what is the agent's alone.
+fn seen(container: &Container) -> BTreeMap<String, String> {
+    let mut environment = container.environment.clone();
+    environment.remove(POD_ADDRESS.0);
+    environment
+}
+
 /// What the agent ought to find in the image, told by who made it.
 fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> Value {
     let read = |path: &str| std::fs::read_to_string(image.at(path)).unwrap_or_default();
@@ -102,7 +113,7 @@ fn facts(image: &Image, spec: &AgentSpec, index: u32, container: &Container) -> 
         "gid": gid,
         "passwd": read("/etc/passwd"),
         "group": read("/etc/group"),
-        "environment": container.environment,
+        "environment": seen(container),
         "working_directory": "/",
         "address": format!("10.9.0.{}", index + 1),
         "cluster_domain": "cluster.local",
@@ -173,6 +184,20 @@ fn pod_image(case: &Case, spec: &AgentSpec, size: u32) -> Image {
     image
 }
 
+/// One of the pod `index` of cluster `name`.
+fn container<'a>(case: &Case, name: &str, index: u32, image: &'a Image, command: &[&str]) -> Container<'a> {
+    let own = format!("{name}-{index}");
+    let mut container = Container::new(image, case.node.unwrap_or(&own), command);
+    container.ids = case.ids;
+    let own = case.environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
+    container.environment.extend(own);
+    container.environment.insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+    if case.node.is_some() {
+        container.environment.insert(POD_ADDRESS.0.into(), format!("{}{}", image::V4, index + 1));
+    }
+    container
+}
+
 /// Runs all pods of the case and compares each with its plan; what the lead printed.
 fn compare(case: &Case) -> String {
     let spec = spec_of(&case.input);
@@ -181,14 +206,7 @@ fn compare(case: &Case) -> String {
     let mut containers = Vec::new();
     let mut expected = Vec::new();
     for (index, image) in (0..size).zip(&images) {
-        let make = |command: &[&str]| {
-            let mut container = Container::new(image, &format!("{}-{index}", spec.name), command);
-            container.ids = case.ids;
-            container.environment.insert("JOB_COMPLETION_INDEX".into(), index.to_string());
-            let own = case.environment.iter().map(|(name, value)| ((*name).to_owned(), (*value).to_owned()));
-            container.environment.extend(own);
-            container
-        };
+        let make = |command: &[&str]| container(case, &spec.name, index, image, command);
         let container = make(&[AGENT, "run"]);
         let facts = facts(image, &spec, index, &container);
         let mut want = Expected {
@@ -204,16 +222,15 @@ fn compare(case: &Case) -> String {
                 continue;
             }
             assert!(is_sidecar || pod["rank"] == index);
-            (want.environment, want.directory) = (container.environment.clone(), "/".into());
+            (want.environment, want.directory) = (seen(&container), "/".into());
             pod["steps"].as_array().unwrap().iter().for_each(|step| want.step(step, case.effect));
         }
         expected.push(want);
         containers.push(container);
-        containers.extend(
-            case.sidecars
-                .iter()
-                .map(|name| Container { until: Some("ends with its pod".into()), ..make(&[AGENT, "sidecar", name]) }),
-        );
+        containers.extend(case.sidecars.iter().map(|name| Container {
+            until: Some("waiting for the pod to be deleted".into()),
+            ..make(&[AGENT, "sidecar", name])
+        }));
     }
     let ends = image::run(&containers);
     for (container, ended) in containers.iter().zip(&ends) {
@@ -253,6 +270,8 @@ fn compare_calls(case: &Case, image: &Image, want: &Expected) {
     let from = initial.iter().position(|word| word == "flux");
     let Some(from) = from else { return };
     let mut want_environment = wanted.environment.clone();
+    let kept = initial[..from].iter().filter_map(|word| word.strip_prefix("--without="));
+    kept.for_each(|name| drop(want_environment.remove(name).unwrap()));
     want_environment.extend(added);
     let uri = wanted.argv.iter().find_map(|word| word.strip_prefix("-Slocal-uri="));
     want_environment.extend(uri.map(|uri| ("FLUX_URI".to_owned(), uri.to_owned())));
@@ -273,6 +292,12 @@ fn a_command_with_all_that_shells_take_apart() {
     let case = mini_cluster(&format!("size: 1\ncontainers:\n- image: debian:12\n  command: |\n    {command}"));
     let said = compare(&case);
     assert_eq!(said, "it's  it's \"$HOME\" `x` \\ * $HOME `x` $(y) * a;b|c  end\n");
+}
+
+#[test]
+fn pods_with_the_network_of_their_nodes() {
+    let case = Case { node: Some("node-7"), ..input("host-network.yaml") };
+    assert_eq!(compare(&case), "node-7\n".repeat(2));
 }
 
 #[test]

@@ -214,7 +214,7 @@ fn in_place_of_a_lead_that_was_lost_nothing_starts() {
             assert_eq!(lead.end().code, i32::from(Category::LeadLost.code()));
             assert_eq!(termination_of(&images[0]).category, Some(Category::LeadLost));
         } else {
-            lead.says("the operator starts this MiniCluster anew");
+            lead.says("waiting for the operator to restart this MiniCluster");
             lead.signal(15);
             assert_eq!(lead.end().code, 143);
             assert_eq!(termination_of(&images[0]), Termination::new(Ender::Stop, 143));
@@ -275,7 +275,7 @@ fn what_a_killed_broker_has_left_does_not_run_on() {
     let broker = eventually("the follower's broker", || pods[1].children().first().copied());
     let left = eventually("what it starts", || children_of(broker).first().copied());
     send(broker, 9);
-    pods[1].says("killed 1 processes that the broker had left");
+    pods[1].says("killed 1 processes that the broker left behind");
     // That of the next broker.
     eventually("the next broker", || (pods[1].stdout().matches("left ").count() == 2).then_some(()));
     assert!(state_of(left).is_none_or(|state| state == 'Z'));
@@ -288,7 +288,7 @@ fn what_may_pass_is_tried_again_in_the_pod() {
     let text = fs::read_to_string(&spec).unwrap();
     fs::remove_file(&spec).unwrap();
     let lead = pod(&images, 0, &Network::new());
-    lead.says("trying again");
+    lead.says("retrying for up to");
     fs::write(&spec, text).unwrap();
     assert_eq!((lead.end().code, starts(&images)), (0, 1));
 }
@@ -305,7 +305,7 @@ fn a_full_volume_is_waited_for_and_then_the_end() {
         );
         let ended = run(&[container]).remove(0);
         assert_eq!(ended.code, code, "{}", ended.stderr);
-        assert!(ended.stderr.contains("no space left on device; trying again"), "{}", ended.stderr);
+        assert!(ended.stderr.contains("no space left on device; retrying"), "{}", ended.stderr);
         assert_eq!(starts(&images), usize::from(code == 0));
     }
 }

@@ -60,7 +60,10 @@ fn a_batchs_logs_can_be_written_or_it_is_said_at_once_that_they_cannot() {
     volume.before = "mount -t tmpfs -o mode=0755 tmpfs \"$root/data\"; mkdir -m 0755 \"$root/data/out\"\n".into();
     let ended = run(&[volume]).remove(0);
     let line = ended.stderr.lines().find(|line| line.contains("cannot write")).unwrap_or_else(|| panic!("{ended:?}"));
-    assert!(line.contains("/data/out is ") && line.contains("uid 1000") && line.contains("fsGroup"), "{line}");
+    assert!(
+        line.contains("cannot write to /data/out, ") && line.contains("uid 1000") && line.contains("fsGroup"),
+        "{line}"
+    );
 }
 
 /// The page's lines, and nothing of ours among them that looks like an error.

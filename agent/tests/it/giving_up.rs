@@ -57,7 +57,7 @@ fn a_view_that_is_missing() {
 #[test]
 fn a_lead_that_never_answers_within_the_deadline_that_was_asked_for() {
     let image = pod_image("", 2);
-    let words = ["mc-0.flux-service", "refuses", "8050", "Look at the lead's own log"];
+    let words = ["mc-0.flux-service", "refuses", "8050", "See the lead's log"];
     gives_up(&image, "mc-1", &["--parent-deadline", "1"], ROOT, Category::ParentUnreachable, &words);
     image.file("/etc/hosts", 0o644, "10.9.0.2 mc-1\n");
     let words = ["mc-0.flux-service.default.svc.cluster.local", "no DNS server"];

@@ -255,7 +255,7 @@ fn a_shared_folder_keeps_owner_group_and_mode_and_who_cannot_write_there_is_told
         container.groups = of_the_pod.then_some(group).into_iter().collect();
         let ended = image::run(&[container]).remove(0);
         let may = (of_the_image || of_the_pod) && mode & 0o020 != 0;
-        let told = "/work is a folder or volume to which uid 1002, gid 1002 cannot write: ";
+        let told = "uid 1002, gid 1002 cannot write to /work, a folder or volume: ";
         assert_eq!(ended.stderr.contains(told), !may, "{ended:?}");
         assert!(may || ended.stderr.contains("supplementalGroups"), "{ended:?}");
         assert_eq!(ended.code == 0, may, "{ended:?}");

@@ -10,7 +10,9 @@ use flux_shared::termination::{Ender, Termination};
 use crate::image::{AGENT, Container, Image, V4, V6, real_flux, run};
 use crate::live::{Network, Running, eventually, forget_starts, gate, pod_image, run_words, send, termination_of};
 
+mod node_network;
 mod stops;
+mod tree;
 
 /// By then the agents have seen their brokers connected: before, they would not believe in a lead for half a minute.
 const SEEN_BY: Duration = Duration::from_millis(1500);
@@ -222,7 +224,7 @@ fn a_broker_that_is_killed_is_started_again() {
     joined();
     let broker = eventually("the follower's broker", || pods[1].children().first().copied());
     send(broker, 9);
-    pods[1].says("the broker was ended by signal 9; starting it again");
+    pods[1].says("the broker was ended by signal 9; restarting it");
     eventually("another broker", || pods[1].children().first().filter(|pid| **pid != broker).copied());
     joined();
     pods.iter().for_each(|pod| pod.signal(15));
@@ -255,7 +257,7 @@ fn a_sidecar_waits_for_the_socket_and_runs_beside_the_broker() {
     fs::write(gate(&image, "go"), "").unwrap();
     assert_eq!(lead.end().code, 0);
     // Kubernetes would start it again, so it stays until its pod ends.
-    beside.says("this container ends with its pod");
+    beside.says("finished; waiting for the pod to be deleted");
     beside.signal(15);
     assert_eq!(beside.end().code, 0);
 }

@@ -99,7 +99,7 @@ fn who_is_not_root_runs_it_as_well_and_is_told_what_takes_root() {
     let (out, err) = (text(&ended.stdout), text(&ended.stderr));
     assert_eq!(ended.status.code(), Some(0), "{out}{err}");
     assert!(out.contains("user-0\n") && out.contains("user-1\n") && out.contains("0\n"), "{out}");
-    assert!(err.contains("Flux runs as you, not as flux (uid 1002): that takes root"), "{err}");
+    assert!(err.contains("Flux runs as you, not as flux (uid 1002): that needs root"), "{err}");
     use std::os::unix::fs::MetadataExt;
     assert_eq!(fs::metadata(laptop.at("work/written-user-1")).unwrap().uid().to_string(), NOBODY);
     assert!(!laptop.ground(NOBODY).exists(), "nothing is left");
@@ -145,17 +145,17 @@ fn a_stop_ends_all_pods_in_order_and_a_shell_looks_inside_before() {
         text(&inside.stderr)
     );
     let twice = laptop.run(&["env"], &[]);
-    assert!(text(&twice.stderr).contains("it runs already"), "{}", text(&twice.stderr));
+    assert!(text(&twice.stderr).contains("a run is in progress there"), "{}", text(&twice.stderr));
 
     send(child.id().cast_signed(), 2);
     let status = eventually("the end", || child.try_wait().unwrap());
     assert_eq!(status.code(), Some(3), "{}", told());
-    assert!(told().contains("tidied\n") && told().contains("told to stop: so are all pods"), "{}", told());
+    assert!(told().contains("tidied\n") && told().contains("stopping all pods"), "{}", told());
     let kept = laptop.ground("0").join("pods/0/root");
     assert!(told().contains(&laptop.ground("0").display().to_string()), "{}", told());
     assert_eq!(fs::read_to_string(kept.join("etc/hostname")).unwrap(), "long-0\n");
     let after = laptop.run(&["env"], &["--shell", "1"]);
-    assert!(text(&after.stderr).contains("does not run here"), "{}", text(&after.stderr));
+    assert!(text(&after.stderr).contains("is not running here"), "{}", text(&after.stderr));
 }
 
 #[test]
@@ -183,7 +183,7 @@ fn a_pod_that_fails_ends_all_and_says_why() {
     let err = text(&ended.stderr);
     assert_eq!(ended.status.code(), Some(9), "{}{err}", text(&ended.stdout));
     assert!(text(&ended.stdout).contains("failing-1 | looked at\n"), "{err}");
-    assert!(err.contains("failing-1 ended with 9") && err.contains("all pods are told to stop"), "{err}");
+    assert!(err.contains("failing-1 ended with 9") && err.contains("stopping all pods"), "{err}");
 }
 
 #[test]

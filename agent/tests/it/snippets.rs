@@ -55,7 +55,7 @@ fn strict_ends_with_the_snippets_code_and_else_it_is_passed_over() {
         assert_eq!((termination.code, termination.program_code), (1, None));
         let (code, stdout, stderr, _) = run_in(shell, "[logging]\nstrict = false", side, command);
         assert_eq!((code, stdout.as_str()), (5, "a\nb\njob\npost\n"), "{shell}: the job's own code");
-        assert!(stderr.contains("the snippet pre failed with code 3 and is passed over"), "{stderr}");
+        assert!(stderr.contains("the snippet pre failed with exit code 3; continuing"), "{stderr}");
     }
     // Two facts, the job's first.
     let (code, _, _, told) = run_in("sh", "", "post = 'exit 3'", "exit 5");
@@ -99,7 +99,7 @@ fn a_stop_in_post_does_not_change_what_the_job_ended_with() {
         let told = solo.termination();
         assert_eq!((ended.code, told.by, told.code), (code, Ender::Program, code as u8), "{}", ended.stderr);
         assert_eq!((told.program_code, told.snippet.as_deref()), (Some(code as u8), Some("post")));
-        assert_eq!(told.message, "the pod was told to stop while the snippet post ran, which did not end.");
+        assert_eq!(told.message, "the pod was stopped while the snippet post was still running.");
     }
 }
 
@@ -208,7 +208,7 @@ fn status_says_which_snippet_runs() {
     image.file("/etc/flux-agent/spec/agent.toml", 0o444, spec);
     let ended = image::run(&[Container::new(&image, "mc-0", &[AGENT, "run"])]).remove(0);
     assert_eq!(ended.code, 0, "{ended:?}");
-    let want = "broker   mc-0 (rank 0) is not up: the snippet brokerPre runs. The pod's log says what it does\n\
+    let want = "broker   mc-0 (rank 0) is not up: the snippet brokerPre runs. See the pod's log\n\
         not ready: the snippet brokerPre runs\n";
     assert!(ended.stdout.starts_with(want), "{ended:?}");
 }
@@ -243,5 +243,5 @@ fn a_trace_that_nobody_takes_changes_nothing() {
     assert_eq!(ended.code, 7, "{ended:?}");
     assert_eq!(ended.stdout, "00-0af7651916cd43dd8448eb211c80319c-8448eb211c80319c-01\n");
     let told = ended.stderr.lines().last().unwrap();
-    assert!(told.ends_with("the timeline did not reach http://127.0.0.1:1: connection refused"), "{told}");
+    assert!(told.ends_with("failed to send the timeline to http://127.0.0.1:1: connection refused"), "{told}");
 }

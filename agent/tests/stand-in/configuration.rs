@@ -43,7 +43,8 @@ pub fn read(words: &[&str]) -> Result<Broker, String> {
     let (hosts, connect) = hosts(bootstrap)?;
     let resources = table.get("resource").and_then(|table| table.get("path")).and_then(toml::Value::as_str);
     resources.map_or(Ok(Vec::new()), std::fs::read).map_err(|error| format!("resource: {error}"))?;
-    let own = nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok()).unwrap_or_default();
+    let of_the_host = || nix::unistd::gethostname().ok().and_then(|name| name.into_string().ok());
+    let own = attributes.get("hostname").cloned().or_else(of_the_host).unwrap_or_default();
     let rank = hosts.iter().position(|host| *host == own).ok_or(format!("{own} is not in the hostlist"))?;
     if hosts.len() > 1 {
         check_certificate(&text_of("curve_cert"))?;

@@ -53,7 +53,7 @@ impl Ending {
             Ending::Finished { reason, message, .. } => Some(format!("{name} failed ({reason}): {message}")),
             Ending::Deleted { by_us: true } => Some(format!("{name} was stopped")),
             Ending::Deleted { by_us: false } => {
-                Some(format!("{name} was deleted by somebody else before its job had ended"))
+                Some(format!("{name} was deleted before its job had ended, not by this command"))
             }
             Ending::Interrupted(Some(way)) => Some(way.told(name)),
             Ending::Interrupted(None) => Some(format!("{name} may still run: `kubectl minicluster stop {name}`")),
@@ -136,7 +136,7 @@ impl<'a> Follower<'a> {
                         return Ok(Ending::Interrupted(stop::at_once(place, name).await.ok()));
                     }
                     self.screen.end();
-                    self.screen.say(&format!("stopping {name} in order; Ctrl-C once more deletes it and waits for nothing"));
+                    self.screen.say(&format!("shutting down {name}; press Ctrl-C again to delete it without waiting"));
                     stopping = Some(Box::pin(stop::in_order(place, name)));
                 }
             }
@@ -202,7 +202,7 @@ impl<'a> Follower<'a> {
     fn lost(&mut self, error: &watcher::Error) {
         if !std::mem::replace(&mut self.is_lost, true) {
             let why = chain(error);
-            self.screen.say(&format!("no answer from the API server ({why}); {} goes on, trying again", self.name));
+            self.screen.say(&format!("no answer from the API server ({why}); {} goes on, reconnecting", self.name));
         }
     }
 
@@ -216,7 +216,7 @@ impl<'a> Follower<'a> {
         let Some(status) = status.filter(|status| status.restart_count > self.restarts) else { return };
         self.restarts = status.restart_count;
         if let Some(last) = status.restarts.last() {
-            self.screen.say(&format!("{} starts again ({}): {}", self.name, last.reason, last.message));
+            self.screen.say(&format!("{} restarts ({}): {}", self.name, last.reason, last.message));
         }
     }
 

@@ -4,7 +4,7 @@
 const PAGE: &str = include_str!("../../../docs/troubleshooting.md");
 
 /// Of a MiniCluster that nobody has looked at.
-pub const NO_OPERATOR: &str = "The operator has not looked at it yet. If that stays so, it does not run, or watches another namespace: ask your administrator.";
+pub const NO_OPERATOR: &str = "The operator has not processed it yet. If that does not change, the operator is not running or watches another namespace: ask your administrator.";
 
 /// That of `reason`, without the page's marks.
 pub fn of(reason: &str) -> Option<String> {

@@ -1,4 +1,4 @@
-//! The figures of an instance as a person reads them. Pure.
+//! The usage of an instance as a person reads it. Pure.
 
 use comfy_table::{CellAlignment, Table, presets};
 use flux_shared::usage::{Count, Host, HostState, Jobs, Resources, Usage};
@@ -11,7 +11,7 @@ pub fn lines(name: &str, usage: &Usage, height: usize) -> Vec<String> {
     let mut lines = vec![headline(name, usage), String::new()];
     match &usage.resources {
         Some(resources) => lines.extend(totals(resources)),
-        None => lines.push("what its nodes have is not known yet".into()),
+        None => lines.push("node resources not known yet".into()),
     }
     lines.extend([String::new(), jobs(usage.jobs)]);
     if let Some(resources) = usage.resources.as_ref().filter(|it| !it.hosts.is_empty()) {

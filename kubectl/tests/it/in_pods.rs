@@ -158,7 +158,7 @@ fn top_without_figures_says_why_and_what_helps() {
         let (_front, kubeconfig) = Front::before(&plain.kubeconfig, early, no_logs).await;
         let said = Person { kubeconfig, ..plain.clone() }.says(&["top", "mc"]).await;
         assert!(
-            said.code == 1 && said.err.contains("tells no figures: not up: the broker is in state join"),
+            said.code == 1 && said.err.contains("no usage available of mc: not up: the broker is in state join"),
             "{said:?}"
         );
         let (_front, kubeconfig) = Front::before(&plain.kubeconfig, old, no_logs).await;
@@ -256,7 +256,7 @@ fn stop_asks_the_instance_and_says_so() {
         let said = person.says(&["stop", "mc"]).await;
         assert_eq!(
             (said.code, said.out.as_str()),
-            (0, "mc shuts down: its programs get SIGTERM and the grace period\n"),
+            (0, "shutting down mc: its programs get SIGTERM and the grace period\n"),
             "{said:?}"
         );
         let started = front.started();
@@ -267,7 +267,7 @@ fn stop_asks_the_instance_and_says_so() {
         assert_eq!(fixture.get("mc").await.spec.suspend, None, "its status and logs stay");
         // Who may not delete takes the pods away.
         let said = person.says(&["stop", "--now", "mc"]).await;
-        assert!(said.code == 0 && said.out.contains("mc is suspended and has no pods"), "{said:?}");
+        assert!(said.code == 0 && said.out.contains("suspended mc, which now has no pods"), "{said:?}");
         assert_eq!(fixture.get("mc").await.spec.suspend, Some(true));
         operator.stop().await;
     });

@@ -67,7 +67,7 @@ fn a_run_says_what_it_waits_for_and_leaves_nothing() {
         assert_eq!((said.code, said.out.as_str()), (7, ""), "{said:?}");
         assert_eq!(command.as_deref(), Some("sh -c 'exit 7'"));
         let position = |line: &str| said.err.find(line).unwrap_or_else(|| panic!("no `{line}`: {}", said.err));
-        let made = position("mc is made: 2 pods\n");
+        let made = position("created MiniCluster mc with 2 pods\n");
         let pods = position("pods: ");
         let up = position("quorum: 2 brokers: the job starts\n");
         let failed = position("mc failed (NonZeroExitCode): ");
@@ -101,7 +101,7 @@ fn what_is_kept_or_detached_stays() {
         assert!(!fixture.get("kept").await.spec.cleanup);
         let again = person.says(&["run", "--name", "kept", "-d", "app:1"]).await;
         assert_eq!(again.code, 1);
-        assert!(again.err.contains("there is one of this name; --name gives it another"), "{again:?}");
+        assert!(again.err.contains("the name is taken; choose another with --name"), "{again:?}");
     });
 }
 
@@ -173,7 +173,11 @@ fn who_stops_a_run_that_has_not_begun_stops_its_pods_even_without_the_right_to_d
         let mut rest = String::new();
         tokio::io::AsyncReadExt::read_to_string(&mut lines, &mut rest).await.unwrap();
         assert_eq!(run.wait().await.unwrap().code(), Some(130), "{rest}");
-        assert!(rest.contains("stopping mc in order") && rest.contains("mc is suspended"), "{rest}");
+        assert!(
+            rest.contains("shutting down mc; press Ctrl-C again")
+                && rest.contains("suspended mc, which now has no pods"),
+            "{rest}"
+        );
         assert_eq!(fixture.get("mc").await.spec.suspend, Some(true));
         operator.stop().await;
     });
@@ -188,7 +192,10 @@ fn a_run_that_somebody_deletes_is_no_success() {
         tokio::time::sleep(Duration::from_millis(500)).await;
         fixture.api::<MiniCluster>().delete("mc", &Default::default()).await.unwrap();
         let said = Said::when_over(run).await;
-        assert!(said.code == 1 && said.err.contains("was deleted by somebody else"), "{said:?}");
+        assert!(
+            said.code == 1 && said.err.contains("was deleted before its job had ended, not by this command"),
+            "{said:?}"
+        );
     });
 }
 

@@ -36,7 +36,8 @@ fn the_api_server_tries_out_the_minicluster_and_its_job_and_makes_nothing() {
         let said = says(&person, &document(json!({})), &[]).await;
         assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
         assert!(
-            said.out.ends_with("MiniCluster mc is valid\nthe API server would take MiniCluster mc: MiniCluster, Job\n"),
+            said.out
+                .ends_with("MiniCluster mc is valid\nthe API server would accept MiniCluster mc: MiniCluster, Job\n"),
             "{said:?}"
         );
         let overlay = json!({ "podTemplate": { "spec": { "hostNetwork": true, "priorityClassName": "" } } });
@@ -82,7 +83,7 @@ fn what_the_caller_may_not_ask_is_said_to_be_unchecked() {
         let text = document(json!({ "podTemplate": { "spec": { "hostNetwrok": true } } }));
         let said = says(&person, &text, &[]).await;
         assert_eq!(said.code, 0, "{said:?}");
-        assert!(said.out.contains("the API server would take MiniCluster mc: MiniCluster\n"), "{said:?}");
+        assert!(said.out.contains("the API server would accept MiniCluster mc: MiniCluster\n"), "{said:?}");
         assert!(said.out.contains("\nnot checked: its Job: jobs.batch is forbidden: "), "{said:?}");
         let json = says(&person, &text, &["-o", "json"]).await;
         let found: Value = serde_json::from_str(&json.out).unwrap();
@@ -102,11 +103,11 @@ fn the_minicluster_itself_is_judged_as_on_creation() {
         assert!(said.code == 1 && said.err == "spec.size: must be 1 to 10000\n", "{said:?}");
         fixture.create("mc", json!({})).await.unwrap();
         let said = says(&person, &document(json!({})), &[]).await;
-        assert!(said.code == 0 && said.out.contains("there is a MiniCluster of this name"), "{said:?}");
+        assert!(said.code == 0 && said.out.contains("a MiniCluster of this name exists"), "{said:?}");
         let elsewhere = document(json!({})).replace("\"name\":\"mc\"}", "\"name\":\"mc\",\"namespace\":\"elsewhere\"}");
         let said = says(&person, &elsewhere, &[]).await;
         assert!(
-            said.code == 1 && said.err.contains("metadata.namespace: is elsewhere, and --namespace says"),
+            said.code == 1 && said.err.contains("metadata.namespace: is elsewhere, and --namespace is"),
             "{said:?}"
         );
     });

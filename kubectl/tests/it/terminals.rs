@@ -76,7 +76,7 @@ enum How {
 async fn changes(script: &Child, out: &mut ChildStdout, seen: &mut String) {
     assert!(seen.contains("0 running, 3 waiting"), "{seen}");
     read_until(out, seen, "1 running, 3 waiting").await;
-    read_until(out, seen, "! the instance of mc tells no figures: not up: a hiccup").await;
+    read_until(out, seen, "! no usage available of mc: not up: a hiccup").await;
     seen.clear();
     read_until(out, seen, "every 1 s; q ends").await;
     resize(plugin_of(script, "top").await, "9", "20");

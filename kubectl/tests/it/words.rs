@@ -42,7 +42,8 @@ fn one_ctrl_c_stops_a_job_in_order_and_its_last_words_are_printed() {
         let said = Said::when_over(run).await;
         assert_eq!((said.code, rest.as_str()), (143, "tidies up\n"), "{said:?}");
         assert!(
-            said.err.contains("stopping mc in order; Ctrl-C once more") && said.err.contains("mc shuts down"),
+            said.err.contains("shutting down mc; press Ctrl-C again")
+                && said.err.contains("shutting down mc: its programs"),
             "{said:?}"
         );
         operator.stop().await;
@@ -84,7 +85,7 @@ fn a_second_ctrl_c_waits_for_nothing() {
         crate::runs::interrupt(&run);
         in_time("it ends", err.read_to_string(&mut told)).await.unwrap();
         assert_eq!(run.wait().await.unwrap().code(), Some(130), "{told}");
-        assert!(told.contains("stopping mc in order") && told.contains("mc is deleted"), "{told}");
+        assert!(told.contains("shutting down mc; press Ctrl-C again") && told.contains("deleted mc"), "{told}");
         test_support::api_server::until("it is deleted", async || {
             let there = fixture.api::<MiniCluster>().get_opt("mc").await.unwrap();
             there.is_none_or(|it| it.metadata.deletion_timestamp.is_some()).then_some(())
@@ -150,7 +151,7 @@ fn logs_follow_and_of_a_run_before_and_of_all() {
         let none = person.says(&["logs", "mc", "--previous", "--index", "1"]).await;
         assert!(none.code == 1 && none.err.contains("previous terminated container not found"), "{none:?}");
         let no_pod = person.says(&["logs", "mc", "--index", "7"]).await;
-        assert!(no_pod.code == 1 && no_pod.err.contains("there is no pod of index 7"), "{no_pod:?}");
+        assert!(no_pod.code == 1 && no_pod.err.contains("no pod with index 7"), "{no_pod:?}");
 
         // Lines come as they are printed, and it ends with the container.
         let mut follow = person.starts(&["logs", "mc", "--follow"]);

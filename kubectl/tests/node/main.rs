@@ -151,7 +151,7 @@ fn the_api_server_tries_out_a_file_and_nothing_is_made() {
         };
         let said = validate(json!({ "size": 2, "containers": [{ "image": app_image() }] })).await;
         assert_eq!(said.code, 0, "{said:?}");
-        assert!(said.out.contains("the API server would take MiniCluster mc: MiniCluster\n"), "{said:?}");
+        assert!(said.out.contains("the API server would accept MiniCluster mc: MiniCluster\n"), "{said:?}");
         // Not for this person: the policy of the installation.
         let volumes = json!({ "data": { "storageClass": "hostpath", "path": "/tmp/data", "capacity": "1Gi" } });
         let said = validate(json!({ "size": 2, "containers": [{ "image": app_image() }], "volumes": volumes })).await;
@@ -199,7 +199,7 @@ fn connect_runs_a_command_with_its_input_and_its_code() {
         assert!(of("0: ") && of("1: "), "{logs:?}");
 
         let stopped = person.says(&["stop", "mc"]).await;
-        assert!(stopped.code == 0 && stopped.out.contains("mc shuts down"), "{stopped:?}");
+        assert!(stopped.code == 0 && stopped.out.contains("shutting down mc: its programs"), "{stopped:?}");
         let ended = person.says(&["wait", "mc", "--timeout", "240"]).await;
         assert_ne!(ended.code, 124, "{ended:?}");
     });
@@ -219,7 +219,7 @@ fn ctrl_c_stops_a_job_in_order() {
         lines.into_inner().read_to_string(&mut rest).await.unwrap();
         let said = Said::when_over(run).await;
         assert!(rest.contains("tidy"), "{rest} {said:?}");
-        assert!(said.err.contains("mc shuts down"), "{said:?}");
+        assert!(said.err.contains("shutting down mc: its programs"), "{said:?}");
         assert_ne!(said.code, 0, "{said:?}");
     });
 }

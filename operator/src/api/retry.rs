@@ -1,4 +1,5 @@
-//! Small writes that nobody waits for. What fails is done later, and holds up nothing meanwhile.
+//! Another try, with growing pauses: of a call that is waited for ([`until_done`]), and of small writes that nobody waits for
+//! ([`run_queue`]), of which one that fails is done later and holds up nothing meanwhile.
 #![expect(clippy::disallowed_methods, reason = "pauses")]
 
 use std::error::Error;
@@ -13,6 +14,23 @@ use tokio::sync::mpsc::UnboundedReceiver;
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
+
+/// Makes `call` until it succeeds, or `judge` makes something final of its error, with pauses that grow from `first` to `longest`.
+pub async fn until_done<T, E, F, C: Future<Output = Result<T, E>>>(
+    (first, longest): (Duration, Duration),
+    mut call: impl FnMut() -> C,
+    mut judge: impl FnMut(E) -> Result<(), F>,
+) -> Result<T, F> {
+    let mut failures = 0;
+    loop {
+        match call().await {
+            Ok(done) => return Ok(done),
+            Err(error) => judge(error)?,
+        }
+        failures += 1;
+        tokio::time::sleep(pauses::after(failures, first, longest)).await;
+    }
+}
 
 /// Does `write` for whatever comes, for `places` at the same time. Ends when nothing can come any more.
 pub async fn run_queue<T, E, F>(mut items: UnboundedReceiver<T>, places: usize, failed: &str, write: impl Fn(T) -> F)
@@ -59,6 +77,25 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn a_call_is_made_again_until_it_succeeds_or_its_error_is_final() {
+        let pauses = (Duration::from_secs(1), Duration::from_secs(3));
+        let begin = tokio::time::Instant::now();
+        let mut calls = 0;
+        let call = || {
+            calls += 1;
+            std::future::ready(if calls <= 4 { Err(calls) } else { Ok(calls) })
+        };
+        assert_eq!(until_done(pauses, call, |_| Ok::<(), u32>(())).await, Ok(5));
+        assert_eq!(begin.elapsed().as_secs(), 1 + 2 + 3 + 3);
+        let mut calls = 0;
+        let call = || {
+            calls += 1;
+            std::future::ready(Err::<(), u32>(calls))
+        };
+        assert_eq!(until_done(pauses, call, |error| if error < 3 { Ok(()) } else { Err(error) }).await, Err(3));
+    }
 
     #[tokio::test(start_paused = true)]
     async fn what_fails_is_done_later_and_what_comes_after_it_is_not_held_up() {

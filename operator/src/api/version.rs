@@ -1,9 +1,13 @@
 //! Which Kubernetes this is. (What one may lack above the floor: `render::needs`.)
-#![expect(clippy::disallowed_types, clippy::disallowed_methods, reason = "asks, and asks again")]
+#![expect(clippy::disallowed_types, reason = "asks, and asks again")]
 
+use std::convert::Infallible;
 use std::time::Duration;
 
 use kube::Client;
+
+use super::retry;
+use crate::health::log;
 
 /// The oldest Kubernetes 1.n that the operator runs on: Jobs with a success policy, and native sidecars.
 pub const FLOOR: u32 = 31;
@@ -12,16 +16,13 @@ const PAUSE: Duration = Duration::from_secs(2);
 
 /// The n of Kubernetes 1.n. Waits for an API server that is out of reach.
 pub async fn ask(client: &Client) -> u32 {
-    loop {
-        match client.apiserver_version().await {
-            Ok(info) => {
-                tracing::info!(version = info.git_version, "found Kubernetes");
-                return minor(&info.minor);
-            }
-            Err(error) => crate::health::log::warn("failed to ask for the version of Kubernetes", &error),
-        }
-        tokio::time::sleep(PAUSE).await;
-    }
+    let tell = |error| {
+        log::warn("failed to ask for the version of Kubernetes", &error);
+        Ok::<(), Infallible>(())
+    };
+    let Ok(info) = retry::until_done((PAUSE, PAUSE), || client.apiserver_version(), tell).await;
+    tracing::info!(version = info.git_version, "found Kubernetes");
+    minor(&info.minor)
 }
 
 /// Some providers add a `+`. What is no number is taken for new.

@@ -3,7 +3,7 @@
 //! Names are controller-runtime's and client-go's where they have one, so that what people know of other operators holds here.
 //! Every label comes from a closed set, and none names an object: the number of series is bounded.
 
-/// What a figure does over time. Histograms have the upper bounds of their buckets, in the family's unit.
+/// The type of a metric. Histograms have the upper bounds of their buckets, in the family's unit.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Kind {
     Counter,
@@ -30,7 +30,7 @@ pub enum Of {
     Webhook,
 }
 
-/// Figures of one name.
+/// A metric: its name, help, type and labels.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Family {
     pub name: &'static str,
@@ -55,92 +55,93 @@ const fn webhook(name: &'static str, help: &'static str, kind: Kind, labels: &'s
     Family { name, help, kind, labels, of: Of::Webhook }
 }
 
-pub const BUILD_INFO: Family =
-    both("flux_operator_build_info", "1, with what runs here and its version.", Kind::Gauge, &["component", "version"]);
-pub const READY: Family = both("flux_operator_ready", "1: what /readyz says.", Kind::Gauge, &["component"]);
-pub const CPU: Family = both("process_cpu_seconds_total", "User and system time of the process.", Kind::Counter, &[]);
+pub const BUILD_INFO: Family = both(
+    "flux_operator_build_info",
+    "Constant 1, with the component and its version.",
+    Kind::Gauge,
+    &["component", "version"],
+);
+pub const READY: Family = both("flux_operator_ready", "1 if /readyz succeeds, else 0.", Kind::Gauge, &["component"]);
+pub const CPU: Family =
+    both("process_cpu_seconds_total", "User and system CPU time of the process.", Kind::Counter, &[]);
 pub const RESIDENT: Family = both("process_resident_memory_bytes", "Resident memory.", Kind::Gauge, &[]);
 pub const VIRTUAL: Family = both("process_virtual_memory_bytes", "Virtual memory.", Kind::Gauge, &[]);
 pub const OPEN_FILES: Family = both("process_open_fds", "Open file descriptors.", Kind::Gauge, &[]);
-pub const MAX_FILES: Family = both("process_max_fds", "File descriptors that may be open.", Kind::Gauge, &[]);
+pub const MAX_FILES: Family = both("process_max_fds", "Maximum number of open file descriptors.", Kind::Gauge, &[]);
 pub const STARTED: Family =
     both("process_start_time_seconds", "When the process started, in seconds since 1970.", Kind::Gauge, &[]);
 
 pub const RECONCILES: Family = operator(
     "controller_runtime_reconcile_total",
-    "Reconciles, by how they ended (success or error).",
+    "Reconciles, by result (success or error).",
     Kind::Counter,
     &["controller", "result"],
 );
 pub const ERRORS: Family = operator(
     "controller_runtime_reconcile_errors_total",
-    "Reconciles that failed. They are tried again.",
+    "Failed reconciles, which are retried.",
     Kind::Counter,
     &["controller"],
 );
 pub const TERMINAL_ERRORS: Family = operator(
     "controller_runtime_terminal_reconcile_errors_total",
-    "Of these, those whose cause only a change by somebody takes away. The MiniCluster's status names it.",
+    "Reconcile errors that need a user's change; see the MiniCluster's status.",
     Kind::Counter,
     &["controller"],
 );
 pub const PANICS: Family = operator(
     "controller_runtime_reconcile_panics_total",
-    "Of the failed ones, those that met a defect of the operator.",
+    "Reconciles that panicked: a bug in the operator.",
     Kind::Counter,
     &["controller"],
 );
 pub const RECONCILE_TIME: Family =
-    operator("controller_runtime_reconcile_time_seconds", "Time of a reconcile.", SHORT, &["controller"]);
+    operator("controller_runtime_reconcile_time_seconds", "Duration of a reconcile.", SHORT, &["controller"]);
 pub const WORKERS: Family =
-    operator("controller_runtime_active_workers", "Reconciles that are under way.", Kind::Gauge, &["controller"]);
+    operator("controller_runtime_active_workers", "Reconciles in progress.", Kind::Gauge, &["controller"]);
 pub const DEPTH: Family =
-    operator("workqueue_depth", "MiniClusters that wait for their turn.", Kind::Gauge, &["controller", "name"]);
-pub const ADDS: Family = operator(
-    "workqueue_adds_total",
-    "How often a MiniCluster was put into the queue.",
-    Kind::Counter,
-    &["controller", "name"],
-);
+    operator("workqueue_depth", "MiniClusters in the queue.", Kind::Gauge, &["controller", "name"]);
+pub const ADDS: Family =
+    operator("workqueue_adds_total", "MiniClusters added to the queue.", Kind::Counter, &["controller", "name"]);
 pub const RETRIES: Family = operator(
     "workqueue_retries_total",
-    "How often a MiniCluster is to be looked at again after a failure.",
+    "MiniClusters queued again after an error.",
     Kind::Counter,
     &["controller", "name"],
 );
 pub const QUEUE_TIME: Family = operator(
     "workqueue_queue_duration_seconds",
-    "How long a MiniCluster waited for its turn.",
+    "Time that a MiniCluster waited in the queue.",
     SHORT,
     &["controller", "name"],
 );
 pub const LONGEST_WORK: Family = operator(
     "workqueue_longest_running_processor_seconds",
-    "How long the oldest reconcile has been under way.",
+    "Seconds that the longest running reconcile has been in progress.",
     Kind::Gauge,
     &["controller", "name"],
 );
 pub const UNFINISHED_WORK: Family = operator(
     "workqueue_unfinished_work_seconds",
-    "How long the reconciles that are under way have been so, together.",
+    "Total seconds of work in progress.",
     Kind::Gauge,
     &["controller", "name"],
 );
 pub const OLDEST: Family = operator(
     "flux_operator_queue_oldest_seconds",
-    "How long the MiniCluster that waits longest has waited for its turn.",
+    "Seconds that the oldest MiniCluster in the queue has waited.",
     Kind::Gauge,
     &[],
 );
 pub const REQUESTS: Family = operator(
     "rest_client_requests_total",
-    "Calls to the API server, by status and method. <error>: there was no answer.",
+    "Calls to the API server, by status and method. <error>: no response.",
     Kind::Counter,
     &["code", "method"],
 );
 pub const REQUEST_TIME: Family = operator(
     "rest_client_request_duration_seconds",
-    "Time until the API server answered; without watches.",
+    "Latency of calls to the API server, without watches.",
     SHORT,
     &["verb"],
 );
@@ -151,7 +152,7 @@ pub const CALLS: Family = operator(
     &["verb", "resource", "code"],
 );
 pub const LEADS: Family =
-    operator("leader_election_master_status", "1: this process leads. 0: it waits to.", Kind::Gauge, &["name"]);
+    operator("leader_election_master_status", "1 if this process leads, 0 if it waits to.", Kind::Gauge, &["name"]);
 pub const TIME_TO_READY: Family = operator(
     "flux_operator_time_to_ready_seconds",
     "Time from the creation of a MiniCluster until it is ready.",
@@ -169,34 +170,33 @@ pub const WEBHOOK_REQUESTS: Family = webhook(
 );
 pub const WEBHOOK_TIME: Family = webhook(
     "controller_runtime_webhook_latency_seconds",
-    "Time from a request's head until its answer is made.",
+    "Latency of a request, from its head to the response.",
     SHORT,
     &["webhook"],
 );
 pub const WEBHOOK_IN_FLIGHT: Family =
-    webhook("controller_runtime_webhook_requests_in_flight", "Requests that are under way.", Kind::Gauge, &["webhook"]);
+    webhook("controller_runtime_webhook_requests_in_flight", "Requests in progress.", Kind::Gauge, &["webhook"]);
 pub const CONVERSIONS: Family = webhook(
     "flux_operator_webhook_conversions_total",
-    "Reviews that were answered, by whether all their objects could be converted (success or failure).",
+    "Conversion reviews, by result: success if all their objects were converted, else failure.",
     Kind::Counter,
     &["result"],
 );
 pub const REFUSALS: Family = webhook(
     "flux_operator_webhook_refusals_total",
-    "Connections that were turned away: full (too many wait already), place (none became free in time), slow (a request took \
-     longer than anybody waits).",
+    "Rejected connections: full (too many are waiting), place (no slot became free in time), slow (a request took too long).",
     Kind::Counter,
     &["reason"],
 );
 pub const EXPIRY: Family = webhook(
     "flux_operator_webhook_certificate_expiry_timestamp_seconds",
-    "When the certificate that is served ends, in seconds since 1970. None is served: no figure.",
+    "When the served certificate expires, in seconds since 1970; absent without one.",
     Kind::Gauge,
     &[],
 );
 pub const KEEP_FAILURES: Family = webhook(
     "flux_operator_webhook_certificate_failures_total",
-    "How often the certificate could not be read, renewed or put in its place.",
+    "Failures to read, renew or store the certificate.",
     Kind::Counter,
     &[],
 );

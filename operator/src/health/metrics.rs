@@ -191,7 +191,7 @@ impl Metrics {
 
     /// Prometheus' text format.
     pub fn text<'a>(&self, seen: Seen<impl Iterator<Item = &'a str>>) -> String {
-        self.process.look(seen.is_ready);
+        self.process.update(seen.is_ready);
         let (look, queue) = (seen.queue, &[CONTROLLER, CONTROLLER]);
         self.depth.set(queue, look.depth as f64);
         self.oldest.set(&[], look.oldest.as_secs_f64());

@@ -5,7 +5,7 @@ use prometheus::Result;
 use super::families;
 use super::registry::{Counter, Figures, Gauge};
 
-/// The figures that every process of ours has.
+/// The metrics that every process of ours has.
 #[derive(Debug)]
 pub struct Process {
     component: &'static str,
@@ -34,14 +34,14 @@ impl Process {
         })
     }
 
-    /// Looks now. What the kernel does not tell is left as it was.
-    pub fn look(&self, is_ready: bool) {
+    /// Sets the metrics to what is so now. What the kernel does not tell is left as it was.
+    pub fn update(&self, is_ready: bool) {
         self.ready.set(&[self.component], f64::from(u8::from(is_ready)));
-        // Where /proc cannot be read, there are no such figures.
-        let _ = self.look_at_proc();
+        // Where /proc cannot be read, there are no such metrics.
+        let _ = self.update_from_proc();
     }
 
-    fn look_at_proc(&self) -> procfs::ProcResult<()> {
+    fn update_from_proc(&self) -> procfs::ProcResult<()> {
         let process = procfs::process::Process::myself()?;
         let stat = process.stat()?;
         let ticks = procfs::ticks_per_second() as f64;
@@ -65,7 +65,7 @@ mod tests {
     fn the_figures_of_the_process_are_the_kernels() {
         let figures = Figures::default();
         let process = Process::new(&figures, "operator").unwrap();
-        process.look(true);
+        process.update(true);
         let text = figures.text();
         let value = |name: &str| -> f64 {
             let line = text.lines().find_map(|line| line.strip_prefix(name));
@@ -79,7 +79,7 @@ mod tests {
         let age = now - value("process_start_time_seconds ");
         assert!((-2.0..3600.0).contains(&age), "{age}");
         assert_eq!(value("flux_operator_ready{component=\"operator\"} "), 1.0);
-        process.look(false);
+        process.update(false);
         assert!(figures.text().contains("flux_operator_ready{component=\"operator\"} 0\n"));
     }
 }

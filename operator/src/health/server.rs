@@ -85,7 +85,7 @@ fn respond(method: &Method, path: &str, answers: &impl Answers) -> Response<Full
         "/readyz" if answers.is_ready() => (StatusCode::OK, "ok\n".into()),
         "/readyz" => (
             StatusCode::SERVICE_UNAVAILABLE,
-            "not yet: the first lists are not complete, or there is no certificate; or it is about to stop\n".into(),
+            "not ready: waiting for the first lists or a certificate, or shutting down\n".into(),
         ),
         "/metrics" => {
             kind = "text/plain; version=0.0.4; charset=utf-8";

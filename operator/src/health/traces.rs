@@ -50,7 +50,7 @@ impl Traces {
         if let Some(sender) = &self.0
             && sender.try_send(traced).is_err()
         {
-            tracing::warn!("spans of a MiniCluster are dropped: too many wait to be sent");
+            tracing::warn!("dropped the spans of a MiniCluster: too many are waiting to be sent");
         }
     }
 }
@@ -66,7 +66,7 @@ async fn deliver(endpoint: Endpoint, mut waiting: mpsc::Receiver<Traced>) {
         };
         if told.is_none_or(|told| told.elapsed() >= TELL_EVERY) {
             told = Some(Instant::now());
-            tracing::warn!("spans did not reach {endpoint}: {why}");
+            tracing::warn!("failed to send spans to {endpoint}: {why}");
         }
     }
 }

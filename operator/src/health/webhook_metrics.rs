@@ -104,7 +104,7 @@ impl WebhookMetrics {
 
     /// Prometheus' text format.
     pub fn text(&self, is_ready: bool) -> String {
-        self.process.look(is_ready);
+        self.process.update(is_ready);
         self.figures.text()
     }
 }

@@ -10,8 +10,8 @@ pub const DELETION: &str = "flux-operator-delete-miniclusters";
 
 /// All that the Job may do. A test fails when it needs more, or less.
 pub const DELETION_PERMISSIONS: &[Permission] = &[
-    allow("flux-framework.org", "miniclusters", &["list", "delete"], "all of them, and whether they are gone"),
-    allow("", "persistentvolumes", &["list", "delete"], "those that were made for them, and are not to be kept"),
+    allow("flux-framework.org", "miniclusters", &["list", "delete"], "all of them; wait until they are gone"),
+    allow("", "persistentvolumes", &["list", "delete"], "those created for them, except kept ones"),
 ];
 
 /// The Job, and what it needs, in the order in which they can be applied.

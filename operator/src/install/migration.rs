@@ -30,9 +30,14 @@ pub struct Migration {
 pub const MIGRATION_PERMISSIONS: &[Permission] = &[
     allow("apiextensions.k8s.io", "customresourcedefinitions", &["get"], "which versions are stored")
         .only(&[migrate::CRD]),
-    allow("apiextensions.k8s.io", "customresourcedefinitions/status", &["patch"], "to say that v1alpha2 alone is")
-        .only(&[migrate::CRD]),
-    allow("flux-framework.org", "miniclusters", &["list", "patch"], "to write each one once more, as it is"),
+    allow(
+        "apiextensions.k8s.io",
+        "customresourcedefinitions/status",
+        &["patch"],
+        "patch: set storedVersions to v1alpha2 alone",
+    )
+    .only(&[migrate::CRD]),
+    allow("flux-framework.org", "miniclusters", &["list", "patch"], "to rewrite each one unchanged"),
 ];
 
 /// The Job, and what it needs, in the order in which they can be applied.

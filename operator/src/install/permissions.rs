@@ -32,78 +32,83 @@ impl Permission {
 
 /// All that the operator may do where MiniClusters are. A test fails when it needs more, or less.
 pub const PERMISSIONS: &[Permission] = &[
-    allow("flux-framework.org", "miniclusters", &["list", "watch"], "the objects it serves"),
+    allow("flux-framework.org", "miniclusters", &["list", "watch"], "the objects it reconciles"),
     allow("flux-framework.org", "miniclusters", &["delete"], "cleanup and ttlSecondsAfterFinished"),
-    allow("flux-framework.org", "miniclusters/status", &["patch"], "to say what they are doing"),
+    allow("flux-framework.org", "miniclusters/status", &["patch"], "their status"),
     allow(
         "flux-framework.org",
         "miniclusters/finalizers",
         &["update"],
-        "to be the owner that a foreground deletion waits for, where OwnerReferencesPermissionEnforcement is on",
+        "owner references with blockOwnerDeletion, if OwnerReferencesPermissionEnforcement is on",
     ),
-    allow("batch", "jobs", &["list", "watch", "create", "patch"], "one a MiniCluster; patch: size and suspend"),
-    allow("", "services", &["list", "watch", "create", "patch"], "the pods' names; patch: who shares one"),
+    allow("batch", "jobs", &["list", "watch", "create", "patch"], "one for each MiniCluster; patch: size and suspend"),
+    allow(
+        "",
+        "services",
+        &["list", "watch", "create", "patch"],
+        "the pods' DNS names; patch: the owners of a shared one",
+    ),
     allow("", "pods", &["list", "watch"], "the state of the brokers"),
-    allow("", "pods/status", &["patch"], "the label job-index, and which pod is the lead, in one call"),
+    allow("", "pods/status", &["patch"], "one patch per lead: the label job-index, and that it is the lead"),
     allow("", "pods", &["create"], "the pod of spec.services"),
-    allow("", "configmaps", &["create", "patch"], "what the agents need to know"),
+    allow("", "configmaps", &["create", "patch"], "the spec of the agents"),
     allow(
         "",
         "secrets",
         &["create"],
-        "keys and passwords, made once: their names hold the uid, so none is ever looked up",
+        "keys and passwords, created once: their names contain the uid, so none is ever read",
     ),
-    allow("", "configmaps", &["get"], "whose it is, if one of that name exists (only then, and only its metadata)"),
-    allow("", "services", &["get"], "whose it is, if one of that name exists"),
-    allow("batch", "jobs", &["get"], "whose it is, if one of that name exists; how it is, before a start is counted"),
+    allow("", "configmaps", &["get"], "the owner of an existing one of that name (only its metadata)"),
+    allow("", "services", &["get"], "the owner of an existing one of that name"),
     allow(
         "batch",
         "jobs",
-        &["delete"],
-        "one to be made anew: its pods cannot mount the view's image, or its lead was lost",
+        &["get"],
+        "the owner of an existing one of that name; its state before a restart is counted",
     ),
-    allow("batch", "jobs/status", &["patch"], "to end one that nothing may run again in: its lead was lost too often"),
-    allow("", "pods", &["get"], "whose it is, if a services pod of that name exists"),
-    allow("", "events", &["list"], "why a Job makes no pods, or a pod does not start, where nothing else says"),
-    allow(
-        "events.k8s.io",
-        "events",
-        &["create", "patch"],
-        "what a person would want to know; patch: counts repetitions",
-    ),
+    allow("batch", "jobs", &["delete"], "to recreate it: its pods cannot mount the view's image, or its lead was lost"),
+    allow("batch", "jobs/status", &["patch"], "to fail one whose lead was lost too often"),
+    allow("", "pods", &["get"], "the owner of an existing services pod of that name"),
+    allow("", "events", &["list"], "why a Job creates no pods, or why a pod does not start, if no status says"),
+    allow("events.k8s.io", "events", &["create", "patch"], "events of a MiniCluster; patch: repetitions"),
 ];
 
 /// What it may do besides where MiniClusters are, for `spec.volumes` and for cleaning up.
 pub const STORAGE_PERMISSIONS: &[Permission] = &[
-    allow("", "persistentvolumeclaims", &["create"], "the claims on spec.volumes"),
-    allow("", "persistentvolumeclaims", &["get", "patch"], "until it is bound; patch: to wake what binds it"),
+    allow("", "persistentvolumeclaims", &["create"], "claims for spec.volumes"),
+    allow("", "persistentvolumeclaims", &["get", "patch"], "wait until bound; patch triggers binding"),
     allow("", "persistentvolumeclaims", &["delete"], "cleaning up"),
-    allow("", "pods", &["delete", "deletecollection"], "cleaning up: the services pod, and those of the completed Job"),
+    allow(
+        "",
+        "pods",
+        &["delete", "deletecollection"],
+        "the services pod of a suspended Job; cleaning up: that pod and those of a finished Job",
+    ),
     allow(
         "flux-framework.org",
         "miniclusters",
         &["get"],
-        "whether that of a PersistentVolume is gone; the whole of one that is large",
+        "whether the owner of a PersistentVolume is gone; the full spec of a large one",
     ),
 ];
 
 /// What it may do with PersistentVolumes, which are in no namespace.
 pub const VOLUME_PERMISSIONS: &[Permission] = &[
-    allow("", "persistentvolumes", &["create"], "those of spec.volumes"),
-    allow("", "persistentvolumes", &["get"], "whose it is, if one of that name exists, and until it is bound"),
-    allow("", "persistentvolumes", &["patch"], "to use one again that was kept (delete: false)"),
-    allow("", "persistentvolumes", &["list", "watch", "delete"], "to delete those whose MiniClusters are gone"),
-    allow("storage.k8s.io", "storageclasses", &["list", "watch"], "to say which one of a volume is not there"),
+    allow("", "persistentvolumes", &["create"], "volumes of spec.volumes"),
+    allow("", "persistentvolumes", &["get"], "the owner of an existing one of that name; wait until bound"),
+    allow("", "persistentvolumes", &["patch"], "to reuse one that was kept (delete: false)"),
+    allow("", "persistentvolumes", &["list", "watch", "delete"], "to delete those whose MiniCluster is gone"),
+    allow("storage.k8s.io", "storageclasses", &["list", "watch"], "to report a storage class that does not exist"),
 ];
 
 /// What it may do with nodes, which are in no namespace.
 pub const NODE_PERMISSIONS: &[Permission] =
-    &[allow("", "nodes", &["list", "watch"], "whether they can mount images: then no view is copied")];
+    &[allow("", "nodes", &["list", "watch"], "whether they can mount images, so that no view is copied")];
 
 /// What it may do besides where MiniClusters are, if it makes NetworkPolicies for them.
 pub const NETWORK_PERMISSIONS: &[Permission] = &[
-    allow("networking.k8s.io", "networkpolicies", &["create"], "who reaches the brokers of a MiniCluster"),
-    allow("networking.k8s.io", "networkpolicies", &["get"], "whose it is, if one of that name exists"),
+    allow("networking.k8s.io", "networkpolicies", &["create"], "restrict access to a MiniCluster's brokers"),
+    allow("networking.k8s.io", "networkpolicies", &["get"], "the owner of an existing one of that name"),
 ];
 
 /// What it may do besides where MiniClusters are, if they may be in queues of Kueue's.
@@ -113,23 +118,18 @@ pub const KUEUE_PERMISSIONS: &[Permission] =
 /// What it may do besides where MiniClusters are, if their pods may be gangs. Workload is Kubernetes 1.35's, PodGroup that of later
 /// ones, of scheduler-plugins and of Volcano.
 pub const GANG_PERMISSIONS: &[Permission] = &[
-    allow("scheduling.k8s.io", "workloads", &["create"], "all pods or none, on Kubernetes 1.35"),
-    allow("scheduling.k8s.io", "workloads", &["get"], "whose it is, if one of that name exists"),
-    allow(
-        "scheduling.k8s.io",
-        "workloads",
-        &["delete"],
-        "one to be made anew: of another size, or of a Job that is gone",
-    ),
-    allow("scheduling.k8s.io", "podgroups", &["create"], "all pods or none"),
-    allow("scheduling.k8s.io", "podgroups", &["get"], "whose it is, if one of that name exists"),
-    allow("scheduling.k8s.io", "podgroups", &["patch", "delete"], "its size; delete: of a Job that is gone"),
-    allow("scheduling.x-k8s.io", "podgroups", &["create"], "the same by scheduler-plugins"),
-    allow("scheduling.x-k8s.io", "podgroups", &["get"], "whose it is, if one of that name exists"),
-    allow("scheduling.x-k8s.io", "podgroups", &["patch", "delete"], "its size; delete: of a Job that is gone"),
-    allow("scheduling.volcano.sh", "podgroups", &["create"], "the same by Volcano"),
-    allow("scheduling.volcano.sh", "podgroups", &["get"], "whose it is, if one of that name exists"),
-    allow("scheduling.volcano.sh", "podgroups", &["patch", "delete"], "its size; delete: of a Job that is gone"),
+    allow("scheduling.k8s.io", "workloads", &["create"], "gangs on Kubernetes 1.35"),
+    allow("scheduling.k8s.io", "workloads", &["get"], "the owner of an existing one of that name"),
+    allow("scheduling.k8s.io", "workloads", &["delete"], "to recreate it with another size; or its Job is gone"),
+    allow("scheduling.k8s.io", "podgroups", &["create"], "gangs on later Kubernetes"),
+    allow("scheduling.k8s.io", "podgroups", &["get"], "the owner of an existing one of that name"),
+    allow("scheduling.k8s.io", "podgroups", &["patch", "delete"], "its size; delete: its Job is gone"),
+    allow("scheduling.x-k8s.io", "podgroups", &["create"], "gangs of scheduler-plugins"),
+    allow("scheduling.x-k8s.io", "podgroups", &["get"], "the owner of an existing one of that name"),
+    allow("scheduling.x-k8s.io", "podgroups", &["patch", "delete"], "its size; delete: its Job is gone"),
+    allow("scheduling.volcano.sh", "podgroups", &["create"], "gangs of Volcano"),
+    allow("scheduling.volcano.sh", "podgroups", &["get"], "the owner of an existing one of that name"),
+    allow("scheduling.volcano.sh", "podgroups", &["patch", "delete"], "its size; delete: its Job is gone"),
 ];
 
 /// What people may do who may look at a namespace.
@@ -138,9 +138,9 @@ pub(super) const VIEW_PERMISSIONS: &[Permission] = &[
         "flux-framework.org",
         "miniclusters",
         &["get", "list", "watch"],
-        "passwords that stand in a spec as well: who leaves them out has them made, into Secrets",
+        "includes passwords given in a spec; those left out are generated into Secrets",
     ),
-    allow("flux-framework.org", "miniclusters/status", &["get"], "what they are doing"),
+    allow("flux-framework.org", "miniclusters/status", &["get"], "their status"),
     allow("flux-framework.org", "miniclusters/scale", &["get"], "their sizes"),
 ];
 
@@ -150,22 +150,24 @@ pub(super) const EDIT_PERMISSIONS: &[Permission] = &[
         "flux-framework.org",
         "miniclusters",
         &["create", "update", "patch", "delete", "deletecollection"],
-        "as pods, which they become",
+        "as for pods: creating a MiniCluster creates pods",
     ),
     allow("flux-framework.org", "miniclusters/scale", &["update", "patch"], "their sizes"),
 ];
 
 /// What it may do in its own namespace besides.
 pub const OWN_PERMISSIONS: &[Permission] = &[
-    allow("coordination.k8s.io", "leases", &["get", "create", "patch"], "which of several operators leads"),
-    allow("apps", "deployments", &["get"], "the Lease's owner, so that both go together").only(&[labels::OPERATOR]),
+    allow("coordination.k8s.io", "leases", &["get", "create", "patch"], "leader election"),
+    allow("apps", "deployments", &["get"], "owner of the Lease, so that both are deleted together")
+        .only(&[labels::OPERATOR]),
 ];
 
 /// What the webhook may do in its own namespace.
 pub const WEBHOOK_OWN_PERMISSIONS: &[Permission] = &[
-    allow("", "secrets", &["create"], "the webhook's certificate, which all replicas share"),
-    allow("", "secrets", &["get", "list", "watch", "update"], "its renewal").only(&[webhook::NAME]),
-    allow("apps", "deployments", &["get"], "the Secret's owner, so that both go together").only(&[webhook::NAME]),
+    allow("", "secrets", &["create"], "the webhook's certificate, shared by all replicas"),
+    allow("", "secrets", &["get", "list", "watch", "update"], "renewal of the certificate").only(&[webhook::NAME]),
+    allow("apps", "deployments", &["get"], "owner of the Secret, so that both are deleted together")
+        .only(&[webhook::NAME]),
 ];
 
 /// What the webhook may do in the whole cluster.
@@ -173,6 +175,6 @@ pub const WEBHOOK_PERMISSIONS: &[Permission] = &[allow(
     "apiextensions.k8s.io",
     "customresourcedefinitions",
     &["get", "list", "watch", "patch"],
-    "who may sign the webhook's certificate: the caBundle of the one definition",
+    "publish the webhook's CA in the CRD's caBundle",
 )
 .only(&[migrate::CRD])];

@@ -35,7 +35,11 @@ impl<'de> Deserialize<'de> for Cluster {
         };
         match read {
             Ok(cluster) => Ok(Cluster(Ok(cluster))),
-            Err(error) => invalid(error).map(|it| Cluster(Err(it))).map_err(Error::custom),
+            Err(error) => {
+                let invalid = invalid(error).map_err(Error::custom)?;
+                // Nobody here has to understand it then.
+                Ok(Cluster(managed_elsewhere(text.get(), &invalid.metadata).ok_or(invalid)))
+            }
         }
     }
 }
@@ -45,6 +49,28 @@ impl<'de> Deserialize<'de> for Cluster {
 struct Metadata {
     #[serde(default)]
     metadata: ObjectMeta,
+}
+
+/// What is kept of one that cannot be read, if somebody else serves it.
+fn managed_elsewhere(text: &str, metadata: &ObjectMeta) -> Option<MiniCluster> {
+    #[derive(Deserialize)]
+    struct Object {
+        spec: Spec,
+    }
+    #[derive(Deserialize)]
+    #[serde(rename_all = "camelCase")]
+    struct Spec {
+        managed_by: String,
+    }
+    let Object { spec: Spec { managed_by } } = serde_json::from_str(text).ok()?;
+    let spec = MiniClusterSpec { managed_by: Some(managed_by), ..nothing()? };
+    let cluster = MiniCluster { metadata: metadata.clone(), spec, status: None };
+    cluster.spec.is_managed_elsewhere().then_some(cluster)
+}
+
+/// A spec in which nothing stands.
+fn nothing() -> Option<MiniClusterSpec> {
+    serde_json::from_value(serde_json::json!({ "containers": [] })).ok()
 }
 
 /// Why JSON text is not read, if it is too much.
@@ -133,7 +159,7 @@ pub fn shrink(cluster: &mut Cluster) {
             let _ =
                 serde_json::to_writer(&mut size, &(&whole.spec, &whole.metadata.annotations, &whole.metadata.labels));
             if size.0 > KEPT_MAX
-                && let Ok(nothing) = serde_json::from_value(serde_json::json!({ "containers": [] }))
+                && let Some(nothing) = nothing()
             {
                 let managed_by = whole.spec.managed_by.take();
                 whole.spec = MiniClusterSpec { managed_by, ..nothing };
@@ -200,6 +226,9 @@ mod tests {
         assert_eq!(said[0], ("deep".into(), Some("it is nested more than 100 levels deep".into())));
         assert_eq!(said[1], ("wide".into(), Some("it has more than 200000 values".into())));
         assert_eq!(said[2], ("good".into(), None));
+        let elsewhere = items[0].replace(r#""spec":{"#, r#""spec":{"managedBy":"kueue.x-k8s.io/multikueue","#);
+        let elsewhere: Cluster = serde_json::from_str(&elsewhere).unwrap();
+        assert!(is_managed_elsewhere(&elsewhere) && elsewhere.name_any() == "deep", "it gets no status of ours");
         let event = format!(r#"{{"type":"ADDED","object":{}}}"#, items[0]);
         let event: kube::core::WatchEvent<Cluster> = serde_json::from_str(&event).unwrap();
         assert!(matches!(event, kube::core::WatchEvent::Added(it) if it.0.is_err()));

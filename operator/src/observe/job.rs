@@ -28,7 +28,7 @@ pub struct JobSeen {
     pub deleting: bool,
     /// What it was last applied as (`render::elastic`).
     pub rendered_hash: Option<String>,
-    /// Of what it was made from (`fetch::Target::spec_hash`).
+    /// Of what it was made from (`reconcile::target::Target::spec_hash`).
     pub spec_hash: Option<String>,
     /// Of what lies over its pods (`render::overlay_hash`).
     pub overlay_hash: Option<String>,

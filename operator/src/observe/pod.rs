@@ -89,10 +89,18 @@ pub struct Trouble {
     pub message: String,
     /// The cluster took the pod away (eviction, preemption, a drained node): not the user's failure.
     pub disruption: bool,
-    /// The init container that failed, and how.
-    pub init: Option<(String, Exit)>,
+    pub init: Option<FailedInit>,
     /// The image that cannot be pulled.
     pub pull: Option<Pull>,
+}
+
+/// The init container that failed.
+#[derive(Debug, Clone, Default, PartialEq)]
+pub struct FailedInit {
+    pub name: String,
+    /// The user has laid it over the pods: it does not run the agent.
+    pub is_users: bool,
+    pub exit: Exit,
 }
 
 /// Whose image cannot be pulled.
@@ -183,7 +191,7 @@ impl PodSeen {
             succeeded: phase == "Succeeded",
             ended_first: false,
             exit: state.and_then(|state| state.terminated.as_ref()).map(exit).map(Box::new),
-            trouble: trouble(status, phase, ended).map(Box::new),
+            trouble: trouble(status, phase, ended, user_init(metadata)).map(Box::new),
             not_made: not_made(status).filter(|_| !ended),
         }
     }
@@ -238,7 +246,12 @@ fn condition<'a>(status: &'a PodStatus, type_: &str) -> Option<(&'a str, &'a str
     ))
 }
 
-fn trouble(status: &PodStatus, phase: &str, ended: bool) -> Option<Trouble> {
+/// Names of the init containers that are the user's, with commas between.
+fn user_init(metadata: &ObjectMeta) -> &str {
+    metadata.annotations.as_ref().and_then(|all| all.get(labels::USER_INIT)).map_or("", String::as_str)
+}
+
+fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Option<Trouble> {
     let new = |reason: &str, message: &str| Trouble {
         reason: reason.to_owned(),
         message: first_line(Some(message)),
@@ -265,7 +278,11 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool) -> Option<Trouble> {
             return Some(Trouble {
                 reason: "InitFailed".into(),
                 message: exit.message.clone(),
-                init: Some((container.name.clone(), exit)),
+                init: Some(FailedInit {
+                    name: container.name.clone(),
+                    is_users: user_init.split(',').any(|name| name == container.name),
+                    exit,
+                }),
                 ..Trouble::default()
             });
         }

@@ -45,9 +45,11 @@ pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<End> {
         (None, Some(_)) => End::Own,
         (None, None) if pod.was_taken() => End::Taken,
         (None, None) => {
-            let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref()).map(|(_, exit)| exit.code);
-            let category = init.and_then(Category::from_code);
-            End::NotStarted { may_help: category.is_none_or(Category::is_retriable) }
+            let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref());
+            // One of the user's is no agent, and the Job fails with it.
+            let category = init.filter(|init| !init.is_users).and_then(|init| Category::from_code(init.exit.code));
+            let is_users = init.is_some_and(|init| init.is_users);
+            End::NotStarted { may_help: !is_users && category.is_none_or(Category::is_retriable) }
         }
     })
 }
@@ -68,7 +70,7 @@ pub fn loss(pod: &PodSeen) -> LostPod {
     let trouble = pod.trouble.as_ref().filter(|trouble| pod.was_taken() && trouble.init.is_none());
     let (reason, message) = match trouble {
         Some(trouble) if trouble.disruption || !pod.deleting => (trouble.reason.clone(), trouble.message.clone()),
-        _ if pod.deleting => ("Deleted".to_owned(), "somebody has deleted it".to_owned()),
+        _ if pod.deleting => ("Deleted".to_owned(), "it was deleted".to_owned()),
         _ => ("Gone".to_owned(), String::new()),
     };
     LostPod {

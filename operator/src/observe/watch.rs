@@ -259,7 +259,7 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
             Ok(Event::Delete(node)) => index.node(&node.name_any(), None),
             Ok(Event::InitDone) => listed(),
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
-                tracing::info!("nodes are none of this operator's: views are copied, unless it is told imageVolume");
+                tracing::info!("no permission to watch nodes: the view is copied unless --view-source=imageVolume");
                 listed();
                 return;
             }
@@ -297,7 +297,7 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitDone) => outlets.wake(index.keep_disks(&std::mem::take(&mut listed)), false),
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
-                tracing::info!("PersistentVolumes are none of this operator's: spec.volumes cannot be served");
+                tracing::info!("no permission to watch PersistentVolumes: spec.volumes is not supported");
                 return;
             }
             Err(error) => log::warn("the watch of PersistentVolumes failed", &error),

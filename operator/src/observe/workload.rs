@@ -50,16 +50,16 @@ pub fn why(mut workloads: Vec<Workload>) -> String {
     workloads.sort_by_key(ResourceExt::creation_timestamp);
     match workloads.pop() {
         Some(workload) => of(&workload),
-        None => "Kueue has made no Workload of its Job: perhaps it does not manage Jobs in this namespace".to_owned(),
+        None => "Kueue has created no Workload for its Job: it may not manage Jobs in this namespace".to_owned(),
     }
 }
 
 /// Where they may not be listed, and nothing else says why.
 pub const NOT_FOR_US: &str =
-    "to read why from Kueue's Workloads, the operator must be installed with kueue.enabled (--kueue)";
+    "the reason is in Kueue's Workload, which the operator may read only if installed with kueue.enabled (--kueue)";
 
 /// Where there is no such API.
-pub const NOT_INSTALLED: &str = "there is no Kueue in this cluster to admit it: install Kueue, or make the MiniCluster without the label kueue.x-k8s.io/queue-name";
+pub const NOT_INSTALLED: &str = "there is no Kueue in this cluster to admit it: install Kueue, or recreate the MiniCluster without the label kueue.x-k8s.io/queue-name";
 
 fn of(workload: &Workload) -> String {
     let status = workload.status.clone().unwrap_or_default();
@@ -69,9 +69,7 @@ fn of(workload: &Workload) -> String {
     let evicted = evicted.map(|it| format!("it was stopped ({}): {}", it.reason, it.message));
     let name = workload.name_any();
     let waits = match condition("QuotaReserved") {
-        _ if workload.spec.active == Some(false) => {
-            Some(format!("its Workload {name} was told to wait (active: false)"))
-        }
+        _ if workload.spec.active == Some(false) => Some(format!("its Workload {name} is deactivated (active: false)")),
         _ if is_true("Admitted") => Some("it has been admitted, and is about to start".to_owned()),
         Some(_) if is_true("QuotaReserved") => Some(checks(&status.admission_checks)),
         // Then a queue that is inactive may be so for a check of its own, which Kueue names nowhere else.
@@ -84,7 +82,7 @@ fn of(workload: &Workload) -> String {
         _ => None,
     };
     let told = waits.into_iter().chain(evicted).collect::<Vec<_>>().join("; ");
-    if told.is_empty() { format!("Kueue has not come to its Workload {name} yet") } else { told }
+    if told.is_empty() { format!("Kueue has not processed its Workload {name} yet") } else { told }
 }
 
 fn checks(checks: &[AdmissionCheck]) -> String {
@@ -133,7 +131,7 @@ mod tests {
     fn it_waits_for_its_quota_in_kueues_words() {
         let quota = condition("QuotaReserved", "False", "Pending", "couldn't assign flavors: insufficient cpu");
         assert_eq!(told(json!({ "conditions": [quota] })), "couldn't assign flavors: insufficient cpu");
-        assert_eq!(told(json!({})), "Kueue has not come to its Workload job-mc-1 yet");
+        assert_eq!(told(json!({})), "Kueue has not processed its Workload job-mc-1 yet");
     }
 
     #[test]
@@ -171,7 +169,7 @@ mod tests {
             "insufficient cpu; it was stopped (Preempted): to accommodate another"
         );
         let inactive = workload(json!({ "active": false }), json!({}));
-        assert_eq!(why(vec![inactive]), "its Workload job-mc-1 was told to wait (active: false)");
-        assert!(why(Vec::new()).starts_with("Kueue has made no Workload"));
+        assert_eq!(why(vec![inactive]), "its Workload job-mc-1 is deactivated (active: false)");
+        assert!(why(Vec::new()).starts_with("Kueue has created no Workload"));
     }
 }

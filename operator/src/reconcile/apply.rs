@@ -6,6 +6,7 @@
 #![expect(clippy::disallowed_types, reason = "this is where the API client is used")]
 
 use flux_shared::crd::v1alpha2::{KIND, MiniCluster};
+use flux_shared::names;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
@@ -26,8 +27,8 @@ use crate::observe::{Index, Key, Unlabelled, controller_uid, is_minicluster};
 use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::Objects;
 use crate::reconcile::render::gang::GangOf;
-use crate::reconcile::render::hidden::HiddenSecret;
-use crate::reconcile::render::laid_over::{Cover, LaidOver};
+use crate::reconcile::render::hidden_secret::HiddenSecret;
+use crate::reconcile::render::overlaid::{Cover, Overlaid};
 use crate::reconcile::render::services::Member;
 
 pub mod gang;
@@ -135,11 +136,14 @@ impl Writer {
             self.gang(&key.namespace, object, &member.uid).await?;
         }
         let made = self.create_as(&job.rendered, job, &member.uid).await?.into_object();
-        index.job(&made.metadata, JobSeen::of(&made));
+        let seen = JobSeen::of(&made);
+        // Beside a Job that has no pods yet there are no services, either.
+        let services_pod = services_pod.as_ref().filter(|_| !seen.suspended);
+        index.job(&made.metadata, seen);
         if let Some(pod) = services_pod {
             self.services_pod(index, pod, &member.uid).await?;
         }
-        tracing::info!(cluster = %key, uid = %member.uid, "made the Job");
+        tracing::info!(cluster = %key, uid = %member.uid, "created the Job");
         // It joins later, with others: the Job does not wait for a Service that many share.
         self.headless.announce(&service, member);
         Ok(())
@@ -187,14 +191,22 @@ impl Writer {
     }
 
     /// The pod of `spec.services`.
-    pub async fn services_pod(&self, index: &Index, pod: &LaidOver<Pod>, owner: &str) -> Result<(), ApplyError> {
+    pub async fn services_pod(&self, index: &Index, pod: &Overlaid<Pod>, owner: &str) -> Result<(), ApplyError> {
         let made = self.create_as(&pod.rendered, pod, owner).await?.into_object();
         index.pod(&made.metadata, PodSeen::of(&made.metadata, made.status.as_ref()));
         Ok(())
     }
 
+    /// The services pod of a Job that is suspended: it would hold what its queue has given to others.
+    pub async fn delete_services_pod(&self, key: &Key, uid: &str) -> Result<(), ApplyError> {
+        let name = names::services_pod(&key.name);
+        let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
+        let deleted = pods.delete(&name, &only(Some(uid.to_owned()))).await.map(drop);
+        unless_gone(deleted).map_err(|error| sorted::<Pod>("delete", &name, error))
+    }
+
     /// What the API server would make of a Job. Nothing is made.
-    pub async fn would_be(&self, job: &LaidOver<Job>, key: &Key) -> Result<Job, ApplyError> {
+    pub async fn would_be(&self, job: &Overlaid<Job>, key: &Key) -> Result<Job, ApplyError> {
         let made = self.post::<Job>(&key.namespace, &PostParams { dry_run: true, ..post() }, job).await;
         made.map_err(|error| sorted::<Job>("create", &key.name, error))
     }
@@ -461,7 +473,7 @@ fn has_our_label(metadata: &Metadata) -> bool {
 
 /// Ours, of this very MiniCluster.
 fn own_going(kind: &str, name: &str) -> Obstacle {
-    let message = format!("{kind} {name} is being deleted, and will be made again when it is gone");
+    let message = format!("{kind} {name} is being deleted, and will be recreated when it is gone");
     Obstacle { reason: "WaitingForPrevious", message }
 }
 

@@ -14,12 +14,12 @@ use crate::health::traces::Traces;
 use crate::observe::pod::Trouble;
 use crate::observe::{Index, Key};
 use crate::reconcile::apply::Writer;
-use crate::reconcile::decide::stuck::{Look, Turns};
+use crate::reconcile::decide::silent_wait::{Look, Turns};
 use crate::reconcile::error::ReconcileError;
-use crate::reconcile::fetch::Target;
 use crate::reconcile::fetch::warning::Reader;
 use crate::reconcile::job_first::JobFirst;
 use crate::reconcile::render::Options;
+use crate::reconcile::target::Target;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The first pause after a failure; it doubles with each one.
@@ -153,7 +153,7 @@ impl Context {
     /// Room for what is made of a spec of so many bytes, as soon as there is some.
     pub async fn room_for(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
         let permits = bytes.saturating_mul(TIMES).min(ROOM).div_ceil(UNIT);
-        // Nobody closes it.
+        // The semaphore is never closed: this cannot fail.
         self.room.acquire_many(u32::try_from(permits).unwrap_or(u32::MAX)).await.ok()
     }
 

@@ -10,13 +10,13 @@ use super::error::ReconcileError;
 use crate::observe::Key;
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
-use crate::reconcile::decide::next_action::{self, Differences, NextAction};
-use crate::reconcile::fetch::Target;
+use crate::reconcile::decide::next_action::{self, Differences, NextAction, ServicesPod};
 use crate::reconcile::keys;
 use crate::reconcile::obstacle::{Obstacle, POD_TEMPLATE_REFUSED};
-use crate::reconcile::render::laid_over::Cover;
+use crate::reconcile::render::overlaid::Cover;
 use crate::reconcile::render::services::Member;
 use crate::reconcile::render::{self, Facts, refusal};
+use crate::reconcile::target::Target;
 
 mod gang;
 
@@ -66,7 +66,7 @@ pub(super) async fn create_or_update(
         }
         NextAction::MakeAnew { job_uid } => {
             context.writer.delete_job(&target.key, &job_uid).await?;
-            tracing::info!("deleted the Job, whose spec was edited before anything had begun, to make it anew");
+            tracing::info!("deleted the Job to recreate it: its spec was edited before anything had begun");
             Ok(Done::MadeJob)
         }
         NextAction::Keep(differences) => {
@@ -96,14 +96,19 @@ async fn update(
         let service = next_action::headless_key(cluster);
         context.writer.join(&context.index, &service, &member(target, cluster)).await?;
     }
-    if !services.is_empty() || services_pod {
+    if let ServicesPod::Delete(uid) = &services_pod {
+        context.writer.delete_services_pod(&target.key, uid).await?;
+        tracing::info!("deleted the services pod: the Job is suspended");
+    }
+    let makes_pod = services_pod == ServicesPod::Create;
+    if !services.is_empty() || makes_pod {
         let objects = objects(cluster, &facts, context)?;
         for service in
             objects.services.iter().filter(|it| it.metadata.name.as_ref().is_some_and(|name| services.contains(name)))
         {
             context.writer.service(&context.index, service, &target.uid).await?;
         }
-        if let Some(pod) = objects.services_pod.filter(|_| services_pod) {
+        if let Some(pod) = objects.services_pod.filter(|_| makes_pod) {
             context.writer.services_pod(&context.index, &pod, &target.uid).await?;
         }
     }
@@ -157,18 +162,18 @@ fn judge(cover: &Cover, tried: Result<Option<Value>, String>) -> Result<(), Reco
 
 /// Refuses what this Kubernetes would drop, or has no room for.
 async fn refuse_unsupported(objects: &render::Objects, key: &Key, context: &Context) -> Result<(), ReconcileError> {
-    if let Some(message) = render::needs::too_large(objects) {
+    if let Some(message) = render::requirements::too_large(objects) {
         return Err(ApplyError::from(Obstacle { reason: "TooLarge", message }).into());
     }
-    if !render::needs::beyond_floor(objects, context.index.nodes_mount_images()) {
+    if !render::requirements::beyond_floor(objects, context.index.nodes_mount_images()) {
         return Ok(());
     }
     let minor = context.reader.kubernetes_minor().await.map_err(ReconcileError::Version)?;
-    let keeps_images = render::needs::image_is_a_try(objects, minor) && {
+    let keeps_images = render::requirements::image_is_a_try(objects, minor) && {
         let kept = context.writer.would_be(&objects.job, key).await?;
-        render::needs::mounts_image(&kept)
+        render::requirements::mounts_image(&kept)
     };
-    match render::needs::unsupported(objects, minor, keeps_images) {
+    match render::requirements::unsupported(objects, minor, keeps_images) {
         Some(message) => Err(ApplyError::from(Obstacle { reason: "Unsupported", message }).into()),
         None => Ok(()),
     }

@@ -17,7 +17,7 @@ pub enum ReconcileError {
     Render(#[from] RenderError),
     #[error(transparent)]
     Key(#[from] keys::KeyError),
-    #[error("failed to get the MiniCluster, whose spec is too large to be kept")]
+    #[error("failed to get the MiniCluster, whose spec is too large for the cache")]
     Cluster(#[source] kube::Error),
     #[error("failed to get the version of Kubernetes")]
     Version(#[source] kube::Error),

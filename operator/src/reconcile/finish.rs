@@ -11,9 +11,9 @@ use kube::runtime::controller::Action;
 use super::error::ReconcileError;
 use crate::reconcile::context::Context;
 use crate::reconcile::decide::next_action;
-use crate::reconcile::fetch::Target;
 use crate::reconcile::render::{self, Facts};
 use crate::reconcile::status::{self, patch};
+use crate::reconcile::target::Target;
 
 /// Deletes pods and volumes of a job that has completed, and then says so: who is killed in between does it again.
 pub(super) async fn clean_up(
@@ -53,7 +53,9 @@ pub(super) async fn make_anew_with_copy(
     let Some(job) = observed.job_of(&target.uid) else { return Ok(()) };
     if next_action::is_to_be_made_anew(after, job) {
         context.writer.delete_job(&target.key, &job.uid).await?;
-        tracing::info!("deleted the Job, whose pods cannot mount the view's image, to make it with a copy");
+        tracing::info!(
+            "deleted the Job, whose pods cannot mount the view's image, to recreate it with a copy of the view"
+        );
     }
     Ok(())
 }
@@ -69,7 +71,7 @@ pub(super) async fn delete_or_requeue(
         None => Ok(Action::await_change()),
         Some(0) => {
             context.writer.delete(&target.key, &target.uid).await?;
-            tracing::info!("deleted the MiniCluster: it has finished, and its time is over");
+            tracing::info!("deleted the MiniCluster: it has finished and its time to live is over");
             Ok(Action::await_change())
         }
         Some(seconds) => Ok(Action::requeue(Duration::from_secs(seconds))),

@@ -19,7 +19,7 @@ use k8s_openapi::api::core::v1::{ConfigMap, Pod, Service};
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::{ObjectMeta, OwnerReference};
 
-use laid_over::LaidOver;
+use overlaid::Overlaid;
 
 mod access;
 mod config;
@@ -27,15 +27,15 @@ mod containers;
 pub mod curve;
 pub mod elastic;
 pub mod gang;
-pub mod hidden;
+pub mod hidden_secret;
 mod job;
-pub mod laid_over;
-pub mod needs;
 mod network;
+pub mod overlaid;
 mod placement;
 mod pod;
 mod queueing;
 pub mod refusal;
+pub mod requirements;
 mod secrets;
 pub mod services;
 mod services_pod;
@@ -99,7 +99,7 @@ pub struct Facts {
     pub backoff_limit_used: u32,
     /// What is left of `deadlineSeconds` after earlier starts. None: all.
     pub deadline_left: Option<i64>,
-    /// Of what cannot change of the spec, once there is a Job (`fetch::Target::spec_hash`).
+    /// Of what cannot change of the spec, once there is a Job (`reconcile::target::Target::spec_hash`).
     pub spec_hash: Option<String>,
     /// How often the whole has started before.
     pub attempt: u32,
@@ -112,7 +112,7 @@ pub struct Facts {
 pub struct Objects {
     pub config_map: ConfigMap,
     /// The curve certificate, unless the user has a Secret with one; passwords, keys and tokens.
-    pub secrets: Vec<hidden::HiddenSecret>,
+    pub secrets: Vec<hidden_secret::HiddenSecret>,
     /// Volumes that are made for it, with their claims.
     pub volumes: Vec<storage::MadeVolume>,
     /// Who reaches its brokers.
@@ -123,8 +123,8 @@ pub struct Objects {
     pub services: Vec<Service>,
     /// What makes a gang of the Job's pods.
     pub gang: gang::GangOf,
-    pub job: LaidOver<Job>,
-    pub services_pod: Option<LaidOver<Pod>>,
+    pub job: Overlaid<Job>,
+    pub services_pod: Option<Overlaid<Pod>>,
 }
 
 /// Why a valid MiniCluster could not be rendered: a defect of ours, or a field that validation let through.
@@ -203,10 +203,10 @@ fn job_of(
     options: &Options,
     facts: &Facts,
     gang: &gang::GangOf,
-) -> Result<LaidOver<Job>, RenderError> {
+) -> Result<Overlaid<Job>, RenderError> {
     let rendered = job::job(cluster, options, facts)?;
     let place = ("/spec/template", "spec.template");
-    let job = LaidOver::new(rendered, cluster.pod_template.as_ref(), "spec.podTemplate", place);
+    let job = Overlaid::new(rendered, cluster.pod_template.as_ref(), "spec.podTemplate", place);
     let job = job.map_err(RenderError::Overlay)?;
     match gang {
         gang::GangOf::Object(object) => gang::tie(job, &object.at),
@@ -214,10 +214,10 @@ fn job_of(
     }
 }
 
-fn services_pod_of(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<LaidOver<Pod>>, RenderError> {
+fn services_pod_of(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<Overlaid<Pod>>, RenderError> {
     let Some(rendered) = services_pod::pod(cluster, facts)? else { return Ok(None) };
     let overlay = cluster.services_pod_template.as_ref();
-    let laid = LaidOver::new(rendered, overlay, "spec.servicesPodTemplate", ("", ""));
+    let laid = Overlaid::new(rendered, overlay, "spec.servicesPodTemplate", ("", ""));
     laid.map(Some).map_err(RenderError::Overlay)
 }
 

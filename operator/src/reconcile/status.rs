@@ -22,8 +22,8 @@ use crate::reconcile::decide::restart;
 use crate::reconcile::render;
 
 pub use super::obstacle::Obstacle;
-use super::recorded::{CLEANED_UP, VIEW_MOUNTED, is_cleaned_up, rfc3339, short};
-pub use super::recorded::{condition, image_volume_failed, is_finished};
+use super::previous_status::{CLEANED_UP, VIEW_MOUNTED, is_cleaned_up, rfc3339, short};
+pub use super::previous_status::{condition, image_volume_failed, is_finished};
 
 mod conditions;
 pub mod events;
@@ -55,7 +55,7 @@ pub struct Inputs<'a> {
     pub verdict: Verdict<'a>,
     pub previous: &'a MiniClusterStatus,
     pub job: Option<&'a JobSeen>,
-    /// Of the spec as it is now (`fetch::Target::spec_hash`).
+    /// Of the spec as it is now (`reconcile::target::Target::spec_hash`).
     pub spec_hash: Option<&'a str>,
     pub pods: Vec<&'a PodSeen>,
     /// The Job's leads that are gone, as they were seen last.
@@ -196,8 +196,8 @@ fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
     let was_suspended = condition(&known, "Suspended").is_some_and(|condition| condition.status == "True");
     if job.suspended && had_begun && !was_suspended {
         let (reason, message) = match job.queue {
-            Some(_) => (restart::REQUEUED, "the queue stopped its pods; it starts anew when it is admitted again"),
-            None => (restart::SUSPENDED, "its pods were stopped to suspend it; it starts anew when it is resumed"),
+            Some(_) => (restart::REQUEUED, "the queue stopped its pods; it restarts when it is admitted again"),
+            None => (restart::SUSPENDED, "its pods were stopped to suspend it; it restarts when it is resumed"),
         };
         known = restart::noted(&known, None, reason, message, inputs.now);
     }
@@ -246,7 +246,7 @@ pub fn cleaned_up(status: &MiniClusterStatus, now: Timestamp) -> MiniClusterStat
         observed_generation: status.observed_generation,
         last_transition_time: rfc3339(now),
         reason: "Completed".into(),
-        message: "pods, claims and volumes were deleted when the job had completed, as cleanupPods says".into(),
+        message: "pods, claims and volumes were deleted after the job had finished, because of cleanupPods".into(),
     });
     status
 }
@@ -259,7 +259,7 @@ pub fn panicked(
     now: Timestamp,
 ) -> MiniClusterStatus {
     let message = format!(
-        "{panicked}: this is a defect of the operator, please report it with this MiniCluster's spec; it will be tried again, and its pods go on"
+        "{panicked}: this is a bug in the operator, please report it with this MiniCluster's spec; its pods go on, and the operator retries"
     );
     let is_new = condition(before, OPERATOR_PANICKED).is_none_or(|before| before.message != message);
     if !is_new {

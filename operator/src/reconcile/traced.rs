@@ -18,7 +18,7 @@ pub fn traced(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStat
     let end = time(status.completion_time.as_deref())?.max(begin);
     let timeline = status.timeline.clone().unwrap_or_default();
     let points = [
-        ("make the Job", time(status.start_time.as_deref())),
+        ("create the Job", time(status.start_time.as_deref())),
         ("schedule the pods", time(timeline.scheduled.as_deref())),
         ("start the lead", time(timeline.running.as_deref())),
         ("connect the brokers", time(timeline.ready.as_deref())),
@@ -108,7 +108,7 @@ mod tests {
         let names = |status| spans(status).into_iter().skip(1).map(|span| span.name).collect::<Vec<_>>();
         let ended =
             json!({ "phase": "Failed", "startTime": "2026-01-01T00:00:01Z", "completionTime": "2026-01-01T00:00:03Z" });
-        assert_eq!(names(ended), ["make the Job"]);
+        assert_eq!(names(ended), ["create the Job"]);
         assert!(spans(json!({ "phase": "Running" })).is_empty(), "it has not ended");
     }
 }

@@ -36,7 +36,7 @@ const END: &str = "-----END CERTIFICATE-----";
 /// Why there is no certificate.
 #[derive(Debug, thiserror::Error)]
 pub enum CertificateError {
-    #[error("failed to make a certificate")]
+    #[error("failed to create a certificate")]
     Make(#[from] rcgen::Error),
     #[error("failed to read a certificate: {0}")]
     Read(String),

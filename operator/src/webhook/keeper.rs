@@ -34,11 +34,11 @@ use crate::health::webhook_metrics::WebhookMetrics;
 use crate::labels;
 use crate::webhook::migrate::CRD;
 
-/// How often everything is looked at without a reason.
-const LOOK: Duration = Duration::from_secs(3600);
+/// How often everything is checked without a reason.
+const CHECK: Duration = Duration::from_secs(3600);
 /// The first pause after a failure, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How often files are looked at.
+/// How often files are read.
 const FILES: Duration = Duration::from_secs(60);
 
 /// Why the certificate is not in its place.
@@ -79,14 +79,14 @@ pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Curren
     let mut news = futures::stream::select(secrets, definitions);
     let mut failures = 0;
     loop {
-        let rest = match keeper.look().await {
+        let rest = match keeper.renew_if_due().await {
             Ok(()) => {
                 failures = 0;
-                LOOK
+                CHECK
             }
             Err(error) => {
                 metrics.failed_to_keep();
-                log::warn("the webhook's certificate is not in its place; it will be tried again", &error);
+                log::warn("failed to keep the webhook's certificate; retrying", &error);
                 failures += 1;
                 tokio::time::sleep(pauses::after(failures, PAUSES.0, PAUSES.1)).await;
                 continue;
@@ -110,7 +110,8 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn look(&mut self) -> Result<(), KeepError> {
+    /// Creates or renews the certificate where it is missing or due, publishes its authority in the CRD, and serves it.
+    async fn renew_if_due(&mut self) -> Result<(), KeepError> {
         let names = self.settings.names();
         let found = self.secrets.get_opt(NAME).await.map_err(of_secret("get"))?;
         self.is_owned |= found.as_ref().is_some_and(|secret| !secret.owner_references().is_empty());
@@ -122,15 +123,15 @@ impl Keeper {
                 let made = Pair::make(&names, bundle, Timestamp::now())?;
                 // Those who trust what is served now must learn of it before it changes.
                 if bundle.is_some() || self.current.is_set() {
-                    self.vouch(&made.bundle).await?;
+                    self.publish(&made.bundle).await?;
                     tokio::time::sleep(self.settings.overlap).await;
                 }
                 self.store(&made, found).await?;
-                tracing::info!(certificate = ?made, "made a certificate for the webhook");
+                tracing::info!(certificate = ?made, "created a certificate for the webhook");
                 made
             }
         };
-        self.vouch(&pair.bundle).await?;
+        self.publish(&pair.bundle).await?;
         self.current.set(pair.certified()?);
         Ok(())
     }
@@ -159,7 +160,7 @@ impl Keeper {
 
     /// Puts the bundle into the CRD, if that has a webhook. Another replica may be about to use one that it has put there: that
     /// stays, and what was written since we looked is not overwritten (409: we look again).
-    async fn vouch(&self, bundle: &str) -> Result<(), KeepError> {
+    async fn publish(&self, bundle: &str) -> Result<(), KeepError> {
         let definition = self.definitions.get(CRD).await.map_err(of_crd("get"))?;
         let client = definition.spec.conversion.and_then(|conversion| conversion.webhook?.client_config);
         let Some(client) = client else { return Ok(()) };
@@ -172,7 +173,7 @@ impl Keeper {
         });
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         self.definitions.patch(CRD, &parameters, &Patch::Merge(change)).await.map_err(of_crd("patch"))?;
-        tracing::info!("put the webhook's authorities into the CRD");
+        tracing::info!("updated the CRD's caBundle");
         Ok(())
     }
 }
@@ -190,7 +191,7 @@ pub(super) async fn keep_files(directory: &Path, current: &Current, metrics: &We
         });
         if let Err(error) = taken {
             metrics.failed_to_keep();
-            log::warn("the webhook's files are unusable", &error);
+            log::warn("failed to use the webhook's certificate files", &error);
         }
         tokio::time::sleep(FILES).await;
     }

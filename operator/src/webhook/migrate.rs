@@ -18,12 +18,14 @@ use kube::{Api, Client};
 use serde_json::json;
 
 use crate::api::pages::all_metadata;
+use crate::api::retry::until_done;
 use crate::labels;
 
 /// The definition whose objects are migrated.
 pub const CRD: &str = "miniclusters.flux-framework.org";
 /// How long answers of 500 and above are tried again: after an install, the API server takes a moment to trust the webhook.
 const PATIENCE: Duration = Duration::from_secs(30);
+const PAUSE: Duration = Duration::from_millis(500);
 
 /// Why the migration is not complete.
 #[derive(Debug, thiserror::Error)]
@@ -51,7 +53,7 @@ pub async fn migrate(client: Client) -> Result<String, MigrateError> {
     }
     let before = definition.status.and_then(|status| status.stored_versions).unwrap_or_default();
     if before == [VERSION] {
-        return Ok(format!("all MiniClusters are stored as {VERSION}: there is nothing to do\n"));
+        return Ok(format!("all MiniClusters are stored as {VERSION}: nothing to do\n"));
     }
     let count = rewrite_all(&client).await?;
     let change = json!({ "status": { "storedVersions": [VERSION] } });
@@ -64,30 +66,29 @@ fn parameters() -> PatchParams {
     PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() }
 }
 
-async fn patiently<T>(until: Instant, call: impl AsyncFn() -> Result<T, kube::Error>) -> Result<T, kube::Error> {
-    loop {
-        match call().await {
-            Err(kube::Error::Api(status)) if status.code >= 500 && Instant::now() < until => {
-                tokio::time::sleep(Duration::from_millis(500)).await;
-            }
-            answer => return answer,
-        }
-    }
+async fn patiently<T, C>(until: Instant, call: impl FnMut() -> C) -> Result<T, kube::Error>
+where
+    C: Future<Output = Result<T, kube::Error>>,
+{
+    let judge = |error| match &error {
+        kube::Error::Api(status) if status.code >= 500 && Instant::now() < until => Ok(()),
+        _ => Err(error),
+    };
+    until_done((PAUSE, PAUSE), call, judge).await
 }
 
 /// Writes every MiniCluster once more. The number of them.
 async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
     let until = Instant::now() + PATIENCE;
     let every: Api<MiniCluster> = Api::all(client.clone());
-    let all =
-        patiently(until, async || all_metadata(&every, "").await).await.map_err(failed("list", "MiniClusters"))?;
+    let all = patiently(until, || all_metadata(&every, "")).await.map_err(failed("list", "MiniClusters"))?;
     let (count, mut errors) = (all.len(), Vec::new());
     for metadata in all {
         let (namespace, name) = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
         let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
         // A change of nothing: what is stored differs from what would be stored, so it is written.
-        let nothing = Patch::Merge(json!({}));
-        match patiently(until, async || api.patch_metadata(&name, &parameters(), &nothing).await).await {
+        let (nothing, parameters) = (Patch::Merge(json!({})), parameters());
+        match patiently(until, || api.patch_metadata(&name, &parameters, &nothing)).await {
             Ok(_) => {}
             Err(kube::Error::Api(status)) if status.code == 404 => {}
             Err(error) => errors.push(format!("{namespace}/{name}: {error}")),

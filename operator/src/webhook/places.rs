@@ -207,7 +207,7 @@ impl Place {
             return;
         }
         let take = async |semaphore: &Arc<Semaphore>, number: usize| {
-            // Nobody closes it.
+            // The semaphore is never closed: this cannot fail.
             semaphore.clone().acquire_many_owned(u32::try_from(number).unwrap_or(u32::MAX)).await.ok()
         };
         let units =

@@ -79,7 +79,7 @@ pub fn answer(body: &[u8]) -> Answer {
     }
     let Some(request) = review.request else { return refusal("the review has no request") };
     if request.uid.len() > NAME_MAX || request.desired.len() > NAME_MAX {
-        return refusal("the review's uid, or the version that it asks for, is longer than any");
+        return refusal("the review's uid or desired version is too long");
     }
     // The objects come first: whether all of them could be converted is known after the last one.
     let text = format!("{{\"apiVersion\":\"{API_VERSION}\",\"kind\":\"{KIND}\",\"response\":{{\"convertedObjects\":[");

@@ -206,12 +206,12 @@ async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut Held) ->
     }
     let body = match tokio::time::timeout(BODY, read(request.into_body(), held)).await {
         Ok(read) => read?,
-        Err(_) => return refuse(408, "the body did not arrive in time, or there was no room for it\n"),
+        Err(_) => return refuse(408, "timed out reading the body, or too many requests are in progress\n"),
     };
     let answer = match body.len() < LARGE {
         true => review::answer(&body),
         false => {
-            // Nobody closes it.
+            // The semaphore is never closed: this cannot fail.
             let _turn = shared.thread.acquire().await;
             match tokio::task::spawn_blocking(move || review::answer(&body)).await {
                 Ok(answer) => answer,
@@ -235,7 +235,7 @@ async fn read(mut body: Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
     }
     let mut bytes = Vec::new();
     while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return refuse(400, "the body broke off\n") };
+        let Ok(frame) = frame else { return refuse(400, "the body is incomplete\n") };
         let Some(data) = frame.data_ref() else { continue };
         let size = bytes.len() + data.len();
         if size > BODY_MAX {

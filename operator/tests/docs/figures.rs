@@ -13,7 +13,7 @@ const END: &str = "<!-- end -->\n";
 fn the_figures_of_the_page_are_those_of_the_code() {
     let all = Usage { resources: Some(Resources::default()), jobs: Some(Jobs::default()), ..Usage::default() };
     let rows = all.figures().into_iter().map(|figure| format!("| `{}` | {} |\n", figure.name, figure.help));
-    let table = format!("{BEGIN}| figure | what it counts |\n| --- | --- |\n{}{END}", rows.collect::<String>());
+    let table = format!("{BEGIN}| metric | what it counts |\n| --- | --- |\n{}{END}", rows.collect::<String>());
     let path = repository().join(PAGE);
     let text = std::fs::read_to_string(&path).unwrap();
     let (before, rest) = text.split_once(BEGIN).unwrap();

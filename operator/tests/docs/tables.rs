@@ -67,7 +67,7 @@ fn exit_codes_are_those_of_the_code() {
          and so in the reason of the status.\n\n| code | name | the agent could not … |\n| --- | --- | --- |\n"
     );
     text += &format!(
-        "| [{REPLACE}](../troubleshooting.md#exit-code-{REPLACE}) | | stay: a follower that alone was told to stop. Not a failure: another pod takes its place |\n"
+        "| [{REPLACE}](../troubleshooting.md#exit-code-{REPLACE}) | | stay: only this follower was stopped. Not a failure: another pod replaces it |\n"
     );
     for category in Category::ALL {
         let (code, name) = (category.code(), category.name());

@@ -45,6 +45,7 @@ const OTHERS: &[&str] = &[
     "Terminating",
     // Values of Kubernetes' fields.
     "Always",
+    "ClusterFirstWithHostNet",
     "Default",
     "Deny",
     "Directory",

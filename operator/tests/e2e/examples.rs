@@ -52,8 +52,12 @@ const TO_THE_END: &[Expected] = &[
     ("elasticity/min-size", 0, &[("2", 1)]),
     ("network/minimal-service", 0, &[("minimal-service-...", 4)]),
     ("curve-cert/munge", 0, &[("munge.key", 1)]),
+    // The node's first process is another.
+    ("pod-settings/host-namespaces", 0, &[("flux-agent", 0)]),
     ("pod-settings/minicluster", 0, &[("ca.crt...", 1)]),
+    ("pod-template/host-network", 0, &[("on the network of ...", 1)]),
     ("pod-template/minicluster", 0, &[("on node ...", 1)]),
+    ("pod-template/services", 0, &[("services-template-0", 1)]),
     ("snippets/prefix", 0, &[("hello", 2)]),
     ("restarts/on-failure", 0, &[("second attempt", 1)]),
     ("users/any-uid", 0, &[("4711", 2), ("/home/flux-operator", 2)]),
@@ -324,7 +328,7 @@ fn a_cluster_grows_and_shrinks() {
             .patch_scale(&name, &PatchParams::default(), &Patch::Merge(json!({ "spec": { "replicas": 5 } })))
             .await;
         let refusal = beyond.unwrap_err().to_string();
-        assert!(refusal.contains("size is 5, but the cluster was made for 4 at most"), "{refusal}");
+        assert!(refusal.contains("size is 5, but cannot exceed 4"), "{refusal}");
     });
 }
 

@@ -170,7 +170,7 @@ fn a_lead_that_is_taken_away_starts_anew_within_the_limit() {
         }
         let status = counter.ended("never", "Failed", 1, 0).await;
         assert_eq!(status["reason"], "LeadLost", "{status:#}");
-        assert!(status["message"].as_str().unwrap().contains("backoffLimit (0)"), "{status:#}");
+        assert!(status["message"].as_str().unwrap().contains("backoffLimit is 0"), "{status:#}");
     });
 }
 

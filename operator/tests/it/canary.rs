@@ -157,7 +157,7 @@ fn secrets_are_seen_in_their_secrets_only() {
         fixture.api::<MiniCluster>().delete("made", &DeleteParams::default()).await.unwrap();
         drop(program);
         let log = log.join().unwrap();
-        assert!(log.contains("made the Job") && log.contains("TRACE"), "the log is searched");
+        assert!(log.contains("created the Job") && log.contains("TRACE"), "the log is searched");
         places.push(("the log".into(), log));
         for (name, needle) in &needles {
             assert_eq!(seen(needle, &places), Vec::<&str>::new(), "{name} is seen");

@@ -22,7 +22,7 @@ fn the_size_follows_the_spec_up_and_down_within_its_maximum() {
         fixture.when("mc", "of size 4", |status| status["size"] == 4).await;
 
         let refused = fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 5 } })).await.unwrap_err();
-        assert!(refused.to_string().contains("size is 5, but the cluster was made for 4 at most"), "{refused}");
+        assert!(refused.to_string().contains("size is 5, but cannot exceed 4"), "{refused}");
 
         fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 1 } })).await.unwrap();
         until("three pods go", async || {

@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use flux_operator::observe::Key;
-use flux_operator::reconcile::fetch::Target;
 use flux_operator::reconcile::status::patch;
+use flux_operator::reconcile::target::Target;
 use flux_shared::crd::v1alpha2::{MiniCluster, MiniClusterStatus};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::ConfigMap;
@@ -81,7 +81,7 @@ fn an_edit_after_the_pods_have_begun_is_said_to_be_too_late() {
         let status = fixture.when_condition("mc", "Valid", "False").await["status"].clone();
         let valid = condition(&status, "Valid");
         assert_eq!(valid["reason"], "ChangedTooLate", "{status:#}");
-        assert!(valid["message"].as_str().unwrap().contains("delete the MiniCluster"), "{valid:#}");
+        assert!(valid["message"].as_str().unwrap().contains("delete and recreate the MiniCluster"), "{valid:#}");
         assert_eq!(status["maximumSize"], 1, "no other edit comes in");
         assert_eq!(status["phase"], "Running");
         assert_eq!(of_job(&fixture, "mc").await.as_deref(), Some("first"));

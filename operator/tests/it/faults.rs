@@ -359,7 +359,7 @@ fn volumes_of_images_that_were_switched_on_by_hand_are_tried() {
         fixture.create("dropped", spec).await.unwrap();
         let status = &fixture.when("dropped", "refused", |status| status["reason"] == "Unsupported").await["status"];
         let message = status["message"].as_str().unwrap();
-        for words in ["spec.flux.container.source", "this is 1.34", "say copy, or auto", "feature gate ImageVolume"] {
+        for words in ["spec.flux.container.source", "this is 1.34", "set copy, or auto", "feature gate ImageVolume"] {
             assert!(message.contains(words), "{message}");
         }
         assert!(fixture.api::<Job>().get_opt("dropped").await.unwrap().is_none());

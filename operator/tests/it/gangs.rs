@@ -12,7 +12,7 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::curve::Certificate;
 use flux_shared::{manifest, validate};
 use k8s_openapi::api::batch::v1::Job;
-use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams};
+use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
@@ -101,6 +101,14 @@ fn off_and_a_group_of_ones_own_are_no_gang_and_change_nothing() {
     let own = rendered(spec(own), served);
     assert_eq!(own.gang, GangOf::None);
     assert_eq!(job(&own)["spec"]["template"]["spec"]["schedulingGroup"]["podGroupName"], "mine");
+    let labelled = json!({
+        "pod": { "schedulerName": "scheduler-plugins-scheduler", "labels": { "scheduling.x-k8s.io/pod-group": "mine" } },
+    });
+    let labelled = rendered(spec(labelled), Served { coscheduling: true, ..Served::default() });
+    assert_eq!(labelled.gang, GangOf::None);
+    assert_eq!(job(&labelled)["spec"]["template"]["metadata"]["labels"]["scheduling.x-k8s.io/pod-group"], "mine");
+    let back = json!({ "pod": { "schedulerName": "volcano" }, "podTemplate": { "spec": { "schedulerName": null } } });
+    assert!(matches!(rendered(spec(back), served).gang, GangOf::Object(_)), "the default scheduler's");
     // And an overlay of other things stays beside ours.
     let both = rendered(spec(json!({ "podTemplate": { "spec": { "hostNetwork": true } } })), served);
     let pods = job(&both)["spec"]["template"]["spec"].clone();
@@ -242,6 +250,7 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         for (api, name) in [(GangApi::Volcano, "volcano"), (GangApi::Coscheduling, "plugins")] {
             follows_the_size_and_the_job(&fixture, api, name, [Some(1), Some(2)]).await;
         }
+        leaves_a_gang_alone_that_the_job_only_names(&fixture, "auto").await;
         operator.stop().await;
         // Who installs it without gangs later takes the permissions away, and clusters go on.
         let plain = fixture.operator().await;
@@ -259,6 +268,28 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         };
         assert_eq!(unused.iter().find(others), None, "permissions that nothing uses");
     });
+}
+
+/// Who may change a Job, and no gang, has the operator change nobody else's by what the Job says.
+async fn leaves_a_gang_alone_that_the_job_only_names(fixture: &Fixture, name: &str) {
+    let gangs = gangs(fixture, GangApi::Coscheduling);
+    let victim = json!({
+        "apiVersion": "scheduling.x-k8s.io/v1alpha1", "kind": "PodGroup", "metadata": { "name": "victim" },
+        "spec": { "minMember": 7 },
+    });
+    gangs.create(&PostParams::default(), &serde_json::from_value(victim).unwrap()).await.unwrap();
+    let lie = json!({ "flux-framework.org/gang": "podgroups.v1alpha1.scheduling.x-k8s.io/victim" });
+    let job = fixture.patch::<Job>(name, json!({ "metadata": { "annotations": lie } })).await.unwrap();
+    fixture.patch::<MiniCluster>(name, json!({ "spec": { "size": 1 } })).await.unwrap();
+    until("it shrinks", async || (fixture.job(name).await.spec?.completions == Some(1)).then_some(())).await;
+    fixture.api::<Job>().delete(name, &DeleteParams::background()).await.unwrap();
+    until("another Job is there", async || {
+        fixture.reap(name).await;
+        let there = fixture.api::<Job>().get_opt(name).await.unwrap()?;
+        (there.uid() != job.uid() && !there.annotations()["flux-framework.org/gang"].ends_with("/victim")).then_some(())
+    })
+    .await;
+    assert_eq!(gangs.get("victim").await.unwrap().data["spec"]["minMember"], 7);
 }
 
 /// A cluster of 2 shrinks and grows again, and its gang with it, unless the API server refuses that (None); and another Job has another gang.

@@ -4,7 +4,7 @@
 use std::path::{Path, PathBuf};
 use test_support::upstream_manifests;
 
-use flux_operator::reconcile::render::{Facts, Options, needs, objects};
+use flux_operator::reconcile::render::{Facts, Options, objects, requirements};
 use flux_shared::crd::convert::{Version, convert};
 use flux_shared::curve::Certificate;
 use flux_shared::{manifest, validate};
@@ -63,7 +63,7 @@ fn every_example_is_accepted_and_so_is_what_it_is_rendered_to() {
             let certificate = Certificate::from_keys("example", &[1; 32], &[2; 32]);
             let objects = objects(&cluster, &Options::default(), &Facts::default(), certificate).unwrap();
             let mut told = vec![offer_minicluster(&fixture, &document).await];
-            if needs::unsupported(&objects, minor, false).is_some() {
+            if requirements::unsupported(&objects, minor, false).is_some() {
                 wrong.extend(told.into_iter().filter_map(Result::err));
                 continue;
             }

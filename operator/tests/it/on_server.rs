@@ -30,7 +30,10 @@ fn validate_asks_the_api_server_where_it_is_told_to() {
         let wanted = "spec.podTemplate: the API server refuses the pods with it: strict decoding error: unknown field \"spec.podTemplate.spec.hostNetwrok\"\n";
         assert_eq!((code, told.as_str()), (1, wanted));
         let (code, told, _) = says(json!({ "spec": { "hostNetwork": true } }), &["--server"]);
-        assert!(code == 0 && told.ends_with("the API server would take MiniCluster mc: MiniCluster, Job\n"), "{told}");
+        assert!(
+            code == 0 && told.ends_with("the API server would accept MiniCluster mc: MiniCluster, Job\n"),
+            "{told}"
+        );
         assert!(fixture.api::<Job>().list(&Default::default()).await.unwrap().items.is_empty(), "nothing is made");
     });
 }

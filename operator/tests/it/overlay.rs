@@ -74,13 +74,15 @@ fn what_lies_over_the_pods_is_in_them_and_costs_one_call() {
         let pod = fixture.pods("mc", 2).await.remove(&1).unwrap();
         assert_eq!(pod.metadata.annotations.as_ref().unwrap()["a/b"], "c");
         let spec = pod.spec.unwrap();
-        assert_eq!(spec.host_network, Some(true));
+        assert_eq!((spec.host_network, spec.dns_policy.as_deref()), (Some(true), Some("ClusterFirstWithHostNet")));
         assert_eq!(spec.topology_spread_constraints.unwrap()[0].topology_key, "zone");
         assert_eq!(spec.restart_policy.as_deref(), Some("Never"));
         let app = &spec.containers[0];
         let env: Vec<&str> = app.env.iter().flatten().map(|it| it.name.as_str()).collect();
         assert!(env.contains(&"NODE") && env.contains(&"A") && !env.contains(&"B"), "{env:?}");
         assert!(app.liveness_probe.is_some() && app.startup_probe.is_some());
+        let ports: Vec<_> = app.ports.iter().flatten().map(|it| (it.container_port, it.host_port)).collect();
+        assert!(ports.contains(&(8050, Some(8050))), "a broker has its node's port for itself: {ports:?}");
         let mounts: BTreeSet<&str> = app.volume_mounts.iter().flatten().map(|it| it.mount_path.as_str()).collect();
         assert!(mounts.contains("/scratch") && mounts.contains("/data") && mounts.contains("/mnt/flux"), "{mounts:?}");
         let init: Vec<&str> = spec.init_containers.iter().flatten().map(|it| it.name.as_str()).collect();
@@ -167,7 +169,7 @@ fn what_the_api_server_would_leave_out_is_told() {
         let cluster = fixture.when_condition("mc", "Valid", "False").await;
         let message = condition(&cluster["status"], "Valid")["message"].clone();
         assert!(
-            message.as_str().unwrap().starts_with("spec.podTemplate.spec.workloadRef: the API server leaves it out"),
+            message.as_str().unwrap().starts_with("spec.podTemplate.spec.workloadRef: the API server drops it"),
             "{message}"
         );
         assert!(fixture.api::<Job>().get_opt("mc").await.unwrap().is_none());

@@ -3,12 +3,13 @@
 use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
-use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams, PostParams};
-use kube::{Api, ResourceExt};
+use kube::ResourceExt;
+use kube::api::{Patch, PatchParams, PostParams};
 use serde_json::{Value, json};
 
-use test_support::api_server::{Calls, Fixture, condition, test, until};
+use test_support::api_server::{Fixture, condition, test, until};
+
+mod why;
 
 const QUEUE: &str = "kueue.x-k8s.io/queue-name";
 const LEAST: &str = "kueue.x-k8s.io/job-min-parallelism";
@@ -126,6 +127,30 @@ fn what_is_the_queues_reaches_job_and_pods_and_nothing_runs_before_it_is_admitte
             (&running["reason"], condition(&running, "Suspended")["status"].as_str()),
             (&Value::Null, Some("False"))
         );
+        operator.stop().await;
+    });
+}
+
+/// It would hold resources that no quota counts.
+#[test]
+fn the_services_pod_runs_while_the_queue_lets_the_job_run() {
+    test("queued-services", async |fixture| {
+        let operator = fixture.operator().await;
+        let services = json!([{ "image": "db:1", "name": "db" }]);
+        queue(&fixture, "mc", json!({}), json!({ "size": 1, "services": services })).await;
+        operator.settled().await;
+        let pod = async || fixture.api::<Pod>().get_opt("mc-services").await.unwrap();
+        assert!(pod().await.is_none(), "nothing runs before it is admitted");
+        admit(&fixture, "mc", 1).await;
+        let first = until("its services run", pod).await.uid();
+        run(&fixture, "mc", 1).await;
+        take_back(&fixture, "mc", 1).await;
+        until("its services are gone", async || pod().await.is_none().then_some(())).await;
+        operator.settled().await;
+        assert!(pod().await.is_none());
+        admit(&fixture, "mc", 1).await;
+        let second = until("its services run again", pod).await.uid();
+        assert_ne!(first, second);
         operator.stop().await;
     });
 }
@@ -284,75 +309,6 @@ fn another_job_of_the_same_cluster_queues_as_the_first_did() {
         .await;
         assert_eq!((job.labels()[QUEUE].as_str(), sizes(&job)), ("team", (Some(1), Some(1), Some(true))));
         fixture.when("mc", "queued again", |status| status["reason"] == "Queued").await;
-        operator.stop().await;
-    });
-}
-
-/// Kueue's own definition is larger; this much of it is read.
-async fn define_workloads(fixture: &Fixture) {
-    let open = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
-    let version = json!({
-        "name": "v1beta2", "served": true, "storage": true, "subresources": { "status": {} },
-        "schema": { "openAPIV3Schema": { "type": "object", "properties": { "spec": open, "status": open } } },
-    });
-    let names =
-        json!({ "kind": "Workload", "listKind": "WorkloadList", "plural": "workloads", "singular": "workload" });
-    let definition = json!({
-        "metadata": { "name": "workloads.kueue.x-k8s.io", "annotations": { "api-approved.kubernetes.io": "https://github.com/kubernetes-sigs/kueue" } },
-        "spec": { "group": "kueue.x-k8s.io", "scope": "Namespaced", "names": names, "versions": [version] },
-    });
-    let definition: CustomResourceDefinition = serde_json::from_value(definition).unwrap();
-    Api::all(fixture.client.clone()).create(&PostParams::default(), &definition).await.unwrap();
-    until("Workloads are served", async || workloads(fixture).list(&Default::default()).await.ok()).await;
-}
-
-fn workloads(fixture: &Fixture) -> Api<DynamicObject> {
-    let resource = ApiResource::from_gvk(&GroupVersionKind::gvk("kueue.x-k8s.io", "v1beta2", "Workload"));
-    Api::namespaced_with(fixture.client.clone(), &fixture.namespace, &resource)
-}
-
-/// The steps are one test: Kueue's definition, once it is there, is there for all.
-#[test]
-fn the_status_says_what_the_queue_waits_for_with_the_rights_that_are_shipped() {
-    test("why", async |fixture| {
-        let message = |status: &Value, what: &str| status["message"].as_str().is_some_and(|it| it.contains(what));
-        let operator = fixture.operator().await;
-        queue(&fixture, "nobody", json!({}), json!({ "size": 1 })).await;
-        fixture.when("nobody", "told that there is no Kueue", |status| message(status, "there is no Kueue")).await;
-        operator.stop().await;
-        // One that may not list Workloads says the same, and never that a right would help.
-        let calls = Calls::default();
-        let plain = fixture.operator_installed(calls.clone(), |it| it.kueue = false, |_| {}).await;
-        queue(&fixture, "plain", json!({}), json!({ "size": 1 })).await;
-        fixture.when("plain", "told that there is no Kueue", |status| message(status, "there is no Kueue")).await;
-        plain.stop().await;
-        assert!(calls.all().iter().any(|call| (call.resource.as_str(), call.status) == ("workloads", 403)));
-
-        define_workloads(&fixture).await;
-        let plain = fixture.operator_installed(Calls::default(), |it| it.kueue = false, |_| {}).await;
-        queue(&fixture, "unread", json!({}), json!({ "size": 1 })).await;
-        fixture.when("unread", "told the remedy", |status| message(status, "kueue.enabled (--kueue)")).await;
-        plain.stop().await;
-
-        let operator = fixture.operator().await;
-        queue(&fixture, "mc", json!({}), json!({ "size": 1 })).await;
-        fixture.when("mc", "without a Workload", |status| message(status, "Kueue has made no Workload")).await;
-        let labels = json!({ "kueue.x-k8s.io/job-uid": fixture.job("mc").await.uid() });
-        let object = json!({
-            "apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "Workload", "metadata": { "name": "job-mc", "labels": labels },
-            "spec": { "queueName": "team" },
-        });
-        let api = workloads(&fixture);
-        api.create(&PostParams::default(), &serde_json::from_value(object).unwrap()).await.unwrap();
-        let quota = json!({
-            "type": "QuotaReserved", "status": "False", "reason": "Pending", "lastTransitionTime": "2026-01-01T00:00:00Z",
-            "message": "couldn't assign flavors to pod set main: insufficient unused quota for cpu",
-        });
-        let said = json!({ "status": { "conditions": [quota] } });
-        api.patch_status("job-mc", &PatchParams::default(), &Patch::Merge(said)).await.unwrap();
-        let told = fixture.when("mc", "told why", |status| message(status, "insufficient unused quota for cpu")).await;
-        assert!(message(&told["status"], "waits in queue team: couldn't assign"), "{told:#}");
-        assert_eq!(told["status"]["reason"], "Queued");
         operator.stop().await;
     });
 }

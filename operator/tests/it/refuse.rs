@@ -42,7 +42,7 @@ fn the_api_server_refuses_what_a_rule_can_say() {
             (json!({ "size": 1, "containers": [{ "image": "a" }, { "image": "b" }] }), "spec.containers: "),
             (
                 json!({ "size": 1, "containers": [{ "image": "a", "runFlux": true }, { "image": "b" }] }),
-                "every container but the one that runs Flux needs a name",
+                "every container except the one that runs Flux needs a name",
             ),
         ] {
             let error = fixture.create("wrong", spec.clone()).await.err().map(|error| error.to_string());

@@ -100,7 +100,7 @@ fn a_lead_that_is_taken_away_starts_anew_counted_and_bounded_and_shares_one_dead
         take_lead(&fixture, &lead, &follower).await;
         let status = finished(&fixture, "mc", "Failed").await;
         assert_eq!((&status["reason"], &status["restartCount"]), (&json!("LeadLost"), &json!(1)), "{status:#}");
-        assert!(status["message"].as_str().unwrap().contains("backoffLimit (1)"), "{status:#}");
+        assert!(status["message"].as_str().unwrap().contains("backoffLimit is 1"), "{status:#}");
         assert_eq!(fixture.job("mc").await.uid(), second.uid(), "no third one");
         operator.stop().await;
     });

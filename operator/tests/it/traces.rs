@@ -44,6 +44,6 @@ fn the_end_of_a_traced_cluster_is_the_root_of_its_trace() {
             "the pods' spans are below it"
         );
         let names: Vec<_> = spans[1..].iter().map(|span| span["name"].as_str().unwrap()).collect();
-        assert_eq!(names, ["make the Job", "schedule the pods", "start the lead", "connect the brokers", "job"]);
+        assert_eq!(names, ["create the Job", "schedule the pods", "start the lead", "connect the brokers", "job"]);
     });
 }

@@ -58,7 +58,7 @@ fn nothing_is_left_of_a_definition_that_has_just_come() {
     runtime.block_on(async {
         let calls = Calls::default();
         let client = client(&kubeconfig, &calls).await;
-        assert!(delete_all(&client, 10).await.unwrap().starts_with("0 MiniClusters"), "there is no definition");
+        assert!(delete_all(&client, 10).await.unwrap().starts_with("deleted 0 MiniClusters"), "there is no CRD");
 
         plane.apply(&yaml::document(&definition(&Conversion::None).unwrap()).unwrap()).unwrap();
         plane.kubectl(&["wait", "--for=condition=Established", "crd", "miniclusters.flux-framework.org"]).unwrap();
@@ -91,7 +91,7 @@ fn nothing_is_left_of_a_definition_that_has_just_come() {
         tokio::time::sleep(Duration::from_secs(2)).await;
         make(&plane, "late");
         let said = deleting.await.unwrap().unwrap();
-        assert_eq!(said, "2 MiniClusters are gone, with their pods and 2 PersistentVolumes\n");
+        assert_eq!(said, "deleted 2 MiniClusters, with their pods and 2 PersistentVolumes\n");
         plane.kubectl(&["delete", "crd", "miniclusters.flux-framework.org"]).unwrap();
         until("the volumes are gone", async || {
             let left = is_left("--ignore-not-found");

@@ -56,6 +56,9 @@ pub struct Network {
     /// Domain of the cluster. Default: from resolv.conf, else cluster.local.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_domain: Option<String>,
+    /// The pods have their nodes' network (`hostNetwork`), and so their nodes' host names: a pod is known by its completion index.
+    #[serde(default, skip_serializing_if = "is_false")]
+    pub host_network: bool,
     /// All hosts of the instance in rank order (RFC 29). Default: `<name>-[0-(max_size - 1)]`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub hostlist: Option<String>,
@@ -66,7 +69,14 @@ pub struct Network {
 
 impl Default for Network {
     fn default() -> Self {
-        Network { service: service(), port: port(), cluster_domain: None, hostlist: None, lead: None }
+        Network {
+            service: service(),
+            port: port(),
+            cluster_domain: None,
+            host_network: false,
+            hostlist: None,
+            lead: None,
+        }
     }
 }
 
@@ -120,25 +130,25 @@ pub struct Flux {
     /// `heartbeat.timeout`, a Flux duration. Unset: Flux's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub heartbeat_timeout: Option<String>,
-    /// Seconds that a follower waits for its parent at the start. Unset: for ever.
+    /// Seconds a follower waits for its parent at the start before it exits. Unset: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub parent_deadline: Option<u64>,
-    /// Seconds that the name of a lead that was there is gone before a follower takes it for ended. Unset: 30.
+    /// Seconds the lead's DNS name may be missing before a follower exits. Unset: 30.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lead_gone: Option<u64>,
-    /// Seconds that a lead that was there does not answer before a follower gives up. Unset: for ever.
+    /// Seconds a lead that has answered before may be silent before a follower exits. Unset: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub lead_silent: Option<u64>,
-    /// Port on which the lead serves figures of the instance. Unset: none.
+    /// Port on which the lead serves metrics of the instance. Unset: none.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub metrics_port: Option<u16>,
     /// `tbon.topo`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub topology: Option<String>,
-    /// Words in place of `flux submit`.
+    /// Command in place of `flux submit`.
     #[serde(default = "submit_command")]
     pub submit_command: Vec<String>,
-    /// Words added to submit and batch.
+    /// Arguments added to submit and batch.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub option_flags: Vec<String>,
     /// `flux start --wrap=`.

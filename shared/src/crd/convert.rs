@@ -62,7 +62,7 @@ impl Version {
 /// Why an object could not be converted: it is no MiniCluster.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ConvertError {
-    #[error("failed to convert an object: it is no JSON object")]
+    #[error("failed to convert an object: it is not a JSON object")]
     NoObject,
     #[error("failed to convert an object of kind `{0}`: only MiniCluster is known")]
     Kind(String),

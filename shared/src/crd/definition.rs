@@ -96,7 +96,7 @@ fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
     let spec = at(root, "spec")?;
     spec.insert(
         "description".into(),
-        json!("What is wanted. Only size, suspend and what follows the end can change once the Job is made."),
+        json!("Desired state. Once the Job is created, only size, suspend and what follows the end can change."),
     );
     for (path, low, high) in RANGES {
         let schema = at(root, path)?;
@@ -140,8 +140,8 @@ fn lifetime_rules(root: &mut Map<String, Value>) {
         },
         {
             "rule": format!("!({is_made}) || self.spec.size <= oldSelf.status.maximumSize"),
-            "message": "size cannot exceed what the cluster was made for",
-            "messageExpression": "'size is %d, but the cluster was made for %d at most (the larger of size and maxSize then): delete it and create it with a larger maxSize'.format([self.spec.size, oldSelf.status.maximumSize])",
+            "message": "size cannot exceed the larger of size and maxSize at creation",
+            "messageExpression": "'size is %d, but cannot exceed %d (the larger of size and maxSize at creation): delete the MiniCluster and recreate it with a larger maxSize'.format([self.spec.size, oldSelf.status.maximumSize])",
             "fieldPath": ".spec.size",
             "reason": "FieldValueForbidden",
         },
@@ -149,7 +149,7 @@ fn lifetime_rules(root: &mut Map<String, Value>) {
         {
             "rule": format!("!({is_made}) || self.spec == oldSelf.spec || ({})", all(is_as_before, " && ")),
             "messageExpression": format!(
-                "{} + 'cannot change once the cluster has been made: delete the MiniCluster and create it anew'",
+                "{} + 'cannot change once the cluster has been made: delete and recreate the MiniCluster'",
                 all(|field| format!("({} ? '' : '{field} ')", is_as_before(field)), " + "),
             ),
             "fieldPath": ".spec",

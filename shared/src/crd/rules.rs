@@ -22,7 +22,7 @@ const fn rule(at: &'static str, field: &'static str, rule: &'static str, message
     Rule { at, rule, message, field, says: "" }
 }
 
-const TOO_LARGE: &str = "has more than 1400000 bytes with its quoting (quotes, backslashes and ends of line count double), which is more than the API server can keep: put larger files on a volume";
+const TOO_LARGE: &str = "has more than 1400000 bytes with its quoting (quotes, backslashes and ends of line count double), more than the API server can store: put larger files on a volume";
 
 /// Every rule that compares fields, or measures one.
 pub(super) const RULES: &[Rule] = &[
@@ -44,19 +44,19 @@ pub(super) const RULES: &[Rule] = &[
         "spec",
         ".managedBy",
         "(has(self.managedBy) ? self.managedBy : '') == (has(oldSelf.managedBy) ? oldSelf.managedBy : '')",
-        "cannot change: delete the MiniCluster and create it anew",
+        "cannot change: delete and recreate the MiniCluster",
     ),
     rule(
         "spec.containers",
         "",
         "self.size() == 1 ? (!has(self[0].runFlux) || self[0].runFlux) : self.filter(c, has(c.runFlux) && c.runFlux).size() == 1",
-        "exactly one container runs Flux: set runFlux: true on one of several, and not to false on an only one",
+        "exactly one container runs Flux: set runFlux: true on one of several; a single container needs none",
     ),
     rule(
         "spec.containers",
         "",
         "self.size() == 1 || self.all(c, (has(c.runFlux) && c.runFlux) || (has(c.name) && c.name != ''))",
-        "every container but the one that runs Flux needs a name",
+        "every container except the one that runs Flux needs a name",
     ),
     rule("spec.services.[]", ".name", "has(self.name) && self.name != ''", "every service needs a name"),
     rule(
@@ -87,7 +87,7 @@ pub(super) const RULES: &[Rule] = &[
         "spec.containers.[]",
         ".commands",
         "!(has(self.commands) && has(self.commands.script) && self.commands.script != '' && has(self.command) && self.command != '')",
-        "commands.script takes the place of command: give one of them",
+        "commands.script replaces command: set only one",
     ),
     // As the API server writes them down: etcd takes 1.5 MiB at once, for the whole object. (Not at the text itself, which the
     // API server would repeat.)
@@ -107,13 +107,13 @@ pub(super) const RULES: &[Rule] = &[
         "spec",
         ".containers",
         "self.containers.all(c, !has(c.volumes) || c.volumes.all(k, (has(self.volumes) && k in self.volumes) != (has(c.volumes[k].hostPath) || (has(c.volumes[k].emptyDir) && c.volumes[k].emptyDir) || has(c.volumes[k].claimName) || has(c.volumes[k].configMapName) || has(c.volumes[k].secretName) || has(c.volumes[k].csiDriver))))",
-        "every volume of a container has a source (hostPath, emptyDir, claimName, configMapName, secretName, csiDriver), or is one of spec.volumes, by its name, and has none",
+        "every volume of a container has a source (hostPath, emptyDir, claimName, configMapName, secretName, csiDriver), or has none and is the volume of that name in spec.volumes",
     ),
     rule(
         "spec",
         ".services",
         "!has(self.services) || self.services.all(c, !has(c.volumes) || c.volumes.all(k, (has(self.volumes) && k in self.volumes) != (has(c.volumes[k].hostPath) || (has(c.volumes[k].emptyDir) && c.volumes[k].emptyDir) || has(c.volumes[k].claimName) || has(c.volumes[k].configMapName) || has(c.volumes[k].secretName) || has(c.volumes[k].csiDriver))))",
-        "every volume of a service has a source (hostPath, emptyDir, claimName, configMapName, secretName, csiDriver), or is one of spec.volumes, by its name, and has none",
+        "every volume of a service has a source (hostPath, emptyDir, claimName, configMapName, secretName, csiDriver), or has none and is the volume of that name in spec.volumes",
     ),
     rule(
         "spec.volumes.{}",
@@ -137,7 +137,7 @@ pub(super) const RULES: &[Rule] = &[
         "spec.flux",
         ".curveCertSecret",
         "!(has(self.curveCertSecret) && self.curveCertSecret != '' && has(self.curveCert) && self.curveCert != '')",
-        "takes the place of curveCert: give one of them",
+        "replaces curveCert: set only one",
     ),
     rule(
         "spec.flux.bursting",

@@ -137,11 +137,11 @@ pub struct MiniClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i32>,
     /// Create the Job suspended, or suspend a running one: its pods go and come back when this is false again. Unset:
-    /// left to others. In a queue of Kueue's it has no effect: the queue alone suspends.
+    /// left to others. No effect in a Kueue queue, which alone suspends and resumes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-    /// Who serves it, as managedBy of Kubernetes' Jobs: this operator, where it is unset or flux-framework.org/flux-operator. With any other
-    /// value (a domain, a slash and a path; kueue.x-k8s.io/multikueue is one) the operator does nothing at all to it. It never changes.
+    /// Controller that manages it (as managedBy of a Job). With any other value than the default, such as kueue.x-k8s.io/multikueue,
+    /// this operator ignores the MiniCluster. Cannot be changed. Default: flux-framework.org/flux-operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// Containers of a pod see each other's processes.
@@ -162,14 +162,14 @@ pub struct MiniClusterSpec {
     /// Attributes of every pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
-    /// Start all pods of the cluster or none (minSize of them, where that is given), so that two clusters which each hold
-    /// half of the nodes never wait for each other: "on", "off" or "auto". Default: "auto", which is on where the operator was
-    /// installed for it and the cluster serves an API for it. In quotes: to YAML, on and off without them are true and false.
+    /// Schedule all pods of the MiniCluster or none (minSize of them, if set), so that two of them that each hold half of the
+    /// nodes never wait for each other: "on", "off" or "auto". Default: "auto", which is on if the operator is installed with
+    /// gangs and the cluster has a gang API. Quote the value: YAML reads a bare on or off as true or false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<String>,
     /// A strategic merge patch on the template of the MiniCluster's pods, for every field of a pod or a container that
-    /// has no place here. Lists with names are merged by them; `$patch: delete` takes an item away. What the operator and the agent
-    /// rely on is refused, with the field that says it.
+    /// has no place here. Lists are merged by name; `$patch: delete` removes an item. What the operator and the agent rely on
+    /// cannot be patched: the error names the field to use instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::overlay"))]
     pub pod_template: Option<serde_json::Value>,
@@ -180,7 +180,7 @@ pub struct MiniClusterSpec {
     /// Users to make on every pod, each with a password of 8 characters at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<User>,
-    /// The Flux RESTful API, which a cluster serves that has no command and is not interactive.
+    /// The Flux RESTful API: served by a cluster that has no command and is not interactive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux_restful: Option<FluxRestful>,
     /// Volumes that the operator makes, each with a PersistentVolume and a claim; containers name them in volumes.
@@ -211,7 +211,7 @@ block! {
         /// Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: flat.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub topology: Option<String>,
-        /// The words in place of `flux submit`.
+        /// Command in place of `flux submit`.
         #[serde(default = "submit_command")]
         pub submit_command: String,
         /// Flags added to submit and batch, such as -ompi=openmpi@5.
@@ -220,7 +220,7 @@ block! {
         /// Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). Quiet logging means 0.
         #[serde(default = "log_level")]
         pub log_level: i32,
-        /// Words, separated by commas, put before the broker (`flux start --wrap`), on every pod.
+        /// Arguments, separated by commas, put before the broker (`flux start --wrap`) on every pod.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub wrap: Option<String>,
         /// The scheduler.
@@ -258,8 +258,8 @@ block! {
         /// Seconds a lead that has answered before may be silent before a follower exits. Default: never.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lead_silent_seconds: Option<i64>,
-        /// Port on which the lead serves figures of the instance (nodes, cores, jobs by state) to Prometheus, at /metrics, and as
-        /// JSON, at /metrics.json, to whoever reaches it. Default: none.
+        /// Port on which the lead serves metrics of the instance (nodes, cores, jobs by state): for Prometheus at /metrics, as JSON
+        /// at /metrics.json. Without authentication. Default: none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub metrics_port: Option<i32>,
         /// Other clusters of the same Flux instance.
@@ -268,7 +268,7 @@ block! {
         /// The documented place of bursting.leadBroker.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lead_broker: Option<LeadBroker>,
-        /// Do not put the broker's socket at its known place.
+        /// Leave the broker's socket at Flux's own path.
         #[serde(default, skip_serializing_if = "is_false")]
         pub disable_socket: bool,
         /// Sidecars do not wait for the broker's socket.
@@ -334,7 +334,8 @@ block! {
         /// Labels that the nodes must have, each with the values allowed.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub node_affinity: BTreeMap<String, Vec<String>>,
-        /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet, Default or None.
+        /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet (the default with podTemplate's hostNetwork),
+        /// Default or None.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub dns_policy: Option<String>,
     }
@@ -344,7 +345,7 @@ block! {
     /// A container.
     #[derive(Default)]
     pub struct Container {
-        /// Name; required but for the Flux runner.
+        /// Name; required, except for the Flux runner.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub name: Option<String>,
         /// Image; that of the Flux runner has Flux in it. Default: ghcr.io/rse-ops/accounting:app-latest.
@@ -353,8 +354,8 @@ block! {
         /// Cores that Flux manages on every node: 0 to cores-1. Default: those that the container may use.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub cores: Option<i32>,
-        /// On the Flux runner: the job's command, split into words with POSIX quoting; none serves the Flux RESTful API,
-        /// unless interactive. On a sidecar: shell source. On a service: words in place of the image's entrypoint.
+        /// On the Flux runner: the job's command, split into arguments with POSIX quoting; none serves the Flux RESTful API,
+        /// unless interactive. On a sidecar: shell source. On a service: replaces the image's entrypoint.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub command: Option<String>,
         /// Requests and limits.
@@ -378,7 +379,7 @@ block! {
         /// Environment.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub environment: BTreeMap<String, String>,
-        /// Environment from Secrets: variable to Secret and key.
+        /// Environment variables from Secrets: each names a Secret and a key in it.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub secrets: BTreeMap<String, SecretKey>,
         /// TCP ports. A sidecar with ports gets a Service of its name.
@@ -420,8 +421,8 @@ block! {
         /// Snippets and wrappers around the start of Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub commands: Option<Commands>,
-        /// Volumes of the spec's volumes, by name, and where they are mounted. One with a source of its own needs none
-        /// there.
+        /// Volumes of spec.volumes, by name, and where they are mounted. A volume with a source of its own need not be in
+        /// spec.volumes.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub volumes: BTreeMap<String, Volume>,
         /// Volumes that exist already, by name.

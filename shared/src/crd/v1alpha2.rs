@@ -127,14 +127,14 @@ pub struct MiniClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i32>,
     /// Create the Job suspended, or suspend a running one: its pods go and come back when this is false again. Unset:
-    /// left to others. In a queue of Kueue's it has no effect: the queue alone suspends.
+    /// left to others. No effect in a Kueue queue, which alone suspends and resumes.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-    /// Who serves it, as managedBy of Kubernetes' Jobs: this operator, where it is unset or flux-framework.org/flux-operator. With any other
-    /// value (a domain, a slash and a path; kueue.x-k8s.io/multikueue is one) the operator does nothing at all to it. It never changes.
+    /// Controller that manages it (as managedBy of a Job). With any other value than the default, such as kueue.x-k8s.io/multikueue,
+    /// this operator ignores the MiniCluster. Cannot be changed. Default: flux-framework.org/flux-operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
-    /// Containers of a pod see each other's processes.
+    /// Share one process namespace among the containers of a pod.
     #[serde(default, skip_serializing_if = "is_false")]
     pub share_process_namespace: bool,
     /// Where to load the state of an earlier MiniCluster from, and save it to.
@@ -152,14 +152,14 @@ pub struct MiniClusterSpec {
     /// Attributes of every pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
-    /// Start all pods of the cluster or none (minSize of them, where that is given), so that two clusters which each hold
-    /// half of the nodes never wait for each other: "on", "off" or "auto". Default: "auto", which is on where the operator was
-    /// installed for it and the cluster serves an API for it. In quotes: to YAML, on and off without them are true and false.
+    /// Schedule all pods of the MiniCluster or none (minSize of them, if set), so that two of them that each hold half of the
+    /// nodes never wait for each other: "on", "off" or "auto". Default: "auto", which is on if the operator is installed with
+    /// gangs and the cluster has a gang API. Quote the value: YAML reads a bare on or off as true or false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<String>,
     /// A strategic merge patch on the template of the MiniCluster's pods, for every field of a pod or a container that
-    /// has no place here. Lists with names are merged by them; `$patch: delete` takes an item away. What the operator and the agent
-    /// rely on is refused, with the field that says it.
+    /// has no place here. Lists are merged by name; `$patch: delete` removes an item. What the operator and the agent rely on
+    /// cannot be patched: the error names the field to use instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::overlay"))]
     pub pod_template: Option<serde_json::Value>,
@@ -206,7 +206,7 @@ block! {
         /// Name of the headless Service. MiniClusters of one namespace may share it.
         #[serde(default = "headless_name")]
         pub headless_name: String,
-        /// Do not ask for one pod a node in one zone. The default is a preference, not a requirement.
+        /// Turn off the default rule of one pod per node within one zone, which is a preference and not a requirement.
         #[serde(default, skip_serializing_if = "is_false")]
         pub disable_affinity: bool,
     }
@@ -224,7 +224,7 @@ block! {
         /// Only the job's own output (errors still show).
         #[serde(default, skip_serializing_if = "is_false")]
         pub quiet: bool,
-        /// A snippet that fails ends the pod with its code; false: it is reported and passed over.
+        /// A snippet that fails ends the pod with its exit code. false: the failure is reported and ignored.
         #[serde(default = "yes")]
         pub strict: bool,
         /// Report the wall time of flux start and of the job (lines that begin with FLUXTIME).
@@ -299,8 +299,8 @@ block! {
         /// Labels that the nodes must have, each with the values allowed.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub node_affinity: BTreeMap<String, Vec<String>>,
-        /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet or Default (None takes name servers, which
-        /// there is no field for).
+        /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet (the default with podTemplate's hostNetwork)
+        /// or Default (None takes name servers, which there is no field for).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub dns_policy: Option<String>,
     }

@@ -65,11 +65,11 @@ fn object(path: &str, map: &Map<String, Value>, merges: bool, problems: &mut Vec
             _ => false,
         };
         if !merges {
-            problems.push(Problem::new(below, "means nothing here: this list is not merged, but taken whole"));
+            problems.push(Problem::new(below, "has no effect here: this list is replaced, not merged"));
         } else if !is_known {
             problems.push(Problem::new(
                 below,
-                "is not taken: directives are `$patch: replace`, `$patch: delete`, and $retainKeys with all keys beside it",
+                "is not supported: directives are `$patch: replace`, `$patch: delete`, and $retainKeys with all keys beside it",
             ));
         }
     }

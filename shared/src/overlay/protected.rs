@@ -2,8 +2,8 @@
 
 use serde_json::{Map, Value};
 
-use super::{PATCH, directive};
-use crate::names::{INDEX_DISRUPTIONS, INDEX_FAILURES, OWN_POD_LABELS};
+use super::{PATCH, RETAIN_KEYS, directive};
+use crate::names::{INDEX_DISRUPTIONS, INDEX_FAILURES, OWN_POD_LABELS, POD_ADDRESS};
 use crate::problem::Problem;
 
 /// A container of the rendered pod.
@@ -34,36 +34,41 @@ pub struct Pod {
 /// Fields of the pod.
 const POD: [(&str, &str); 9] = [
     ("hostname", "brokers find each other by it"),
-    ("subdomain", "brokers find each other by it: say spec.network.headlessName"),
+    ("subdomain", "brokers find each other by it: set spec.network.headlessName"),
     ("setHostnameAsFQDN", "brokers find each other by their host names"),
     ("hostnameOverride", "brokers find each other by their host names"),
-    ("restartPolicy", "what starts again is decided by it: say spec.pod.restartPolicy"),
-    ("terminationGracePeriodSeconds", "the agent has to know it: say spec.pod.terminationGracePeriodSeconds"),
-    ("activeDeadlineSeconds", "it would count as the loss of a pod: say spec.deadlineSeconds"),
-    ("securityContext", "who may read the certificate is decided by it: say spec.pod.securityContext"),
-    ("ephemeralContainers", "templates have none: kubectl debug makes them"),
+    ("restartPolicy", "restarts depend on it: set spec.pod.restartPolicy"),
+    ("terminationGracePeriodSeconds", "the agent needs to know it: set spec.pod.terminationGracePeriodSeconds"),
+    ("activeDeadlineSeconds", "it would count as the loss of a pod: set spec.deadlineSeconds"),
+    ("securityContext", "access to the certificate depends on it: set spec.pod.securityContext"),
+    ("ephemeralContainers", "pod templates cannot have any: kubectl debug adds them"),
 ];
 /// Of those, fields of the services pod, where no agent is.
 const OF_SERVICES: [&str; 6] =
     ["hostname", "subdomain", "setHostnameAsFQDN", "hostnameOverride", "restartPolicy", "ephemeralContainers"];
 
-const ENTRYPOINT: &str = "the agent is the entrypoint: say spec.containers[].command";
+const ENTRYPOINT: &str = "the agent is the entrypoint: set spec.containers[].command";
 /// Fields of containers that the operator makes for `spec.containers`.
 const CONTAINER: [(&str, &str); 2] = [
-    ("image", "how Flux gets into the pod is decided by it: say spec.containers[].image"),
-    ("securityContext", "who may write what root runs is decided by it: say spec.containers[].securityContext"),
+    ("image", "how Flux gets into the pod depends on it: set spec.containers[].image"),
+    ("securityContext", "who may write what root runs depends on it: set spec.containers[].securityContext"),
 ];
 /// Of the one that runs Flux.
 const RUNNER: [(&str, &str); 7] = [
     ("command", ENTRYPOINT),
     ("args", ENTRYPOINT),
-    ("workingDir", "the agent has to know it: say spec.containers[].workingDir"),
-    ("startupProbe", "by it the operator knows which brokers are ready: livenessProbe and readinessProbe are free"),
-    ("terminationMessagePath", "the agent says there how the job ended"),
-    ("terminationMessagePolicy", "the agent says by it how the job ended"),
-    ("restartPolicyRules", "the program would run again: say spec.backoffLimit and spec.maxRestarts"),
+    ("workingDir", "the agent needs to know it: set spec.containers[].workingDir"),
+    (
+        "startupProbe",
+        "the operator uses it to tell which brokers are ready; livenessProbe and readinessProbe can be set",
+    ),
+    ("terminationMessagePath", "the agent reports there how the job ended"),
+    ("terminationMessagePolicy", "the agent uses it to report how the job ended"),
+    ("restartPolicyRules", "the program would run again: set spec.backoffLimit and spec.maxRestarts"),
 ];
-const RESTART: (&str, &str) = ("restartPolicy", "the pod ends when the container that runs Flux does, by it");
+const RESTART: (&str, &str) = ("restartPolicy", "with it the pod would not end with the container that runs Flux");
+/// Init containers of the user's own: a Job's failure policy has room for 20 rules.
+const INIT_CONTAINERS: usize = 12;
 /// The folder of the agent's own mounts.
 const AGENT_FOLDER: &str = "/etc/flux-agent";
 
@@ -97,8 +102,16 @@ impl Pod {
             let path = format!("{path}.{key}");
             match key.as_str() {
                 "annotations" => {
-                    for (key, _) in members(value).filter(|(key, _)| key.starts_with("batch.kubernetes.io/")) {
-                        found.add(format!("{path}[{key}]"), "is Kubernetes' own: by it a program starts once");
+                    found.not_another_shape(&path, value);
+                    for (key, _) in members(value) {
+                        if key.starts_with("batch.kubernetes.io/") {
+                            found.add(
+                                format!("{path}[{key}]"),
+                                "is set by Kubernetes: it ensures that a program starts once",
+                            );
+                        } else if key.starts_with("flux-framework.org/") {
+                            found.add(format!("{path}[{key}]"), "is set by the operator: the status relies on it");
+                        }
                     }
                 }
                 "labels" => {
@@ -109,16 +122,16 @@ impl Pod {
                         if is_ours {
                             found.add(
                                 format!("{path}[{key}]"),
-                                "is the operator's own: Services and the status rely on it",
+                                "is set by the operator: Services and the status rely on it",
                             );
                         } else if of_job || key.starts_with("batch.kubernetes.io/") {
-                            found.add(format!("{path}[{key}]"), "is Kubernetes' own: the Job knows its pods by it");
+                            found.add(format!("{path}[{key}]"), "is set by Kubernetes: the Job finds its pods by it");
                         }
                     }
                 }
-                PATCH => {}
-                "finalizers" => found.add(path, "the pods would never go"),
-                _ => found.add(path, "is given by Kubernetes: labels and annotations can be set"),
+                PATCH | RETAIN_KEYS => {}
+                "finalizers" => found.add(path, "the pods would never be deleted"),
+                _ => found.add(path, "is set by Kubernetes: only labels and annotations can be set"),
             }
         }
     }
@@ -134,7 +147,7 @@ impl Pod {
                     found.not_list(&path, value);
                     for (i, item) in items(value) {
                         if text(item, "name").is_some_and(|name| self.own_volumes.iter().any(|own| own == name)) {
-                            found.add(format!("{path}[{i}]"), "is a volume of the operator's own: choose another name");
+                            found.add(format!("{path}[{i}]"), "is a volume of the operator: choose another name");
                         }
                     }
                 }
@@ -151,6 +164,11 @@ impl Pod {
 
     fn containers(&self, path: &str, list: &str, value: &Value, found: &mut Found) {
         found.not_list(path, value);
+        let is_new = |item: &Value| text(item, "name").is_some_and(|name| self.part(name).is_none());
+        if list == "initContainers" && items(value).filter(|(_, item)| is_new(item)).count() > INIT_CONTAINERS {
+            let why = format!("at most {INIT_CONTAINERS} of your own: each needs a rule in the Job's failure policy");
+            found.add(path, why);
+        }
         for (i, item) in items(value) {
             let path = format!("{path}[{i}]");
             let name = text(item, "name").unwrap_or_default();
@@ -159,25 +177,29 @@ impl Pod {
                 found.add(path, "is needed: leave it out of spec.containers or spec.services, if it may be");
                 continue;
             }
+            if part.is_some() && retains(item) {
+                found.add(path, TAKES_AWAY);
+                continue;
+            }
             let is_init = list == "initContainers";
             match part {
                 Some(Part::Own) => {
-                    found.add(path, "is the operator's own: say spec.flux.container, which has its resources, or choose another name");
+                    found.add(path, "is a container of the operator: set spec.flux.container, which has its resources, or choose another name");
                     continue;
                 }
                 Some(Part::Sidecar | Part::WrappedSidecar) if !is_init => {
-                    found.add(path, "is among initContainers of the pod, since it ends when Flux does: put it there");
+                    found.add(path, "is one of the pod's initContainers, since it ends with Flux: put it there");
                     continue;
                 }
                 Some(Part::Runner | Part::Service) if is_init => {
-                    found.add(path, "is among containers of the pod: put it there");
+                    found.add(path, "is one of the pod's containers: put it there");
                     continue;
                 }
                 None if !is_init && directive(item).is_none() => {
                     found.add(
                         format!("{path}.name"),
                         format!(
-                            "`{name}` is no container of the pod: add it to spec.{}, or lay it over one of {}",
+                            "`{name}` is not a container of the pod: add it to spec.{}, or lay it over one of {}",
                             if self.is_services() { "services" } else { "containers" },
                             self.names(&[Part::Runner, Part::Service]).join(", "),
                         ),
@@ -208,16 +230,21 @@ impl Pod {
                 "env" if part == Some(Part::Runner) => {
                     found.not_list(&path, value);
                     for (i, item) in items(value) {
-                        let own = [INDEX_FAILURES.0, INDEX_DISRUPTIONS.0];
+                        let own = [INDEX_FAILURES.0, INDEX_DISRUPTIONS.0, POD_ADDRESS.0];
                         if text(item, "name").is_some_and(|name| own.contains(&name)) {
-                            found.add(format!("{path}[{i}]"), "is the agent's own: by it a program starts once");
+                            found.add(
+                                format!("{path}[{i}]"),
+                                "is set by the operator: the agent counts starts and finds its address by it",
+                            );
                         }
                     }
                 }
                 "resources" if part == Some(Part::Runner) => {
-                    let known = members(value).filter(|(key, _)| matches!(key.as_str(), "limits" | "requests" | PATCH));
+                    let known = members(value)
+                        .filter(|(key, _)| matches!(key.as_str(), "limits" | "requests" | PATCH | RETAIN_KEYS));
                     for (key, _) in known {
-                        let why = "the agent has to know of its GPUs: say spec.containers[].resources; claims are free";
+                        let why =
+                            "the agent needs to know its GPUs: set spec.containers[].resources; claims can be set";
                         found.add(format!("{path}.{key}"), why);
                     }
                     if value.is_null() {
@@ -236,10 +263,7 @@ impl Pod {
         for (i, item) in items(mounts) {
             let path = format!("{path}[{i}]");
             if text(item, "name").is_some_and(|name| self.own_volumes.iter().any(|own| own == name)) {
-                found.add(
-                    format!("{path}.name"),
-                    "is a volume of the operator's own, which it mounts where it is needed",
-                );
+                found.add(format!("{path}.name"), "is a volume of the operator, which mounts it where it is needed");
             }
             let Some(place) = text(item, "mountPath") else { continue };
             let parts: Vec<&str> = place.split('/').filter(|part| !part.is_empty() && *part != ".").collect();
@@ -248,7 +272,7 @@ impl Pod {
             if is_within || self.own_mounts.contains(&plain) {
                 found.add(
                     format!("{path}.mountPath"),
-                    format!("{plain} is where the operator mounts something: choose another"),
+                    format!("{plain} is a mount path of the operator: choose another"),
                 );
             } else if parts.contains(&"..") {
                 found.add(format!("{path}.mountPath"), "must be a path without `..`");
@@ -261,7 +285,7 @@ impl Pod {
     }
 }
 
-const TAKES_AWAY: &str = "would take away what the pod needs: name what is to change";
+const TAKES_AWAY: &str = "would remove what the pod needs: name what is to change";
 
 #[derive(Default)]
 struct Found(Vec<Problem>);
@@ -273,8 +297,17 @@ impl Found {
 
     /// An object that holds something of the operator's.
     fn not_whole(&mut self, path: &str, value: &Value) {
-        if directive(value).is_some() || !value.is_object() {
-            self.add(path, if value.is_null() || value.is_object() { TAKES_AWAY } else { "must be an object" });
+        if directive(value).is_some() || retains(value) || value.is_null() {
+            self.add(path, TAKES_AWAY);
+        } else {
+            self.not_another_shape(path, value);
+        }
+    }
+
+    /// An object, or null in place of one.
+    fn not_another_shape(&mut self, path: &str, value: &Value) {
+        if !value.is_object() && !value.is_null() {
+            self.add(path, "must be an object");
         }
     }
 
@@ -285,6 +318,11 @@ impl Found {
             self.add(path, if value.is_null() || replaces { TAKES_AWAY } else { "must be a list" });
         }
     }
+}
+
+/// Whether everything goes that is not named: `$retainKeys`.
+fn retains(value: &Value) -> bool {
+    value.get(RETAIN_KEYS).is_some()
 }
 
 fn members(value: &Value) -> impl Iterator<Item = (&String, &Value)> {

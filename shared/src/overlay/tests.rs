@@ -122,6 +122,11 @@ fn fields_of_the_pod_that_are_ours_and_directives_without_a_meaning_are_refused_
         ),
         (json!({ "metadata": { "labels": null } }), "metadata.labels"),
         (json!({ "metadata": { "labels": { "$patch": "replace" } } }), "metadata.labels"),
+        (json!({ "spec": { "$retainKeys": ["containers"], "containers": [] } }), "spec"),
+        (json!({ "metadata": { "$retainKeys": [] } }), "metadata"),
+        (json!({ "metadata": { "labels": { "$retainKeys": [] } } }), "metadata.labels"),
+        (json!({ "$retainKeys": ["spec"], "spec": {} }), "$retainKeys"),
+        (json!({ "metadata": { "annotations": "x" } }), "metadata.annotations"),
         (json!({ "metadata": { "finalizers": ["a/b"] } }), "metadata.finalizers"),
         (
             json!({ "metadata": { "annotations": { "batch.kubernetes.io/job-index-failure-count": "0" } } }),
@@ -146,6 +151,11 @@ fn whole_containers_and_volumes_of_ours_are_refused_with_their_place() {
         (json!({ "spec": { "containers": null } }), "spec.containers"),
         (json!({ "spec": { "containers": [{ "$patch": "replace" }] } }), "spec.containers"),
         (json!({ "spec": { "containers": [{ "name": "app", "$patch": "delete" }] } }), "spec.containers[0]"),
+        (
+            json!({ "spec": { "containers": [{ "name": "app", "$retainKeys": ["name", "tty"], "tty": true }] } }),
+            "spec.containers[0]",
+        ),
+        (init(json!({ "name": "side", "$retainKeys": ["name"] })), "spec.initContainers[0]"),
         (json!({ "spec": { "containers": [{ "name": "more", "image": "a" }] } }), "spec.containers[0].name"),
         (json!({ "spec": { "containers": [{ "name": "side" }] } }), "spec.containers[0]"),
         (json!({ "spec": { "volumes": [{ "name": "flux-agent-bin", "emptyDir": {} }] } }), "spec.volumes[0]"),
@@ -176,6 +186,7 @@ fn what_the_agent_starts_by_in_a_container_is_refused_with_its_place() {
             container(json!({ "resources": { "limits": { "nvidia.com/gpu": 1 } } })),
             "spec.containers[0].resources.limits",
         ),
+        (container(json!({ "resources": { "$retainKeys": ["claims"] } })), "spec.containers[0].resources.$retainKeys"),
         (
             container(json!({ "env": [{ "name": "FLUX_AGENT_INDEX_FAILURES", "value": "0" }] })),
             "spec.containers[0].env[0]",
@@ -207,6 +218,8 @@ fn what_is_free_is_taken() {
         json!({ "spec": { "priorityClassName": "high", "resourceClaims": [{ "name": "gpu" }], "aFieldOf": { "2030": 1 } } }),
         json!({ "spec": { "containers": [{ "name": "app", "livenessProbe": {}, "resources": { "claims": [{ "name": "gpu" }] } }] } }),
         json!({ "spec": { "initContainers": [{ "name": "new", "image": "a", "command": ["x"] }, { "name": "side", "livenessProbe": {} }] } }),
+        json!({ "spec": { "initContainers": [{ "name": "new", "image": "a", "$retainKeys": ["name", "image"] }] } }),
+        json!({ "spec": { "affinity": { "$retainKeys": [] } }, "metadata": { "annotations": null } }),
         json!({ "metadata": { "annotations": { "a/b": "c" }, "labels": { "a/b": "c" } } }),
     ] {
         Overlay::checked("spec.podTemplate", &overlay, &pod()).unwrap();

@@ -19,11 +19,10 @@ pub(super) fn users(spec: &MiniClusterSpec, runner: Option<&Runner>, report: &mu
                 "must be a user's name: lower case letters, digits, `-`, `_`, 32 at most, beginning with a letter",
             );
         } else if user.name == "root" || flux_user == Some(user.name.as_str()) {
-            report
-                .problem(format!("{field}.name"), format!("{} is there without being listed: leave it out", user.name));
+            report.problem(format!("{field}.name"), format!("{} exists anyway: leave it out", user.name));
         }
         if users.iter().any(|other| other.name == user.name) {
-            report.problem(format!("{field}.name"), format!("{} stands there twice", user.name));
+            report.problem(format!("{field}.name"), format!("{} is listed twice", user.name));
         }
         let password = user.password.clone().filter(|password| !password.is_empty());
         if let Some(password) = &password {
@@ -58,7 +57,7 @@ pub(super) fn restful(
             (_, true) => "the lead broker is in another cluster",
             _ => "the cluster has a command",
         };
-        report.notice("spec.fluxRestful", format!("is not served: {why}"));
+        report.notice("spec.fluxRestful", format!("has no effect: {why}"));
         return None;
     }
     let restful = restful?;

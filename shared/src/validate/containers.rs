@@ -1,23 +1,14 @@
 //! The containers: one runs Flux, the others serve it; and those of the services pod.
 
-use std::collections::BTreeMap;
-
 use super::flux::DEFAULT_LOG_LEVEL;
+use super::volumes::Surroundings;
 use super::{
     DEFAULT_IMAGE, MAX_TEXT, PullPolicy, Report, Runner, Sidecar, ValidContainer, ViewContainer, given, is_given,
     object_name, program, resources, security_context, volumes,
 };
 use crate::agent_spec;
-use crate::crd::v1alpha2::{Commands, Container, FluxUser, MadeVolume, MiniClusterSpec};
+use crate::crd::v1alpha2::{Commands, Container, FluxUser, MiniClusterSpec};
 use crate::{names, words};
-
-/// What a container's check needs to know of the rest of the spec.
-pub(super) struct Surroundings<'a> {
-    pub(super) cluster: &'a str,
-    pub(super) view: &'a ViewContainer,
-    /// `spec.volumes`.
-    pub(super) volumes: &'a BTreeMap<String, MadeVolume>,
-}
 
 /// The containers, sorted by what they do.
 pub(super) struct Parts {
@@ -60,7 +51,7 @@ pub(super) fn check(
     if bytes > MAX_TEXT {
         report.problem(
             "spec.containers",
-            format!("commands, scripts and snippets have {bytes} bytes together, {MAX_TEXT} at most fit: put larger files on a volume"),
+            format!("commands, scripts and snippets have {bytes} bytes in all, and {MAX_TEXT} is the limit: put larger files on a volume"),
         );
     }
     parts
@@ -173,8 +164,10 @@ fn one_of(
 ) -> Option<String> {
     match (snippet(value), snippet(other)) {
         (Some(value), Some(other)) if value != other => {
-            report
-                .problem(format!("{field}.commands.{other_name}"), format!("is another spelling of {name}: give one"));
+            report.problem(
+                format!("{field}.commands.{other_name}"),
+                format!("is another spelling of {name}: set only one"),
+            );
             Some(value)
         }
         (value, other) => value.or(other),
@@ -183,7 +176,7 @@ fn one_of(
 
 fn user(field: &str, container: &Container, commands: &Commands, report: &mut Report) -> Option<agent_spec::User> {
     if container.flux_user.is_some() && container.fluxuser.is_some() && container.flux_user != container.fluxuser {
-        report.problem(format!("{field}.fluxuser"), "is another spelling of fluxUser: give one");
+        report.problem(format!("{field}.fluxuser"), "is another spelling of fluxUser: set only one");
     }
     let spelling = if container.flux_user.is_some() { "fluxUser" } else { "fluxuser" };
     let given = container.flux_user.clone().or_else(|| container.fluxuser.clone());
@@ -191,7 +184,7 @@ fn user(field: &str, container: &Container, commands: &Commands, report: &mut Re
         if commands.run_flux_as_root {
             report.notice(
                 format!("{field}.commands.runFluxAsRoot"),
-                "changes nothing without fluxUser: Flux runs as the container's own user",
+                "has no effect without fluxUser: Flux runs as the container's own user",
             );
         }
         return commands.run_flux_as_root.then(|| agent_spec::User {
@@ -261,7 +254,7 @@ fn sidecar(
         post: snippet(&commands.post),
     };
     if spec.command.is_some() && spec.script.is_some() {
-        report.problem(format!("{field}.commands.script"), "takes the place of command: give one of them");
+        report.problem(format!("{field}.commands.script"), "replaces command: set only one");
     }
     let silent = agent_spec::Sidecar { wait_socket, ..agent_spec::Sidecar::default() };
     let has_work = spec != silent;
@@ -279,7 +272,7 @@ fn sidecar(
 fn named(field: &str, container: &Container, report: &mut Report) {
     match container.name.as_deref() {
         None | Some("") => {
-            report.problem(format!("{field}.name"), "is needed for every container but the one that runs Flux")
+            report.problem(format!("{field}.name"), "is needed for every container except the one that runs Flux")
         }
         Some(name) if !names::is_dns_label(name) => {
             report.problem(format!("{field}.name"), "must be lower case letters, digits and `-`, 63 at most");
@@ -331,7 +324,7 @@ fn common(field: &str, container: &Container, around: &Surroundings<'_>, report:
     for (name, secret) in &container.secrets {
         report.take(format!("{field}.secrets[{name}].name"), object_name(&secret.name));
         if container.environment.contains_key(name) {
-            report.problem(format!("{field}.secrets[{name}]"), "is set in environment as well: give one");
+            report.problem(format!("{field}.secrets[{name}]"), "is also set in environment: set only one");
         }
     }
     let image_pull_secret = given(&container.image_pull_secret);
@@ -342,10 +335,10 @@ fn common(field: &str, container: &Container, around: &Surroundings<'_>, report:
     for port in &container.ports {
         match u16::try_from(*port).ok().filter(|port| *port > 0) {
             Some(port) if ports.contains(&port) => {
-                report.problem(format!("{field}.ports"), format!("{port} stands there twice"))
+                report.problem(format!("{field}.ports"), format!("{port} is listed twice"))
             }
             Some(port) => ports.push(port),
-            None => report.problem(format!("{field}.ports"), format!("{port} is no port: 1 to 65535")),
+            None => report.problem(format!("{field}.ports"), format!("{port} is not a port: 1 to 65535")),
         }
     }
     let hooks = container.life_cycle.clone().unwrap_or_default();

@@ -114,7 +114,7 @@ fn checked(flux: &Flux, report: &mut Report) -> Option<Certificate> {
     if let Some(secret) = &flux.curve_cert_secret {
         report.take("spec.flux.curveCertSecret", object_name(secret));
         if flux.curve_cert.as_deref().is_some_and(|text| !text.trim().is_empty()) {
-            report.problem("spec.flux.curveCertSecret", "takes the place of curveCert: give one of them");
+            report.problem("spec.flux.curveCertSecret", "replaces curveCert: set only one");
         }
     }
     curve_cert
@@ -166,7 +166,7 @@ fn option_flags(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> Vec
     let field = format!("{field}.fluxOptionFlags");
     let older = words_of(&field, runner.flux_option_flags.as_deref().unwrap_or_default(), report);
     if !own.is_empty() && !older.is_empty() && own != older {
-        report.problem(field, "says otherwise than spec.flux.optionFlags: give one of them");
+        report.problem(field, "contradicts spec.flux.optionFlags: set only one");
     }
     if own.is_empty() { older } else { own }
 }
@@ -187,7 +187,7 @@ fn log_level(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> u8 {
     let field = format!("{field}.fluxLogLevel");
     let older = check(&field, older);
     if own != DEFAULT_LOG_LEVEL && own != older {
-        report.problem(field, "says otherwise than spec.flux.logLevel: give one of them");
+        report.problem(field, "contradicts spec.flux.logLevel: set only one");
     }
     older
 }
@@ -211,7 +211,7 @@ fn check_topology(text: &str) -> Result<(), String> {
     match (kind, degree) {
         ("kary", Some(_)) | ("mincrit", _) if degree_ok => Ok(()),
         ("binomial" | "custom", None) => Ok(()),
-        _ => Err(format!("`{text}` is none of kary:K, binomial, mincrit, mincrit:K")),
+        _ => Err(format!("`{text}` is not one of kary:K, binomial, mincrit, mincrit:K")),
     }
 }
 
@@ -240,7 +240,7 @@ fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option
 fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<String>, Option<RemoteLead>) {
     let bursting = flux.bursting.clone().unwrap_or_default();
     if bursting.lead_broker.is_some() && flux.lead_broker.is_some() {
-        report.problem("spec.flux.leadBroker", "stands at spec.flux.bursting.leadBroker as well: use one");
+        report.problem("spec.flux.leadBroker", "is also set at spec.flux.bursting.leadBroker: set only one");
     }
     let field = if bursting.lead_broker.is_some() { "spec.flux.bursting.leadBroker" } else { "spec.flux.leadBroker" };
     let lead = bursting.lead_broker.clone().or_else(|| flux.lead_broker.clone());
@@ -282,7 +282,7 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
                     );
                 }
             }
-            Err(why) => report.problem("spec.flux.bursting.hostlist", format!("is no hostlist: {why}")),
+            Err(why) => report.problem("spec.flux.bursting.hostlist", format!("is not a hostlist: {why}")),
         }
     }
     (result, remote)
@@ -360,7 +360,7 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     let is_within =
         |folder: &&str| mount_path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     if is_taken || ["/proc", "/sys", "/dev", "/etc/flux-agent", "/opt/software"].iter().any(is_within) {
-        report.problem(format!("{field}.mountPath"), "would hide what the image has there: choose a folder of its own");
+        report.problem(format!("{field}.mountPath"), "would hide the image's files there: choose a folder of its own");
     }
     if let Some(secret) = &view.image_pull_secret {
         report.take(format!("{field}.imagePullSecret"), object_name(secret));

@@ -1,25 +1,45 @@
 //! Whether all pods start or none.
 
+use std::collections::BTreeMap;
+
 use super::{Report, given};
 use crate::choices::Gang;
-use crate::crd::v1alpha2::MiniClusterSpec;
+use crate::crd::v1alpha2::{MiniClusterSpec, Pod};
 use crate::overlay::Overlay;
 
-/// Fields of a pod by which it belongs to a group: in an overlay they are somebody's own gang.
-const GROUPS: [&str; 2] = ["schedulingGroup", "workloadRef"];
+/// By what a pod belongs to a group of somebody's own: Kubernetes' fields, scheduler-plugins' label, Volcano's annotation.
+const FIELDS: [&str; 2] = ["schedulingGroup", "workloadRef"];
+const LABEL: &str = "scheduling.x-k8s.io/pod-group";
+const ANNOTATION: &str = "scheduling.k8s.io/group-name";
 
-/// What was asked for; an overlay with a group of its own is as `off`, and does not go with `on`.
+/// What was asked for; pods with a group of their own are as `off`, and do not go with `on`.
 pub(super) fn check(spec: &MiniClusterSpec, pods: Option<&Overlay>, report: &mut Report) -> Gang {
     let gang = given(&spec.gang).and_then(|name| report.take("spec.gang", name.parse())).unwrap_or_default();
-    let own = |name: &&str| pods.is_some_and(|it| it.value().pointer(&format!("/spec/{name}")).is_some());
-    match (GROUPS.into_iter().find(own), gang) {
-        (Some(name), Gang::On) => {
+    match (own_group(spec, pods), gang) {
+        (Some(field), Gang::On) => {
             let message =
-                format!("makes a group of its own, and spec.podTemplate.spec.{name} names another: give one of them");
+                format!("`on` creates a group for the pods, and {field} puts them into another: remove one of the two");
             report.problem("spec.gang", message);
             Gang::On
         }
         (Some(_), _) => Gang::Off,
         (None, gang) => gang,
     }
+}
+
+/// Where a group is named, if one is.
+fn own_group(spec: &MiniClusterSpec, pods: Option<&Overlay>) -> Option<String> {
+    let over = |path: &[&str]| {
+        let found = path.iter().try_fold(pods?.value(), |it, part| it.get(part))?;
+        (!found.is_null()).then(|| format!("spec.podTemplate.{}", path.join(".")))
+    };
+    let pod = spec.pod.as_ref();
+    let has = |all: fn(&Pod) -> &BTreeMap<String, String>, key| pod.is_some_and(|it| all(it).contains_key(key));
+    FIELDS
+        .into_iter()
+        .find_map(|field| over(&["spec", field]))
+        .or_else(|| over(&["metadata", "labels", LABEL]))
+        .or_else(|| over(&["metadata", "annotations", ANNOTATION]))
+        .or_else(|| has(|pod| &pod.labels, LABEL).then(|| format!("spec.pod.labels[{LABEL}]")))
+        .or_else(|| has(|pod| &pod.annotations, ANNOTATION).then(|| format!("spec.pod.annotations[{ANNOTATION}]")))
 }

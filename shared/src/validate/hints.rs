@@ -32,7 +32,7 @@ impl ValidMiniCluster {
         let few = self.runs() && is_submitted && (1..size).contains(&tasks);
         few.then(|| {
             let many = if tasks == 1 { "1 task".to_owned() } else { format!("{tasks} tasks") };
-            let message = format!("{many} for {size} pods: some pods have nothing to do; 0 means one task a pod");
+            let message = format!("{many} for {size} pods: some pods get no task; 0 means one task per pod");
             Problem::new("spec.tasks", message)
         })
     }
@@ -41,7 +41,7 @@ impl ValidMiniCluster {
     fn all_or_none(&self) -> Option<Notice> {
         let least = self.min_size.unwrap_or(self.size);
         let message = format!(
-            "{least} pods start or none: where the cluster serves no API for that, or the operator was installed without gang.enabled, no pod is made"
+            "{least} pods are scheduled or none: if the cluster has no gang API, or the operator was installed without gang.enabled, no pod is created"
         );
         (self.gang == Gang::On).then(|| Problem::new("spec.gang", message))
     }
@@ -55,7 +55,7 @@ impl ValidMiniCluster {
         let scattered = self.runs() && self.size > 1 && !is_shared;
         scattered.then(|| {
             let message = format!(
-                "each job's output lies in {folder} of the pod that ran it, and goes with that pod: name a folder on a volume that all pods mount"
+                "each job's output is in {folder} of the pod that ran it, and is lost with that pod: use a folder on a volume that all pods mount"
             );
             Problem::new("spec.containers[].logs", message)
         })
@@ -66,7 +66,7 @@ impl ValidMiniCluster {
         let mounts = &self.runner.container.mounts;
         let keeps = mounts.iter().any(|mount| !mount.read_only && lasts(&mount.source));
         let is_batch = matches!(self.runner.program, Program::Batch { .. } | Program::BatchRaw { .. });
-        let message = "output is in the lead's log alone, which the kubelet rotates at 10 MiB unless it was told otherwise, and which goes with the pod: write results to a volume";
+        let message = "output is in the lead's log only, which the kubelet rotates (at 10 MiB by default) and which is lost with the pod: write results to a volume";
         (self.runs() && !is_batch && !keeps).then(|| Problem::new("spec.containers[].volumes", message))
     }
 }

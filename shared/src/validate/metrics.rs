@@ -25,10 +25,10 @@ pub(super) fn port(spec: &MiniClusterSpec, flux: &Flux, lead_is_elsewhere: bool,
         report.problem(FIELD, format!("{port} is the port of spec.fluxRestful as well: choose another"));
     }
     let why = match (flux.disable_socket, lead_is_elsewhere) {
-        (true, _) => "nobody can ask the broker without its socket (disableSocket)",
+        (true, _) => "the broker cannot be asked without its socket (disableSocket)",
         (_, true) => "the lead broker is in another cluster",
         _ => return Some(port),
     };
-    report.notice(FIELD, format!("is not served: {why}"));
+    report.notice(FIELD, format!("has no effect: {why}"));
     None
 }

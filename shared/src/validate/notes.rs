@@ -26,16 +26,16 @@ pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &
     for (field, key, own) in labels.chain(spec.job_labels.keys().map(|key| ("jobLabels", key, &names::OWN_LABELS[..])))
     {
         if own.contains(&key.as_str()) {
-            report.notice(format!("spec.{field}[{key}]"), "is the operator's own label, which wins");
+            report.notice(format!("spec.{field}[{key}]"), "is overridden: the operator sets this label");
         }
     }
 }
 
 /// Options of submissions where nothing is submitted, of the view without one, and beside a broker.toml of the user's own.
 fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Report) {
-    const SUBMITTED: &str = "is for what the operator submits, and here it submits nothing";
-    const NOT_WRITTEN: &str = "is not written: brokerConfig is taken as it is";
-    const DISABLED: &str = "has no effect with disable: no container brings Flux";
+    const SUBMITTED: &str = "has no effect: the operator submits no job here";
+    const NOT_WRITTEN: &str = "has no effect: brokerConfig is used as it is";
+    const DISABLED: &str = "has no effect with disable: no container provides Flux";
     let (usual, usual_view) = (Flux::default(), FluxContainer::default());
     let flux = spec.flux.as_ref().unwrap_or(&usual);
     let view = flux.container.as_ref().unwrap_or(&usual_view);

@@ -26,7 +26,7 @@ pub(super) fn check(
     let services_pod =
         checked(field, &spec.services_pod_template, || Pod { containers: containers(), ..Pod::default() }, report);
     if services_pod.is_some() && spec.services.is_empty() {
-        report.problem(field, "patches the services pod, which spec.services does not ask for");
+        report.problem(field, "has no effect: there is no services pod without spec.services");
     }
     (brokers, services_pod)
 }
@@ -55,9 +55,9 @@ fn pod(view: &ViewContainer, parts: &Parts) -> Pod {
         view.mount_path.as_str(),
         &config,
         paths::SOFTWARE_DIR,
-        paths::SOFTWARE_STAGE,
+        paths::SOFTWARE_STAGING,
         paths::FALLBACK_HOME,
-        paths::MOUNT_STAGE,
+        paths::MOUNT_STAGING,
         paths::VIEW_IMAGE_MOUNT,
         paths::MUNGE_DIR,
     ];

@@ -110,7 +110,7 @@ pub(super) fn arch(spec: &MiniClusterSpec, pod: &Pod, report: &mut Report) -> Op
     if pod.node_selector.get(LABEL).is_some_and(|other| *other != arch) {
         report.problem(
             format!("spec.pod.nodeSelector[{LABEL}]"),
-            format!("says otherwise than spec.flux.arch, which means {arch}: give one of them"),
+            format!("contradicts spec.flux.arch, which means {arch}: set only one"),
         );
     }
     Some(arch)

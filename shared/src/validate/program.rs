@@ -40,7 +40,7 @@ fn conflicts(
     report: &mut Report,
 ) {
     if command.is_some() && script.is_some() {
-        report.problem(format!("{field}.commands.script"), "takes the place of command: give one of them");
+        report.problem(format!("{field}.commands.script"), "replaces command: set only one");
     }
     if container.batch && launcher {
         report.problem(format!("{field}.batch"), "does not go with launcher: a batch is submitted by flux batch");

@@ -114,7 +114,7 @@ fn source(field: &str, volume: &MadeVolume, report: &mut Report) -> Option<Persi
     report.take(format!("{field}.secretNamespace"), object_name(&volume.secret_namespace));
     let handle = match (given(&volume.volume_handle), given(&volume.volume_name)) {
         (Some(handle), Some(other)) if handle != other => {
-            report.problem(format!("{field}.volumeName"), "is another spelling of volumeHandle: give one");
+            report.problem(format!("{field}.volumeName"), "is another spelling of volumeHandle: set only one");
             handle
         }
         (handle, other) => handle.or(other).unwrap_or_else(|| class.clone()),

@@ -1,13 +1,22 @@
 //! Volumes: one source each, mounted in the container that names them.
 
-use super::containers::Surroundings;
+use std::collections::BTreeMap;
+
 use super::flux::OWN_VOLUMES;
-use super::{Mount, Report, VolumeSource, absolute, object_name};
-use crate::crd::v1alpha2::{Container, ExistingVolume, Volume};
+use super::{Mount, Report, ViewContainer, VolumeSource, absolute, object_name};
+use crate::crd::v1alpha2::{Container, ExistingVolume, MadeVolume, Volume};
 use crate::names;
 
 /// Where memory-backed empty directories are mounted.
 const SHARED_MEMORY: &str = "/dev/shm";
+
+/// What a container's check needs to know of the rest of the spec.
+pub(super) struct Surroundings<'a> {
+    pub(super) cluster: &'a str,
+    pub(super) view: &'a ViewContainer,
+    /// `spec.volumes`.
+    pub(super) volumes: &'a BTreeMap<String, MadeVolume>,
+}
 
 /// The mounts of a container: its `volumes`, and its `existingVolumes`.
 pub(super) fn check(
@@ -23,7 +32,7 @@ pub(super) fn check(
         let field = format!("{field}.{list}[{name}]");
         check_name(&field, name, report);
         if *name == surroundings.view.name {
-            report.problem(&field, "this name is the operator's own: choose another");
+            report.problem(&field, "this name is reserved for the operator: choose another");
         }
         if mounts.iter().any(|mount| mount.name == *name) {
             report.problem(&field, "this name is in volumes as well: choose another");
@@ -39,7 +48,7 @@ pub(super) fn check(
             report.problem(format!("{field}.path"), format!("{path} is where Flux is: choose another"));
         }
         if let Some(other) = mounts.iter().find(|mount| mount.path == path) {
-            report.problem(format!("{field}.path"), format!("{path} is the place of volume {} already", other.name));
+            report.problem(format!("{field}.path"), format!("{path} is already the path of volume {}", other.name));
         }
         mounts.push(Mount { name: name.clone(), path, read_only: volume.read_only, source });
     }
@@ -52,7 +61,7 @@ pub(super) fn check_name(field: &str, name: &str, report: &mut Report) {
         report.problem(field, "the volume's name must be lower case letters, digits and `-`, 63 at most");
     }
     if OWN_VOLUMES.contains(&name) {
-        report.problem(field, "this name is the operator's own: choose another");
+        report.problem(field, "this name is reserved for the operator: choose another");
     }
 }
 
@@ -110,7 +119,7 @@ fn source(field: &str, volume: &Volume, list: &str, report: &mut Report) -> Opti
             true => ", or define a volume of this name in spec.volumes",
             false => "",
         };
-        report.problem(field, format!("{what}: give exactly one of {names}{elsewhere}"));
+        report.problem(field, format!("{what}: set exactly one of {names}{elsewhere}"));
         return None;
     }
     let only_with = |is_set: bool, key: &str, sources: &[&str], report: &mut Report| {
@@ -199,7 +208,7 @@ fn mount_path(field: &str, volume: &Volume, source: &VolumeSource, report: &mut 
                 crate::paths::RESTFUL_DIR,
             ];
             if own.contains(&path.as_str()) {
-                report.problem(format!("{field}.path"), format!("{path} is the operator's own: choose another"));
+                report.problem(format!("{field}.path"), format!("{path} is reserved for the operator: choose another"));
             }
             Some(path)
         }

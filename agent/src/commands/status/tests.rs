@@ -73,7 +73,7 @@ fn a_snippet_that_runs_is_why_there_is_no_broker() {
     seen.stage = Some(Activity::Snippet("workerPre".into()));
     seen.parent = Some(("mc-0.flux.".into(), Ok(Link::Broken)));
     let text = text_of(&seen);
-    let want = "mc-1 (rank 1) is not up: the snippet workerPre runs. The pod's log says what it does\n";
+    let want = "mc-1 (rank 1) is not up: the snippet workerPre runs. See the pod's log\n";
     assert!(text.contains(want) && text.contains("parent   mc-0.flux answers\n"), "{text}");
     assert_eq!(ready(&Err(silence), seen.stage.as_ref()), Err("the snippet workerPre runs".into()));
     seen.state = state("join", 1);
@@ -87,7 +87,7 @@ fn a_host_that_nobody_may_have_asked_for_is_not_missing() {
     let mut seen = Seen::new(&lead, state("run", 12));
     seen.online = Some(vec![0, 1]);
     let text = text_of(&seen);
-    assert!(text.contains("2 brokers: the cluster was made with 2, and may have 4"), "{text}");
+    assert!(text.contains("2 brokers: the cluster started with 2 and may have 4"), "{text}");
     assert!(!text.contains("missing") && text.contains("spare    2 more"), "{text}");
     let json: Value = serde_json::from_str(&report(&seen).json()).unwrap();
     assert_eq!((&json["missing"], &json["spare"]), (&json!([]), &json!([2, 3])));
@@ -106,16 +106,16 @@ fn a_follower_says_what_its_parent_lacks() {
     type Case = (Result<State, Silence>, Result<Link, Missing>, &'static str);
     let cases: [Case; 4] = [
         (state("join", 60), Ok(Link::Broken), "certificate"),
-        (Err(Silence::NoSocket("/x".into())), Ok(Link::Broken), "has not started, or its certificate"),
+        (Err(Silence::NoSocket("/x".into())), Ok(Link::Broken), "has not started, or the certificates differ"),
         (state("join", 1), Ok(Link::Broken), "not connected yet"),
         (state("join", 60), Ok(Link::Steady), "has not let this broker in"),
     ];
     let mut stopped = Seen::new(&follower, Err(Silence::Slow));
     stopped.parent = Some(("mc-0.flux.".into(), Ok(Link::Steady)));
     let text = text_of(&stopped);
-    assert!(text.contains("it is stopped, or very busy\nparent   mc-0.flux is connected\n"), "{text}");
+    assert!(text.contains("it is suspended or very busy\nparent   mc-0.flux is connected\n"), "{text}");
     let text = text_of(&Seen::new(&follower, Err(Silence::NoSocket("/x".into()))));
-    assert!(text.contains("has not started, or has ended. The pod's log says"), "{text}");
+    assert!(text.contains("has not started, or has ended. See the pod's log"), "{text}");
     for (state, link, want) in cases {
         let mut seen = Seen::new(&follower, state);
         seen.parent = Some(("mc-0.flux.".into(), link));
@@ -139,7 +139,7 @@ fn drained_nodes_and_jobs_that_wait_or_could_not_start_are_explained() {
     ]);
     let text = text_of(&seen);
     for want in [
-        "silent   mc-3 (rank 3): its broker is stopped",
+        "silent   mc-3 (rank 3): its broker is suspended",
         "mc-1 (rank 1): bad memory. `flux resource undrain 1`",
         "(rank 2-3): no reason given",
         "3 running, 2 waiting, 7 ended",

@@ -109,7 +109,7 @@ fn zip(reader: &mut (impl Read + Seek), length: u64) -> io::Result<()> {
 fn tail(reader: &mut (impl Read + Seek), length: u64, count: u64) -> io::Result<Vec<u8>> {
     // Nothing that is asked for is long: an index of so many bytes is none.
     if count > 64 << 20 {
-        return Err(bad("its end makes no sense"));
+        return Err(bad("its end is invalid"));
     }
     reader.seek(SeekFrom::Start(length.saturating_sub(count)))?;
     let mut bytes = Vec::new();

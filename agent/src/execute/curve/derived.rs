@@ -31,7 +31,7 @@ impl Certificate {
         if seed.len() < LEAST {
             let cause =
                 format!("failed to use the seed {}: it has {} bytes of {LEAST} at least", path.display(), seed.len());
-            return Err(Failure::new(Category::CurveUnreadable, cause, "`openssl rand -hex 32` makes a good one"));
+            return Err(Failure::new(Category::CurveUnreadable, cause, "create one with `openssl rand -hex 32`"));
         }
         let text =
             of_seed(&seed, name, of).map_err(|why| Failure::internal(format!("failed to derive a key: {why}")))?;

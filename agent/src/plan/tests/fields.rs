@@ -90,6 +90,7 @@ fn full(program: Program) -> AgentSpec {
             service: "net".into(),
             port: 8050,
             cluster_domain: Some("cluster.local".into()),
+            host_network: false,
             hostlist: Some("mc-[0-4],burst-[0-1]".into()),
             lead: None,
         },
@@ -223,7 +224,8 @@ fn what_is_left_out_by_default_changes_a_plan_when_it_is_set() {
     let plain = full(Program::Submit { words: command });
     let before = outcome(&plain);
     type Change = (&'static str, fn(&mut AgentSpec));
-    let set: [Change; 11] = [
+    let set: [Change; 12] = [
+        ("network.host_network", |spec| spec.network.host_network = true),
         ("logging.format", |spec| spec.logging.format = LogFormat::Json),
         ("restart_policy", |spec| spec.restart_policy = RestartPolicy::OnFailure),
         ("flux.complete_workers", |spec| spec.flux.complete_workers = true),

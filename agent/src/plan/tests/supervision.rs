@@ -49,6 +49,25 @@ fn a_follower_names_the_parent_that_it_has_waited_for_and_a_lead_has_none() {
     assert_eq!((own.part, own.parent), (Part::Follower, None), "the user's own broker.toml may name another");
 }
 
+#[test]
+fn a_follower_below_another_names_the_lead_and_who_goes_along_with_it() {
+    let of = |index: u32, more: &str| {
+        let plan = run(&spec(&format!("size = 5\n{more}")), &facts(index));
+        let launch = launch(&plan).clone();
+        let named = |broker: Option<Parent>| broker.map(|broker| broker.host[..4].to_owned());
+        (named(launch.parent), named(launch.lead), launch.below)
+    };
+    let mc = |index: u32| Some(format!("mc-{index}"));
+    let tree = "[flux]\ntopology = 'kary:2'\n";
+    assert_eq!(of(0, tree), (None, None, String::new()));
+    assert_eq!(of(1, tree), (mc(0), None, "3-4".into()));
+    assert_eq!(of(2, tree), (mc(0), None, String::new()));
+    assert_eq!(of(3, tree), (mc(1), mc(0), String::new()));
+    assert_eq!(of(1, ""), (mc(0), None, String::new()), "all are the lead's children");
+    let silent = "[flux]\ntopology = 'kary:1'\ndisable_socket = true\n";
+    assert_eq!(of(2, silent), (mc(1), mc(0), String::new()), "nobody can be asked: nothing is drained");
+}
+
 fn snippets(logging: &str, facts: &Facts) -> Vec<Snippet> {
     let text = format!(
         "[logging]\n{logging}\n[runner.snippets]\npre = 'a'\npost = 'b'\n[sidecars.side]\npre = 'c'\ncommand = 'd'\npost = 'e'\n"

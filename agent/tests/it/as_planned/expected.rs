@@ -130,6 +130,7 @@ impl Expected {
             let variables = variables.map(|(name, field)| (name.to_owned(), text(user, field).to_owned()));
             self.environment.extend(variables);
         }
+        step["environment"].as_array().into_iter().flatten().for_each(|change| self.change(change));
         self.launched.push(Launched {
             argv: step["argv"].as_array().unwrap().iter().map(|word| self.word(word)).collect(),
             environment: std::mem::replace(&mut self.environment, own),

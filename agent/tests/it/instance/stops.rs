@@ -36,7 +36,7 @@ fn a_follower_that_alone_is_told_to_stop_leaves_soon_and_is_no_success() {
     let (ended, took) = follower_told_to_stop(&images, "60");
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
     assert_eq!(termination_of(&images[1]), Termination::new(Ender::Stop, REPLACE));
-    assert!(ended.stderr.contains("the lead stays, only this pod is to go"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the lead stays, only this pod is being removed"), "{}", ended.stderr);
     assert!(took < Duration::from_secs(30), "{took:?}");
 }
 
@@ -139,11 +139,11 @@ fn on_both() -> String {
     format!("quorum = 1\n{}", submit(&script).replace("'submit'", "'launcher'"))
 }
 
-/// The state of the follower's node, by the lead's figures.
-fn node_state(lead: &Running) -> String {
+/// The state of a node, by the lead's figures.
+pub(super) fn node_state(lead: &Running, rank: usize) -> String {
     let usage = lead.exec(&[AGENT, "usage"]).stdout;
     let usage: serde_json::Value = serde_json::from_slice(&usage).unwrap_or_default();
-    usage["resources"]["hosts"][1]["state"].as_str().unwrap_or_default().to_owned()
+    usage["resources"]["hosts"][rank]["state"].as_str().unwrap_or_default().to_owned()
 }
 
 #[test]
@@ -152,11 +152,11 @@ fn a_node_that_goes_alone_takes_no_more_jobs_and_those_on_it_end_and_when_it_is_
     let network = Network::new();
     let mut pods = start(&images, &network, &["--grace-period", "60"]);
     eventually("both tasks", || (pods[0].stdout().matches("up\n").count() == 2).then_some(()));
-    assert_eq!(node_state(&pods[0]), "up");
+    assert_eq!(node_state(&pods[0], 1), "up");
     let follower = pods.remove(1);
     follower.signal(15);
-    follower.says("only this pod is to go: no more jobs come");
-    eventually("its node is drained", || (node_state(&pods[0]) == "drained").then_some(()));
+    follower.says("only this pod is being removed: node drained");
+    eventually("its node is drained", || (node_state(&pods[0], 1) == "drained").then_some(()));
     // Longer than the looks whether a job is there.
     std::thread::sleep(Duration::from_secs(2));
     assert!(!follower.stderr().contains("stopping this broker"), "{}", follower.stderr());
@@ -164,13 +164,17 @@ fn a_node_that_goes_alone_takes_no_more_jobs_and_those_on_it_end_and_when_it_is_
     images.iter().for_each(|image| fs::write(gate(image, "go"), "").unwrap());
     let ended = follower.end();
     assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
-    assert!(ended.stderr.contains("the lead stays, only this pod is to go: stopping this broker"), "{}", ended.stderr);
+    assert!(
+        ended.stderr.contains("the lead stays, only this pod is being removed: stopping this broker"),
+        "{}",
+        ended.stderr
+    );
     pods[0].says("ended with 0\n");
 
     forget_starts(&images[1]);
     let back = Running::pod(&Container::new(&images[1], "mc-1", &run_words(&[])), &network);
-    back.says("jobs may come to this node again");
-    eventually("its node is up again", || (node_state(&pods[0]) == "up").then_some(()));
+    back.says("undrained this node");
+    eventually("its node is up again", || (node_state(&pods[0], 1) == "up").then_some(()));
     fs::write(gate(&images[0], "end"), "").unwrap();
     assert_eq!((pods.remove(0).end().code, back.end().code), (0, 0));
 }
@@ -186,7 +190,7 @@ fn a_job_that_does_not_end_is_not_waited_for_beyond_the_grace_period() {
     let ended = follower.end();
     let took = begin.elapsed();
     assert!(took >= Duration::from_secs(12) && took < Duration::from_secs(15), "{took:?}");
-    assert!(ended.stderr.contains("the time for jobs on this node is over"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("jobs on this node have not ended in time"), "{}", ended.stderr);
     // Flux tells the job's end at once: the node is lost, not late.
     if real_flux().is_some() {
         pods[0].says("ended with ");

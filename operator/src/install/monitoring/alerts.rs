@@ -31,7 +31,7 @@ pub const ALERTS: &[Alert] = &[
         expression: "absent(flux_operator_build_info{component=\"operator\"})",
         lasts: "5m",
         severity: "critical",
-        summary: "No operator of Flux is reached: MiniClusters are neither made nor changed.",
+        summary: "No Flux operator can be scraped: MiniClusters are probably not reconciled.",
     },
     Alert {
         name: "FluxOperatorNotLeading",
@@ -39,7 +39,7 @@ pub const ALERTS: &[Alert] = &[
         expression: "max by (namespace, job) (leader_election_master_status{name=\"flux-framework-flux-operator\"}) == 0",
         lasts: "3m",
         severity: "critical",
-        summary: "The operators of Flux in {{ $labels.namespace }} all wait to lead: MiniClusters are neither made nor changed.",
+        summary: "No Flux operator in {{ $labels.namespace }} leads: MiniClusters are not reconciled.",
     },
     Alert {
         name: "FluxOperatorNotReady",
@@ -47,7 +47,7 @@ pub const ALERTS: &[Alert] = &[
         expression: "flux_operator_ready == 0",
         lasts: "10m",
         severity: "warning",
-        summary: "The {{ $labels.component }} of Flux at {{ $labels.instance }} runs and is not ready.",
+        summary: "The Flux {{ $labels.component }} at {{ $labels.instance }} runs and is not ready.",
     },
     Alert {
         name: "FluxOperatorRestarting",
@@ -55,7 +55,7 @@ pub const ALERTS: &[Alert] = &[
         expression: "changes(process_start_time_seconds[30m]) > 2 and on (job, instance) flux_operator_build_info",
         lasts: "1m",
         severity: "warning",
-        summary: "The Flux operator's pod at {{ $labels.instance }} has started {{ $value }} times anew in half an hour.",
+        summary: "The Flux operator's pod at {{ $labels.instance }} has restarted {{ $value }} times in half an hour.",
     },
     Alert {
         name: "FluxOperatorReconcilesFail",
@@ -65,7 +65,7 @@ pub const ALERTS: &[Alert] = &[
                      > 0.001",
         lasts: "15m",
         severity: "warning",
-        summary: "Some MiniClusters cannot be brought to what was asked for, and the operator tries again and again.",
+        summary: "Some MiniClusters keep failing to reconcile, for a reason that is not their own.",
     },
     Alert {
         name: "FluxOperatorPanics",
@@ -73,7 +73,7 @@ pub const ALERTS: &[Alert] = &[
         expression: "increase(controller_runtime_reconcile_panics_total{controller=\"minicluster\"}[15m]) > 0",
         lasts: "0m",
         severity: "warning",
-        summary: "A MiniCluster meets a defect of the operator. The others are served.",
+        summary: "A MiniCluster triggers a bug in the operator. The others are reconciled.",
     },
     Alert {
         name: "FluxOperatorApiErrors",
@@ -90,7 +90,7 @@ pub const ALERTS: &[Alert] = &[
         expression: "flux_operator_queue_oldest_seconds > 60",
         lasts: "10m",
         severity: "warning",
-        summary: "A MiniCluster has waited for {{ $value | humanizeDuration }} for its turn.",
+        summary: "A MiniCluster has waited {{ $value | humanizeDuration }} in the queue.",
     },
     Alert {
         name: "FluxOperatorWebhookDown",
@@ -98,7 +98,7 @@ pub const ALERTS: &[Alert] = &[
         expression: "absent(flux_operator_build_info{component=\"webhook\"})",
         lasts: "5m",
         severity: "critical",
-        summary: "No conversion webhook of Flux is reached: MiniClusters cannot be read or written as v1alpha1.",
+        summary: "No Flux conversion webhook can be scraped: v1alpha1 MiniClusters can probably not be read or written.",
     },
     Alert {
         name: "FluxOperatorConversionsFail",
@@ -114,7 +114,7 @@ pub const ALERTS: &[Alert] = &[
         expression: "sum by (namespace, job) (rate(flux_operator_webhook_refusals_total[5m])) > 0.001",
         lasts: "5m",
         severity: "warning",
-        summary: "The conversion webhook turns callers away: it has more of them than it takes, or they are too slow.",
+        summary: "The conversion webhook rejects connections: there are too many, or they are too slow.",
     },
     Alert {
         name: "FluxOperatorCertificateExpires",
@@ -122,7 +122,7 @@ pub const ALERTS: &[Alert] = &[
         expression: "flux_operator_webhook_certificate_expiry_timestamp_seconds - time() < 14 * 86400",
         lasts: "1h",
         severity: "critical",
-        summary: "The conversion webhook's certificate ends in {{ $value | humanizeDuration }}.",
+        summary: "The conversion webhook's certificate expires in {{ $value | humanizeDuration }}.",
     },
     Alert {
         name: "FluxOperatorCertificateNotKept",
@@ -130,7 +130,7 @@ pub const ALERTS: &[Alert] = &[
         expression: "increase(flux_operator_webhook_certificate_failures_total[15m]) > 0",
         lasts: "15m",
         severity: "warning",
-        summary: "The conversion webhook's certificate cannot be read, renewed or put in its place.",
+        summary: "The conversion webhook's certificate cannot be read, renewed or stored.",
     },
 ];
 

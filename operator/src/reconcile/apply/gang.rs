@@ -3,9 +3,11 @@
 
 use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use serde_json::json;
 
 use super::{ApplyError, Writer, belongs_of, only, post, sorted_of, unless_gone};
 use crate::labels;
+use crate::observe::controller_uid;
 use crate::reconcile::render::gang::{GangApi, GangObject, GangRef, Resize};
 
 impl Writer {
@@ -44,12 +46,15 @@ impl Writer {
         match api.resize() {
             Resize::Never => Ok(()),
             Resize::MakeAnew => {
-                self.delete_gang(namespace, &object.at).await?;
+                self.delete_gang(namespace, &object.at, owner).await?;
                 self.gang(namespace, object, owner).await
             }
             Resize::Patch => {
+                let Some(uid) = self.gang_of(namespace, &object.at, owner).await? else { return Ok(()) };
                 let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
-                let change = Patch::Merge(api.with_count(count));
+                let mut change = api.with_count(count);
+                change["metadata"] = json!({ "uid": uid });
+                let change = Patch::Merge(change);
                 let patched = self.gangs(namespace, *api).patch(name, &parameters, &change).await.map(drop);
                 unless_gone(patched).map_err(|error| sorted_of(api.kind(), "patch", name, error))
             }
@@ -57,8 +62,22 @@ impl Writer {
     }
 
     /// Deletes the one of a Job that is gone.
-    pub async fn delete_gang(&self, namespace: &str, at: &GangRef) -> Result<(), ApplyError> {
-        let deleted = self.gangs(namespace, at.api).delete(&at.name, &only(None)).await.map(drop);
+    pub async fn delete_gang(&self, namespace: &str, at: &GangRef, owner: &str) -> Result<(), ApplyError> {
+        let Some(uid) = self.gang_of(namespace, at, owner).await? else { return Ok(()) };
+        let deleted = self.gangs(namespace, at.api).delete(&at.name, &only(Some(uid))).await.map(drop);
         unless_gone(deleted).map_err(|error| sorted_of(at.api.kind(), "delete", &at.name, error))
+    }
+
+    /// The uid of the one that a Job names, if it is there and the MiniCluster's: whoever may change the Job may have written another
+    /// name.
+    async fn gang_of(&self, namespace: &str, at: &GangRef, owner: &str) -> Result<Option<String>, ApplyError> {
+        let GangRef { api, name } = at;
+        let found = self.gangs(namespace, *api).get_metadata_opt(name).await;
+        let Some(there) = found.map_err(|error| sorted_of(api.kind(), "get", name, error))? else { return Ok(None) };
+        if controller_uid(&there.metadata) != Some(owner) {
+            tracing::warn!(gang = %at, "the Job names a gang that is not the MiniCluster's: it is left alone");
+            return Ok(None);
+        }
+        Ok(there.metadata.uid)
     }
 }

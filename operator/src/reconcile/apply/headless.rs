@@ -93,7 +93,7 @@ impl Queue {
             return Ok(());
         }
         if seen.deleting {
-            let message = format!("Service {} is being deleted, and will be made again", service.name);
+            let message = format!("Service {} is being deleted, and will be recreated", service.name);
             return Err(Obstacle { reason: "WaitingForPrevious", message }.into());
         }
         let mut members = self.take(service);

@@ -10,7 +10,6 @@
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
-use flux_shared::names;
 use k8s_openapi::api::core::v1::{PersistentVolume, PersistentVolumeClaim, Pod};
 use kube::api::{DeleteParams, ListParams, Patch, PatchParams};
 use kube::core::PartialObjectMeta;
@@ -62,7 +61,7 @@ fn there(found: &Metadata, wanted: &Metadata, owner: &str) -> There {
 
 fn forbidden(why: &str) -> Obstacle {
     let message = format!(
-        "spec.volumes: this operator may not make PersistentVolumes, as when it is installed for one namespace: mount a claim by containers[].volumes and claimName ({why})"
+        "spec.volumes: this operator has no permission to create PersistentVolumes, such as one installed for a single namespace: mount a claim by containers[].volumes and claimName ({why})"
     );
     Obstacle { reason: "Forbidden", message }
 }
@@ -140,7 +139,7 @@ impl Writer {
             There::Going => Err(going("PersistentVolume", &name).into()),
             There::KeptOther => {
                 let message = format!(
-                    "PersistentVolume {name} was kept from an earlier MiniCluster (delete: false) and is another one: delete it, or choose another name"
+                    "PersistentVolume {name} was kept from an earlier MiniCluster (delete: false) and differs from this one: delete it, or choose another name"
                 );
                 Err(Obstacle { reason: "NameTaken", message }.into())
             }
@@ -206,9 +205,7 @@ impl Writer {
         let deleted = pods.delete_collection(&DeleteParams::background(), &of_job).await.map(drop);
         deleted.map_err(|error| sorted::<Pod>("delete", &cluster.name, error))?;
         if let Some(uid) = services_pod {
-            let name = names::services_pod(&cluster.name);
-            let deleted = pods.delete(&name, &only(Some(uid.clone()))).await.map(drop);
-            unless_gone(deleted).map_err(|error| sorted::<Pod>("delete", &name, error))?;
+            self.delete_services_pod(cluster, uid).await?;
         }
         for volume in volumes {
             self.clean_volume(volume, owner).await?;
@@ -243,7 +240,7 @@ impl Writer {
             return Ok(());
         }
         self.delete_volume(&volume.name, Some(volume.uid.clone())).await?;
-        tracing::info!(volume = volume.name, "deleted the PersistentVolume of a MiniCluster that is gone");
+        tracing::info!(volume = volume.name, "deleted the PersistentVolume of a deleted MiniCluster");
         Ok(())
     }
 }

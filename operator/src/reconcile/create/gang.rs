@@ -7,10 +7,10 @@ use crate::observe::Observed;
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
 use crate::reconcile::error::ReconcileError;
-use crate::reconcile::fetch::Target;
 use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::gang::{GangOf, GangRef, Served, api_for, count, recounted};
 use crate::reconcile::render::{Facts, Objects};
+use crate::reconcile::target::Target;
 
 /// Which APIs the cluster serves, if this MiniCluster may use one.
 pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Result<Served, ReconcileError> {
@@ -50,7 +50,7 @@ pub(super) async fn after(
     let last = observed.last_job.as_deref().filter(|job| job.owner_uid.as_deref() == Some(&target.uid));
     let before = last.and_then(|job| GangRef::read(job.gang.as_deref()?));
     if let Some(before) = before.filter(|before| *before != object.at) {
-        context.writer.delete_gang(&target.key.namespace, &before).await?;
+        context.writer.delete_gang(&target.key.namespace, &before, &target.uid).await?;
     }
     Ok(())
 }

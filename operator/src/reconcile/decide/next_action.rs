@@ -8,10 +8,10 @@ use crate::observe::job::JobSeen;
 use crate::observe::service::ServiceSeen;
 use crate::observe::{Key, Observed};
 use crate::reconcile::decide::restart;
-use crate::reconcile::fetch::Target;
-use crate::reconcile::recorded;
+use crate::reconcile::previous_status;
 use crate::reconcile::render::elastic::Elastic;
 use crate::reconcile::render::{Facts, spec_hash};
+use crate::reconcile::target::Target;
 
 /// What has to be done.
 #[derive(Debug, Clone, PartialEq)]
@@ -38,7 +38,17 @@ pub struct Differences {
     pub elastic: Option<Elastic>,
     pub join: bool,
     pub services: Vec<String>,
-    pub services_pod: bool,
+    pub services_pod: ServicesPod,
+}
+
+/// What becomes of the pod of `spec.services`.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum ServicesPod {
+    /// There is none, or the one that is there stays.
+    Stays,
+    Create,
+    /// The Job is suspended: the pod of this uid holds resources for nothing.
+    Delete(String),
 }
 
 /// Decides. `headless` is the Service that the cluster's pods are named by.
@@ -51,13 +61,13 @@ pub fn next_action(
     let Target { uid, status, .. } = target;
     let Some(cluster) = valid.filter(|_| !target.deleting) else { return NextAction::Nothing };
     let Some(seen) = &observed.job else {
-        if recorded::is_finished(status) {
+        if previous_status::is_finished(status) {
             return NextAction::Nothing;
         }
         let facts = Facts {
             uid: Some(uid.to_owned()),
             maximum_size: status.maximum_size.and_then(|size| u32::try_from(size).ok()),
-            image_volume_failed: recorded::image_volume_failed(status),
+            image_volume_failed: previous_status::image_volume_failed(status),
             backoff_limit_used: u32::try_from(status.backoff_limit_used).unwrap_or(0),
             spec_hash: target.spec_hash(),
             attempt: u32::try_from(status.restart_count).unwrap_or(0),
@@ -96,16 +106,24 @@ pub fn next_action(
     let is_ours = |name: &&String| {
         observed.services.get(*name).is_some_and(|service| service.controller_uid.as_deref() == Some(uid.as_str()))
     };
-    let services_pod = !cluster.services.is_empty()
-        && observed.services_pod.as_ref().is_none_or(|(_, owner)| owner.as_deref() != Some(uid.as_str()));
     NextAction::Keep(Differences {
         facts,
         job_uid: job.uid.clone(),
         elastic: differs.then_some(wanted),
         join: !headless.is_some_and(|service| service.serves(uid, cluster.flux.minimal_service)),
         services: names.filter(|name| !is_ours(name)).cloned().collect(),
-        services_pod,
+        services_pod: services_pod(cluster, observed, uid, job),
     })
+}
+
+/// It runs while the Job may have pods: not before its queue admits it, nor once that has stopped it.
+fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job: &JobSeen) -> ServicesPod {
+    let ours = observed.services_pod.as_ref().filter(|(_, owner)| owner.as_deref() == Some(uid));
+    match ours {
+        Some((pod_uid, _)) if job.suspended => ServicesPod::Delete(pod_uid.clone()),
+        None if !job.suspended && !cluster.services.is_empty() => ServicesPod::Create,
+        _ => ServicesPod::Stays,
+    }
 }
 
 /// Whether the spec was edited after its Job had been made from it, in what another Job can mend. Only before the first
@@ -138,20 +156,20 @@ pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
 /// Whether a Job has to go so that it can be made with a copy of the view: its pods cannot mount the view's image, and the
 /// status says so, which the next operator will read.
 pub fn is_to_be_made_anew(status: &MiniClusterStatus, job: &JobSeen) -> bool {
-    job.mounts_view && !job.deleting && !job.is_finished() && recorded::image_volume_failed(status)
+    job.mounts_view && !job.deleting && !job.is_finished() && previous_status::image_volume_failed(status)
 }
 
 /// Whether pods and volumes have to be deleted: the job has completed, what its pods said has been seen, and it has not been
 /// done. A failed job's pods stay, for their logs.
 pub fn is_to_be_cleaned_up(spec: &MiniClusterSpec, status: &MiniClusterStatus, observed: &Observed, job: &str) -> bool {
-    let completed = recorded::condition(status, "Complete").is_some_and(|condition| condition.status == "True");
+    let completed = previous_status::condition(status, "Complete").is_some_and(|condition| condition.status == "True");
     let mut pods = observed.pods.values().filter(|pod| pod.job_uid.as_deref() == Some(job));
-    spec.cleanup_pods && completed && !recorded::is_cleaned_up(status) && pods.all(|pod| pod.ended)
+    spec.cleanup_pods && completed && !previous_status::is_cleaned_up(status) && pods.all(|pod| pod.ended)
 }
 
 /// When a finished MiniCluster has to be deleted: in so many seconds, 0 being now. None: never.
 pub fn seconds_to_live(spec: &MiniClusterSpec, status: &MiniClusterStatus, now: Timestamp) -> Option<u64> {
-    let end = recorded::end(status)?;
+    let end = previous_status::end(status)?;
     match (spec.cleanup, spec.ttl_seconds_after_finished) {
         (true, _) => Some(0),
         (false, Some(ttl)) => {
@@ -202,7 +220,7 @@ mod tests {
         else {
             panic!()
         };
-        assert_eq!((elastic, join, services_pod, services.len()), (None, false, false, 0));
+        assert_eq!((elastic, join, services_pod, services.len()), (None, false, ServicesPod::Stays, 0));
         assert_eq!((facts.initial_size, facts.maximum_size), (Some(2), Some(4)));
     }
 
@@ -319,6 +337,31 @@ mod tests {
         assert_eq!(size("size: 3", &evicted), Some(3));
         let restored = JobSeen { completions: 4, ..evicted };
         assert_eq!(size("size: 2", &restored), Some(2), "the queue knew another size");
+    }
+
+    #[test]
+    fn services_run_while_the_job_may_have_pods() {
+        let cluster = crate::testing::cluster("size: 2\nservices: [{image: db, name: db}]");
+        let decide = |pod: Option<&str>, suspended: bool| {
+            let services_pod = pod.map(|owner| ("pod".to_owned(), Some(owner.to_owned())));
+            let job = JobSeen { suspended, queue: Some("team".into()), ..job(2) };
+            let observed = Observed { job: Some(job), services_pod, ..Observed::default() };
+            let target = crate::testing::target("uid", &MiniClusterStatus::default());
+            match next_action(&target, Some(&cluster), &observed, None) {
+                NextAction::Keep(differences) => differences.services_pod,
+                other => panic!("{other:?}"),
+            }
+        };
+        assert_eq!(decide(None, true), ServicesPod::Stays, "it waits in its queue");
+        assert_eq!(decide(None, false), ServicesPod::Create);
+        assert_eq!(decide(Some("uid"), false), ServicesPod::Stays);
+        assert_eq!(decide(Some("uid"), true), ServicesPod::Delete("pod".into()), "its queue has stopped it");
+        assert_eq!(decide(Some("other"), true), ServicesPod::Stays, "another MiniCluster's");
+        assert_eq!(
+            decide(Some("other"), false),
+            ServicesPod::Create,
+            "which the API server refuses until that is gone"
+        );
     }
 
     #[test]

@@ -22,7 +22,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::observe::job::JobSeen;
 use crate::observe::pod::PodSeen;
 use crate::observe::pod_end::{End, end_of, has_failed_by_itself, loss};
-use crate::reconcile::recorded::{self, rfc3339, short};
+use crate::reconcile::previous_status::{self, rfc3339, short};
 
 /// Starts that the status remembers.
 const RESTARTS_KEPT: usize = 20;
@@ -86,7 +86,7 @@ pub struct Observation<'a> {
 /// Whether the start of this Job has been counted as given up.
 pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     let is_counted = status.restarts.iter().any(|restart| restart.job_uid.as_deref() == Some(&job.uid));
-    is_counted || (job.mounts_view && recorded::image_volume_failed(status))
+    is_counted || (job.mounts_view && previous_status::image_volume_failed(status))
 }
 
 /// The Job as it counts: however one ends that was given up, the MiniCluster has not ended.
@@ -147,7 +147,7 @@ pub fn told_of_follower(lost: Option<&LostPod>) -> String {
 
 /// Decides.
 pub fn decide(observation: &Observation) -> Decision {
-    if recorded::is_finished(observation.status) {
+    if previous_status::is_finished(observation.status) {
         return Decision::Goes;
     }
     match observation.job {
@@ -180,7 +180,7 @@ fn of_no_job(observation: &Observation) -> Decision {
     if last.is_some_and(|last| last.complete.is_some() || last.has_succeeded)
         || leads.iter().any(|(_, end)| *end == Some(End::Succeeded))
     {
-        let message = "the job ended with exit code 0; somebody has deleted its Job since".to_owned();
+        let message = "the job ended with exit code 0; its Job was deleted later".to_owned();
         return Decision::Over { reason: "Completed".into(), message };
     }
     // Whatever it may have been allowed before: who deletes a Job that has failed wants no other.
@@ -191,7 +191,10 @@ fn of_no_job(observation: &Observation) -> Decision {
     if let Some(failed) = last.and_then(|last| last.failing.as_ref()).filter(|failed| failed.reason != BY_POLICY) {
         return Decision::Over { reason: failed.reason.clone(), message: failed.message.clone() };
     }
-    let message = "somebody has deleted its Job before it had finished".to_owned();
+    if replaces_unseen(observation, &leads) {
+        return Decision::Over { reason: LEAD_LOST.into(), message: MAY_HAVE_ENDED.into() };
+    }
+    let message = "its Job was deleted before it had finished".to_owned();
     again(
         observation,
         Chance { job_uid: uid, is_there: false, is_failing: false },
@@ -199,6 +202,22 @@ fn of_no_job(observation: &Observation) -> Decision {
         message,
         Limit::Backoff,
     )
+}
+
+const MAY_HAVE_ENDED: &str =
+    "an earlier pod of the lead has failed and is gone: its program may have ended by itself, so it is not restarted";
+
+/// Whether a lead replaces one that has failed, of which nobody knows how it ended.
+fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<End>)]) -> bool {
+    let replaces = |pod: &PodSeen| pod.index_failures > 0 && pod.index_disruptions == 0;
+    let is_known = |(pod, end): &(&PodSeen, Option<End>)| {
+        !replaces(pod) && matches!(end, Some(End::NotStarted { .. } | End::Taken))
+    };
+    let is_remembered = observation.status.lost_pods.iter().any(|lost| lost.index == 0);
+    !observation.on_failure
+        && leads.iter().any(|(pod, _)| replaces(pod))
+        && !leads.iter().any(is_known)
+        && !is_remembered
 }
 
 /// The lead's pods, those that are gone first, and how each ended.
@@ -239,7 +258,7 @@ fn of_job(observation: &Observation, job: &JobSeen) -> Decision {
         } else {
             (SUSPENDED, "its pods were stopped to suspend it")
         };
-        let message = format!("{who}, and the Job took that for a failure");
+        let message = format!("{who}, which the Job counted as a failure");
         return if is_failing { again(observation, chance(), reason, message, Limit::None) } else { Decision::Goes };
     }
     if let Some(lead) = first(|end| matches!(end, End::NotStarted { may_help: true }))
@@ -299,20 +318,19 @@ fn ended(observation: &Observation, chance: Chance, lead: &PodSeen, end: End, is
 
 fn ended_by_itself(lead: &PodSeen) -> String {
     let code = lead.exit.as_ref().map(|exit| format!(" with exit code {}", exit.code)).unwrap_or_default();
-    format!("the lead (index 0) ended{code}, and nothing runs again after that")
+    format!("the lead (index 0) ended{code}; it is not restarted")
 }
 
 /// A lead replaces another that nobody has seen end.
 fn unseen(observation: &Observation, chance: Chance, lead: &PodSeen) -> Decision {
     if lead.index_disruptions > 0 || observation.on_failure {
-        let message = format!("an earlier pod of the lead was taken away; {} took its place", lead.name);
+        let message = format!("an earlier pod of the lead was taken away; {} replaced it", lead.name);
         return again(observation, chance, LEAD_LOST, message, Limit::Backoff);
     }
     if chance.is_failing {
         return Decision::Goes;
     }
-    let message = "an earlier pod of the lead has failed and is gone: its program may have ended by itself, so it does not run again";
-    Decision::Fail { job_uid: chance.job_uid, reason: LEAD_LOST.into(), message: message.into() }
+    Decision::Fail { job_uid: chance.job_uid, reason: LEAD_LOST.into(), message: MAY_HAVE_ENDED.into() }
 }
 
 /// What a start would take the place of.
@@ -334,7 +352,7 @@ fn again(observation: &Observation, chance: Chance, reason: &str, message: Strin
     if used < allowed {
         return Decision::Again { job_uid, is_there, reason, message, limit };
     }
-    let message = format!("{message}; {field} ({allowed}) allows no further start");
+    let message = format!("{message}; no restart left: {field} is {allowed}");
     match (is_there, is_failing) {
         (false, _) => Decision::Over { reason, message },
         (true, false) => Decision::Fail { job_uid, reason, message },
@@ -366,7 +384,7 @@ pub fn counted(
 
 /// Whether the suspension that is going on has been counted.
 fn is_noted(status: &MiniClusterStatus, reason: &str) -> bool {
-    let is_suspended = recorded::condition(status, "Suspended").is_some_and(|it| it.status == "True");
+    let is_suspended = previous_status::condition(status, "Suspended").is_some_and(|it| it.status == "True");
     is_suspended && status.restarts.last().is_some_and(|last| last.reason == reason && last.job_uid.is_none())
 }
 

@@ -2,17 +2,18 @@
 
 use flux_shared::agent_spec::Program;
 use flux_shared::crd::v1alpha2::Resources;
-use flux_shared::names;
 use flux_shared::paths::{
-    AGENT_DIR, AGENT_FILE, MOUNT_FOLDER, MOUNT_STAGE, SOFTWARE_FOLDER, SOFTWARE_STAGE, VIEW_IMAGE_MOUNT,
+    AGENT_DIR, AGENT_FILE, MOUNT_FOLDER, MOUNT_STAGING, SOFTWARE_FOLDER, SOFTWARE_STAGING, VIEW_IMAGE_MOUNT,
 };
 use flux_shared::validate::{PullPolicy, Sidecar, ValidContainer, ValidMiniCluster};
+use flux_shared::{derive, names};
 use k8s_openapi::api::core::v1::{
     Capabilities, Container, ContainerPort, EnvVar, EnvVarSource, ExecAction, Lifecycle, LifecycleHandler,
     ObjectFieldSelector, Probe, ResourceRequirements, SecretKeySelector, SecurityContext,
 };
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 
+use super::services::BROKER_PORT;
 use super::view::ViewFrom;
 use super::volumes::{self, UserVolumes};
 use super::{Options, RenderError, some, typed};
@@ -84,7 +85,7 @@ fn log_format(cluster: &ValidMiniCluster) -> Option<String> {
 
 /// What becomes the mount path, as the init containers see it.
 fn laid_out() -> String {
-    format!("{MOUNT_STAGE}/{MOUNT_FOLDER}")
+    format!("{MOUNT_STAGING}/{MOUNT_FOLDER}")
 }
 
 /// The container of the view's image: it copies the view, or links to it where the others run the same image.
@@ -93,7 +94,7 @@ fn bring(cluster: &ValidMiniCluster, options: &Options, from: ViewFrom) -> Resul
     let mut command = [AGENT_FILE, "view", "--to", &laid_out()].map(str::to_owned).to_vec();
     match from {
         ViewFrom::OwnImage => command.push("--link".into()),
-        _ => command.extend(["--software".to_owned(), format!("{SOFTWARE_STAGE}/{SOFTWARE_FOLDER}")]),
+        _ => command.extend(["--software".to_owned(), format!("{SOFTWARE_STAGING}/{SOFTWARE_FOLDER}")]),
     }
     command.extend(log_format(cluster));
     Ok(Container {
@@ -143,6 +144,9 @@ pub(super) fn runner(
     let of_the_index =
         [names::INDEX_FAILURES, names::INDEX_DISRUPTIONS].map(|(name, annotation)| annotated(name, annotation));
     container.env.get_or_insert_default().extend(of_the_index);
+    if derive::has_host_network(cluster.pod_template.as_ref()) {
+        on_its_node(&mut container);
+    }
     // By its name scrapers find it; the lead alone listens.
     container.ports.get_or_insert_default().extend(
         cluster.flux.metrics_port.map(|port| ContainerPort { name: Some(METRICS_PORT.into()), ..port_of(port) }),
@@ -157,6 +161,21 @@ pub(super) fn runner(
     container.stdin = terminal;
     container.tty = terminal;
     Ok(container)
+}
+
+/// With its node's network the broker's port is the node's, and its address one of the node's. Kubernetes makes a declared port
+/// the node's (`hostPort`) and gives a node no two pods with the same: one that finds no node is told as any that does not fit.
+fn on_its_node(container: &mut Container) {
+    let ports = container.ports.get_or_insert_default();
+    if !ports.iter().any(|port| port.container_port == BROKER_PORT) {
+        ports.push(ContainerPort {
+            container_port: BROKER_PORT,
+            protocol: Some("TCP".into()),
+            ..ContainerPort::default()
+        });
+    }
+    let (name, field) = names::POD_ADDRESS;
+    container.env.get_or_insert_default().push(of_the_pod(name, field.to_owned()));
 }
 
 /// Asks until the broker has joined, and then no more: a probe that goes on would disturb the job. The container is ready
@@ -209,7 +228,10 @@ fn port_of(port: u16) -> ContainerPort {
 
 /// A variable with the value of an annotation of the pod; empty where the pod has none.
 fn annotated(name: &str, annotation: &str) -> EnvVar {
-    let field_path = format!("metadata.annotations['{annotation}']");
+    of_the_pod(name, format!("metadata.annotations['{annotation}']"))
+}
+
+fn of_the_pod(name: &str, field_path: String) -> EnvVar {
     EnvVar {
         name: name.to_owned(),
         value: None,
@@ -282,5 +304,22 @@ mod tests {
         };
         assert_eq!(ports("flux: {}"), [(None, 80)]);
         assert_eq!(ports("flux: {metricsPort: 9402}"), [(None, 80), (Some("metrics".into()), 9402)]);
+    }
+
+    #[test]
+    fn with_its_nodes_network_a_broker_has_the_nodes_port_for_itself_and_is_told_its_address() {
+        let of = |overlay: &str, ports: &str| {
+            let text = format!("podTemplate: {{spec: {overlay}}}\ncontainers: [{{image: a, ports: [{ports}]}}]");
+            let cluster = crate::testing::cluster(&text);
+            let runner = runner(&cluster, ViewFrom::Copy, &UserVolumes::of([&cluster.runner.container]), 0).unwrap();
+            let ports: Vec<i32> = runner.ports.iter().flatten().map(|port| port.container_port).collect();
+            let paths = runner.env.into_iter().flatten().filter(|variable| variable.name == names::POD_ADDRESS.0);
+            let paths = paths.map(|variable| variable.value_from.unwrap().field_ref.unwrap().field_path);
+            (ports, paths.collect::<Vec<_>>())
+        };
+        let address = || vec!["status.podIP".to_owned()];
+        assert_eq!(of("{hostNetwork: true}", "80"), (vec![80, 8050], address()));
+        assert_eq!(of("{hostNetwork: true}", "8050"), (vec![8050], address()), "declared once");
+        assert_eq!(of("{hostNetwork: false}", "80"), (vec![80], Vec::new()));
     }
 }

@@ -16,7 +16,7 @@ use flux_shared::validate::{Gang, ValidMiniCluster};
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
-use super::laid_over::LaidOver;
+use super::overlaid::Overlaid;
 use super::{Facts, RenderError, hash, metadata};
 use crate::labels;
 
@@ -177,10 +177,10 @@ pub enum GangOf {
     Object(Box<GangObject>),
 }
 
-/// The name of the scheduler of a cluster's pods.
+/// The name of the scheduler of a cluster's pods. An overlay may take away what the pods say.
 fn scheduler(cluster: &ValidMiniCluster) -> Option<&str> {
-    let over = cluster.pod_template.as_ref().and_then(|it| it.value().pointer("/spec/schedulerName")?.as_str());
-    over.or(cluster.pod.scheduler_name.as_deref())
+    let over = cluster.pod_template.as_ref().and_then(|it| it.value().pointer("/spec/schedulerName"));
+    over.map_or(cluster.pod.scheduler_name.as_deref(), Value::as_str)
 }
 
 /// The API by which the pods of a cluster are a gang. None: there is none for it, or nobody wants one.
@@ -205,20 +205,20 @@ pub(super) fn gang(cluster: &ValidMiniCluster, is_installed: bool, facts: &Facts
 }
 
 fn why_not(cluster: &ValidMiniCluster, is_installed: bool) -> String {
-    let remedy = "say gang: auto to start without";
+    let remedy = "set gang: auto to start without a gang";
     if !is_installed {
         return format!(
-            "spec.gang: the operator was installed without gangs: have it installed with gang.enabled (install --gang), or {remedy}"
+            "spec.gang: the operator was installed without gangs: install it with gang.enabled (install --gang), or {remedy}"
         );
     }
     let scheduler = scheduler(cluster).unwrap_or(DEFAULT_SCHEDULER);
     let wanted = match scheduler {
         VOLCANO_SCHEDULER => "Volcano's PodGroup (scheduling.volcano.sh/v1beta1)".to_owned(),
         COSCHEDULER => "scheduler-plugins' PodGroup (scheduling.x-k8s.io/v1alpha1)".to_owned(),
-        _ => "Workload or PodGroup of scheduling.k8s.io (Kubernetes 1.35 or newer with the feature gate GenericWorkload and its API switched on)".to_owned(),
+        _ => "Workload or PodGroup of scheduling.k8s.io (Kubernetes 1.35 or newer with the feature gate GenericWorkload and its API enabled)".to_owned(),
     };
     format!(
-        "spec.gang: the cluster does not serve {wanted}, by which the scheduler {scheduler} starts all pods or none: have it switched on, or {remedy}"
+        "spec.gang: the cluster does not serve {wanted}, which scheduler {scheduler} needs to schedule all pods or none: enable it, or {remedy}"
     )
 }
 
@@ -273,7 +273,7 @@ fn over(cluster: &ValidMiniCluster, pointer: &str) -> Option<Value> {
 }
 
 /// The Job with its pods tied to the object.
-pub(super) fn tie(mut job: LaidOver<Job>, at: &GangRef) -> Result<LaidOver<Job>, RenderError> {
+pub(super) fn tie(mut job: Overlaid<Job>, at: &GangRef) -> Result<Overlaid<Job>, RenderError> {
     job.rendered.metadata.annotations.get_or_insert_default().insert(labels::GANG.into(), at.to_string());
     let name = json!(at.name);
     let (place, key, value) = match at.api {

@@ -10,6 +10,8 @@ use k8s_openapi::api::batch::v1::{
     Job, JobSpec, PodFailurePolicy, PodFailurePolicyOnExitCodesRequirement, PodFailurePolicyOnPodConditionsPattern,
     PodFailurePolicyRule, SuccessPolicy, SuccessPolicyRule,
 };
+use k8s_openapi::api::core::v1::PodTemplateSpec;
+use serde_json::Value;
 
 use super::elastic::Elastic;
 use super::view::ViewFrom;
@@ -20,7 +22,12 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
     let view = ViewFrom::of(cluster, options, facts);
     let limit = cluster.backoff_limit;
     let restarts_left = cluster.restarts_left(facts.backoff_limit_used);
-    let template = pod::template(cluster, options, facts, view, restarts_left)?;
+    let mut template = pod::template(cluster, options, facts, view, restarts_left)?;
+    let user_init = user_init(cluster, &template);
+    if !user_init.is_empty() {
+        let annotations = template.metadata.get_or_insert_default().annotations.get_or_insert_default();
+        annotations.insert(labels::USER_INIT.to_owned(), user_init.join(","));
+    }
     // The kubelet restarts containers with OnFailure: Kubernetes allows no failure policy then.
     let never = cluster.pod.restart_policy.as_deref().unwrap_or("Never") == "Never";
     let init = containers::own_init_names(cluster, view);
@@ -55,7 +62,7 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
             backoff_limit_per_index: Some(limit),
             completion_mode: Some("Indexed".into()),
             max_failed_indexes: Some(0),
-            pod_failure_policy: never.then(|| failure_policy(cluster, &init)),
+            pod_failure_policy: never.then(|| failure_policy(cluster, &init, &user_init)),
             // Never two pods of one index at the same time.
             pod_replacement_policy: Some("Failed".into()),
             success_policy: Some(SuccessPolicy {
@@ -71,9 +78,19 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
     Ok(job)
 }
 
-/// The first rule that fits decides. What fits none counts for its index: an init container that may be tried again, a
+/// Init containers that the user has laid over the pods, but for those that run beside the others.
+fn user_init(cluster: &ValidMiniCluster, template: &PodTemplateSpec) -> Vec<String> {
+    let over = cluster.pod_template.as_ref().and_then(|it| it.value().pointer("/spec/initContainers")?.as_array());
+    let rendered = template.spec.as_ref().and_then(|spec| spec.init_containers.as_ref());
+    let is_rendered = |name: &str| rendered.into_iter().flatten().any(|it| it.name == name);
+    let is_one = |item: &&Value| item.get("$patch").is_none() && item["restartPolicy"] != "Always";
+    let names = over.into_iter().flatten().filter(is_one).filter_map(|item| item["name"].as_str());
+    names.filter(|name| !is_rendered(name)).map(str::to_owned).collect()
+}
+
+/// The first rule that fits decides. What fits none counts for its index: an init container of ours that may be tried again, a
 /// follower that was told to stop, a pod that its node would not take.
-fn failure_policy(cluster: &ValidMiniCluster, init: &[String]) -> PodFailurePolicy {
+fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[String]) -> PodFailurePolicy {
     let on_exit = |container: &str, operator: &str, values: Vec<i32>| PodFailurePolicyRule {
         action: "FailJob".into(),
         on_exit_codes: Some(PodFailurePolicyOnExitCodesRequirement {
@@ -94,13 +111,15 @@ fn failure_policy(cluster: &ValidMiniCluster, init: &[String]) -> PodFailurePoli
     // Of a container by name: sidecars are init containers too, and how they end says nothing.
     let runner = &cluster.runner.container.name;
     let for_good = init.iter().map(|name| on_exit(name, "In", final_codes()));
+    // What runs in it is the user's: it failed, and is not tried again.
+    let of_user = user_init.iter().map(|name| on_exit(name, "NotIn", vec![0]));
     let rules = [
         on_condition("Ignore", "DisruptionTarget"),
         // Before that of the lead: what the Job then says names the exit code.
         on_exit(runner, "NotIn", vec![i32::from(exit::REPLACE)]),
-        on_condition("FailJob", labels::LEAD),
     ];
-    PodFailurePolicy { rules: rules.into_iter().chain(for_good).collect() }
+    let lead = on_condition("FailJob", labels::LEAD);
+    PodFailurePolicy { rules: rules.into_iter().chain(of_user).chain([lead]).chain(for_good).collect() }
 }
 
 /// The agent's own codes that no retry can mend.
@@ -119,12 +138,8 @@ mod tests {
         job(&crate::testing::cluster(text), &Options::default(), facts).unwrap().spec.unwrap()
     }
 
-    #[test]
-    fn no_code_of_the_runner_is_retried_but_that_of_a_follower_to_be_replaced() {
-        let spec =
-            spec("containers: [{image: a, runFlux: true, name: app}, {image: b, name: side}]", &Facts::default());
-        let rules = spec.pod_failure_policy.unwrap().rules;
-        let said: Vec<String> = rules
+    fn said(rules: Vec<PodFailurePolicyRule>) -> Vec<String> {
+        rules
             .iter()
             .map(|rule| match (&rule.on_exit_codes, &rule.on_pod_conditions) {
                 (Some(codes), _) => {
@@ -132,7 +147,32 @@ mod tests {
                 }
                 (_, conditions) => format!("{} {}", rule.action, conditions.as_ref().unwrap()[0].type_),
             })
-            .collect();
+            .collect()
+    }
+
+    /// What runs in it is the user's: it is not tried again, and its code is no agent's.
+    #[test]
+    fn an_init_container_of_the_users_fails_the_job_and_the_pods_say_whose_it_is() {
+        let init = "[{name: fetch, image: f}, {name: beside, image: b, restartPolicy: Always}, {name: side, tty: true}, {name: gone, $patch: delete}]";
+        let text = format!(
+            "containers: [{{image: a, runFlux: true, name: app}}, {{image: b, name: side}}]\npodTemplate: {{spec: {{initContainers: {init}}}}}"
+        );
+        let spec = spec(&text, &Facts::default());
+        let annotations = spec.template.metadata.unwrap().annotations.unwrap();
+        assert_eq!(annotations["flux-framework.org/user-init-containers"], "fetch");
+        let said = said(spec.pod_failure_policy.unwrap().rules);
+        assert_eq!(
+            said.iter().filter(|rule| rule.contains("[0]")).collect::<Vec<_>>(),
+            ["FailJob Some(\"fetch\") NotIn [0]"]
+        );
+    }
+
+    #[test]
+    fn no_code_of_the_runner_is_retried_but_that_of_a_follower_to_be_replaced() {
+        let spec =
+            spec("containers: [{image: a, runFlux: true, name: app}, {image: b, name: side}]", &Facts::default());
+        let rules = spec.pod_failure_policy.unwrap().rules;
+        let said = said(rules);
         assert_eq!(
             said,
             [

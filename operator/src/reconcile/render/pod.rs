@@ -1,5 +1,7 @@
 //! The template of the Job's pods.
 
+use flux_shared::derive;
+use flux_shared::overlay::Overlay;
 use flux_shared::validate::{ValidContainer, ValidMiniCluster};
 use k8s_openapi::api::core::v1::{
     LocalObjectReference, PodSecurityContext, PodSpec, PodTemplateSpec, ResourceRequirements,
@@ -49,7 +51,7 @@ pub(super) fn template(
         security_context: context,
         share_process_namespace: cluster.share_process_namespace.then_some(true),
         termination_grace_period_seconds: i64::try_from(cluster.grace_period()).ok(),
-        ..shared_with_services(cluster)
+        ..shared_with_services(cluster, cluster.pod_template.as_ref())
     };
     // A runtime class defines overhead; without one, admission refuses it, and the pod's own resources are meant.
     let quantities = containers::quantities(&pod.resources);
@@ -69,12 +71,16 @@ pub(super) fn template(
     Ok(PodTemplateSpec { metadata: Some(metadata(cluster)), spec: Some(spec) })
 }
 
-/// What the pods of the Job and the services pod have in common.
-pub(super) fn shared_with_services(cluster: &ValidMiniCluster) -> PodSpec {
+/// What the pods of the Job and the services pod have in common; `overlay` lies over them.
+pub(super) fn shared_with_services(cluster: &ValidMiniCluster, overlay: Option<&Overlay>) -> PodSpec {
     let pod = &cluster.pod;
     PodSpec {
         automount_service_account_token: Some(pod.automount_service_account_token),
-        dns_policy: pod.dns_policy.clone(),
+        // Kubernetes' own default gives a pod with its node's network its node's DNS, which knows no other pod.
+        dns_policy: pod
+            .dns_policy
+            .clone()
+            .or_else(|| derive::has_host_network(overlay).then(|| "ClusterFirstWithHostNet".to_owned())),
         // Hundreds of variables about unrelated Services would slow every process down.
         enable_service_links: Some(false),
         node_selector: placement::node_selector(cluster),
@@ -114,7 +120,27 @@ pub(super) fn pull_secrets_of(containers: &[ValidContainer]) -> Option<Vec<Local
 
 #[cfg(test)]
 mod tests {
+    use super::super::services_pod;
     use super::*;
+
+    #[test]
+    fn pods_with_their_nodes_network_look_names_up_in_the_cluster_unless_the_user_says_otherwise() {
+        let policies = |pod: &str, brokers: bool, services: bool| {
+            let cluster = crate::testing::cluster(&format!(
+                "pod: {pod}\npodTemplate: {{spec: {{hostNetwork: {brokers}}}}}\nservicesPodTemplate: {{spec: {{hostNetwork: {services}}}}}\n\
+                 services: [{{image: db, name: db}}]"
+            ));
+            let facts = Facts::default();
+            let broker = template(&cluster, &Options::default(), &facts, ViewFrom::Copy, 0).unwrap().spec.unwrap();
+            let services = services_pod::pod(&cluster, &facts).unwrap().unwrap().spec.unwrap();
+            (broker.dns_policy, services.dns_policy)
+        };
+        let of_cluster = || Some("ClusterFirstWithHostNet".to_owned());
+        assert_eq!(policies("{}", true, false), (of_cluster(), None));
+        assert_eq!(policies("{}", false, true), (None, of_cluster()));
+        let own = || Some("Default".to_owned());
+        assert_eq!(policies("{dnsPolicy: Default}", true, true), (own(), own()));
+    }
 
     /// Who may write where: the agent's binary, what the runner's agent writes, and the folders that init containers made.
     #[test]

@@ -4,7 +4,7 @@ use flux_shared::overlay::merge_key;
 use flux_shared::validate::Problem;
 use serde_json::Value;
 
-use super::laid_over::Cover;
+use super::overlaid::Cover;
 
 /// What is wrong with an overlay, and the remedy: of what the API server keeps of the object (None: it was not told), or said.
 pub fn problem(cover: &Cover, tried: &Result<Option<Value>, String>) -> Option<Problem> {
@@ -16,7 +16,7 @@ pub fn problem(cover: &Cover, tried: &Result<Option<Value>, String>) -> Option<P
         Ok(None) => None,
         Ok(Some(kept)) => {
             let fields = left_out(kept, cover);
-            let what = "the API server leaves it out without a word, as fields of a feature that is switched off: leave it out, or have the feature switched on";
+            let what = "the API server drops it silently, as it does with fields of a disabled feature: leave it out, or enable the feature";
             (!fields.is_empty()).then(|| Problem::new(fields.join(", "), what))
         }
     }

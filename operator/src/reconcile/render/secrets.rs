@@ -7,7 +7,7 @@ use flux_shared::validate::ValidMiniCluster;
 use flux_shared::{names, paths};
 use k8s_openapi::ByteString;
 
-use super::hidden::HiddenSecret;
+use super::hidden_secret::HiddenSecret;
 use super::{Chance, Facts, metadata};
 
 /// Characters of a password, as documented.

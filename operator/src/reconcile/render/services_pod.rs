@@ -41,7 +41,7 @@ pub(super) fn pod(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<Po
             restart_policy: Some(cluster.pod.restart_policy.clone().unwrap_or_else(|| "Always".into())),
             security_context: context,
             volumes: some(user.volumes()),
-            ..pod::shared_with_services(cluster)
+            ..pod::shared_with_services(cluster, cluster.services_pod_template.as_ref())
         }),
         ..Pod::default()
     }))

@@ -207,7 +207,7 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
 pub(super) fn for_install(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
     let mut mounts = vec![mount(AGENT, paths::AGENT_DIR, false)];
     if matches!(view, ViewFrom::ImageVolume | ViewFrom::Nowhere) {
-        mounts.push(mount(&cluster.view.name, paths::MOUNT_STAGE, false));
+        mounts.push(mount(&cluster.view.name, paths::MOUNT_STAGING, false));
     }
     mounts.extend(image_mounts(view));
     mounts
@@ -227,9 +227,9 @@ fn image_mounts(view: ViewFrom) -> Vec<VolumeMount> {
 
 /// Mounts of the init container that brings the view. `/opt/software` is the image's own there.
 pub(super) fn for_view(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
-    let mut mounts = vec![mount(AGENT, paths::AGENT_DIR, true), mount(&cluster.view.name, paths::MOUNT_STAGE, false)];
+    let mut mounts = vec![mount(AGENT, paths::AGENT_DIR, true), mount(&cluster.view.name, paths::MOUNT_STAGING, false)];
     if view == ViewFrom::Copy {
-        mounts.push(mount(SOFTWARE, paths::SOFTWARE_STAGE, false));
+        mounts.push(mount(SOFTWARE, paths::SOFTWARE_STAGING, false));
     }
     mounts
 }

@@ -34,7 +34,7 @@ impl Statement {
 
 /// Where the Job stands.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Stage {
+enum JobState {
     NotRequested,
     Suspended,
     Active,
@@ -42,35 +42,35 @@ enum Stage {
     Failed,
 }
 
-impl Stage {
-    fn of(job: Option<&JobSeen>) -> Stage {
+impl JobState {
+    fn of(job: Option<&JobSeen>) -> JobState {
         match job {
-            None => Stage::NotRequested,
-            Some(job) if job.complete.is_some() => Stage::Completed,
-            Some(job) if job.failed.is_some() => Stage::Failed,
-            Some(job) if job.suspended => Stage::Suspended,
-            Some(_) => Stage::Active,
+            None => JobState::NotRequested,
+            Some(job) if job.complete.is_some() => JobState::Completed,
+            Some(job) if job.failed.is_some() => JobState::Failed,
+            Some(job) if job.suspended => JobState::Suspended,
+            Some(_) => JobState::Active,
         }
     }
 
     fn is_finished(self) -> bool {
-        matches!(self, Stage::Completed | Stage::Failed)
+        matches!(self, JobState::Completed | JobState::Failed)
     }
 
     /// Why nothing runs, where nothing can.
     fn idle(self) -> (&'static str, &'static str) {
         match self {
-            Stage::NotRequested => ("NotRequested", "there is no Job yet"),
-            Stage::Suspended => ("Suspended", "the Job is suspended: it has no pods"),
-            Stage::Active => ("NotFinished", "the job has not ended"),
-            Stage::Completed => ("Completed", "the job has completed"),
-            Stage::Failed => ("Failed", "the job has failed"),
+            JobState::NotRequested => ("NotRequested", "there is no Job yet"),
+            JobState::Suspended => ("Suspended", "the Job is suspended: it has no pods"),
+            JobState::Active => ("NotFinished", "the job has not ended"),
+            JobState::Completed => ("Completed", "the job has completed"),
+            JobState::Failed => ("Failed", "the job has failed"),
         }
     }
 
     /// Whether it has ended in one way, or why not.
-    fn ended(self, type_: &'static str, wanted: Stage, reason: &str, message: &str) -> Statement {
-        let idle = if self == Stage::Suspended { Stage::Active } else { self }.idle();
+    fn ended(self, type_: &'static str, wanted: JobState, reason: &str, message: &str) -> Statement {
+        let idle = if self == JobState::Suspended { JobState::Active } else { self }.idle();
         match self == wanted {
             true => Statement::new(type_, true, reason, message),
             false => Statement::new(type_, false, idle.0, idle.1),
@@ -79,32 +79,35 @@ impl Stage {
 }
 
 pub(super) fn conditions(inputs: &Inputs, facts: &Facts, outcome: &Outcome) -> Vec<Condition> {
-    let stage = Stage::of(inputs.job);
+    let state = JobState::of(inputs.job);
     let since = inputs.job.and_then(JobSeen::end_time);
     let valid = valid(inputs);
-    let stalled = stalled(stage, &valid, inputs, outcome);
-    let finished = match stage.is_finished() {
+    let stalled = stalled(state, &valid, inputs, outcome);
+    let finished = match state.is_finished() {
         true => Statement::new("JobFinished", true, &outcome.reason, outcome.message.clone()),
-        false => stage.ended("JobFinished", Stage::Completed, "", ""),
+        false => state.ended("JobFinished", JobState::Completed, "", ""),
     };
-    let is_suspended = stage == Stage::Suspended;
+    let is_suspended = state == JobState::Suspended;
     let suspended = match is_suspended {
         true if outcome.reason == QUEUED => (QUEUED, outcome.message.as_str()),
-        true => stage.idle(),
+        true => state.idle(),
         false => ("NotSuspended", "the Job is not suspended"),
     };
-    let ready = ready(stage, facts, outcome);
-    let reconciling = reconciling(stage, facts, stalled.is_some(), &ready);
+    let ready = ready(state, facts, outcome);
+    let reconciling = reconciling(state, facts, stalled.is_some(), &ready);
     let statements = [
         valid,
-        requested(stage, inputs, outcome),
-        waiting(stage, facts, outcome),
-        running(stage, facts),
-        brokers(stage, facts),
+        requested(state, inputs, outcome),
+        waiting(state, facts, outcome),
+        running(state, facts),
+        brokers(state, facts),
         Statement { since, ..finished },
         ready,
-        Statement { since, ..stage.ended("Complete", Stage::Completed, "Completed", "the job ended with exit code 0") },
-        Statement { since, ..stage.ended("Failed", Stage::Failed, &outcome.reason, &outcome.message) },
+        Statement {
+            since,
+            ..state.ended("Complete", JobState::Completed, "Completed", "the job ended with exit code 0")
+        },
+        Statement { since, ..state.ended("Failed", JobState::Failed, &outcome.reason, &outcome.message) },
         Statement::new("Suspended", is_suspended, suspended.0, suspended.1),
     ];
     let optional = view(inputs, facts)
@@ -116,90 +119,95 @@ pub(super) fn conditions(inputs: &Inputs, facts: &Facts, outcome: &Outcome) -> V
     statements.into_iter().chain(optional).map(|statement| stamped(inputs, statement)).collect()
 }
 
-fn requested(stage: Stage, inputs: &Inputs, outcome: &Outcome) -> Statement {
-    match stage {
-        Stage::NotRequested if !outcome.reason.is_empty() => {
+fn requested(state: JobState, inputs: &Inputs, outcome: &Outcome) -> Statement {
+    match state {
+        JobState::NotRequested if !outcome.reason.is_empty() => {
             Statement::new("JobRequested", false, &outcome.reason, outcome.message.clone())
         }
-        Stage::NotRequested => Statement::new("JobRequested", false, "NotRequested", "the Job has not been made yet"),
-        _ => Statement::new("JobRequested", true, "JobCreated", format!("Job {} was made", inputs.name)),
+        JobState::NotRequested => {
+            Statement::new("JobRequested", false, "NotRequested", "the Job has not been created yet")
+        }
+        _ => Statement::new("JobRequested", true, "JobCreated", format!("Job {} was created", inputs.name)),
     }
 }
 
 /// Whether pods that there should be do not run.
-fn waiting(stage: Stage, facts: &Facts, outcome: &Outcome) -> Statement {
+fn waiting(state: JobState, facts: &Facts, outcome: &Outcome) -> Statement {
     const TYPE: &str = "JobWaitingForResources";
     let waits = facts.running < facts.wanted.saturating_sub(facts.left);
-    match stage {
-        Stage::Active if waits && !outcome.reason.is_empty() => {
+    match state {
+        JobState::Active if waits && !outcome.reason.is_empty() => {
             Statement::new(TYPE, true, &outcome.reason, outcome.message.clone())
         }
-        Stage::Active if waits => Statement::new(TYPE, true, "PodsStarting", progress(facts)),
-        Stage::Active => Statement::new(TYPE, false, "PodsRunning", progress(facts)),
-        _ => Statement::new(TYPE, false, stage.idle().0, stage.idle().1),
+        JobState::Active if waits => Statement::new(TYPE, true, "PodsStarting", progress(facts)),
+        JobState::Active => Statement::new(TYPE, false, "PodsRunning", progress(facts)),
+        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
     }
 }
 
-fn running(stage: Stage, facts: &Facts) -> Statement {
+fn running(state: JobState, facts: &Facts) -> Statement {
     const TYPE: &str = "JobRunning";
-    match stage {
-        Stage::Active if facts.lead.is_some_and(|lead| lead.lost) => {
-            let message = "the lead's node has stopped answering: nobody knows whether its container runs";
+    match state {
+        JobState::Active if facts.lead.is_some_and(|lead| lead.lost) => {
+            let message = "the lead's node has stopped responding: whether its container runs is unknown";
             Statement { is_true: None, ..Statement::new(TYPE, false, "NodeLost", message) }
         }
-        Stage::Active if facts.lead_runs() => {
+        JobState::Active if facts.lead_runs() => {
             Statement::new(TYPE, true, "LeadRunning", "the lead broker's container runs")
         }
-        Stage::Active => Statement::new(TYPE, false, "LeadNotRunning", "the lead broker's container does not run"),
-        _ => Statement::new(TYPE, false, stage.idle().0, stage.idle().1),
+        JobState::Active => Statement::new(TYPE, false, "LeadNotRunning", "the lead broker's container does not run"),
+        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
     }
 }
 
-fn brokers(stage: Stage, facts: &Facts) -> Statement {
+fn brokers(state: JobState, facts: &Facts) -> Statement {
     const TYPE: &str = "JobMiniClusterReady";
-    match stage {
-        Stage::Active if facts.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(facts)),
-        Stage::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(facts)),
-        _ => Statement::new(TYPE, false, stage.idle().0, stage.idle().1),
+    match state {
+        JobState::Active if facts.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(facts)),
+        JobState::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(facts)),
+        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
     }
 }
 
 /// As kstatus and `kubectl wait` want it: true as well when there is nothing left to do, so that nobody waits for ever.
-fn ready(stage: Stage, facts: &Facts, outcome: &Outcome) -> Statement {
+fn ready(state: JobState, facts: &Facts, outcome: &Outcome) -> Statement {
     const TYPE: &str = "Ready";
-    match stage {
-        Stage::Completed => Statement::new(TYPE, true, "Completed", "the job has completed: nothing is left to do"),
-        Stage::Active if facts.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(facts)),
-        Stage::Active | Stage::NotRequested if !outcome.reason.is_empty() => {
+    match state {
+        JobState::Completed => Statement::new(TYPE, true, "Completed", "the job has completed: nothing is left to do"),
+        JobState::Active if facts.is_ready() => Statement::new(TYPE, true, "BrokersReady", quorum(facts)),
+        JobState::Active | JobState::NotRequested if !outcome.reason.is_empty() => {
             Statement::new(TYPE, false, &outcome.reason, outcome.message.clone())
         }
-        Stage::Suspended if outcome.reason == QUEUED => Statement::new(TYPE, false, QUEUED, outcome.message.clone()),
-        Stage::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(facts)),
-        _ => Statement::new(TYPE, false, stage.idle().0, stage.idle().1),
+        JobState::Suspended if outcome.reason == QUEUED => Statement::new(TYPE, false, QUEUED, outcome.message.clone()),
+        JobState::Active => Statement::new(TYPE, false, "BrokersNotReady", quorum(facts)),
+        _ => Statement::new(TYPE, false, state.idle().0, state.idle().1),
     }
 }
 
 /// By kstatus' convention it is there only while it is true: something is on its way.
-fn reconciling(stage: Stage, facts: &Facts, is_stalled: bool, ready: &Statement) -> Option<Statement> {
+fn reconciling(state: JobState, facts: &Facts, is_stalled: bool, ready: &Statement) -> Option<Statement> {
     const TYPE: &str = "Reconciling";
-    match stage {
+    match state {
         _ if is_stalled || ready.is_true == Some(true) => None,
-        Stage::NotRequested => Some(Statement::new(TYPE, true, "NotRequested", "the Job is about to be made")),
-        Stage::Active => Some(Statement::new(TYPE, true, "PodsStarting", progress(facts))),
+        JobState::NotRequested => Some(Statement::new(TYPE, true, "NotRequested", "the Job is about to be created")),
+        JobState::Active => Some(Statement::new(TYPE, true, "PodsStarting", progress(facts))),
         _ => None,
     }
 }
 
 /// By kstatus' convention it is there only while it is true: only a person can help.
-fn stalled(stage: Stage, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
+fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
     const TYPE: &str = "Stalled";
     let obstacle = inputs.obstacle.filter(|obstacle| obstacle.reason != "WaitingForPrevious");
-    match stage {
-        Stage::Completed => None,
-        Stage::Failed => Some(Statement::new(TYPE, true, &outcome.reason, stage.idle().1)),
-        _ if valid.is_true == Some(false) => {
-            Some(Statement::new(TYPE, true, &valid.reason, "the spec is not what runs: see the condition Valid"))
-        }
+    match state {
+        JobState::Completed => None,
+        JobState::Failed => Some(Statement::new(TYPE, true, &outcome.reason, state.idle().1)),
+        _ if valid.is_true == Some(false) => Some(Statement::new(
+            TYPE,
+            true,
+            &valid.reason,
+            "the running Job does not match the spec: see the condition Valid",
+        )),
         _ => obstacle.map(|obstacle| Statement::new(TYPE, true, obstacle.reason, obstacle.message.clone())),
     }
 }
@@ -219,16 +227,16 @@ fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
             false,
             "ImageVolumeFailed",
             format!(
-                "{who} could not mount the view's image, so the view is copied: flux.container.source: copy does that at once; its node said: {error}"
+                "{who} could not mount the view's image, so the view is copied (flux.container.source: copy skips the attempt). The node's error: {error}"
             ),
         ),
         None if inputs.nodes_mount_images => {
-            say(true, "ImageVolume", "the view's image is mounted, once it is there: nothing is copied".to_owned())
+            say(true, "ImageVolume", "the view's image is mounted: nothing is copied".to_owned())
         }
         None => say(
             true,
             "ImageVolumeUnsure",
-            "the view's image is mounted as flux.container.source says, though not every node is known to be able to (Kubernetes 1.35, containerd 2.1 or CRI-O 1.33): if they can't, it will be copied".to_owned(),
+            "the view's image is mounted as flux.container.source says, though not every node is known to support that (Kubernetes 1.35, containerd 2.1 or CRI-O 1.33); if a node cannot, the view is copied".to_owned(),
         ),
     })
 }
@@ -245,7 +253,7 @@ fn volumes(inputs: &Inputs) -> Option<Statement> {
     let shared: Vec<String> = disks.iter().filter_map(shared).collect();
     let unknown = disks.iter().filter(|disk| disk.is_class_missing).map(|disk| {
         format!(
-            "spec.volumes[{}].storageClass: there is no StorageClass {}: `kubectl get storageclasses` lists them; if the name is right, make one",
+            "spec.volumes[{}].storageClass: there is no StorageClass {}: `kubectl get storageclasses` lists them; if the name is right, create it",
             disk.key, disk.class
         )
     });
@@ -253,9 +261,7 @@ fn volumes(inputs: &Inputs) -> Option<Statement> {
     let problems: Vec<String> = shared.into_iter().chain(unknown).collect();
     match (disks.is_empty(), problems.is_empty()) {
         (true, _) => None,
-        (false, true) => {
-            say(true, "Valid", "each has a handle of its own and a storage class that is there".to_owned())
-        }
+        (false, true) => say(true, "Valid", "each has a handle of its own and an existing storage class".to_owned()),
         (false, false) => say(false, reason, problems.join("; ")),
     }
 }
@@ -266,7 +272,8 @@ fn archive(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
     let path = cluster.archive.as_deref()?;
     let say =
         |is_true: bool, reason: &str, message: String| Some(Statement::new(ARCHIVE_SAVED, is_true, reason, message));
-    let not_saved = |why: &str| say(false, "NotSaved", format!("the archive {path} stays as it was: {why}"));
+    let not_saved =
+        |why: &str| say(false, "NotSaved", format!("the archive {path} was not saved and is unchanged: {why}"));
     let Some(exit) = facts.lead.and_then(|lead| lead.exit.as_ref()) else {
         let before = super::condition(inputs.previous, ARCHIVE_SAVED)?;
         return say(before.status == "True", &before.reason, before.message.clone());
@@ -275,7 +282,7 @@ fn archive(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
         Some(said) if said.by == Ender::Agent && said.program_code.is_none() => not_saved("the job did not run"),
         Some(Termination { archive_not_saved: Some(why), .. }) => not_saved(why),
         Some(_) => say(true, "Saved", format!("the state of Flux was saved to {path}")),
-        None => not_saved(&format!("the lead was ended with code {} before it could tell", exit.code)),
+        None => not_saved(&format!("the lead exited with {} without reporting whether it saved", exit.code)),
     }
 }
 
@@ -303,13 +310,13 @@ fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
 
 fn progress(facts: &Facts) -> String {
     let Facts { scheduled, running, ready, wanted, left, .. } = facts;
-    let left = if *left > 0 { format!(", {left} have completed") } else { String::new() };
-    format!("of {wanted} pods {scheduled} have a node, {running} run, {ready} are ready{left}")
+    let left = if *left > 0 { format!(", {left} completed") } else { String::new() };
+    format!("{scheduled}/{wanted} pods scheduled, {running} running, {ready} ready{left}")
 }
 
 /// What a start waits for, where nothing is wrong.
 pub(super) fn awaited(inputs: &Inputs, facts: &Facts) -> Option<String> {
-    if Stage::of(inputs.job) != Stage::Active || facts.is_ready() {
+    if JobState::of(inputs.job) != JobState::Active || facts.is_ready() {
         return None;
     }
     let scheduler = match inputs.verdict {
@@ -317,7 +324,8 @@ pub(super) fn awaited(inputs: &Inputs, facts: &Facts) -> Option<String> {
         Verdict::Invalid(_) => None,
     };
     let unseen = inputs.pods.iter().any(|pod| !pod.scheduled && !pod.ended && !pod.deleting);
-    let unseen = scheduler.filter(|_| unseen).map(|name| format!("; scheduler {name} has not placed all of them yet"));
+    let unseen =
+        scheduler.filter(|_| unseen).map(|name| format!("; scheduler {name} has not scheduled all of them yet"));
     Some(progress(facts) + &unseen.unwrap_or_default())
 }
 
@@ -325,7 +333,7 @@ pub(super) fn awaited(inputs: &Inputs, facts: &Facts) -> Option<String> {
 fn quorum(facts: &Facts) -> String {
     let Facts { ready, wanted, left, .. } = facts;
     let needed = facts.needed();
-    let left = if *left > 0 { format!(", {left} have completed") } else { String::new() };
+    let left = if *left > 0 { format!(", {left} completed") } else { String::new() };
     let enough = if needed < *wanted { format!(" ({needed} are enough)") } else { String::new() };
     let lead = if *ready >= needed && !facts.is_ready() { ", but not the lead" } else { "" };
     format!("{ready} of {wanted} brokers are ready{left}{lead}{enough}")
@@ -350,18 +358,18 @@ fn valid(inputs: &Inputs) -> Statement {
         (Verdict::Valid(cluster), _) if inputs.overlay_differs(cluster) => (
             false,
             CHANGED_TOO_LATE,
-            "spec.podTemplate or spec.servicesPodTemplate was changed after the pods had been made with it, and stays as it was: delete the MiniCluster and create it anew to run it as it is now".to_owned(),
+            "spec.podTemplate or spec.servicesPodTemplate was changed after the pods were created, so the earlier one runs: delete and recreate the MiniCluster to run the current one".to_owned(),
         ),
         (Verdict::Valid(_), _) if inputs.changed_too_late() => (
             false,
             CHANGED_TOO_LATE,
-            "the spec was changed while its Job was being made, too late for it: the Job runs as the spec was at first; delete the MiniCluster and create it anew to run it as it is now".to_owned(),
+            "the spec was changed while its Job was being created, so the Job runs the earlier spec: delete and recreate the MiniCluster to run the current one".to_owned(),
         ),
         (Verdict::Valid(cluster), Some(maximum)) if i64::from(cluster.size) > maximum => (
             false,
             "SizeBeyondMaximum",
             format!(
-                "spec.size: is {}, but the cluster was made for {maximum} at most, and stays as it is: lower it, or make a new one with a larger maxSize",
+                "spec.size: is {}, but this cluster can have {maximum} pods at most, fixed when it was created; its size is unchanged: lower spec.size, or recreate it with a larger maxSize",
                 cluster.size
             ),
         ),
@@ -369,7 +377,7 @@ fn valid(inputs: &Inputs) -> Statement {
             false,
             "SizeHeldByQueue",
             format!(
-                "spec.size: is {}, and the queue has admitted {} pods, which stay while it runs: it would be stopped for another number. It takes effect if the queue stops it; to resize what runs, make the MiniCluster with maxSize",
+                "spec.size: is {}, but the queue has admitted {} pods, and would evict the Job to change that. The new size takes effect if the queue evicts it; to resize a running cluster, create it with maxSize",
                 cluster.size,
                 inputs.job.map_or(0, |job| job.completions)
             ),

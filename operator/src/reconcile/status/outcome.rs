@@ -5,7 +5,7 @@ use flux_shared::exit::{Category, REPLACE};
 use flux_shared::termination::{Ender, Termination};
 
 use super::{Facts, Inputs, Verdict};
-use crate::observe::pod::{Exit, PodSeen, Pull, Trouble};
+use crate::observe::pod::{Exit, FailedInit, PodSeen, Pull, Trouble};
 use crate::observe::pod_end::{self, End, end_of};
 use crate::observe::workload::QUEUED;
 use crate::reconcile::decide::restart::{self, Observation};
@@ -28,7 +28,7 @@ impl Outcome {
 pub(super) fn outcome(inputs: &Inputs, facts: &Facts) -> Outcome {
     if let Some(restart) = starting_anew(inputs) {
         let message = format!(
-            "starting again ({} so far), when its pods are gone: {}",
+            "restarting when its pods are gone ({} restarts so far): {}",
             inputs.previous.restart_count, restart.message
         );
         return Outcome::new(restart.reason.clone(), message);
@@ -89,13 +89,13 @@ fn lost(inputs: &Inputs) -> Option<Outcome> {
     let first = lost().min_by_key(|pod| pod.index)?;
     let others = match lost().count() - 1 {
         0 => String::new(),
-        count => format!(" ({count} more pods are lost, too)"),
+        count => format!(" ({count} more pods are lost)"),
     };
     let node = first.node.as_deref().unwrap_or("unknown");
     Some(Outcome::new(
         "NodeLost",
         format!(
-            "pod {} is on node {node}, which has stopped answering: nobody knows whether it runs{others}; Kubernetes takes it away after 5 minutes, and it is replaced when the node is back or was deleted (kubectl delete node {node})",
+            "pod {} is on node {node}, which has stopped responding: whether it runs is unknown{others}; Kubernetes evicts it after 5 minutes, and it is replaced once the node is back or deleted (kubectl delete node {node})",
             first.name
         ),
     ))
@@ -162,14 +162,14 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     let Some(pod) = culprit else {
         let mut message = if message.is_empty() { "the Job failed".to_owned() } else { message.to_owned() };
         if reason == "PodFailurePolicy" && !inputs.pods.iter().any(|pod| message.contains(&pod.name)) {
-            message.push_str(" (that pod is gone: somebody has deleted it)");
+            message.push_str(" (that pod was deleted)");
         }
         return Outcome::new(if reason.is_empty() { "JobFailed" } else { reason }, message);
     };
     let mut outcome = of_pod(pod);
     outcome.index = i32::try_from(pod.index).ok();
     if is_tried_too_often {
-        outcome.message.push_str(" (tried again as often as backoffLimit allows)");
+        outcome.message.push_str(" (retried as often as backoffLimit allows)");
     }
     outcome
 }
@@ -206,7 +206,7 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
     if let Some((lead, end)) = leads.iter().find(|(_, end)| matches!(end, End::Own | End::NodeFailure)) {
         let lost = restart::lost_to(&observation, lead, *end)?;
         let code = lead.exit.as_ref().map(|exit| format!("; the lead ended with exit code {}", exit.code));
-        let limit = format!("maxRestarts ({max_restarts}) allows no further start");
+        let limit = format!("no restart left: maxRestarts is {max_restarts}");
         let message = format!("{}{}; {limit}", restart::told_of_follower(lost), code.unwrap_or_default());
         let index = Some(lost.map_or(0, |lost| lost.index));
         return Some(Outcome { index, ..Outcome::new(restart::POD_LOST, message) });
@@ -221,7 +221,7 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
         None if leads.iter().any(|(_, end)| *end == End::Refused) => "an earlier pod of the lead was lost".to_owned(),
         None => return None,
     };
-    let message = format!("{what}; backoffLimit ({backoff_limit}) allows no further start");
+    let message = format!("{what}; no restart left: backoffLimit is {backoff_limit}");
     Some(Outcome { index: Some(0), ..Outcome::new(restart::LEAD_LOST, message) })
 }
 
@@ -230,7 +230,7 @@ fn has_failed(pod: &PodSeen) -> bool {
 }
 
 fn ended_at(pod: &PodSeen) -> Option<k8s_openapi::jiff::Timestamp> {
-    let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref()).and_then(|(_, exit)| exit.at);
+    let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref()).and_then(|init| init.exit.at);
     pod.exit.as_ref().and_then(|exit| exit.at).or(init)
 }
 
@@ -241,7 +241,7 @@ fn of_pod(pod: &PodSeen) -> Outcome {
     };
     match (&pod.trouble, &pod.exit) {
         (Some(trouble), _) => match &trouble.init {
-            Some((container, exit)) => of_init(exit, &format!("init container {container} of {place}")),
+            Some(init) => of_init(init, &format!("init container {} of {place}", init.name)),
             None => Outcome::new(trouble.reason.clone(), format!("{place}: {}", trouble.message)),
         },
         (None, Some(exit)) => of_exit(exit, &place),
@@ -249,8 +249,13 @@ fn of_pod(pod: &PodSeen) -> Outcome {
     }
 }
 
-/// Init containers of ours run nothing of the user's: their codes are the agent's own.
-fn of_init(exit: &Exit, place: &str) -> Outcome {
+/// Init containers of ours run nothing of the user's: their codes are the agent's own. Those of the user's are no agents, whatever
+/// they say.
+fn of_init(init: &FailedInit, place: &str) -> Outcome {
+    let exit = &init.exit;
+    if init.is_users {
+        return of_exit(&Exit { said: None, ..exit.clone() }, place);
+    }
     let Some(category) = Category::from_code(exit.code).filter(|_| exit.said.is_none()) else {
         return of_exit(exit, place);
     };
@@ -271,7 +276,7 @@ fn of_exit(exit: &Exit, place: &str) -> Outcome {
         return Outcome::new("OOMKilled", said(format!("{place} used more memory than its limit allows")));
     }
     if let Some(signal) = exit.signal.or(signal_of(code)) {
-        let how = if signal == 1 { ", as a program does whose Flux instance is shut down" } else { "" };
+        let how = if signal == 1 { ", as happens to a program whose Flux instance is shut down" } else { "" };
         return Outcome::new("Signalled", said(format!("{place} ended by signal {signal}{how}")));
     }
     if !matches!(exit.reason.as_str(), "" | "Error" | "Completed") {
@@ -302,7 +307,7 @@ fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
             })
         }
         Ender::Stop => {
-            Some(Outcome::new("Stopped", format!("{place} was told to stop before its program had ended{words}")))
+            Some(Outcome::new("Stopped", format!("{place} was stopped before its program had ended{words}")))
         }
         Ender::Program => None,
     }

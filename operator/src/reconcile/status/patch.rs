@@ -3,7 +3,7 @@
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use serde_json::{Map, Value, json};
 
-use crate::reconcile::fetch::Target;
+use crate::reconcile::target::Target;
 
 /// The patch; none: nothing differs. It fails where the MiniCluster is another one of the name by now, and, with the first
 /// status after the Job was made, where the spec is another one: from that on the API server refuses edits, so that what

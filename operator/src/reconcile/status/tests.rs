@@ -6,7 +6,7 @@ use k8s_openapi::jiff::Timestamp;
 
 use super::{Inputs, Obstacle, Verdict, condition, image_volume_failed, is_finished, status};
 use crate::observe::job::{self, JobSeen};
-use crate::observe::pod::{Exit, PodPlace, PodSeen, Trouble};
+use crate::observe::pod::{Exit, FailedInit, PodPlace, PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
 use crate::reconcile::decide::restart;
 use crate::reconcile::render::elastic::Elastic;
@@ -125,7 +125,7 @@ fn followers_that_have_completed_are_not_waited_for() {
     let status = observation.status();
     assert!(is(&status, "Ready") && !is(&status, "JobWaitingForResources"), "{status:#?}");
     assert_eq!((status.phase.as_deref(), status.ready_size), (Some("Running"), 2));
-    assert!(condition(&status, "Ready").unwrap().message.starts_with("2 of 3 brokers are ready, 1 have completed"));
+    assert!(condition(&status, "Ready").unwrap().message.starts_with("2 of 3 brokers are ready, 1 completed"));
     observation.pods = vec![ready(0), ready(1), ended(2, 1, 5)];
     assert!(!is(&observation.status(), "Ready"), "one that failed comes back");
 }
@@ -339,7 +339,7 @@ fn an_obstacle_is_said_and_forgotten() {
     observation.job = Some(job(1));
     let after = observation.status();
     assert_eq!(after.reason, None);
-    assert_eq!(after.message.as_deref(), Some("of 1 pods 0 have a node, 0 run, 0 are ready"), "what it waits for now");
+    assert_eq!(after.message.as_deref(), Some("0/1 pods scheduled, 0 running, 0 ready"), "what it waits for now");
 }
 
 #[test]

@@ -1,5 +1,7 @@
 //! Any overlay at all, against `kubectl patch --local --type strategic`.
 
+use flux_shared::names::OWN_POD_LABELS;
+
 use super::*;
 
 fn text() -> impl Strategy<Value = Value> {
@@ -33,8 +35,30 @@ fn with_key(
         .boxed()
 }
 
+/// Sometimes with the directive that takes away all that is not named.
+fn retaining(object: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
+    (object, proptest::bool::weighted(0.05))
+        .prop_map(|(mut object, is_alone)| {
+            if is_alone {
+                object["$retainKeys"] = object.as_object().unwrap().keys().cloned().collect();
+            }
+            object
+        })
+        .boxed()
+}
+
 fn list(item: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
     proptest::collection::vec(item, 0..4).prop_map(Value::Array).boxed()
+}
+
+/// Of two containers of one name the first: of a new one kubectl leaves its directives to be merged with the second.
+fn each_once(list: BoxedStrategy<Value>) -> BoxedStrategy<Value> {
+    list.prop_map(|list| {
+        let mut names = BTreeSet::new();
+        let items = list.as_array().unwrap().iter();
+        items.filter(|item| names.insert(item["name"].as_str().unwrap().to_owned())).cloned().collect()
+    })
+    .boxed()
 }
 
 fn one_of(names: &'static [&'static str]) -> impl Strategy<Value = Value> {
@@ -69,7 +93,7 @@ fn container(names: &'static [&'static str]) -> BoxedStrategy<Value> {
         ("env", env),
         ("volumeMounts", mounts),
         ("ports", ports),
-        ("resources", resources),
+        ("resources", retaining(resources)),
         ("livenessProbe", probe.boxed()),
         ("lifecycle", always(json!({ "preStop": { "exec": { "command": ["b"] } } }))),
         ("tty", boolean()),
@@ -78,7 +102,7 @@ fn container(names: &'static [&'static str]) -> BoxedStrategy<Value> {
         item["name"] = name;
         item
     };
-    (one_of(names), fields).prop_map(named).boxed()
+    retaining((one_of(names), fields).prop_map(named).boxed())
 }
 
 /// Any overlay of these fields; what is the operator's is among them.
@@ -97,20 +121,22 @@ fn overlay() -> BoxedStrategy<Value> {
     ];
     let hostnames = some(vec![("hostnames", always(json!(["h"])))]);
     let spec = some(vec![
-        ("hostNetwork", boolean()),
+        // (hostNetwork has a test of its own: other pods are rendered for it.)
+        ("enableServiceLinks", boolean()),
         ("tolerations", tolerations.boxed()),
         ("affinity", affinity.boxed()),
         ("nodeSelector", some(vec![("a", text().boxed()), ("b", always(Value::Null))])),
         ("hostAliases", list(with_key("ip", one_of(&["10.0.0.1", "10.0.0.2"]), hostnames))),
         ("imagePullSecrets", list(with_key("name", text(), always(json!({}))))),
         ("topologySpreadConstraints", list(with_key("topologyKey", text(), some(vec![("maxSkew", always(json!(1)))])))),
-        ("containers", list(container(&["app"]))),
-        ("initContainers", list(container(&["side", "new", "other"]))),
+        ("containers", each_once(list(container(&["app"])))),
+        ("initContainers", each_once(list(container(&["side", "new", "other"])))),
         ("volumes", list(with_key("name", one_of(&["data", "scratch", "more"]), source.boxed()))),
     ]);
     let annotations = some(vec![("x", text().boxed()), ("y", always(Value::Null))]);
-    let labels = some(vec![("z", text().boxed())]);
-    some(vec![("spec", spec), ("metadata", some(vec![("annotations", annotations), ("labels", labels)]))])
+    let labels = retaining(some(vec![("z", text().boxed())]));
+    let metadata = retaining(some(vec![("annotations", retaining(annotations)), ("labels", labels)]));
+    some(vec![("spec", retaining(spec)), ("metadata", metadata)])
 }
 
 /// Without nulls, and without the directives that kubectl leaves in new items of lists, which the API server takes for fields that it
@@ -119,12 +145,58 @@ fn plain(value: &Value) -> Value {
     let deletes = |value: &Value| value["$patch"] == "delete";
     match value {
         Value::Object(map) => {
-            let kept = map.iter().filter(|(key, value)| *key != "$patch" && !value.is_null() && !deletes(value));
+            let kept = map.iter().filter(|(key, value)| !key.starts_with('$') && !value.is_null() && !deletes(value));
             Value::Object(kept.map(|(key, value)| (key.clone(), plain(value))).collect())
         }
         Value::Array(list) => Value::Array(list.iter().filter(|item| !deletes(item)).map(plain).collect()),
         other => other.clone(),
     }
+}
+
+/// Without the operator's own note on the pods, which no overlay has, and without annotations where there are none.
+fn without_note(mut template: Value) -> Value {
+    let metadata = template["metadata"].as_object_mut().unwrap();
+    if let Some(annotations) = metadata.get_mut("annotations").and_then(Value::as_object_mut) {
+        annotations.remove("flux-framework.org/user-init-containers");
+        if annotations.is_empty() {
+            metadata.remove("annotations");
+        }
+    }
+    template
+}
+
+/// What no overlay may change of the pods, however it is written.
+fn protected(job: &Value) -> Value {
+    let template = &job["spec"]["template"];
+    let spec = &template["spec"];
+    let of = |object: &Value, keys: &[&str]| keys.iter().map(|key| object[*key].clone()).collect::<Vec<_>>();
+    let named = |list: &str, name: &str| {
+        let found = spec[list].as_array().unwrap().iter().find(|item| item["name"] == name);
+        found.unwrap_or_else(|| panic!("{list} without {name}: {spec:#}")).clone()
+    };
+    let of_agent = |item: &&Value| item["name"].as_str().is_some_and(|name| name.starts_with("flux-"));
+    let own = |list: &Value| list.as_array().unwrap().iter().filter(of_agent).cloned().collect::<Vec<_>>();
+    let labels = template["metadata"]["labels"].as_object().unwrap();
+    let labels: Map<String, Value> = labels
+        .iter()
+        .filter(|(key, _)| OWN_POD_LABELS.contains(&key.as_str()))
+        .map(|(k, v)| (k.clone(), v.clone()))
+        .collect();
+    let (app, side) = (named("containers", "app"), named("initContainers", "side"));
+    json!([
+        labels,
+        of(spec, &["subdomain", "restartPolicy", "terminationGracePeriodSeconds", "securityContext"]),
+        of(
+            &app,
+            &["image", "command", "args", "workingDir", "startupProbe", "securityContext", "terminationMessagePath"]
+        ),
+        of(&app["resources"], &["limits", "requests"]),
+        of(&side, &["image", "command", "args", "restartPolicy", "securityContext"]),
+        own(&spec["initContainers"]),
+        own(&spec["volumes"]),
+        own(&app["volumeMounts"]),
+        own(&side["volumeMounts"]),
+    ])
 }
 
 /// `OVERLAYS=10000` for more.
@@ -171,8 +243,9 @@ fn any_overlay_is_refused_or_lies_over_the_pods_as_kubectl_would_lay_it() {
                 .unwrap();
             assert!(said.status.success(), "{overlay}: {}", String::from_utf8_lossy(&said.stderr));
             let theirs: Value = serde_json::from_slice(&said.stdout).unwrap();
-            let template = |job: &Value| plain(&job["spec"]["template"]);
+            let template = |job: &Value| without_note(plain(&job["spec"]["template"]));
             assert_eq!(template(&ours), template(&theirs), "{overlay}");
+            assert_eq!(protected(&ours), protected(&below), "{overlay}");
         }
         std::fs::remove_dir_all(&folder).unwrap();
         assert!(merged >= count && refused > 0, "{merged} merged, {refused} refused");

@@ -25,7 +25,7 @@ block! {
     /// A container.
     #[derive(Default)]
     pub struct Container {
-        /// Name; required but for the Flux runner.
+        /// Name; required, except for the Flux runner.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub name: Option<String>,
         /// Image. Default: ghcr.io/rse-ops/accounting:app-latest.
@@ -34,8 +34,8 @@ block! {
         /// Cores that Flux manages on every node: 0 to cores-1. Default: those that the container may use.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub cores: Option<i32>,
-        /// On the Flux runner: the job's command, split into words with POSIX quoting; none keeps the cluster up. On a
-        /// sidecar: shell source. On a service: words in place of the image's entrypoint.
+        /// On the Flux runner: the job's command, split into arguments with POSIX quoting; none keeps the cluster up. On a
+        /// sidecar: shell source. On a service: replaces the image's entrypoint.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub command: Option<String>,
         /// Requests and limits.
@@ -59,7 +59,7 @@ block! {
         /// Environment.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub environment: BTreeMap<String, String>,
-        /// Environment from Secrets: variable to Secret and key.
+        /// Environment variables from Secrets: each names a Secret and a key in it.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub secrets: BTreeMap<String, SecretKey>,
         /// TCP ports. A sidecar with ports gets a Service of its name.
@@ -101,10 +101,10 @@ block! {
         /// Snippets and wrappers around the start of Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub commands: Option<Commands>,
-        /// Volumes, by name. One of no source is that of its name in the spec's volumes.
+        /// Volumes, by name. A volume without a source is the one of the same name in spec.volumes.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub volumes: BTreeMap<String, Volume>,
-        /// Volumes that exist already, by name: another place for those of volumes with a claim, ConfigMap or Secret.
+        /// Existing claims, ConfigMaps and Secrets to mount, by name. The same can be written in volumes.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub existing_volumes: BTreeMap<String, ExistingVolume>,
         /// Kubernetes' SecurityContext; the older addCapabilities is accepted as well.
@@ -144,7 +144,7 @@ block! {
 }
 
 block! {
-    /// Hooks of the container: words with POSIX quoting.
+    /// Hooks of the container: commands, split into arguments with POSIX quoting.
     #[derive(Default)]
     pub struct LifeCycle {
         /// Run after the container has started.
@@ -184,7 +184,7 @@ block! {
         /// After Flux has ended.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub post: Option<String>,
-        /// Words put before submit, batch, the launcher's command, the broker and the followers' start.
+        /// Command put before submit, batch, the launcher's command, the broker and the followers' start.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub prefix: Option<String>,
         /// On sidecars, before they wait for the broker's socket.
@@ -197,7 +197,7 @@ block! {
 }
 
 block! {
-    /// A volume and where it is mounted. Exactly one source, or none: that of its name in the spec's volumes.
+    /// A volume and where it is mounted. It has one source at most; without one it is the volume of the same name in spec.volumes.
     #[derive(Default)]
     pub struct Volume {
         /// Where it is mounted in the container.

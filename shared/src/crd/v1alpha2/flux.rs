@@ -41,7 +41,7 @@ block! {
         /// Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: flat.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub topology: Option<String>,
-        /// The words in place of `flux submit`.
+        /// Command in place of `flux submit`.
         #[serde(default = "submit_command")]
         pub submit_command: String,
         /// Flags added to submit and batch, such as -ompi=openmpi@5.
@@ -50,7 +50,7 @@ block! {
         /// Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). Quiet logging means 0.
         #[serde(default = "log_level")]
         pub log_level: i32,
-        /// Words, separated by commas, put before the broker (`flux start --wrap`), on every pod.
+        /// Arguments, separated by commas, put before the broker (`flux start --wrap`) on every pod.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub wrap: Option<String>,
         /// The scheduler.
@@ -88,8 +88,8 @@ block! {
         /// Seconds a lead that has answered before may be silent before a follower exits. Default: never.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lead_silent_seconds: Option<i64>,
-        /// Port on which the lead serves figures of the instance (nodes, cores, jobs by state) to Prometheus, at /metrics, and as
-        /// JSON, at /metrics.json, to whoever reaches it. Default: none.
+        /// Port on which the lead serves metrics of the instance (nodes, cores, jobs by state): for Prometheus at /metrics, as JSON
+        /// at /metrics.json. Without authentication. Default: none.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub metrics_port: Option<i32>,
         /// Other clusters of the same Flux instance.
@@ -101,7 +101,7 @@ block! {
         /// With container.disable: the prefix of the image's own Flux, such as /opt/flux. Default: where PATH leads.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub install_root: Option<String>,
-        /// Do not put the broker's socket at its known place.
+        /// Leave the broker's socket at Flux's own path.
         #[serde(default, skip_serializing_if = "is_false")]
         pub disable_socket: bool,
         /// Sidecars do not wait for the broker's socket.
@@ -159,7 +159,7 @@ block! {
         pub image: Option<String>,
         /// How the view comes into the pods: imageVolume mounts its image, read-only, and copies nothing (Kubernetes 1.35,
         /// containerd 2.1 or CRI-O 1.33); copy lets an init container copy it; auto takes the image volume where every
-        /// node can. Default: as the operator was told, else auto.
+        /// node can. Default: the operator's option, else auto.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub source: Option<String>,
         /// Name of the init container and of its volume.

@@ -340,6 +340,15 @@ fn a_success_that_only_the_job_told_of_is_final() {
     assert_eq!(played(1, 0, &events).wrong, None);
 }
 
+/// The program's own code is that of a follower to be replaced, the Job replaces the lead, and is deleted before an operator has seen any of it.
+#[test]
+fn a_lead_that_replaces_one_nobody_has_seen_end_does_not_start_in_another_job_either() {
+    let begin =
+        [Event::Operator(9), Event::Controller, Event::Kubelets, Event::ProgramEnds(REPLACE), Event::Controller];
+    let events = [&begin[..], &[Event::DeleteJob, Event::Controller, Event::Restart(0)]].concat();
+    assert_eq!(played(1, 0, &events).wrong, None);
+}
+
 /// A follower was evicted and killed, for which the Job fails; that the lead's program has ended with 0 has not come through yet.
 #[test]
 fn a_success_that_is_not_known_yet_is_final_though_the_job_fails_for_a_follower() {
@@ -371,7 +380,7 @@ proptest! {
     ) {
         let world = played(backoff_limit, max_restarts, &events);
         prop_assert_eq!(&world.wrong, &None);
-        let is_over = recorded::is_finished(&world.status.1);
+        let is_over = previous_status::is_finished(&world.status.1);
         prop_assert!(is_over || world.running_lead().is_some(), "it waits for ever: {:#?} {:#?} {:#?}", world.job, world.pods, world.status);
         let status = &world.status.1;
         prop_assert_eq!(status.restart_count, status.backoff_limit_used + status.max_restarts_used);

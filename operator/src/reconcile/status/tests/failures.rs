@@ -1,6 +1,7 @@
 //! What is said of a failure, and of whom.
 
 use super::*;
+use crate::observe::pod_end::{End, end_of};
 
 #[test]
 fn a_node_that_stops_answering_is_named_and_its_pods_are_not_ready() {
@@ -116,7 +117,7 @@ fn the_pod_that_failed_the_job_is_named_with_what_it_said() {
             vec![ended(0, 129, 4)],
             Some(0),
             "Signalled",
-            "the lead (index 0) ended by signal 1, as a program does whose Flux instance is shut down",
+            "the lead (index 0) ended by signal 1, as happens to a program whose Flux instance is shut down",
         ),
         // The agent's own codes are any program's, unless the agent says that it gave up.
         (
@@ -166,7 +167,7 @@ fn a_pod_that_was_taken_away_or_never_started_is_told_from_one_that_failed() {
         ended: true,
         trouble: Some(Box::new(Trouble {
             reason: "InitFailed".into(),
-            init: Some(("flux-view".into(), *ended(0, 242, 3).exit.unwrap())),
+            init: Some(FailedInit { name: "flux-view".into(), is_users: false, exit: *ended(0, 242, 3).exit.unwrap() }),
             ..Trouble::default()
         })),
         ..pod(1)
@@ -185,14 +186,14 @@ fn a_pod_that_was_taken_away_or_never_started_is_told_from_one_that_failed() {
             vec![PodSeen { deleting: true, ..ended(0, 143, 5) }],
             Some(0),
             "LeadLost",
-            "the lead's pod, mc-0, was taken away (Deleted: somebody has deleted it); backoffLimit (100) allows no further start",
+            "the lead's pod, mc-0, was taken away (Deleted: it was deleted); no restart left: backoffLimit is 100",
         ),
         (
             "PodFailurePolicy",
             vec![said(0, Termination { node_failure: true, ..Termination::new(Ender::Program, 1) })],
             Some(0),
             "PodLost",
-            "a follower was lost while the job ran on it; the lead ended with exit code 1; maxRestarts (0) allows no further start",
+            "a follower was lost while the job ran on it; the lead ended with exit code 1; no restart left: maxRestarts is 0",
         ),
         (
             "PodFailurePolicy",
@@ -204,6 +205,33 @@ fn a_pod_that_was_taken_away_or_never_started_is_told_from_one_that_failed() {
     ]);
 }
 
+/// Whatever its code: it runs no agent, and a retry would run it twice.
+#[test]
+fn an_init_container_of_the_users_is_told_as_a_program_and_helps_no_more() {
+    let seen = |names: &str| {
+        let metadata = serde_json::json!({
+            "name": "mc-0", "annotations": { "flux-framework.org/user-init-containers": names },
+        });
+        let state = serde_json::json!({ "terminated": { "exitCode": 243, "reason": "Error" } });
+        let init = serde_json::json!({
+            "name": "fetch", "image": "i", "imageID": "i", "ready": false, "restartCount": 0, "state": state,
+        });
+        let status = serde_json::json!({ "phase": "Failed", "initContainerStatuses": [init] });
+        PodSeen::of(&serde_json::from_value(metadata).unwrap(), Some(&serde_json::from_value(status).unwrap()))
+    };
+    let end = |pod: &PodSeen| end_of(pod, false);
+    let (users, ours) = (seen("load,fetch"), seen(""));
+    assert_eq!(end(&users), Some(End::NotStarted { may_help: false }));
+    assert_eq!(end(&ours), Some(End::NotStarted { may_help: true }), "the agent may reach its parent later");
+    assert_told([(
+        "PodFailurePolicy",
+        vec![users],
+        Some(0),
+        "NonZeroExitCode",
+        "init container fetch of the lead (index 0) ended with exit code 243",
+    )]);
+}
+
 #[test]
 fn a_limit_of_the_job_itself_says_all_and_no_pod_is_made_up() {
     assert_told([
@@ -212,17 +240,11 @@ fn a_limit_of_the_job_itself_says_all_and_no_pod_is_made_up() {
             vec![ended(1, 238, 1), ended(1, 238, 2)],
             Some(1),
             "NonZeroExitCode",
-            "the pod of index 1 ended with exit code 238 (tried again as often as backoffLimit allows)",
+            "the pod of index 1 ended with exit code 238 (retried as often as backoffLimit allows)",
         ),
         ("LeadLost", vec![ended(0, 239, 3)], Some(0), "LeadLost", "the Job's own words"),
         ("DeadlineExceeded", vec![ended(0, 143, 3)], None, "DeadlineExceeded", "the Job's own words"),
-        (
-            "PodFailurePolicy",
-            vec![],
-            None,
-            "PodFailurePolicy",
-            "the Job's own words (that pod is gone: somebody has deleted it)",
-        ),
+        ("PodFailurePolicy", vec![], None, "PodFailurePolicy", "the Job's own words (that pod was deleted)"),
         // Its end has not been seen yet.
         (
             "PodFailurePolicy",

@@ -155,7 +155,7 @@ fn the_archives_fate_is_told_once_it_is_known_and_where_one_is_asked_for() {
     assert_eq!(told(with, Some(program(0))), text("True", "the state of Flux was saved to /state/a.tgz"));
     let why = "the dump is not whole: its end is missing";
     let not_saved = Termination { archive_not_saved: Some(why.into()), ..program(0) };
-    let kept = format!("the archive /state/a.tgz stays as it was: {why}");
+    let kept = format!("the archive /state/a.tgz was not saved and is unchanged: {why}");
     assert_eq!(told(with, Some(not_saved)), text("False", &kept));
     let gave_up = Termination::new(Ender::Agent, 245);
     assert_eq!(told(with, Some(gave_up)).unwrap().0, "False");

@@ -71,7 +71,7 @@ impl World {
             writes = writes.saturating_sub(1);
             may
         };
-        if recorded::is_finished(&self.status.1) {
+        if previous_status::is_finished(&self.status.1) {
             return;
         }
         let (known, now) = self.known();

@@ -1,221 +1,17 @@
-//! No circles: in each folder listed here, a module uses only what stands before it. One list for all members. And who
-//! logs: only what acts. (Who may look and act is clippy's ban, `clippy.toml` of each member.)
+//! No circles: in each folder of modules, one uses only what stands before it in the list (`order.rs`), which is one for
+//! all members. And who logs: only what acts. (Who may look and act is clippy's ban, `clippy.toml` of each member.)
 //!
 //! A folder's own file (`plan.rs` of `plan/`) belongs to the folder above, and what it hands on by `pub use`
 //! counts as its own. Tests are not looked at.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "reads our source")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// Folders and their modules, the lowest first.
-const ORDER: &[(&str, &[&str])] = &[
-    (
-        "shared/src",
-        &[
-            "problem",
-            "toml_error",
-            "choices",
-            "pauses",
-            "quantity",
-            "words",
-            "paths",
-            "names",
-            "near",
-            "fsd",
-            "curve",
-            "hostlist",
-            "secret_names",
-            "exit",
-            "termination",
-            "trace",
-            "usage",
-            "broker_config",
-            "agent_spec",
-            "crd",
-            "overlay",
-            "queueing",
-            "validate",
-            "manifest",
-            "derive",
-        ],
-    ),
-    ("shared/src/crd", &["schemas", "v1alpha2", "v1alpha1", "convert", "rules", "definition", "shape"]),
-    (
-        "operator/src",
-        &[
-            "labels",
-            "vocabulary",
-            "yaml",
-            "health",
-            "api",
-            "observe",
-            "reconcile",
-            "offline",
-            "on_server",
-            "delete_miniclusters",
-            "controller",
-            "webhook",
-            "install",
-            "cli",
-        ],
-    ),
-    ("operator/src/observe", &["job", "node", "pod", "service", "storage", "cluster", "pod_end", "workload", "watch"]),
-    (
-        "operator/src/reconcile",
-        &[
-            "render",
-            "fetch",
-            "recorded",
-            "decide",
-            "obstacle",
-            "apply",
-            "status",
-            "traced",
-            "keys",
-            "job_first",
-            "error",
-            "context",
-            "create",
-            "stalled",
-            "finish",
-        ],
-    ),
-    (
-        "operator/src/reconcile/render",
-        &[
-            "access",
-            "config",
-            "hidden",
-            "laid_over",
-            "refusal",
-            "curve",
-            "queueing",
-            "elastic",
-            "gang",
-            "needs",
-            "placement",
-            "secrets",
-            "services",
-            "spec_hash",
-            "storage",
-            "view",
-            "network",
-            "volumes",
-            "containers",
-            "pod",
-            "services_pod",
-            "job",
-        ],
-    ),
-    ("operator/src/reconcile/decide", &["restart", "next_action", "stuck"]),
-    ("operator/src/reconcile/status", &["patch", "outcome", "conditions", "events"]),
-    (
-        "operator/src/health",
-        &[
-            "families",
-            "registry",
-            "process",
-            "queue",
-            "metrics",
-            "webhook_metrics",
-            "panics",
-            "log",
-            "server",
-            "traces",
-        ],
-    ),
-    ("operator/src/api", &["client", "installed", "lease", "pages", "retry", "trial", "version"]),
-    (
-        "kubectl/src",
-        &[
-            "failure",
-            "input",
-            "place",
-            "seen",
-            "progress",
-            "screen",
-            "output",
-            "logs",
-            "connect",
-            "stop",
-            "wait",
-            "run",
-            "status",
-            "timeline",
-            "top",
-            "debug",
-            "completion",
-            "cli",
-        ],
-    ),
-    ("kubectl/src/run", &["manifest", "follow"]),
-    ("kubectl/src/top", &["table", "display"]),
-    (
-        "agent/src",
-        &[
-            "report",
-            "system",
-            "files",
-            "known_paths",
-            "facts",
-            "plan",
-            "wait",
-            "flux_rpc",
-            "metrics",
-            "supervise",
-            "execute",
-            "spec",
-            "run",
-            "commands",
-            "in_instance",
-            "install",
-            "view",
-            "dry_run",
-            "local",
-            "cli",
-        ],
-    ),
-    (
-        "agent/src/plan",
-        &[
-            "error",
-            "display",
-            "hosts",
-            "topology",
-            "user",
-            "accounts",
-            "archive",
-            "curve",
-            "munge",
-            "options",
-            "restful",
-            "python",
-            "resources",
-            "discovery",
-            "scheduler",
-            "resolved",
-            "launch",
-            "snippets",
-            "binding",
-            "broker",
-            "environment",
-            "helpers",
-            "batch",
-            "program",
-            "runner",
-            "lead",
-            "follower",
-            "sidecar",
-            "instance",
-            "told",
-        ],
-    ),
-    ("agent/src/wait", &["diagnosis", "connection", "resolve", "socket"]),
-    ("agent/src/flux_rpc", &["message", "connection", "lead_presence", "usage", "departure", "states", "jobs"]),
-    ("agent/src/system", &["owner", "elf", "glibc", "mount_table", "netlink", "identity", "raw", "signals", "runtime"]),
-    ("agent/src/report", &["failure", "log", "activity", "ending"]),
-];
+use order::ORDER;
+
+mod order;
 
 /// Modules that decide or look: from their arguments only, without a word.
 const SILENT: &[(&str, &[&str])] = &[
@@ -245,6 +41,7 @@ const SILENT: &[(&str, &[&str])] = &[
             "reconcile::keys",
             "reconcile::render",
             "reconcile::status",
+            "reconcile::target",
             "yaml",
         ],
     ),
@@ -288,6 +85,25 @@ fn a_module_uses_only_what_stands_before_it() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+#[test]
+fn every_folder_of_modules_has_an_order() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    let manifest = std::fs::read_to_string(root.join("Cargo.toml")).unwrap();
+    let members = manifest.split_once("members = [").unwrap().1.split_once(']').unwrap().0;
+    let mut folders: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
+    for member in members.split(',').map(|member| member.trim().trim_matches('"')) {
+        for (mut path, _) in rust_files(&root.join(member).join("src")) {
+            let module = path.pop().unwrap();
+            path.insert(0, format!("{member}/src"));
+            folders.entry(path.join("/")).or_default().insert(module);
+        }
+    }
+    let named: Vec<&str> = ORDER.iter().map(|(folder, _)| *folder).collect();
+    // A module that is alone in its folder has no sibling to use.
+    folders.retain(|folder, modules| modules.len() > 1 && !named.contains(&folder.as_str()));
+    assert!(folders.is_empty(), "without an order: {folders:?}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ const USUAL: &str = "tasks = 0";
 
 /// Names of variables, and the program.
 #[derive(Debug, Clone, Default, PartialEq, Eq, clap::Args)]
-pub struct Told {
+pub struct FromEnvironment {
     /// Variable with the cluster's name: that of the Job, whose pods have host names `<name>-<index>`
     #[arg(long, value_name = "NAME")]
     name_from_env: Option<String>,
@@ -52,10 +52,10 @@ pub struct Told {
     words: Vec<String>,
 }
 
-impl Told {
+impl FromEnvironment {
     /// Whether nothing is said.
     pub fn is_empty(&self) -> bool {
-        *self == Told::default()
+        *self == FromEnvironment::default()
     }
 
     /// The text of the spec where no file is named: the command line says who the pods are, so that none is needed.
@@ -114,12 +114,12 @@ fn value<'a>(option: &'static str, name: &str, environment: &'a Environment) -> 
 }
 
 fn refused(option: &'static str, variable: &str, why: &str) -> PlanError {
-    PlanError::Told { option, variable: variable.to_owned(), why: why.to_owned() }
+    PlanError::Variable { option, variable: variable.to_owned(), why: why.to_owned() }
 }
 
 fn size(variable: &str, environment: &Environment) -> Result<u32, PlanError> {
     let text = value("--size-from-env", variable, environment)?;
-    text.parse().map_err(|_| refused("--size-from-env", variable, &format!("`{text}` is no number of pods")))
+    text.parse().map_err(|_| refused("--size-from-env", variable, &format!("`{text}` is not a number of pods")))
 }
 
 /// The cluster's name and its service, of the lead's host name; more of the domain may follow.
@@ -129,7 +129,7 @@ fn lead(variable: &str, environment: &Environment) -> Result<(String, String), P
     let name = labels.next().and_then(|host| host.strip_suffix("-0")).filter(|name| !name.is_empty());
     match (name, labels.next().filter(|service| !service.is_empty())) {
         (Some(name), Some(service)) => Ok((name.to_owned(), service.to_owned())),
-        _ => Err(refused("--lead-from-env", variable, &format!("`{text}` is no `<name>-0.<service>`"))),
+        _ => Err(refused("--lead-from-env", variable, &format!("`{text}` is not `<name>-0.<service>`"))),
     }
 }
 
@@ -142,10 +142,10 @@ mod tests {
     #[derive(clap::Parser)]
     struct Line {
         #[command(flatten)]
-        told: Told,
+        told: FromEnvironment,
     }
 
-    fn told(words: &[&str]) -> Told {
+    fn told(words: &[&str]) -> FromEnvironment {
         Line::try_parse_from(["run"].iter().chain(words)).unwrap().told
     }
 
@@ -188,7 +188,7 @@ mod tests {
         for (pairs, why) in [
             (&[("N", "2")][..], "failed to use --name-from-env JOB: it is not set"),
             (&[("JOB", " "), ("N", "2")], "failed to use --name-from-env JOB: it is empty"),
-            (&[("JOB", "a"), ("N", "two")], "failed to use --size-from-env N: `two` is no number of pods"),
+            (&[("JOB", "a"), ("N", "two")], "failed to use --size-from-env N: `two` is not a number of pods"),
             (&[("JOB", "a"), ("N", "0")], "the spec's size is out of range: use 1 or more"),
             (&[("JOB", "A b"), ("N", "1")], "the spec's name is out of range: use lower case letters, digits and `-`"),
         ] {

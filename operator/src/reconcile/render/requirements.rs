@@ -18,8 +18,8 @@ pub fn too_large(objects: &Objects) -> Option<String> {
     let bytes: usize = objects.config_map.data.iter().flat_map(|data| data.values()).map(String::len).sum();
     (bytes > CONFIG_MAP_MAX).then(|| {
         format!(
-            "spec: what the pods need to know has {bytes} bytes with its quoting, and a ConfigMap holds {CONFIG_MAP_MAX}: \
-             put scripts and other large texts on a volume"
+            "spec: the agent's spec has {bytes} bytes with its quoting, and a ConfigMap holds {CONFIG_MAP_MAX}: put scripts and \
+             other large texts on a volume"
         )
     })
 }
@@ -45,8 +45,8 @@ fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
             Need {
                 minor: 34,
                 field: "spec.pod.resources",
-                since: "a pod has resources of its own",
-                remedy: "set the resources of its containers, or a runtimeClassName, whose overhead they then are",
+                since: "pod-level resources exist only",
+                remedy: "set the resources of its containers, or a runtimeClassName, whose overhead they become",
             },
         ),
         (
@@ -54,8 +54,8 @@ fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
             Need {
                 minor: IMAGE_VOLUMES,
                 field: "spec.flux.container.source",
-                since: "images are mounted",
-                remedy: "say copy, or auto, which copies here (from 1.33 on, it is tried where the feature gate ImageVolume of the API server is switched on)",
+                since: "image volumes are enabled by default only",
+                remedy: "set copy, or auto, which copies here (from 1.33, imageVolume works if the API server's feature gate ImageVolume is enabled)",
             },
         ),
         (
@@ -64,7 +64,7 @@ fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
             Need {
                 minor: 33,
                 field: "securityContext.procMount of a container",
-                since: "a container chooses its /proc",
+                since: "it is supported only",
                 remedy: "leave it out",
             },
         ),
@@ -73,8 +73,8 @@ fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
             Need {
                 minor: 33,
                 field: "spec.pod.securityContext.supplementalGroupsPolicy",
-                since: "an image's own groups can be left out",
-                remedy: "leave it out, or say Merge",
+                since: "it is supported only",
+                remedy: "leave it out, or set Merge",
             },
         ),
         (
@@ -82,7 +82,7 @@ fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
             Need {
                 minor: 33,
                 field: "spec.pod.securityContext.seLinuxChangePolicy",
-                since: "volumes can be relabelled file by file on demand",
+                since: "it is supported only",
                 remedy: "leave it out",
             },
         ),

@@ -2,8 +2,9 @@
 //! our types don't know, so what is sent is JSON then; where there is none, it is the object as it was rendered.
 
 use flux_shared::overlay::Overlay;
+use serde::de::Error;
 use serde::{Serialize, Serializer};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 /// What lies over an object.
 #[derive(Debug, Clone, PartialEq)]
@@ -20,21 +21,21 @@ pub struct Cover {
 
 /// An object, and what lies over it.
 #[derive(Debug, Clone, PartialEq)]
-pub struct LaidOver<K> {
+pub struct Overlaid<K> {
     pub rendered: K,
     pub cover: Option<Cover>,
     /// As it is sent, where nothing lies over it and a field was put into it all the same.
     whole: Option<Value>,
 }
 
-impl<K: Serialize> LaidOver<K> {
+impl<K: Serialize> Overlaid<K> {
     /// `rendered` with `overlay` on what stands at the JSON pointer.
     pub(super) fn new(
         rendered: K,
         overlay: Option<&Overlay>,
         field: &'static str,
         (pointer, at): (&str, &'static str),
-    ) -> Result<LaidOver<K>, serde_json::Error> {
+    ) -> Result<Overlaid<K>, serde_json::Error> {
         let cover = match overlay {
             None => None,
             Some(overlay) => {
@@ -45,18 +46,21 @@ impl<K: Serialize> LaidOver<K> {
                 Some(Cover { field, overlay: overlay.value().clone(), at, sent })
             }
         };
-        Ok(LaidOver { rendered, cover, whole: None })
+        Ok(Overlaid { rendered, cover, whole: None })
     }
 
     /// The same with fields in what is sent: each in the object at a JSON pointer, which is made if it is missing.
     pub(super) fn with<const N: usize>(
         mut self,
         fields: [(String, &'static str, Value); N],
-    ) -> Result<LaidOver<K>, serde_json::Error> {
+    ) -> Result<Overlaid<K>, serde_json::Error> {
         let mut sent = serde_json::to_value(&self)?;
         for (pointer, key, value) in fields {
-            let place = pointer.split('/').filter(|part| !part.is_empty()).fold(&mut sent, |it, part| &mut it[part]);
-            place[key] = value;
+            let mut place = object(&mut sent)?;
+            for part in pointer.split('/').filter(|part| !part.is_empty()) {
+                place = object(place.entry(part).or_insert(Value::Null))?;
+            }
+            place.insert(key.to_owned(), value);
         }
         match &mut self.cover {
             Some(cover) => cover.sent = sent,
@@ -66,8 +70,18 @@ impl<K: Serialize> LaidOver<K> {
     }
 }
 
+/// The object that a value is, or is to be.
+fn object(value: &mut Value) -> Result<&mut Map<String, Value>, serde_json::Error> {
+    if value.is_null() {
+        *value = Value::Object(Map::new());
+    }
+    value
+        .as_object_mut()
+        .ok_or_else(|| serde_json::Error::custom("a field cannot be put into a value that is not an object"))
+}
+
 /// As it is sent.
-impl<K: Serialize> Serialize for LaidOver<K> {
+impl<K: Serialize> Serialize for Overlaid<K> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match (&self.cover, &self.whole) {
             (Some(cover), _) => cover.sent.serialize(serializer),
@@ -77,7 +91,7 @@ impl<K: Serialize> Serialize for LaidOver<K> {
     }
 }
 
-impl<K> std::ops::Deref for LaidOver<K> {
+impl<K> std::ops::Deref for Overlaid<K> {
     type Target = K;
 
     fn deref(&self) -> &K {

@@ -17,7 +17,7 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
 /// What waits without a word.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Stuck<'a> {
+pub enum SilentWait<'a> {
     /// The uid of the Job, whose pods are not made, or of the first pod that does not start.
     Starts(&'a str),
     /// The uid of the Job, which a queue has not admitted, or not again.
@@ -26,20 +26,20 @@ pub enum Stuck<'a> {
     Joins((u32, &'a str), Option<(u32, &'a str)>),
 }
 
-impl Stuck<'_> {
+impl SilentWait<'_> {
     /// What is looked at: another one has waited for no time.
     pub fn object(&self) -> String {
         match self {
-            Stuck::Starts(uid) | Stuck::Joins((_, uid), _) => (*uid).to_owned(),
-            Stuck::Waits(uid) => format!("queue of {uid}"),
+            SilentWait::Starts(uid) | SilentWait::Joins((_, uid), _) => (*uid).to_owned(),
+            SilentWait::Waits(uid) => format!("queue of {uid}"),
         }
     }
 }
 
-pub fn stuck<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Stuck<'a>> {
+pub fn silent_wait<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<SilentWait<'a>> {
     let job = job?;
     if job.waits_in().is_some() {
-        return Some(Stuck::Waits(&job.uid));
+        return Some(SilentWait::Waits(&job.uid));
     }
     if job.is_finished() || job.suspended || job.deleting {
         return None;
@@ -48,18 +48,18 @@ pub fn stuck<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Option<Stu
     let there: HashSet<u32> =
         pods().filter(|(_, pod)| !pod.ended || pod.has_succeeded()).map(|(_, pod)| pod.index).collect();
     if !(0..job.completions).all(|index| there.contains(&index)) {
-        return Some(Stuck::Starts(&job.uid));
+        return Some(SilentWait::Starts(&job.uid));
     }
     let waits = |pod: &PodSeen| {
         pod.scheduled && !pod.ended && !pod.deleting && !pod.lost && pod.exit.is_none() && pod.trouble.is_none()
     };
     let first = pods().filter(|(_, pod)| waits(pod) && !pod.running).min_by_key(|(_, pod)| pod.index);
     if let Some((uid, _)) = first {
-        return Some(Stuck::Starts(uid));
+        return Some(SilentWait::Starts(uid));
     }
     let joins = || pods().filter(|(_, pod)| waits(pod) && !pod.joined).map(|(uid, pod)| (pod.index, uid.as_str()));
     let first = joins().min()?;
-    Some(Stuck::Joins(first, joins().filter(|other| *other != first).min()))
+    Some(SilentWait::Joins(first, joins().filter(|other| *other != first).min()))
 }
 
 /// What the probe of a pod's broker said, and that of another one, as words about the MiniCluster.
@@ -197,12 +197,12 @@ mod tests {
     fn who(pods: impl IntoIterator<Item = (String, PodSeen)>) -> Option<String> {
         let job = JobSeen { uid: "job".into(), completions: 2, ..JobSeen::default() };
         let observed = Observed { pods: pods.into_iter().collect(), ..Observed::default() };
-        let told = |stuck| match stuck {
-            Stuck::Starts(uid) => uid.to_owned(),
-            Stuck::Waits(_) => stuck.object(),
-            Stuck::Joins((_, first), second) => format!("{first} joins {:?}", second.map(|(index, _)| index)),
+        let told = |silent_wait| match silent_wait {
+            SilentWait::Starts(uid) => uid.to_owned(),
+            SilentWait::Waits(_) => silent_wait.object(),
+            SilentWait::Joins((_, first), second) => format!("{first} joins {:?}", second.map(|(index, _)| index)),
         };
-        stuck(Some(&job), &observed).map(told)
+        silent_wait(Some(&job), &observed).map(told)
     }
 
     #[test]
@@ -226,11 +226,11 @@ mod tests {
     #[test]
     fn who_waits_in_a_queue_is_looked_at_and_who_is_suspended_by_a_person_is_not() {
         let suspended = JobSeen { uid: "job".into(), suspended: true, ..JobSeen::default() };
-        assert_eq!(stuck(Some(&suspended), &Observed::default()), None);
+        assert_eq!(silent_wait(Some(&suspended), &Observed::default()), None);
         let queued = JobSeen { queue: Some("team".into()), ..suspended };
-        assert_eq!(stuck(Some(&queued), &Observed::default()), Some(Stuck::Waits("job")));
-        assert_ne!(Stuck::Waits("job").object(), Stuck::Starts("job").object(), "its start is another wait");
-        assert_eq!(stuck(Some(&JobSeen { deleting: true, ..queued }), &Observed::default()), None);
+        assert_eq!(silent_wait(Some(&queued), &Observed::default()), Some(SilentWait::Waits("job")));
+        assert_ne!(SilentWait::Waits("job").object(), SilentWait::Starts("job").object(), "its start is another wait");
+        assert_eq!(silent_wait(Some(&JobSeen { deleting: true, ..queued }), &Observed::default()), None);
     }
 
     #[test]

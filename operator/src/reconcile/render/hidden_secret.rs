@@ -30,7 +30,7 @@ impl HiddenSecret {
     pub fn redacted(&self) -> Secret {
         let mut secret = self.0.clone();
         let keys = secret.data.take().unwrap_or_default().into_keys();
-        secret.string_data = Some(keys.map(|key| (key, "(redacted: made at random, once)".to_owned())).collect());
+        secret.string_data = Some(keys.map(|key| (key, "(redacted: generated once, at random)".to_owned())).collect());
         secret
     }
 }

@@ -1,0 +1,218 @@
+//! What a stop means to a broker, and what else ends it: its parent that is lost, or a lead that stays while this pod goes.
+//!
+//! ```text
+//! told to stop ─► held back ─┬─ the parent has gone ────────────────────► SIGTERM, and a few seconds
+//!                            ├─ the lead stays ─ its jobs have ended ───► SIGTERM (SIGKILL: a job still has this node)
+//!                            └─ for as long as it may be ───────────────► the same
+//! ```
+
+use std::time::{Duration, Instant};
+
+use flux_shared::hostlist;
+
+use crate::flux_rpc::connection::Broker;
+use crate::flux_rpc::departure::Departure;
+use crate::flux_rpc::lead_presence::{LeadPresence, lead_stays};
+use crate::plan::{Launch, Reach};
+use crate::supervise::policy::{Again, AtStop, Order, Policy, Reason, Target, Terms};
+use crate::supervise::{self, End, orphans};
+use crate::wait::connection::Watch;
+use crate::wait::{Missing, Parent};
+
+/// How long a broker that lost its parent has to end by itself.
+const LOST_GRACE: Duration = Duration::from_secs(5);
+/// The process that runs a job's tasks on a node.
+const JOB_SHELL: &str = "flux-shell";
+/// Distance of looks at the parent while a stop is held back.
+const HOLD_LOOK: Duration = Duration::from_millis(500);
+/// Pods that are to stop together are told within this time.
+const ALONE_AFTER: Duration = Duration::from_secs(5);
+
+/// Of one launched program: a broker, or a command that has none of all this.
+#[derive(Debug)]
+pub(super) struct BrokerPolicy<'a> {
+    hold: Option<Hold<'a>>,
+    /// What the lead says to the others until it is told to stop.
+    staying: Option<&'a LeadPresence>,
+    watch: Watch,
+    lost: Option<Missing>,
+}
+
+/// How such a program ended, what led to it, and what was learned of the brokers around it.
+#[derive(Debug)]
+pub(super) struct Ended {
+    pub(super) end: End,
+    pub(super) at: Instant,
+    /// The first stop signal that the agent was sent, and when.
+    pub(super) stopped: Option<(i32, Instant)>,
+    /// The stop signal had to be passed on: nobody else ended it in time.
+    pub(super) passed_on: bool,
+    /// The parent broker was lost, so the agent ended this one.
+    pub(super) lost: Option<Missing>,
+    /// It was connected to its parent, as far as is known.
+    pub(super) joined: bool,
+    /// Of a broker, whether the lead went on when it was on its way down; none: not known.
+    pub(super) lead_goes_on: Option<bool>,
+    pub(super) first_output: Option<Instant>,
+}
+
+/// A follower's terms: a stop is held back as long as the parent may still end the instance in order.
+#[derive(Debug)]
+struct Hold<'a> {
+    parent: &'a mut Parent,
+    bound: Duration,
+    /// By which the lead says whether it stays, and how this node goes if it does. None: nobody can ask.
+    going: Option<Going<'a>>,
+}
+
+/// A node that goes while the lead stays.
+#[derive(Debug)]
+struct Going<'a> {
+    broker: &'a Broker,
+    /// None: it goes at once.
+    departure: Option<Departure>,
+}
+
+/// What the plan says of signals and time.
+pub(super) fn terms(launch: &Launch) -> Terms {
+    let target = match launch.signals {
+        Reach::Process => Target::Process,
+        Reach::Group => Target::Group,
+    };
+    Terms { target, kill_after: launch.kill_after.map(Duration::from_secs_f64), again: Again::Kills }
+}
+
+impl<'a> BrokerPolicy<'a> {
+    /// What the plan says of a stop.
+    pub(super) fn new(
+        launch: &Launch,
+        parent: Option<&'a mut Parent>,
+        broker: Option<&'a Broker>,
+        staying: Option<&'a LeadPresence>,
+    ) -> Self {
+        let below = || hostlist::idset(&launch.below).unwrap_or_default().into_iter().collect();
+        let departure = launch.drain.map(|rank| Departure::of(rank, below()));
+        let going = broker.map(|broker| Going { broker, departure });
+        let hold = parent.zip(launch.hold_stop).map(|(parent, bound)| {
+            let bound = Duration::from_secs_f64(bound);
+            Hold { parent, bound, going }
+        });
+        BrokerPolicy { hold, staying, watch: Watch::new(), lost: None }
+    }
+
+    /// The end that was supervised, with what is known of the parent.
+    pub(super) fn ended(self, ended: supervise::Ended) -> Ended {
+        let supervise::Ended { end, at, stopped, passed_on, first_output } = ended;
+        let joined = self.watch.was_connected();
+        Ended { end, at, stopped, passed_on, lost: self.lost, joined, lead_goes_on: None, first_output }
+    }
+}
+
+impl Policy for BrokerPolicy<'_> {
+    fn at_stop(&mut self, signal: i32) -> AtStop {
+        if let Some(staying) = self.staying {
+            staying.end();
+        }
+        let Some(Hold { bound, .. }) = &self.hold else { return AtStop::PassOn(Order::signal(signal)) };
+        tracing::info!(stage = "stop", "stopping: the lead has {} s to end the instance first", bound.as_secs());
+        AtStop::Hold(*bound)
+    }
+
+    /// Found out slowly while all is well, quickly while a stop is held back.
+    fn reason(&mut self, child: i32, held: Option<Instant>) -> Reason<'_> {
+        Box::pin(async move {
+            let BrokerPolicy { hold: Some(hold), watch, lost, .. } = self else { return std::future::pending().await };
+            let missing = match held {
+                None => watch.lost(hold.parent).await,
+                Some(told) => match hold.ends(watch, told).await {
+                    HoldEnd::Lost(missing) => missing,
+                    HoldEnd::Alone => return hold.alone("the lead stays, only this pod is being removed", child),
+                },
+            };
+            tracing::info!(stage = "stop", "the parent broker is gone ({missing}): stopping this broker");
+            *lost = Some(missing);
+            Order { signal: libc::SIGTERM, within: Some(LOST_GRACE) }
+        })
+    }
+
+    fn held_long_enough(&mut self, child: i32) -> Order {
+        if let Some(hold) = &self.hold
+            && hold.going.as_ref().is_some_and(Going::has_begun)
+        {
+            return hold.alone("jobs on this node have not ended in time", child);
+        }
+        tracing::info!(stage = "stop", "the lead did not end the instance in time: stopping this broker");
+        Order::signal(libc::SIGTERM)
+    }
+}
+
+/// Why a stop is held back no longer.
+enum HoldEnd {
+    /// The parent is gone.
+    Lost(Missing),
+    /// The lead stays: there is nothing to wait for.
+    Alone,
+}
+
+impl Hold<'_> {
+    async fn ends(&mut self, watch: &mut Watch, told: Instant) -> HoldEnd {
+        loop {
+            // The name goes with the first objects that a delete takes: while the brokers are connected it says nothing.
+            if let Some(missing) = watch.is_gone(self.parent, HOLD_LOOK).await {
+                return HoldEnd::Lost(missing);
+            }
+            if told.elapsed() >= ALONE_AFTER
+                && let Some(going) = &mut self.going
+                && going.may_go(told, self.bound).await
+            {
+                return HoldEnd::Alone;
+            }
+            tokio::time::sleep(HOLD_LOOK).await;
+        }
+    }
+
+    /// A broker that leaves in order while a job is on it keeps that job from its end for half a minute; one that is gone is a
+    /// node failure, and told at once.
+    fn alone(&self, why: &str, child: i32) -> Order {
+        let (signal, how) = match () {
+            () if orphans::has_descendant(child, JOB_SHELL) => {
+                (libc::SIGKILL, "killing this broker, on which a job runs")
+            }
+            () if self.going.as_ref().is_some_and(Going::takes_jobs_along) => {
+                (libc::SIGKILL, "killing this broker, below which a job runs")
+            }
+            () => (libc::SIGTERM, "stopping this broker"),
+        };
+        tracing::info!(stage = "stop", "{why}: {how}");
+        Order::signal(signal)
+    }
+}
+
+impl Going<'_> {
+    fn has_begun(&self) -> bool {
+        self.departure.as_ref().is_some_and(Departure::has_begun)
+    }
+
+    /// A job that is not on this node would lose its own with it.
+    fn takes_jobs_along(&self) -> bool {
+        self.departure.as_ref().is_some_and(Departure::takes_jobs_along)
+    }
+
+    /// Whether the broker may go now: the lead stays, and no job is on this node or on one that goes along.
+    async fn may_go(&mut self, begin: Instant, bound: Duration) -> bool {
+        let had_begun = self.has_begun();
+        if !had_begun && !lead_stays(self.broker).await {
+            return false;
+        }
+        let Some(departure) = &mut self.departure else { return true };
+        let may_go = departure.may_go(self.broker).await;
+        if self.has_begun() && !had_begun {
+            let left = bound.saturating_sub(begin.elapsed()).as_secs();
+            tracing::info!(
+                stage = "stop",
+                "only this pod is being removed: node drained, its jobs have {left} s to finish"
+            );
+        }
+        may_go
+    }
+}

@@ -1,0 +1,131 @@
+//! `flux-agent batch`: submits a batch, waits for it, and shows the end of what a failed one has printed.
+
+use std::ffi::OsString;
+use std::fs::File;
+use std::io::{PipeReader, Read, Seek, SeekFrom, Write};
+use std::os::fd::AsFd;
+
+use flux_shared::exit::of_signal;
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+
+use super::inside::Inside;
+use crate::report::failure::Failure;
+use crate::report::log;
+use crate::supervise::program::Output;
+
+/// So much of what a failed batch has printed is shown: lines, of so many bytes.
+const SHOWN: usize = 20;
+const SHOWN_OF: u64 = 64 << 10;
+
+/// What to submit, and where its output goes.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// File where the command puts the batch's output, `{{id}}` for its id: its end is shown if the batch fails
+    #[arg(long, value_name = "FILE")]
+    shows: String,
+    /// Print the events of its life
+    #[arg(long)]
+    events: bool,
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Runs the command, which submits a batch and prints its id; then waits for it. Its exit code is the batch's.
+pub fn run(args: &Args) -> Result<u8, Failure> {
+    let Args { shows, events, command } = args;
+    crate::system::runtime::block_on(Box::pin(async {
+        let mut inside = Inside::new()?;
+        let failed = |error: std::io::Error| Failure::internal(format!("failed to read the job's id: {error}"));
+        let (source, there) = std::io::pipe().map_err(failed)?;
+        let (wake, ended) = std::io::pipe().map_err(failed)?;
+        // It reads while the command runs: one that prints more than a pipe holds would wait for ever.
+        let reader = std::thread::Builder::new().stack_size(128 << 10).spawn(move || collect(source, &wake));
+        let reader = reader.map_err(failed)?;
+        let code = inside.run(command, Output::To(there.into())).await?;
+        drop(ended);
+        let bytes = reader.join().unwrap_or_default();
+        let _ = std::io::stdout().write_all(&bytes);
+        let text = String::from_utf8_lossy(&bytes);
+        if code != 0 {
+            return Ok(code);
+        }
+        let id = text.split_whitespace().last();
+        if let Some(id) = id.filter(|_| *events) {
+            // Its code says nothing about the batch.
+            inside.run(&["flux", "job", "wait-event", "-v", id, "clean"].map(OsString::from), Output::Inherit).await?;
+            if let Some(signal) = inside.supervisor.stop_wanted() {
+                return Ok(of_signal(signal));
+            }
+        }
+        let wait: Vec<OsString> = match id {
+            Some(id) => ["flux", "job", "status", id].map(OsString::from).into(),
+            None => ["flux", "job", "wait", "--all"].map(OsString::from).into(),
+        };
+        let code = inside.run(&wait, Output::Inherit).await?;
+        if let Some(id) = id.filter(|_| code != 0 && inside.supervisor.stop_wanted().is_none()) {
+            tell_output(shows, id, code);
+        }
+        Ok(code)
+    }))
+}
+
+/// What comes from `source` until all who write to it have ended, or until `ended` is closed and nothing is left: a
+/// process in the background may hold it open.
+fn collect(mut source: PipeReader, ended: &PipeReader) -> Vec<u8> {
+    let (mut bytes, mut chunk) = (Vec::new(), [0; 16 << 10]);
+    loop {
+        let mut fds = [&source, ended].map(|pipe| PollFd::new(pipe.as_fd(), PollFlags::POLLIN));
+        let [there, over] = match poll(&mut fds, PollTimeout::NONE) {
+            Ok(_) => fds.map(|fd| fd.any().unwrap_or(true)),
+            Err(_) => continue,
+        };
+        match there.then(|| source.read(&mut chunk)) {
+            Some(Ok(count @ 1..)) => bytes.extend_from_slice(&chunk[..count]),
+            Some(Err(error)) if error.kind() == std::io::ErrorKind::Interrupted => {}
+            None if !over => {}
+            _ => return bytes,
+        }
+    }
+}
+
+/// Shows the end of what a batch that failed has printed, which `flux batch` keeps in a file.
+fn tell_output(place: &str, id: &str, code: u8) {
+    let place = |id: &str| place.replace("{{id}}", id);
+    // Flux writes the id without its first letter's hook where the locale lacks that.
+    let places = [place(id), place(&id.replace('ƒ', "f"))];
+    let Some(text) = places.iter().find_map(|path| end_of(path, SHOWN_OF).ok()) else {
+        let [place, _] = places;
+        tracing::info!(
+            stage = "batch",
+            "the batch ended with code {code}; its output is in {place} of the pod where it ran"
+        );
+        return;
+    };
+    tracing::info!(stage = "batch", "the batch ended with code {code}; the end of its output:");
+    let text = String::from_utf8_lossy(&text);
+    let lines: Vec<&str> = text.lines().collect();
+    lines.iter().skip(lines.len().saturating_sub(SHOWN)).for_each(|line| log::plain("batch", line));
+}
+
+/// The last bytes of a file, `most` at most.
+fn end_of(path: &str, most: u64) -> std::io::Result<Vec<u8>> {
+    let mut file = File::open(path)?;
+    let begin = file.metadata()?.len().saturating_sub(most);
+    file.seek(SeekFrom::Start(begin))?;
+    let mut end = Vec::new();
+    file.take(most).read_to_end(&mut end)?;
+    Ok(end)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_a_long_file_only_the_end_is_read() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "first\nlast\n").unwrap();
+        let end = |most| String::from_utf8(end_of(file.path().to_str().unwrap(), most).unwrap()).unwrap();
+        assert_eq!((end(100).as_str(), end(5).as_str()), ("first\nlast\n", "last\n"));
+    }
+}

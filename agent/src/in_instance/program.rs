@@ -1,0 +1,82 @@
+//! `flux-agent program`: the lead's program, of which the broker's code does not tell: how it ended is noted in a file, and a
+//! stop gives it or its jobs time.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::inside::Inside;
+use crate::execute::program_note::{note_end, note_start};
+use crate::flux_rpc::connection::Broker;
+use crate::flux_rpc::jobs;
+use crate::report::failure::Failure;
+use crate::supervise::policy::{Again, AtStop, Order, Policy, Request, Target, Terms};
+use crate::supervise::program::Output;
+
+/// How the lead's program is run.
+#[derive(Debug, Clone, clap::Args)]
+pub struct Args {
+    /// File for a note on how it ended
+    #[arg(long)]
+    result: PathBuf,
+    /// Its time to end when it is told to stop
+    #[arg(long, value_name = "SECONDS")]
+    within: f64,
+    /// It only waits for jobs: they are told to stop, and it ends with them
+    #[arg(long)]
+    jobs: bool,
+    /// A variable that it is not told
+    #[arg(long, value_name = "NAME")]
+    without: Vec<OsString>,
+    #[arg(last = true, required = true, value_name = "CMD")]
+    command: Vec<OsString>,
+}
+
+/// Notes in the result, an empty file that is there, that the command has started, and how it has ended. A stop, of which
+/// the broker tells by SIGHUP, is SIGTERM for it or its jobs.
+pub fn run(args: &Args) -> Result<u8, Failure> {
+    let uri = std::env::var("FLUX_URI").unwrap_or_default();
+    let broker = uri.strip_prefix("local://").map(|socket| Broker { socket: socket.into(), owner: None });
+    crate::system::runtime::block_on(Box::pin(async {
+        let mut inside = Inside::new()?;
+        for name in &args.without {
+            inside.session.environment.remove(name);
+        }
+        note_start(&args.result);
+        let within = Duration::try_from_secs_f64(args.within).unwrap_or(Duration::ZERO);
+        let terms = Terms { target: Target::Group, kill_after: Some(within), again: Again::IsIgnored };
+        let mut policy = Gently { jobs: broker.clone().filter(|_| args.jobs), are_killed: false };
+        let code = inside.run_by(&args.command, Output::Inherit, terms, &mut policy).await?;
+        let node_failure = match &broker {
+            Some(broker) if code != 0 => jobs::node_was_lost(broker).await,
+            _ => false,
+        };
+        note_end(&args.result, code, node_failure);
+        Ok(code)
+    }))
+}
+
+/// A stop is a wish for an end, with time to tidy up.
+#[derive(Debug)]
+struct Gently {
+    /// What runs on the instance is told in place of the program, which ends when it has ended: its broker.
+    jobs: Option<Broker>,
+    are_killed: bool,
+}
+
+impl Policy for Gently {
+    fn at_stop(&mut self, _: i32) -> AtStop {
+        AtStop::PassOn(Order::signal(libc::SIGTERM))
+    }
+
+    fn in_place_of_signal(&mut self) -> Option<Request> {
+        let broker = self.jobs.clone()?;
+        Some(Box::pin(async move { jobs::stop(&broker).await }))
+    }
+
+    fn kill_first(&mut self) -> Option<Request> {
+        let broker = self.jobs.clone().filter(|_| !self.are_killed)?;
+        self.are_killed = true;
+        Some(Box::pin(async move { jobs::kill(&broker).await }))
+    }
+}

@@ -1,0 +1,20 @@
+//! `flux-agent time`: how long a command took, without a `time` in the image.
+
+use std::ffi::OsString;
+use std::time::Instant;
+
+use super::inside::Inside;
+use crate::execute::timing::flux_time;
+use crate::report::failure::Failure;
+use crate::report::log;
+use crate::supervise::program::Output;
+
+/// Runs `command` and says on standard error how long it took.
+pub fn run(label: &str, command: &[OsString]) -> Result<u8, Failure> {
+    crate::system::runtime::block_on(Box::pin(async {
+        let begin = Instant::now();
+        let code = Inside::new()?.run(command, Output::Inherit).await?;
+        log::plain("time", &flux_time(label, begin.elapsed()));
+        Ok(code)
+    }))
+}

@@ -1,0 +1,97 @@
+//! Pods with their nodes' network have their nodes' host names, too: the kubelet leaves them these.
+//!
+//! Flux knows a broker's rank by its host name, and others find it in the DNS by that of its index. So Flux is told the latter.
+//! There are two ways, and a Flux that does not know one of them passes it over: an attribute, and before 0.82 a variable, which
+//! is for the broker alone. (One in a job has its own hosts, and takes the variable for its own name.)
+//!
+//! Besides, Flux compares the host name that it finds with that in R, and so must not check R (`super::broker`).
+
+use super::{EnvChange, Resolved, set};
+
+const ATTRIBUTE: &str = "hostname";
+const VARIABLE: &str = "FLUX_FAKE_HOSTNAME";
+
+/// The name that the broker has, where it is not the host's.
+fn name<'a>(resolved: &'a Resolved) -> Option<&'a str> {
+    resolved.spec.network.host_network.then_some(resolved.hostname.as_str())
+}
+
+/// The attribute's name and value.
+pub fn attribute(resolved: &Resolved) -> Option<(&'static str, String)> {
+    name(resolved).map(|name| (ATTRIBUTE, name.to_owned()))
+}
+
+/// What the broker is told.
+pub fn variable(resolved: &Resolved) -> Option<EnvChange> {
+    name(resolved).map(|name| set(VARIABLE, name))
+}
+
+/// What the lead's program is not told, and so no job.
+pub fn kept_from_program(resolved: &Resolved) -> Option<String> {
+    name(resolved).map(|_| format!("--without={VARIABLE}"))
+}
+
+/// What a person should know who sees the nodes' names in a job.
+pub fn notice(resolved: &Resolved) -> Option<String> {
+    name(resolved).map(|name| format!("the pod has its node's network and host name: its name in Flux is {name}"))
+}
+
+#[cfg(test)]
+mod tests {
+    use flux_shared::agent_spec::AgentSpec;
+
+    use super::*;
+    use crate::facts::Facts;
+    use crate::plan::{ContainerRole, Content, Plan, Step, display, plan};
+
+    const JOB: &str = "[runner.program]\nmode = 'submit'\nwords = ['hostname']\n";
+
+    fn planned(spec: &str, index: u32) -> Plan {
+        let spec = AgentSpec::from_toml(&format!("name = 'mc'\nsize = 2\n{spec}")).unwrap();
+        let facts = Facts { hostname: "node-7".into(), index: Some(index), ..Facts::default() };
+        plan(&spec, &facts, &ContainerRole::Runner).unwrap()
+    }
+
+    /// The words of the broker, and what it alone is told.
+    fn started(plan: &Plan) -> (String, Vec<EnvChange>) {
+        let launch = plan.steps.iter().find_map(|planned| match &planned.step {
+            Step::Launch(launch) => Some(launch),
+            _ => None,
+        });
+        let launch = launch.unwrap();
+        (launch.argv.iter().map(display::word).collect::<Vec<_>>().join(" "), launch.environment.clone())
+    }
+
+    #[test]
+    fn each_broker_is_told_its_own_name_in_both_ways_and_programs_are_not() {
+        for (index, role) in [(0, "lead"), (1, "follower")] {
+            let plan = planned(&format!("[network]\nhost_network = true\n{JOB}"), index);
+            let (words, told) = started(&plan);
+            assert!(words.contains(&format!(" -Shostname=mc-{index} ")), "{words}");
+            assert_eq!(told, [set("FLUX_FAKE_HOSTNAME", &format!("mc-{index}"))]);
+            assert_eq!(words.contains("--without=FLUX_FAKE_HOSTNAME -- "), role == "lead", "{words}");
+            assert_eq!((plan.hostname.as_str(), plan.rank), (format!("mc-{index}").as_str(), Some(index)));
+            let notice = format!("the pod has its node's network and host name: its name in Flux is mc-{index}");
+            assert!(plan.notices.contains(&notice), "{:?}", plan.notices);
+        }
+    }
+
+    #[test]
+    fn what_a_node_has_is_found_under_the_name_of_its_pod() {
+        let plan = planned("[network]\nhost_network = true", 1);
+        let texts = plan.steps.iter().filter_map(|planned| match &planned.step {
+            Step::File { content: Content::Text(text), .. } => Some(text.as_str()),
+            _ => None,
+        });
+        let found: Vec<&str> = texts.filter(|text| text.contains("HostName")).collect();
+        assert!(found.len() == 1 && found[0].contains("value=\"mc-1\""), "{found:?}");
+    }
+
+    #[test]
+    fn a_pod_with_a_network_of_its_own_has_its_own_name() {
+        let spec = AgentSpec::from_toml(&format!("name = 'mc'\nsize = 2\n{JOB}")).unwrap();
+        let facts = Facts { hostname: "mc-1".into(), index: Some(1), ..Facts::default() };
+        let (words, told) = started(&plan(&spec, &facts, &ContainerRole::Runner).unwrap());
+        assert!(!words.contains("hostname") && told.is_empty(), "{words}");
+    }
+}

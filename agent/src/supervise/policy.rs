@@ -1,0 +1,103 @@
+//! What signals and time do to a program: the terms that any has, and a policy for what is particular to one.
+
+use std::pin::Pin;
+use std::time::{Duration, Instant};
+
+/// Whom a stop signal reaches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Target {
+    /// The process alone: a broker, which ends its own in order.
+    Process,
+    /// Everything that it started.
+    Group,
+}
+
+/// What one more stop signal does, after the first.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Again {
+    /// SIGKILL to the group.
+    Kills,
+    /// The same as the first.
+    IsPassedOn,
+    /// Nothing.
+    IsIgnored,
+}
+
+/// How a program is supervised.
+#[derive(Debug, Clone, Copy)]
+pub struct Terms {
+    pub target: Target,
+    /// After the stop: SIGKILL to the group. None: never by time.
+    pub kill_after: Option<Duration>,
+    pub again: Again,
+}
+
+impl Terms {
+    /// Of a short helper program: signals reach all that it started, and nothing ends it by time.
+    pub fn of_group() -> Self {
+        Terms { target: Target::Group, kill_after: None, again: Again::Kills }
+    }
+}
+
+/// The program is to end.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Order {
+    /// What it is sent.
+    pub signal: i32,
+    /// What is left after so long is killed, if the terms do not say so earlier.
+    pub within: Option<Duration>,
+}
+
+impl Order {
+    pub fn signal(signal: i32) -> Self {
+        Order { signal, within: None }
+    }
+}
+
+/// What the first stop signal does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum AtStop {
+    PassOn(Order),
+    /// It is held back, for so long at most.
+    Hold(Duration),
+}
+
+/// Until the program is to end for a reason of its policy's.
+pub type Reason<'a> = Pin<Box<dyn Future<Output = Order> + 'a>>;
+/// Something that is asked of others while signals and children are heard; whether it was of use.
+pub type Request = Pin<Box<dyn Future<Output = bool>>>;
+
+/// What is particular to one program. The defaults: a stop is passed on at once, and nothing else ends the program.
+pub trait Policy {
+    /// The first stop signal has come.
+    fn at_stop(&mut self, signal: i32) -> AtStop {
+        AtStop::PassOn(Order::signal(signal))
+    }
+
+    /// Until something ends the process `child` before a stop does, or ends the hold, which began at `held`. Dropped and called
+    /// again at every event; not called any more once a stop was passed on.
+    fn reason(&mut self, _child: i32, _held: Option<Instant>) -> Reason<'_> {
+        Box::pin(std::future::pending())
+    }
+
+    /// A stop was held back for as long as it may be.
+    fn held_long_enough(&mut self, _child: i32) -> Order {
+        Order::signal(libc::SIGTERM)
+    }
+
+    /// What is asked in place of the stop signal, which the program is sent all the same if it was of no use.
+    fn in_place_of_signal(&mut self) -> Option<Request> {
+        None
+    }
+
+    /// What is killed when the time is over, so that the program ends by itself; each time that it is, until none is left.
+    fn kill_first(&mut self) -> Option<Request> {
+        None
+    }
+}
+
+/// That of a program with nothing particular.
+#[derive(Debug)]
+pub struct Plain;
+
+impl Policy for Plain {}

@@ -1,0 +1,168 @@
+//! A policy is asked and obeyed; nothing that is asked of others holds up signals, children or time.
+
+use std::ffi::OsString;
+use std::future::ready;
+use std::path::{Path, PathBuf};
+
+use nix::sys::signal::Signal;
+
+use super::policy::Plain;
+use super::program::{Environment, Output, Program};
+use super::*;
+use crate::system::raw::ChildSetup;
+use crate::testing::{DEADLINE, alone, eventually, signal, stop_after};
+
+/// How this shell source ends.
+fn supervise(folder: &Path, source: &str, terms: Terms, policy: &mut dyn Policy) -> Ended {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
+    runtime.block_on(async {
+        let mut supervisor = Supervisor::new().unwrap();
+        let argv = ["/bin/sh", "-c", source].map(OsString::from);
+        let environment: Environment = std::env::vars_os().collect();
+        let (output, setup) = (Output::Inherit, ChildSetup::default());
+        let program = Program { argv: &argv, environment: &environment, directory: folder, output, setup };
+        let child = program.start().unwrap();
+        supervisor.run(child, terms, policy).await.unwrap()
+    })
+}
+
+fn terms(kill_after: Duration, again: Again) -> Terms {
+    Terms { target: Target::Group, kill_after: Some(kill_after), again }
+}
+
+/// Asks in place of the signal until `answered` is there.
+struct Asks {
+    answered: PathBuf,
+}
+
+impl Policy for Asks {
+    fn in_place_of_signal(&mut self) -> Option<Request> {
+        let answered = self.answered.clone();
+        Some(Box::pin(async move {
+            while !answered.exists() {
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+            true
+        }))
+    }
+}
+
+/// Notes its own number, SIGUSR1, and nothing of a stop.
+const DEAF: &str =
+    "trap 'touch heard' USR1; trap '' TERM; echo $$ >pid.new; mv pid.new pid; while :; do sleep 0.02; done";
+
+#[test]
+fn while_an_answer_is_awaited_signals_are_passed_on_and_one_more_stop_kills() {
+    let test = "supervise::tests::while_an_answer_is_awaited_signals_are_passed_on_and_one_more_stop_kills";
+    alone(test, |folder| {
+        let at = folder.to_owned();
+        let signals = std::thread::spawn(move || {
+            eventually("the program runs", || at.join("pid").exists().then_some(()));
+            signal(Signal::SIGTERM);
+            std::thread::sleep(SAME_WISH * 2);
+            signal(Signal::SIGUSR1);
+            eventually("it was passed on", || at.join("heard").exists().then_some(()));
+            signal(Signal::SIGTERM);
+            let pid = std::fs::read_to_string(at.join("pid")).unwrap();
+            let gone = || (!Path::new("/proc").join(pid.trim()).exists()).then_some(());
+            eventually("it is killed, and waited for", gone);
+            std::fs::write(at.join("answered"), "").unwrap();
+        });
+        let mut policy = Asks { answered: folder.join("answered") };
+        let ended = supervise(folder, DEAF, terms(DEADLINE, Again::Kills), &mut policy);
+        assert_eq!((ended.end, ended.stopped.map(|(signal, _)| signal)), (End::Signaled(9), Some(15)));
+        signals.join().unwrap();
+    });
+}
+
+#[test]
+fn time_goes_on_while_an_answer_is_awaited() {
+    alone("supervise::tests::time_goes_on_while_an_answer_is_awaited", |folder| {
+        let at = folder.to_owned();
+        stop_after(at.join("pid"));
+        std::thread::spawn(move || {
+            let pid = eventually("the program runs", || std::fs::read_to_string(at.join("pid")).ok());
+            eventually("it is killed", || (!Path::new("/proc").join(pid.trim()).exists()).then_some(()));
+            std::fs::write(at.join("answered"), "").unwrap();
+        });
+        let mut policy = Asks { answered: folder.join("answered") };
+        let ended = supervise(folder, DEAF, terms(Duration::from_millis(300), Again::IsIgnored), &mut policy);
+        assert_eq!(ended.end, End::Signaled(9));
+    });
+}
+
+/// Answers at once, and at the bound touches a file in place of a kill: once.
+struct Answers {
+    useful: bool,
+    killed: Option<PathBuf>,
+}
+
+impl Policy for Answers {
+    fn in_place_of_signal(&mut self) -> Option<Request> {
+        Some(Box::pin(ready(self.useful)))
+    }
+
+    fn kill_first(&mut self) -> Option<Request> {
+        std::fs::write(self.killed.take()?, "").unwrap();
+        Some(Box::pin(ready(true)))
+    }
+}
+
+#[test]
+fn what_was_asked_in_vain_is_a_signal_after_all_and_what_is_killed_first_leaves_last_words() {
+    let test =
+        "supervise::tests::what_was_asked_in_vain_is_a_signal_after_all_and_what_is_killed_first_leaves_last_words";
+    alone(test, |folder| {
+        let source = "trap 'exit 7' TERM; touch $PWD/$0-runs; while [ ! -e killed ]; do sleep 0.02; done; exit 5";
+        let of = |name: &str| source.replace("$0", name);
+        for (name, useful, code) in [("vain", false, 7), ("useful", true, 5)] {
+            stop_after(folder.join(format!("{name}-runs")));
+            let bound = if useful { Duration::from_millis(300) } else { DEADLINE };
+            let mut policy = Answers { useful, killed: Some(folder.join("killed")) };
+            let ended = supervise(folder, &of(name), terms(bound, Again::IsIgnored), &mut policy);
+            assert_eq!(ended.end, End::Exited(code), "{name}");
+        }
+        // Who leaves no last words is killed, too.
+        stop_after(folder.join("pid"));
+        let mut policy = Answers { useful: true, killed: Some(folder.join("killed")) };
+        let ended = supervise(folder, DEAF, terms(Duration::from_millis(300), Again::IsIgnored), &mut policy);
+        assert_eq!(ended.end, End::Signaled(9));
+    });
+}
+
+/// Holds a stop back, and says at once why the program is to end.
+struct Holds;
+
+impl Policy for Holds {
+    fn at_stop(&mut self, _: i32) -> AtStop {
+        AtStop::Hold(DEADLINE)
+    }
+
+    fn reason(&mut self, _: i32, held: Option<Instant>) -> policy::Reason<'_> {
+        Box::pin(async move {
+            if held.is_none() {
+                return std::future::pending().await;
+            }
+            Order { signal: libc::SIGINT, within: Some(Duration::from_millis(300)) }
+        })
+    }
+}
+
+#[test]
+fn a_hold_ends_by_the_policys_order_and_a_program_without_a_policy_is_told_at_once() {
+    let test = "supervise::tests::a_hold_ends_by_the_policys_order_and_a_program_without_a_policy_is_told_at_once";
+    alone(test, |folder| {
+        let source = "trap 'exit 7' TERM; trap 'exit 8' INT; touch $0; while :; do sleep 0.02; done";
+        for (name, code) in [("held", 8), ("plain", 7)] {
+            stop_after(folder.join(name));
+            let policy: &mut dyn Policy = if name == "held" { &mut Holds } else { &mut Plain };
+            let ended = supervise(folder, &source.replace("$0", name), terms(DEADLINE, Again::Kills), policy);
+            assert_eq!((ended.end, ended.passed_on), (End::Exited(code), true), "{name}");
+        }
+        // The order's own time.
+        stop_after(folder.join("deaf"));
+        let source = "trap '' INT; touch deaf; while :; do sleep 0.02; done";
+        let ended = supervise(folder, source, terms(DEADLINE, Again::Kills), &mut Holds);
+        assert_eq!(ended.end, End::Signaled(9));
+    });
+}

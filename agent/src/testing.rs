@@ -1,0 +1,57 @@
+//! What tests of several modules need.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{Duration, Instant};
+
+use nix::sys::signal::{SigSet, Signal, kill};
+
+/// Ends a hang; no result depends on it.
+pub const DEADLINE: Duration = Duration::from_secs(120);
+/// In a test's own process: its folder.
+pub const OF_ITS_OWN: &str = "FLUX_AGENT_TEST_OF_ITS_OWN";
+
+/// Runs `work` of the test with this path in a process of its own, since a supervisor takes all signals and waits for all
+/// children: what it printed. Nothing in that process.
+pub fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
+    if let Some(folder) = std::env::var_os(OF_ITS_OWN) {
+        work(Path::new(&folder));
+        return String::new();
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let before = SigSet::thread_get_mask().unwrap();
+    // As `block_on` does: but here the harness has its threads before the supervisor is there.
+    SigSet::all().thread_block().unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--nocapture"]).env(OF_ITS_OWN, folder.path());
+    let done = command.output();
+    before.thread_set_mask().unwrap();
+    let done = done.unwrap();
+    let told = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
+    assert!(done.status.success() && told.contains("1 passed"), "{told}");
+    told
+}
+
+pub fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
+    let begin = Instant::now();
+    loop {
+        if let Some(value) = found() {
+            return value;
+        }
+        assert!(begin.elapsed() < DEADLINE, "waited in vain: {what}");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A signal to this process.
+pub fn signal(signal: Signal) {
+    kill(nix::unistd::Pid::this(), signal).unwrap();
+}
+
+/// SIGTERM to this process once `path` is there.
+pub fn stop_after(path: PathBuf) {
+    std::thread::spawn(move || {
+        eventually("the program runs", || path.exists().then_some(()));
+        signal(Signal::SIGTERM);
+    });
+}

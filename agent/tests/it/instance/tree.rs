@@ -1,0 +1,170 @@
+//! Followers below another than the lead: 1 and 2 are the lead's children, 3 is that of 1. With Flux alone, since all brokers of
+//! the stand-in are the lead's children.
+
+use super::stops::node_state;
+use super::*;
+
+/// A launcher that runs a job on node 3 until a gate opens, then another one, and stays until a third does.
+fn images_of_a_tree() -> Vec<Image> {
+    let job = "echo up; until [ -e /tmp/go ]; do sleep 0.05; done";
+    let on_3 = "flux run --requires=rank:3";
+    let script = format!(
+        "{on_3} sh -c '{job}'; echo ended with $?; until [ -e /tmp/next ]; do sleep 0.05; done; \
+         {on_3} true; echo again $?; until [ -e /tmp/end ]; do sleep 0.05; done"
+    );
+    let program = submit(&script).replace("'submit'", "'launcher'");
+    images(&format!("quorum = 1\n{program}[flux]\ntopology = 'kary:2'\n"), 4)
+}
+
+fn open(images: &[Image], name: &str) {
+    images.iter().for_each(|image| fs::write(gate(image, name), "").unwrap());
+}
+
+fn all_up(lead: &Running) {
+    eventually("all nodes are up", || (1..4).all(|rank| node_state(lead, rank) == "up").then_some(()));
+}
+
+/// Another pod of index 1.
+fn back(images: &[Image], network: &Network, more: &[&str]) -> Running {
+    forget_starts(&images[1]);
+    Running::pod(&Container::new(&images[1], "mc-1", &run_words(more)), network)
+}
+
+/// Longer than a follower takes to find out that the lead stays, and that no job is there.
+const MORE_THAN_IDLE: Duration = Duration::from_secs(9);
+
+#[test]
+fn a_smaller_size_takes_no_job_from_below_a_node_that_has_none() {
+    if real_flux().is_none() {
+        return;
+    }
+    let images = images_of_a_tree();
+    let mut pods = start(&images, &Network::new(), &["--grace-period", "60"]);
+    pods[0].says("up\n");
+    all_up(&pods[0]);
+    pods[1..].iter().for_each(|pod| pod.signal(15));
+    assert_eq!(pods.remove(2).end().code, i32::from(REPLACE), "nothing is on it, or below it");
+    std::thread::sleep(MORE_THAN_IDLE);
+    let (above, below) = (&pods[1], &pods[2]);
+    assert_eq!(above.stderr().matches("waiting for jobs on rank 3").count(), 1, "{}", above.stderr());
+    assert!(!above.stderr().contains("stopping this broker"), "{}", above.stderr());
+    assert!(!below.stderr().contains("stopping this broker"), "{}", below.stderr());
+    open(&images, "go");
+    pods[0].says("ended with 0\n");
+    for pod in pods.drain(1..) {
+        let ended = pod.end();
+        assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
+        assert!(!ended.stderr.contains("not properly shut down"), "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn who_is_below_a_node_that_goes_alone_keeps_its_job_and_comes_again_with_it() {
+    if real_flux().is_none() {
+        return;
+    }
+    let (images, network) = (images_of_a_tree(), Network::new());
+    let mut pods = start(&images, &network, &["--grace-period", "60"]);
+    pods[0].says("up\n");
+    all_up(&pods[0]);
+    let above = pods.remove(1);
+    above.signal(15);
+    eventually("both nodes are drained", || {
+        [1, 3].iter().all(|rank| node_state(&pods[0], *rank) == "drained").then_some(())
+    });
+    assert_eq!(node_state(&pods[0], 2), "up");
+    above.says("waiting for jobs on rank 3");
+    open(&images, "go");
+    let ended = above.end();
+    assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
+    pods[0].says("ended with 0\n");
+    let below = pods.remove(2);
+    below.says("the parent broker has left, and the lead is still up; restarting it");
+
+    let above = back(&images, &network, &[]);
+    for pod in [&above, &below] {
+        pod.says("undrained this node");
+    }
+    all_up(&pods[0]);
+    open(&images, "next");
+    pods[0].says("again 0\n");
+    open(&images, "end");
+    for pod in pods.into_iter().chain([above, below]) {
+        let ended = pod.end();
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_job_below_is_not_waited_for_beyond_the_grace_period_and_who_is_below_comes_again() {
+    if real_flux().is_none() {
+        return;
+    }
+    let (images, network) = (images_of_a_tree(), Network::new());
+    let mut pods = start(&images, &network, &["--grace-period", "15"]);
+    pods[0].says("up\n");
+    all_up(&pods[0]);
+    let (begin, above) = (Instant::now(), pods.remove(1));
+    above.signal(15);
+    let ended = above.end();
+    let took = begin.elapsed();
+    assert!(took >= Duration::from_secs(12) && took < Duration::from_secs(15), "{took:?}");
+    assert!(ended.stderr.contains("killing this broker, below which a job runs"), "{}", ended.stderr);
+    pods[0].says("ended with ");
+    assert!(begin.elapsed() < Duration::from_secs(30), "{:?}", begin.elapsed());
+    let above = back(&images, &network, &["--grace-period", "15"]);
+    all_up(&pods[0]);
+    open(&images, "next");
+    pods[0].says("again 0\n");
+    open(&images, "end");
+    for pod in pods.into_iter().chain([above]) {
+        let ended = pod.end();
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn who_cannot_ask_whether_the_lead_goes_on_looks_whether_it_is_there() {
+    if real_flux().is_none() {
+        return;
+    }
+    let program = submit("until [ -e /tmp/end ]; do sleep 0.05; done").replace("'submit'", "'launcher'");
+    let images = images(&format!("quorum = 1\n{program}[flux]\ntopology = 'kary:2'\ndisable_socket = true\n"), 4);
+    let network = Network::new();
+    let mut pods = start(&images, &network, &["--grace-period", "10"]);
+    let joined = |pod: &Running, times: usize| {
+        eventually("it joins", || (pod.stderr().matches("quorum->run").count() == times).then_some(()));
+    };
+    pods.iter().for_each(|pod| joined(pod, 1));
+    let above = pods.remove(1);
+    above.signal(15);
+    let ended = above.end();
+    assert_eq!(ended.code, i32::from(REPLACE), "{}", ended.stderr);
+    pods[2].says("the parent broker has left");
+    let above = back(&images, &network, &[]);
+    joined(&pods[2], 2);
+    open(&images, "end");
+    for pod in pods.into_iter().chain([above]) {
+        let ended = pod.end();
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+    }
+}
+
+#[test]
+fn a_tree_ends_with_its_lead() {
+    if real_flux().is_none() {
+        return;
+    }
+    let images = images_of_a_tree();
+    let pods = start(&images, &Network::new(), &[]);
+    pods[0].says("up\n");
+    all_up(&pods[0]);
+    ["go", "next", "end"].iter().for_each(|name| open(&images, name));
+    let begin = Instant::now();
+    for pod in pods {
+        let ended = pod.end();
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+        assert!(!ended.stderr.contains("restarting it"), "{}", ended.stderr);
+    }
+    assert!(begin.elapsed() < Duration::from_secs(20), "{:?}", begin.elapsed());
+}

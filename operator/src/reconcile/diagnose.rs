@@ -1,0 +1,80 @@
+//! Why a MiniCluster waits for something that no status names: read from events, and mended where that is possible.
+#![expect(clippy::disallowed_methods, reason = "the clock")]
+
+use std::time::{Duration, Instant};
+
+use flux_shared::validate::ValidMiniCluster;
+use k8s_openapi::jiff::Timestamp;
+
+use super::create::objects;
+use super::error::ReconcileError;
+use crate::observe::job::JobSeen;
+use crate::observe::pod::Trouble;
+use crate::reconcile::context::Context;
+use crate::reconcile::decide::next_action;
+use crate::reconcile::decide::silent_wait::{self, Missing, SilentWait};
+use crate::reconcile::target::Target;
+
+/// The last warning about what waits without a status that says why, and the time until it is looked at again. A part that
+/// was deleted meanwhile is recreated, if it can be.
+pub(super) async fn diagnose_and_mend(
+    target: &Target,
+    cluster: Option<&ValidMiniCluster>,
+    context: &Context,
+) -> Result<Option<(Option<Trouble>, Duration)>, ReconcileError> {
+    let observed = context.index.observed(&target.key);
+    let job = observed.job_of(&target.uid);
+    let (Some(job), Some(wait)) = (job, silent_wait::silent_wait(job, &observed).filter(|_| !target.deleting)) else {
+        context.goes_on(&target.uid);
+        return Ok(None);
+    };
+    if context.waits(&target.key.namespace, &target.uid, &wait.object(), target.status.reason.is_some(), Instant::now())
+    {
+        match read_warning(&target.key.namespace, wait, context).await {
+            Ok(mut found) => {
+                if let (Some(cluster), Some(found)) = (cluster, found.as_mut()) {
+                    match silent_wait::missing(cluster, &target.uid, found) {
+                        Some(Missing::ConfigMap) => recreate_config_map(target, cluster, job, context).await?,
+                        Some(Missing::Key(lost)) => *found = *lost,
+                        None => {}
+                    }
+                }
+                context.found(&target.uid, found);
+            }
+            Err(error) => crate::health::log::warn("failed to read events", &error),
+        }
+    }
+    Ok(context.look(&target.uid, Instant::now()))
+}
+
+async fn recreate_config_map(
+    target: &Target,
+    cluster: &ValidMiniCluster,
+    job: &JobSeen,
+    context: &Context,
+) -> Result<(), ReconcileError> {
+    let facts = next_action::facts(&target.uid, &target.status, job);
+    let objects = objects(cluster, &facts, context)?;
+    context.writer.config_map(&objects.config_map, &target.uid).await?;
+    tracing::info!("recreated the ConfigMap, which had been deleted");
+    Ok(())
+}
+
+/// What was said last about what waits: a call or two, however many wait.
+async fn read_warning(
+    namespace: &str,
+    wait: SilentWait<'_>,
+    context: &Context,
+) -> Result<Option<Trouble>, kube::Error> {
+    let now = Timestamp::now();
+    let (first, second) = match wait {
+        SilentWait::Starts(uid) => return context.reader.last(namespace, uid, now).await,
+        SilentWait::Waits(uid) => return context.reader.queued(namespace, uid, now).await.map(Some),
+        SilentWait::Joins(first, second) => (first, second),
+    };
+    let mut found = Vec::new();
+    for (index, uid) in [Some(first), second].into_iter().flatten() {
+        found.extend(context.reader.probe(namespace, uid, now).await?.map(|said| (index, said)));
+    }
+    Ok(silent_wait::not_ready(&found))
+}
