@@ -2,12 +2,10 @@
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::{Duration, Instant};
 
 use nix::sys::signal::{SigSet, Signal, kill};
+use test_support::waiting::eventually;
 
-/// Ends a hang; no result depends on it.
-pub const DEADLINE: Duration = Duration::from_secs(120);
 /// In a test's own process: its folder.
 pub const OF_ITS_OWN: &str = "FLUX_AGENT_TEST_OF_ITS_OWN";
 
@@ -30,17 +28,6 @@ pub fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
     let told = String::from_utf8_lossy(&done.stdout).into_owned() + &String::from_utf8_lossy(&done.stderr);
     assert!(done.status.success() && told.contains("1 passed"), "{told}");
     told
-}
-
-pub fn eventually<T>(what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(value) = found() {
-            return value;
-        }
-        assert!(begin.elapsed() < DEADLINE, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 /// A signal to this process.

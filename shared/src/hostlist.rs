@@ -4,6 +4,8 @@
 //! Facts that differ from the RFC's text: padding comes from the low end of each range; only the first bracket group
 //! of an entry expands; blanks separate like commas.
 
+use std::collections::BTreeSet;
+
 /// Most hosts that a list may name; flux-core's own limit is 1,048,576 a range.
 pub const MAX_HOSTS: usize = 65_536;
 
@@ -36,6 +38,22 @@ pub fn expand(list: &str) -> Result<Vec<String>, String> {
 pub fn idset(set: &str) -> Option<Vec<u32>> {
     let names = if set.is_empty() { Vec::new() } else { expand(&format!("[{set}]")).ok()? };
     names.iter().map(|name| name.parse().ok()).collect()
+}
+
+/// Numbers as an idset.
+pub fn to_idset(numbers: &BTreeSet<u32>) -> String {
+    let mut ranges: Vec<(u32, u32)> = Vec::new();
+    for &number in numbers {
+        match ranges.last_mut() {
+            Some((_, last)) if *last + 1 == number => *last = number,
+            _ => ranges.push((number, number)),
+        }
+    }
+    let texts = ranges.iter().map(|(first, last)| match first == last {
+        true => first.to_string(),
+        false => format!("{first}-{last}"),
+    });
+    texts.collect::<Vec<_>>().join(",")
 }
 
 /// The hosts of an instance: those that are given, or `NAME-0` to the last of `size`.
@@ -124,6 +142,14 @@ mod tests {
 
     fn hosts(list: &str) -> Vec<String> {
         expand(list).unwrap()
+    }
+
+    #[test]
+    fn numbers_as_an_idset_are_read_again() {
+        for text in ["", "0", "1-2", "0-3,7,9-10"] {
+            let numbers: BTreeSet<u32> = idset(text).unwrap().into_iter().collect();
+            assert_eq!(to_idset(&numbers), text);
+        }
     }
 
     #[test]

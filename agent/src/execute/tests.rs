@@ -12,10 +12,11 @@ use std::time::Duration;
 
 use flux_shared::agent_spec::LogFormat;
 use flux_shared::words::Word;
+use test_support::waiting::{DEADLINE, eventually};
 
 use super::*;
 use crate::plan::{AtEnd, Launch, Part, Reach, Snippet, Stage, Stdout, VERSION, Waits};
-use crate::testing::{self, DEADLINE, OF_ITS_OWN, eventually, stop_after};
+use crate::testing::{self, OF_ITS_OWN, stop_after};
 
 /// With what a shell starts to tell its state.
 fn alone(test: &str, work: impl FnOnce(&Path)) -> String {

@@ -87,7 +87,7 @@ impl Talk {
     pub async fn hear(&mut self) -> io::Result<Result<Value, Silence>> {
         let mut head = [0; HEAD];
         self.stream.read_exact(&mut head).await?;
-        let length = length(head).ok_or_else(|| io::Error::other("it speaks otherwise"))?;
+        let length = length(head).ok_or_else(|| io::Error::other("unexpected message format (another version?)"))?;
         let mut message = vec![0; length];
         self.stream.read_exact(&mut message).await?;
         answer(&message).ok_or_else(|| io::Error::other("its answer cannot be read"))

@@ -96,20 +96,15 @@ impl Departure {
         self.idle_looks = if is_idle && closed { self.idle_looks + 1 } else { 0 };
         if !self.told && !nodes.allocated.contains(&self.rank) && !self.busy_below.is_empty() {
             self.told = true;
-            let busy = listed(&self.busy_below);
+            let busy = hostlist::to_idset(&self.busy_below);
             tracing::info!(stage = "stop", "this node is idle; waiting for jobs on rank {busy}, below it in the tree");
         }
     }
 }
 
 async fn drain(broker: &Broker, ranks: &BTreeSet<u32>, reason: &str) -> Result<(), Silence> {
-    let drain = json!({ "targets": listed(ranks), "reason": reason });
+    let drain = json!({ "targets": hostlist::to_idset(ranks), "reason": reason });
     broker.ask(0, "resource.drain", &drain.to_string()).await.map(drop)
-}
-
-/// As an idset.
-fn listed(ranks: &BTreeSet<u32>) -> String {
-    ranks.iter().map(u32::to_string).collect::<Vec<_>>().join(",")
 }
 
 /// Somebody was before us.

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeSet;
 
+use flux_shared::hostlist;
+
 use super::PlanError;
 
 /// Width of the default tree, so that every broker is the lead's child up to 257 brokers.
@@ -62,22 +64,7 @@ pub fn below(topology: Option<&str>, rank: u32, size: u32) -> Result<String, Pla
             below.insert(other);
         }
     }
-    Ok(idset(&below))
-}
-
-fn idset(ranks: &BTreeSet<u32>) -> String {
-    let mut ranges: Vec<(u32, u32)> = Vec::new();
-    for &rank in ranks {
-        match ranges.last_mut() {
-            Some((_, last)) if *last + 1 == rank => *last = rank,
-            _ => ranges.push((rank, rank)),
-        }
-    }
-    let texts = ranges.iter().map(|(first, last)| match first == last {
-        true => first.to_string(),
-        false => format!("{first}-{last}"),
-    });
-    texts.collect::<Vec<_>>().join(",")
+    Ok(hostlist::to_idset(&below))
 }
 
 /// The number of routers that `mincrit` chooses by itself.

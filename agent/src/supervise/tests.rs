@@ -5,12 +5,13 @@ use std::future::ready;
 use std::path::{Path, PathBuf};
 
 use nix::sys::signal::Signal;
+use test_support::waiting::{DEADLINE, eventually};
 
 use super::policy::Plain;
 use super::program::{Environment, Output, Program};
 use super::*;
 use crate::system::raw::ChildSetup;
-use crate::testing::{DEADLINE, alone, eventually, signal, stop_after};
+use crate::testing::{alone, signal, stop_after};
 
 /// How this shell source ends.
 fn supervise(folder: &Path, source: &str, terms: Terms, policy: &mut dyn Policy) -> Ended {

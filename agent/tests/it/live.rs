@@ -4,31 +4,14 @@ use std::fs::{self, File};
 use std::os::unix::process::{CommandExt, ExitStatusExt};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use flux_shared::termination::Termination;
 use nix::sys::signal::Signal::SIGKILL;
+pub use test_support::waiting::eventually;
+use test_support::waiting::{DEADLINE, within};
 
 use crate::image::{Container, Image, V4, agent, enter, folder, stand_in};
-
-/// Longer than anything takes, also where four others build on the machine.
-const DEADLINE: Duration = Duration::from_secs(120);
-
-/// Until `found` gives something; fails with `what` after a while.
-pub fn eventually<T>(what: &str, found: impl FnMut() -> Option<T>) -> T {
-    within(DEADLINE, what, found)
-}
-
-fn within<T>(deadline: Duration, what: &str, mut found: impl FnMut() -> Option<T>) -> T {
-    let begin = Instant::now();
-    loop {
-        if let Some(value) = found() {
-            return value;
-        }
-        assert!(begin.elapsed() < deadline, "waited in vain: {what}");
-        std::thread::sleep(Duration::from_millis(5));
-    }
-}
 
 /// How it ended, as a shell says it.
 #[derive(Debug)]

@@ -1,4 +1,4 @@
-//! Which Kubernetes this is. (What one may lack above the floor: `render::needs`.)
+//! Which Kubernetes this is. (What one may lack above the floor: `render::requirements`.)
 #![expect(clippy::disallowed_types, reason = "asks, and asks again")]
 
 use std::convert::Infallible;

@@ -271,6 +271,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
         "test-node/support/src",
         &[
             "repository",
+            "waiting",
             "pattern",
             "committed",
             "call",

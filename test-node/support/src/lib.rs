@@ -3,6 +3,7 @@
 //! ```text
 //! pages, pattern, committed, repository     what is written down, against what is so
 //! mutate, upstream_manifests, tried         inputs
+//! waiting                                   until something is so
 //! report                                    the figures of benches
 //! helm                                      programs that the test node builds
 //! control_plane ─► api_server                   the operator on an API server without nodes (feature `cluster`)
@@ -20,6 +21,7 @@ pub mod pattern;
 pub mod report;
 pub mod repository;
 pub mod upstream_manifests;
+pub mod waiting;
 
 #[cfg(feature = "cluster")]
 pub mod api_server;

@@ -24,6 +24,13 @@ fn all_up(lead: &Running) {
     eventually("all nodes are up", || (1..4).all(|rank| node_state(lead, rank) == "up").then_some(()));
 }
 
+fn all_end_well(pods: impl IntoIterator<Item = Running>) {
+    for pod in pods {
+        let ended = pod.end();
+        assert_eq!(ended.code, 0, "{}", ended.stderr);
+    }
+}
+
 /// Another pod of index 1.
 fn back(images: &[Image], network: &Network, more: &[&str]) -> Running {
     forget_starts(&images[1]);
@@ -89,10 +96,7 @@ fn who_is_below_a_node_that_goes_alone_keeps_its_job_and_comes_again_with_it() {
     open(&images, "next");
     pods[0].says("again 0\n");
     open(&images, "end");
-    for pod in pods.into_iter().chain([above, below]) {
-        let ended = pod.end();
-        assert_eq!(ended.code, 0, "{}", ended.stderr);
-    }
+    all_end_well(pods.into_iter().chain([above, below]));
 }
 
 #[test]
@@ -117,10 +121,7 @@ fn a_job_below_is_not_waited_for_beyond_the_grace_period_and_who_is_below_comes_
     open(&images, "next");
     pods[0].says("again 0\n");
     open(&images, "end");
-    for pod in pods.into_iter().chain([above]) {
-        let ended = pod.end();
-        assert_eq!(ended.code, 0, "{}", ended.stderr);
-    }
+    all_end_well(pods.into_iter().chain([above]));
 }
 
 #[test]
@@ -144,10 +145,7 @@ fn who_cannot_ask_whether_the_lead_goes_on_looks_whether_it_is_there() {
     let above = back(&images, &network, &[]);
     joined(&pods[2], 2);
     open(&images, "end");
-    for pod in pods.into_iter().chain([above]) {
-        let ended = pod.end();
-        assert_eq!(ended.code, 0, "{}", ended.stderr);
-    }
+    all_end_well(pods.into_iter().chain([above]));
 }
 
 #[test]

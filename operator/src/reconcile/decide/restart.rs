@@ -184,7 +184,8 @@ fn of_no_job(observation: &Observation) -> Decision {
         return Decision::Over { reason: "Completed".into(), message };
     }
     // Whatever it may have been allowed before: who deletes a Job that has failed wants no other.
-    let failed = leads.iter().find(|(_, end)| matches!(end, Some(End::Own | End::NodeFailure)));
+    let is_final = |end: End| matches!(end, End::Own | End::NodeFailure | End::NotStarted { may_help: false });
+    let failed = leads.iter().find(|(_, end)| end.is_some_and(is_final));
     if let Some((lead, _)) = failed {
         return Decision::Over { reason: "JobFailed".into(), message: ended_by_itself(lead) };
     }
@@ -209,15 +210,17 @@ const MAY_HAVE_ENDED: &str =
 
 /// Whether a lead replaces one that has failed, of which nobody knows how it ended.
 fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<End>)]) -> bool {
-    let replaces = |pod: &PodSeen| pod.index_failures > 0 && pod.index_disruptions == 0;
+    let replaces = |pod: &PodSeen| replaces_failed(observation, pod);
     let is_known = |(pod, end): &(&PodSeen, Option<End>)| {
         !replaces(pod) && matches!(end, Some(End::NotStarted { .. } | End::Taken))
     };
     let is_remembered = observation.status.lost_pods.iter().any(|lost| lost.index == 0);
-    !observation.on_failure
-        && leads.iter().any(|(pod, _)| replaces(pod))
-        && !leads.iter().any(is_known)
-        && !is_remembered
+    leads.iter().any(|(pod, _)| replaces(pod)) && !leads.iter().any(is_known) && !is_remembered
+}
+
+/// Whether the Job counts the pod that this lead replaces as failed, which a program's own end may be.
+fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
+    lead.index_failures > 0 && lead.index_disruptions == 0 && !observation.on_failure
 }
 
 /// The lead's pods, those that are gone first, and how each ended.
@@ -323,7 +326,7 @@ fn ended_by_itself(lead: &PodSeen) -> String {
 
 /// A lead replaces another that nobody has seen end.
 fn unseen(observation: &Observation, chance: Chance, lead: &PodSeen) -> Decision {
-    if lead.index_disruptions > 0 || observation.on_failure {
+    if !replaces_failed(observation, lead) {
         let message = format!("an earlier pod of the lead was taken away; {} replaced it", lead.name);
         return again(observation, chance, LEAD_LOST, message, Limit::Backoff);
     }

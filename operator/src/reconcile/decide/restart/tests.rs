@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use super::*;
 use crate::labels;
 use crate::observe::job::Verdict;
-use crate::observe::pod::{Exit, Trouble};
+use crate::observe::pod::{Exit, FailedInit, Trouble};
 use crate::observe::{Index, Key, Kind};
 
 mod job_controller;
@@ -347,6 +347,32 @@ fn a_lead_that_replaces_one_nobody_has_seen_end_does_not_start_in_another_job_ei
         [Event::Operator(9), Event::Controller, Event::Kubelets, Event::ProgramEnds(REPLACE), Event::Controller];
     let events = [&begin[..], &[Event::DeleteJob, Event::Controller, Event::Restart(0)]].concat();
     assert_eq!(played(1, 0, &events).wrong, None);
+}
+
+/// An init container of the user's: another Job would run it again.
+#[test]
+fn a_lead_that_cannot_start_does_not_start_again_because_its_job_is_deleted() {
+    let lead = |is_users: bool| {
+        let init = FailedInit { is_users, exit: Exit { code: 1, ..Exit::default() }, ..FailedInit::default() };
+        let trouble = Trouble { init: Some(init), ..Trouble::default() };
+        PodSeen { ended: true, begun: true, trouble: Some(Box::new(trouble)), ..PodSeen::default() }
+    };
+    let decided = |is_users: bool| {
+        let (lead, status) = (lead(is_users), MiniClusterStatus { job_uid: Some("job".into()), ..Default::default() });
+        decide(&Observation {
+            status: &status,
+            backoff_limit: 3,
+            max_restarts: 0,
+            on_failure: false,
+            job: None,
+            last_job: None,
+            pods: Vec::new(),
+            gone: vec![&lead],
+            now: "2026-01-01T00:00:00Z".parse().unwrap(),
+        })
+    };
+    assert!(matches!(decided(true), Decision::Over { .. }), "{:?}", decided(true));
+    assert!(matches!(decided(false), Decision::Again { .. }), "ours may be tried again: {:?}", decided(false));
 }
 
 /// A follower was evicted and killed, for which the Job fails; that the lead's program has ended with 0 has not come through yet.
