@@ -179,7 +179,7 @@ fn namespace(settings: &Installation) -> Result<Namespace, InstallError> {
 }
 
 /// The definition as this installation serves it.
-pub fn installed_crd(settings: &Installation) -> Result<String, InstallError> {
+fn installed_crd(settings: &Installation) -> Result<String, InstallError> {
     crd_of(&Definition {
         namespace: settings.namespace.clone(),
         without_conversion: !settings.converts(),

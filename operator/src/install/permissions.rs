@@ -120,15 +120,19 @@ pub const KUEUE_PERMISSIONS: &[Permission] =
 pub const GANG_PERMISSIONS: &[Permission] = &[
     allow("scheduling.k8s.io", "workloads", &["create"], "gangs on Kubernetes 1.35"),
     allow("scheduling.k8s.io", "workloads", &["get"], "the owner of an existing one of that name"),
+    allow("scheduling.k8s.io", "workloads", &["list"], "those of earlier Jobs"),
     allow("scheduling.k8s.io", "workloads", &["delete"], "to recreate it with another size; or its Job is gone"),
     allow("scheduling.k8s.io", "podgroups", &["create"], "gangs on later Kubernetes"),
     allow("scheduling.k8s.io", "podgroups", &["get"], "the owner of an existing one of that name"),
+    allow("scheduling.k8s.io", "podgroups", &["list"], "those of earlier Jobs"),
     allow("scheduling.k8s.io", "podgroups", &["patch", "delete"], "its size; delete: its Job is gone"),
     allow("scheduling.x-k8s.io", "podgroups", &["create"], "gangs of scheduler-plugins"),
     allow("scheduling.x-k8s.io", "podgroups", &["get"], "the owner of an existing one of that name"),
+    allow("scheduling.x-k8s.io", "podgroups", &["list"], "those of earlier Jobs"),
     allow("scheduling.x-k8s.io", "podgroups", &["patch", "delete"], "its size; delete: its Job is gone"),
     allow("scheduling.volcano.sh", "podgroups", &["create"], "gangs of Volcano"),
     allow("scheduling.volcano.sh", "podgroups", &["get"], "the owner of an existing one of that name"),
+    allow("scheduling.volcano.sh", "podgroups", &["list"], "those of earlier Jobs"),
     allow("scheduling.volcano.sh", "podgroups", &["patch", "delete"], "its size; delete: its Job is gone"),
 ];
 

@@ -59,12 +59,14 @@ pub(super) async fn create_or_update(
             gang::refuse_unserved(&objects)?;
             try_overlays(&objects, &target.key, context).await?;
             refuse_unsupported(&objects, &target.key, context).await?;
+            gang::before(&objects, target, &observed, context).await;
             let made = context.writer.create_all(&context.index, &objects, &member(target, cluster)).await;
-            gang::after(&objects, &made, target, &observed, context).await?;
+            gang::after(&objects, &made, context).await;
             made?;
             Ok(Done::MadeJob)
         }
         NextAction::MakeAnew { job_uid } => {
+            gang::delete(target, &observed, context).await?;
             context.writer.delete_job(&target.key, &job_uid).await?;
             tracing::info!("deleted the Job to recreate it: its spec was edited before anything had begun");
             Ok(Done::MadeJob)

@@ -49,8 +49,7 @@ const MONITORING_SWITCHES: &[&str] = &[
     ".Values.prometheus.rules.enabled",
     ".Values.prometheus.dashboard.enabled",
 ];
-const CRD_SWITCHES: &[&str] =
-    &[".Values.namespaced", ".Values.v1alpha1.enabled", ".Values.certManager.enabled", ".Values.crds.keep"];
+
 /// `templates/install.yaml`.
 pub fn objects() -> String {
     let combinations = combinations(SWITCHES);
@@ -88,18 +87,6 @@ pub fn monitoring() -> String {
     format!("{HEAD}{}", template(&combinations, answers))
 }
 
-/// `templates/crd.yaml`.
-pub fn crd() -> String {
-    let combinations = combinations(CRD_SWITCHES);
-    let mut answers = Vec::new();
-    for number in combinations.numbers() {
-        let on = |switch: usize| number & (1 << switch) != 0;
-        let crd = install::installed_crd(&installation(on(0), on(1), on(2))).unwrap();
-        answers.push((number, vec![if on(3) { kept(&crd) } else { crd }]));
-    }
-    format!("{HEAD}{{{{- if .Values.crds.enabled }}}}\n{}{{{{- end }}}}\n", template(&combinations, answers))
-}
-
 /// `templates/deletion.yaml`: a Job that Helm makes when the release is to go, and the definition with it. What the Job needs
 /// belongs to the release: Helm deletes other hooks as soon as it has given up waiting for the Job, which may go on.
 pub fn deletion() -> String {
@@ -124,11 +111,6 @@ fn hook(document: &str) -> String {
 /// Those that the chart's checks let through: cert-manager needs a webhook.
 fn combinations(switches: &'static [&'static str]) -> Combinations {
     Combinations::new(switches, |number| number & 0b100 == 0 || (number & 0b001 == 0 && number & 0b010 != 0))
-}
-
-/// The definition with the one annotation that `install` has no use for.
-fn kept(crd: &str) -> String {
-    annotated(crd, "    helm.sh/resource-policy: keep\n")
 }
 
 fn annotated(document: &str, annotations: &str) -> String {

@@ -21,7 +21,6 @@ fn flux_operator(arguments: &[&str]) -> Output {
 #[test]
 fn the_templates_are_as_committed() {
     same(&repository().join("chart/templates/install.yaml"), &generator::objects());
-    same(&repository().join("chart/templates/crd.yaml"), &generator::crd());
     same(&repository().join("chart/templates/deletion.yaml"), &generator::deletion());
     same(&repository().join("chart/templates/monitoring.yaml"), &generator::monitoring());
 }

@@ -12,6 +12,7 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::curve::Certificate;
 use flux_shared::{manifest, validate};
 use k8s_openapi::api::batch::v1::Job;
+use k8s_openapi::api::core::v1::Pod;
 use kube::api::{ApiResource, DeleteParams, DynamicObject, GroupVersionKind, ListParams, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
@@ -251,7 +252,7 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
             follows_the_size_and_the_job(&fixture, api, name, [Some(1), Some(2)]).await;
         }
         leaves_a_gang_alone_that_the_job_only_names(&fixture, "auto").await;
-        operator.stop().await;
+        next_operator_deletes_the_gang_of_a_job_it_has_never_seen(&fixture, operator, &calls).await;
         // Who installs it without gangs later takes the permissions away, and clusters go on.
         let plain = fixture.operator().await;
         fixture.patch::<MiniCluster>("plugins", json!({ "spec": { "size": 1 } })).await.unwrap();
@@ -268,6 +269,25 @@ fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
         };
         assert_eq!(unused.iter().find(others), None, "permissions that nothing uses");
     });
+}
+
+async fn next_operator_deletes_the_gang_of_a_job_it_has_never_seen(fixture: &Fixture, first: Operator, calls: &Calls) {
+    let made = gang(fixture, GangApi::Volcano, "volcano").await.name_any();
+    let mut pods = fixture.pods("volcano", 2).await;
+    fixture.run_pod(&pods[&0]).await;
+    fixture.when("volcano", "told of its Job", |status| status["jobUid"].is_string()).await;
+    let pod = pods.remove(&1).unwrap();
+    let hold = async |finalizers: Value| {
+        fixture.patch::<Pod>(&pod.name_any(), json!({ "metadata": { "finalizers": finalizers } })).await.unwrap();
+    };
+    hold(json!(["example.com/held"])).await;
+    fixture.api::<Job>().delete("volcano", &DeleteParams::background()).await.unwrap();
+    fixture.when("volcano", "waits for its pods", |status| status["reason"] == "WaitingForPods").await;
+    first.stop().await;
+    hold(json!([])).await;
+    let next = operator(fixture, calls).await;
+    has_another_gang(fixture, GangApi::Volcano, "volcano", &made).await;
+    next.stop().await;
 }
 
 /// Who may change a Job, and no gang, has the operator change nobody else's by what the Job says.
@@ -318,16 +338,18 @@ async fn follows_the_size_and_the_job(fixture: &Fixture, api: GangApi, name: &st
     }
     // Somebody deletes its Job, and it starts again.
     fixture.api::<Job>().delete(name, &DeleteParams::background()).await.unwrap();
+    has_another_gang(fixture, api, name, &made).await;
+}
+
+/// Another Job has another gang, and the one before is gone.
+async fn has_another_gang(fixture: &Fixture, api: GangApi, name: &str, before: &str) {
+    let of = ListParams::default().labels(&format!("flux-framework.org/minicluster={name}"));
     until("another Job has another gang", async || {
         fixture.reap(name).await;
-        let all = gangs(fixture, api)
-            .list(&ListParams::default().labels(&format!("flux-framework.org/minicluster={name}")))
-            .await
-            .unwrap()
-            .items;
+        let all = gangs(fixture, api).list(&of).await.unwrap().items;
         let names: Vec<String> =
             all.iter().filter(|it| it.metadata.deletion_timestamp.is_none()).map(ResourceExt::name_any).collect();
-        (names.len() == 1 && names[0] != made).then_some(())
+        (names.len() == 1 && names[0] != before).then_some(())
     })
     .await;
 }

@@ -6,6 +6,7 @@ use clap::Parser;
 use flux_operator::install;
 
 use test_support::committed::same;
+use test_support::repository::repository;
 
 fn folder(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join(name)
@@ -31,7 +32,7 @@ fn objects_are_as_committed() {
 
 #[test]
 fn the_definition_is_as_committed() {
-    same(&folder("manifests/crd.yaml"), &operator(&["crd"]));
+    same(&repository().join("chart/crd/crd.yaml"), &operator(&["crd"]));
 }
 
 #[test]

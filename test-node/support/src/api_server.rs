@@ -41,6 +41,8 @@ pub const DEADLINE: Duration = Duration::from_secs(150);
 const POLL: Duration = Duration::from_millis(50);
 /// Long enough for what is on its way; a burst is collected for a tenth of it.
 pub const SETTLE: Duration = Duration::from_secs(1);
+/// Longer than an operator keeps numbers to itself after the first statuses (1 s, then 2).
+const QUIET: Duration = Duration::from_secs(3);
 
 struct Plane {
     /// Ends with this process.
@@ -90,11 +92,11 @@ impl Operator {
         self.calls.dies_after.is_some_and(|last| self.calls.writes.load(Ordering::SeqCst) > last)
     }
 
-    /// Waits until it has had nothing to do for as long as `SETTLE`: what it still had to write is not left to the next.
+    /// Waits until it has nothing left to do: what it still has to write is not left to the next, nor for a test to find late.
     pub async fn settled(&self) {
         until("it has nothing left to do", async || {
             let before = self.calls.all().len();
-            tokio::time::sleep(SETTLE).await;
+            tokio::time::sleep(QUIET).await;
             (self.calls.all().len() == before).then_some(())
         })
         .await;

@@ -1,8 +1,8 @@
 //! The object that makes a gang of a Job's pods: of an API that no type of ours has, so it is JSON.
 #![expect(clippy::disallowed_types, reason = "this is where the API client is used")]
 
-use kube::Api;
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
+use kube::{Api, ResourceExt};
 use serde_json::json;
 
 use super::{ApplyError, Writer, belongs_of, only, post, sorted_of, unless_gone};
@@ -61,11 +61,33 @@ impl Writer {
         }
     }
 
-    /// Deletes the one of a Job that is gone.
+    /// Deletes the one of a Job that is to go.
     pub async fn delete_gang(&self, namespace: &str, at: &GangRef, owner: &str) -> Result<(), ApplyError> {
         let Some(uid) = self.gang_of(namespace, at, owner).await? else { return Ok(()) };
         let deleted = self.gangs(namespace, at.api).delete(&at.name, &only(Some(uid))).await.map(drop);
         unless_gone(deleted).map_err(|error| sorted_of(at.api.kind(), "delete", &at.name, error))
+    }
+
+    /// Deletes those of the MiniCluster's earlier Jobs, whoever has seen them go.
+    pub async fn delete_other_gangs(
+        &self,
+        namespace: &str,
+        kept: &GangRef,
+        cluster: &str,
+        owner: &str,
+    ) -> Result<(), ApplyError> {
+        let GangRef { api, name } = kept;
+        let all = self.gangs(namespace, *api);
+        let of_cluster = ListParams::default().labels(&format!("{}={cluster}", labels::CLUSTER));
+        let found = all.list_metadata(&of_cluster).await.map_err(|error| sorted_of(api.kind(), "list", name, error))?;
+        for there in found.items.into_iter().filter(|it| controller_uid(&it.metadata) == Some(owner)) {
+            let other = there.name_any();
+            if other != *name && there.metadata.deletion_timestamp.is_none() {
+                let deleted = all.delete(&other, &only(there.uid())).await.map(drop);
+                unless_gone(deleted).map_err(|error| sorted_of(api.kind(), "delete", &other, error))?;
+            }
+        }
+        Ok(())
     }
 
     /// The uid of the one that a Job names, if it is there and the MiniCluster's: whoever may change the Job may have written another

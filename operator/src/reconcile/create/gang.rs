@@ -31,28 +31,37 @@ pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     }
 }
 
-/// After the objects were made, or not: the object of the Job before goes, and after an API that is gone the next is looked for.
-pub(super) async fn after(
-    objects: &Objects,
-    made: &Result<(), ApplyError>,
-    target: &Target,
-    observed: &Observed,
-    context: &Context,
-) -> Result<(), ReconcileError> {
-    let GangOf::Object(object) = &objects.gang else { return Ok(()) };
-    if let Err(error) = made {
-        if is_unknown(error) {
-            context.reader.forget_gangs().await;
-        }
-        return Ok(());
+/// What earlier Jobs of the MiniCluster left goes first. One that has had no Job makes no call for that, and one that cannot tidy up
+/// starts all the same.
+pub(super) async fn before(objects: &Objects, target: &Target, observed: &Observed, context: &Context) {
+    let GangOf::Object(object) = &objects.gang else { return };
+    if target.status.maximum_size.is_none() && observed.last_job.is_none() {
+        return;
     }
-    tracing::info!(gang = %object.at, "the Job's pods are a gang");
-    let last = observed.last_job.as_deref().filter(|job| job.owner_uid.as_deref() == Some(&target.uid));
-    let before = last.and_then(|job| GangRef::read(job.gang.as_deref()?));
-    if let Some(before) = before.filter(|before| *before != object.at) {
-        context.writer.delete_gang(&target.key.namespace, &before, &target.uid).await?;
+    let (key, owner) = (&target.key, &target.uid);
+    let deleted = context.writer.delete_other_gangs(&key.namespace, &object.at, &key.name, owner).await;
+    if let Err(error) = deleted {
+        crate::health::log::warn("failed to delete the gangs of earlier Jobs", &error);
     }
-    Ok(())
+}
+
+/// After the objects were made, or not: after an API that is gone the next is looked for.
+pub(super) async fn after(objects: &Objects, made: &Result<(), ApplyError>, context: &Context) {
+    let GangOf::Object(object) = &objects.gang else { return };
+    match made {
+        Ok(()) => tracing::info!(gang = %object.at, "the Job's pods are a gang"),
+        Err(error) if is_unknown(error) => context.reader.forget_gangs().await,
+        Err(_) => {}
+    }
+}
+
+/// Deletes that of a Job whose spec was edited, and may ask for another API now or for no gang.
+pub(super) async fn delete(target: &Target, observed: &Observed, context: &Context) -> Result<(), ApplyError> {
+    let at = observed.job.as_ref().and_then(|job| GangRef::read(job.gang.as_deref()?));
+    match at.filter(|_| context.options.gang) {
+        Some(at) => context.writer.delete_gang(&target.key.namespace, &at, &target.uid).await,
+        None => Ok(()),
+    }
 }
 
 /// Whether the API server knows no such kind (any more).
