@@ -65,13 +65,15 @@ struct Pod {
     facts: Facts,
     instance: Instance,
     root: PathBuf,
+    termination_log: PathBuf,
 }
 
 impl Pod {
     fn read(place: &Place) -> Result<Pod, Failure> {
-        let (spec, facts) = place.options().facts(Process::own())?;
+        let options = place.options();
+        let (spec, facts) = options.facts(Process::own())?;
         let instance = Instance::of(&spec, &facts).map_err(|error| run::refused(&error))?;
-        Ok(Pod { spec, facts, instance, root: place.root.clone() })
+        Ok(Pod { spec, facts, instance, root: options.root, termination_log: options.termination_log })
     }
 
     /// The environment of Flux.

@@ -36,7 +36,7 @@ use crate::execute::retry::{Attempts, Then};
 use crate::execute::timing::Timeline;
 use crate::files::Files;
 use crate::plan::{Content, Mode, Owner, Parent, Plan, Planned, Role, Step, Waits};
-use crate::report::activity::Awaited;
+use crate::report::activity::{Awaited, Board};
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
 use crate::report::log;
@@ -57,6 +57,8 @@ pub struct Options {
     pub agent: PathBuf,
     /// How long to try again what may pass.
     pub patience: Duration,
+    /// Where it tells what it is at.
+    pub board: Board,
 }
 
 /// Carries out one plan.
@@ -205,7 +207,7 @@ impl Executor<'_> {
 
     /// A step that fails for what may pass is done again: every step may be.
     async fn patiently(&mut self, step: &Step, role: &Role) -> Result<Flow, Failure> {
-        let mut attempts = Attempts::new(self.options.patience);
+        let mut attempts = Attempts::new(self.options.patience, self.options.board.clone());
         loop {
             let failure = match self.step(step).await {
                 Err(failure) => failure,

@@ -19,7 +19,7 @@ use crate::execute::timing::{Timeline, Who};
 use crate::execute::{self, execute, trace};
 use crate::facts::{Facts, Process};
 use crate::plan::{ContainerRole, FromEnvironment, Plan, PlanError, Role, Waits};
-use crate::report::activity::Awaited;
+use crate::report::activity::{Awaited, Board};
 use crate::report::ending::Ending;
 use crate::report::failure::{Failure, without_number, write_termination};
 use crate::report::log::{self, Format};
@@ -139,7 +139,7 @@ async fn carry_out(
 ) -> Result<u8, Failure> {
     greet(plan);
     let again = || self::plan(options, container).map(|(plan, _)| plan);
-    let result = execute(plan, &again, options.for_execute(), supervisor, timeline, ending).await;
+    let result = execute(plan, &again, options.for_execute(container), supervisor, timeline, ending).await;
     let code = match &result {
         Ok(code) => *code,
         Err(failure) => failure.category.code(),
@@ -178,7 +178,7 @@ async fn plan_patiently(
     container: &ContainerRole,
     supervisor: &mut Supervisor,
 ) -> Result<Result<(Plan, String), i32>, Failure> {
-    let mut attempts = Attempts::new(Duration::from_secs(options.patience));
+    let mut attempts = Attempts::new(Duration::from_secs(options.patience), options.board(container));
     loop {
         let failure = match plan(options, container) {
             Ok(planned) => return Ok(Ok(planned)),
@@ -295,12 +295,18 @@ impl Options {
         Waits { parent_deadline, lead_gone, lead_silent }
     }
 
-    fn for_execute(&self) -> execute::Options {
+    fn for_execute(&self, container: &ContainerRole) -> execute::Options {
         execute::Options {
             root: self.root.clone(),
             spec: self.spec.clone(),
             agent: "/proc/self/exe".into(),
             patience: Duration::from_secs(self.patience),
+            board: self.board(container),
         }
+    }
+
+    /// `status` asks what the broker's container is at.
+    fn board(&self, container: &ContainerRole) -> Board {
+        Board(matches!(container, ContainerRole::Runner).then(|| self.termination_log.clone()))
     }
 }

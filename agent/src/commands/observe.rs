@@ -3,7 +3,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use flux_shared::exit::Category;
@@ -38,10 +38,10 @@ pub async fn state(pod: &Pod) -> Result<State, Silence> {
     Ok(State { name, seconds: answer["duration"].as_f64().unwrap_or_default() as u64 })
 }
 
-/// … and which snippet runs, where there is no broker: one that is there needs no look at the processes.
+/// … and what the entrypoint is at, where there is no broker.
 pub async fn state_and_stage(pod: &Pod) -> (Result<State, Silence>, Option<Activity>) {
     let state = state(pod).await;
-    let stage = if status::is_absent(&state) { crate::report::activity::now(Path::new("/proc")) } else { None };
+    let stage = if status::is_absent(&state) { crate::report::activity::now(&pod.termination_log) } else { None };
     (state, stage)
 }
 

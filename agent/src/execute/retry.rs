@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use flux_shared::pauses;
 
-use crate::report::activity::{self, Activity, Awaited};
+use crate::report::activity::{Activity, Awaited, Board};
 use crate::report::failure::Failure;
 use crate::supervise::Supervisor;
 
@@ -19,6 +19,7 @@ const REPORT_EVERY: Duration = Duration::from_secs(10);
 pub struct Attempts {
     begin: Instant,
     bound: Duration,
+    board: Board,
     failures: u32,
     told: Option<Instant>,
 }
@@ -34,8 +35,8 @@ pub enum Then {
 }
 
 impl Attempts {
-    pub fn new(bound: Duration) -> Attempts {
-        Attempts { begin: Instant::now(), bound, failures: 0, told: None }
+    pub fn new(bound: Duration, board: Board) -> Attempts {
+        Attempts { begin: Instant::now(), bound, board, failures: 0, told: None }
     }
 
     /// After `failure` of an attempt: waits a little if another one may help.
@@ -53,11 +54,11 @@ impl Attempts {
             let left = self.bound.saturating_sub(self.begin.elapsed()).as_secs();
             tracing::error!(stage = "wait", "{}; retrying for up to {left} s", failure.cause);
         }
-        activity::be_known_for(Some(&Activity::Waits(awaited)));
+        self.board.tell(Some(&Activity::Waits(awaited)));
         self.failures += 1;
         let pause = pauses::after(self.failures, FIRST_PAUSE, LONGEST_PAUSE);
         let waited = supervisor.unless_stopped(tokio::time::sleep(pause)).await;
-        activity::be_known_for(None);
+        self.board.tell(None);
         match waited {
             Ok(Ok(())) => Ok(Then::Again),
             Ok(Err(signal)) => Ok(Then::Stop(signal)),

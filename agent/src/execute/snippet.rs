@@ -7,7 +7,7 @@ use flux_shared::pauses;
 use super::shell::{Outcome, Shell};
 use super::{Executor, Flow};
 use crate::plan::{Snippet, Stage};
-use crate::report::activity::{self, Activity};
+use crate::report::activity::Activity;
 use crate::report::failure::Failure;
 
 /// A snippet that takes longer is named: whoever looks why nothing happens sees it in the log.
@@ -22,9 +22,9 @@ impl Executor<'_> {
         let Snippet { name, silent, stage, .. } = *snippet;
         let is_program = stage == Stage::Program;
         let work = shell.run(self.supervisor, &mut self.session, &snippet.source, silent);
-        activity::be_known_for(Some(&Activity::Snippet(name.to_owned())));
+        self.options.board.tell(Some(&Activity::Snippet(name.to_owned())));
         let outcome = if is_program { work.await } else { impatiently(name, work).await };
-        activity::be_known_for(None);
+        self.options.board.tell(None);
         let outcome = outcome?;
         self.timeline.record(name, begin);
         let said = || match shell.last_errors() {

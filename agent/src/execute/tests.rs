@@ -28,7 +28,13 @@ fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
 
 fn options() -> Options {
     let agent = Path::new(&std::env::var_os(OF_ITS_OWN).unwrap()).join("agent");
-    Options { root: "/".into(), spec: Some("/nowhere".into()), agent, patience: Duration::ZERO }
+    Options {
+        root: "/".into(),
+        spec: Some("/nowhere".into()),
+        agent,
+        patience: Duration::ZERO,
+        board: Board::default(),
+    }
 }
 
 /// What `flux-agent snippet-state` tells, as far as it matters here: this program is not flux-agent.

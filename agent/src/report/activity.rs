@@ -1,16 +1,12 @@
-//! What the entrypoint is at while there is no broker: told by the name of its process, which costs no file and is there
-//! for `ps`, too.
-#![expect(clippy::disallowed_methods, reason = "looks at the processes of the pod")]
+//! What the entrypoint is at while there is no broker. The container's termination message says it until the container ends: the
+//! kubelet makes that file for each start anew, any user may write to it, and a full or read-only volume does not matter. Of a
+//! container that is killed meanwhile, Kubernetes shows it.
+#![expect(clippy::disallowed_methods, reason = "acts: reads and writes the termination message")]
 
-use std::ffi::CString;
 use std::fmt;
-use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
-/// Before a snippet's name, and before what is waited for. The kernel keeps 15 bytes.
-const SNIPPET: &str = "run:";
-const WAIT: &str = "wait:";
-const USUAL: &str = "flux-agent";
+use super::failure::write_termination;
 
 /// What the entrypoint is at.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -31,14 +27,6 @@ pub enum Awaited {
 
 impl Awaited {
     const ALL: [Awaited; 3] = [Awaited::Spec, Awaited::View, Awaited::Volume];
-
-    const fn name(self) -> &'static str {
-        match self {
-            Awaited::Spec => "spec",
-            Awaited::View => "view",
-            Awaited::Volume => "volume",
-        }
-    }
 }
 
 impl fmt::Display for Activity {
@@ -52,38 +40,31 @@ impl fmt::Display for Activity {
     }
 }
 
-/// This process is at `stage` from now on; or at nothing that takes its time.
-pub fn be_known_for(stage: Option<&Activity>) {
-    let name = match stage {
-        None => USUAL.into(),
-        Some(Activity::Snippet(name)) => format!("{SNIPPET}{name}"),
-        Some(Activity::Waits(awaited)) => format!("{WAIT}{}", awaited.name()),
-    };
-    if let Ok(name) = CString::new(name) {
-        let _ = nix::sys::prctl::set_name(&name);
+impl Activity {
+    /// What its `Display` writes.
+    fn parse(line: &str) -> Option<Activity> {
+        let snippet = line.strip_prefix("the snippet ").and_then(|rest| rest.strip_suffix(" runs"));
+        let waits = || Awaited::ALL.map(Activity::Waits).into_iter().find(|waits| waits.to_string() == line);
+        snippet.map(|name| Activity::Snippet(name.to_owned())).or_else(waits)
     }
 }
 
-fn stage_of(name: &str) -> Option<Activity> {
-    if let Some(awaited) = name.strip_prefix(WAIT) {
-        return Awaited::ALL.into_iter().find(|known| known.name() == awaited).map(Activity::Waits);
+/// Where the entrypoint tells what it is at. None: nobody asks (a sidecar).
+#[derive(Debug, Clone, Default)]
+pub struct Board(pub Option<PathBuf>);
+
+impl Board {
+    /// The entrypoint is at `activity` from now on; or at nothing that takes its time.
+    pub fn tell(&self, activity: Option<&Activity>) {
+        if let Some(path) = &self.0 {
+            write_termination(path, &activity.map(Activity::to_string).unwrap_or_default());
+        }
     }
-    name.strip_prefix(SNIPPET).map(|name| Activity::Snippet(name.to_owned()))
 }
 
-/// What this pod's `flux-agent run` is at, as the folder of processes tells it.
-pub fn now(processes: &Path) -> Option<Activity> {
-    let container = |process: &Path| fs::read(process.join("cgroup")).ok();
-    let own = container(&processes.join("self"));
-    fs::read_dir(processes).ok()?.flatten().find_map(|entry| {
-        let name = fs::read_to_string(entry.path().join("comm")).ok()?;
-        let stage = stage_of(name.trim_end())?;
-        let words = fs::read(entry.path().join("cmdline")).ok()?;
-        // A sidecar has snippets of its own, and a pod may have one process namespace; or that of its node, with other pods'
-        // agents.
-        let is_run = words.split(|byte| *byte == 0).nth(1) == Some(b"run");
-        (is_run && container(&entry.path()) == own).then_some(stage)
-    })
+/// What the entrypoint of this container is at, by its termination message.
+pub fn now(termination_log: &Path) -> Option<Activity> {
+    Activity::parse(std::fs::read_to_string(termination_log).ok()?.trim_end())
 }
 
 #[cfg(test)]
@@ -91,31 +72,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_entrypoint_that_runs_a_snippet_counts() {
-        let processes = tempfile::tempdir().unwrap();
-        for (id, name, words) in [
-            ("7", "run:servicePre", "/mnt/flux/flux-agent\0sidecar\0a\0"),
-            ("8", "flux-agent", "/mnt/flux/flux-agent\0run\0"),
-            ("uptime", "", ""),
-        ] {
-            let folder = processes.path().join(id);
-            fs::create_dir(&folder).unwrap();
-            fs::write(folder.join("comm"), format!("{name}\n")).unwrap();
-            fs::write(folder.join("cmdline"), words).unwrap();
+    fn what_is_told_is_read_again_until_it_is_over() {
+        let folder = tempfile::tempdir().unwrap();
+        let log = folder.path().join("termination-log");
+        let board = Board(Some(log.clone()));
+        board.tell(Some(&Activity::Waits(Awaited::View)));
+        assert!(!log.exists(), "only the kubelet makes it");
+        std::fs::write(&log, "").unwrap();
+        let snippet = || Activity::Snippet("brokerPre".into());
+        for activity in Awaited::ALL.map(Activity::Waits).into_iter().chain([snippet()]) {
+            board.tell(Some(&activity));
+            assert_eq!(now(&log), Some(activity));
+            Board::default().tell(None);
+            assert!(now(&log).is_some(), "a sidecar's own");
+            board.tell(None);
+            assert_eq!((now(&log), std::fs::read_to_string(&log).unwrap().as_str()), (None, ""));
         }
-        assert_eq!(now(processes.path()), None);
-        fs::write(processes.path().join("8/comm"), "run:brokerPre\n").unwrap();
-        assert_eq!(now(processes.path()), Some(Activity::Snippet("brokerPre".into())));
-        fs::create_dir(processes.path().join("self")).unwrap();
-        for (own, is_told) in [("0::/a\n", true), ("0::/\n", false)] {
-            fs::write(processes.path().join("self/cgroup"), own).unwrap();
-            fs::write(processes.path().join("8/cgroup"), "0::/a\n").unwrap();
-            assert_eq!(now(processes.path()).is_some(), is_told, "another pod's, with the node's processes");
-        }
-        fs::write(processes.path().join("self/cgroup"), "0::/a\n").unwrap();
-        for awaited in Awaited::ALL {
-            fs::write(processes.path().join("8/comm"), format!("wait:{}\n", awaited.name())).unwrap();
-            assert_eq!(now(processes.path()), Some(Activity::Waits(awaited)));
-        }
+        std::fs::write(&log, r#"{"version":1,"by":"stop","code":143}"#).unwrap();
+        assert_eq!(now(&log), None);
     }
 }

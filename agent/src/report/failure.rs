@@ -85,9 +85,11 @@ pub fn is_passing(error: &std::io::Error) -> bool {
     error.raw_os_error().is_some_and(|number| PASSING.contains(&number))
 }
 
-/// The termination message becomes `line`, if the file exists.
+/// The termination message becomes `line`, if the file exists. An empty one: there is none.
 pub fn write_termination(path: &Path, line: &str) {
-    if let Ok(mut file) = std::fs::OpenOptions::new().write(true).truncate(true).open(path) {
+    if let Ok(mut file) = std::fs::OpenOptions::new().write(true).truncate(true).open(path)
+        && !line.is_empty()
+    {
         let _ = writeln!(file, "{line}");
     }
 }

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::unistd::symlinkat;
-use rustix::fs::{IFlags, Timespec, Timestamps, UTIME_OMIT, futimens, ioctl_ficlone, ioctl_getflags, ioctl_setflags};
+use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens, ioctl_ficlone};
 
 use super::progress::Progress;
 use super::tree::{Entry, Kind, Tree, TreeError, reading, writing};
@@ -33,17 +33,12 @@ const KEPT: Timespec = Timespec { tv_sec: 0, tv_nsec: UTIME_OMIT };
 /// Copies `tree` into the new folder `target`. `spare_memory`: what is written goes to the disk at once.
 pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress) -> Result<(), TreeError> {
     fs::create_dir(target).map_err(writing(target))?;
-    spread(target);
     // By folders, since a folder is locked while something is made in it.
     let mut shares = Vec::new();
     let mut modes = Vec::new();
     let mut first_of: HashMap<(u64, u64), PathBuf> = HashMap::new();
     let mut hard_links = Vec::new();
     for folder in &tree.folders {
-        let is_directory = |entry: &Entry| matches!(entry.kind, Kind::Directory { .. });
-        if !folder.entries.is_empty() && folder.entries.iter().all(is_directory) {
-            spread(&target.join(&folder.path));
-        }
         let mut others = Vec::new();
         for entry in &folder.entries {
             let path = || folder.path.join(&entry.name);
@@ -94,15 +89,6 @@ pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress)
         fs::set_permissions(&path, Permissions::from_mode(mode)).map_err(writing(&path))?;
     }
     Ok(())
-}
-
-/// Asks ext4 to put each folder that is made in this one elsewhere on the disk: a hint for packages, as for homes. Otherwise
-/// all copies of a node take their inodes from one group, and each looks past all that were deleted in the last minutes.
-fn spread(folder: &Path) {
-    let Ok(folder) = File::open(folder) else { return };
-    if let Ok(flags) = ioctl_getflags(&folder) {
-        let _ = ioctl_setflags(&folder, flags | IFlags::TOPDIR);
-    }
 }
 
 /// The permissions that a new file doesn't get. Where it cannot be known: all.

@@ -206,6 +206,7 @@ fn status_says_which_snippet_runs() {
     let spec = "name = 'mc'\n[runner.program]\nmode = 'submit'\nwords = ['/mnt/flux/view/bin/flux', 'version']\n\
         [runner.snippets]\nbroker_pre = '/mnt/flux/flux-agent status || /mnt/flux/flux-agent status --ready || true'\n";
     image.file("/etc/flux-agent/spec/agent.toml", 0o444, spec);
+    image.file("/dev/termination-log", 0o666, "");
     let ended = image::run(&[Container::new(&image, "mc-0", &[AGENT, "run"])]).remove(0);
     assert_eq!(ended.code, 0, "{ended:?}");
     let want = "broker   mc-0 (rank 0) is not up: the snippet brokerPre runs. See the pod's log\n\
