@@ -238,7 +238,7 @@ impl Cli {
             }
             Command::View { to, software, root, link, log } => {
                 log.apply();
-                finish(bring_view(view::Options { root, mount: to, stage: software }, link).map(|()| 0))
+                finish(bring_view(view::Options { root, mount: to, software }, link).map(|()| 0))
             }
             Command::Run { container, options } => {
                 run::run(&options, &container.map_or(ContainerRole::Runner, ContainerRole::Sidecar))

@@ -98,9 +98,9 @@ pub fn ready(place: &Place, seconds: u64) -> Result<(String, u8), Failure> {
 /// All that is known of the instance, and 1 if the broker does not answer.
 pub fn status(place: &Place, json: bool) -> Result<(String, u8), Failure> {
     asked(place, async |pod| {
-        let (state, stage) = observe::state_and_stage(pod).await;
+        let (state, activity) = observe::state_and_activity(pod).await;
         let code = u8::from(state.is_err());
-        let seen = observe::all(pod, state, stage).await;
+        let seen = observe::all(pod, state, activity).await;
         let report = status::report(&seen);
         Ok((if json { report.json() } else { report.text() }, code))
     })

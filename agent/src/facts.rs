@@ -156,7 +156,7 @@ impl Facts {
         let earlier_pods = earlier_pods(&mut environment);
         let address = network::told(environment.remove(names::POD_ADDRESS.0));
         let address = address.or_else(|| network::address(&host, &hostname, spec.network.host_network));
-        let flux_on_path = environment.get("PATH").and_then(|path| host.which("flux", path));
+        let flux_on_path = host.which("flux", environment.get("PATH").map_or(DEFAULT_PATH, String::as_str));
         let mut asked = questions(spec, &environment, &working_directory);
         let (pod, cpus) = (spec.paths(), cpu::cores(&host));
         asked.extend(flux_on_path.as_deref().and_then(accounting_of));

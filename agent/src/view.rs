@@ -37,7 +37,7 @@ const SCARCE: u64 = 256 << 20;
 pub struct Options {
     pub root: PathBuf,
     pub mount: PathBuf,
-    pub stage: PathBuf,
+    pub software: PathBuf,
 }
 
 /// Brings the view in, unless it is there.
@@ -49,7 +49,7 @@ pub fn view(options: &Options) -> Result<(), Failure> {
     let software = options.root.join(SOFTWARE_DIR.trim_start_matches('/'));
     let (mut view, software) = list(&source, &software).map_err(failed)?;
     let mark = mark(&view, software.as_ref());
-    if fs::read_to_string(&marker).is_ok_and(|text| text == mark) && options.stage.is_dir() {
+    if fs::read_to_string(&marker).is_ok_and(|text| text == mark) && options.software.is_dir() {
         tracing::info!(stage = "view", "the view is already there");
         return Ok(());
     }
@@ -58,7 +58,7 @@ pub fn view(options: &Options) -> Result<(), Failure> {
     let spare_memory = memory_limit(&options.root).is_some_and(|limit| limit < SCARCE);
     make_parents(&options.mount)?;
     // Also where there is nothing for it: others mount it.
-    make_parents(&options.stage)?;
+    make_parents(&options.software)?;
     if let Some(software) = &software {
         fold::fold(&mut view, software, Path::new(SOFTWARE_DIR));
     }
@@ -99,7 +99,7 @@ fn bring(
     progress: &Progress,
 ) -> Result<(), Failure> {
     if let Some(software) = software {
-        bring_software(software, &options.stage, spare_memory, progress)?;
+        bring_software(software, &options.software, spare_memory, progress)?;
     }
     let beside = options.mount.join(".view.new");
     tree::remove(&beside).map_err(failed)?;
@@ -125,7 +125,7 @@ fn bring_software(software: &Tree, stage: &Path, spare_memory: bool, progress: &
 /// Gives the room back that a failed copy has taken.
 fn tidy(options: &Options) {
     let _ = tree::remove(&options.mount.join(".view.new"));
-    let _ = tree::remove(&options.stage.join(".software.new"));
+    let _ = tree::remove(&options.software.join(".software.new"));
 }
 
 /// All that other containers find at the mount path beside the view: the documented links (of the agent's own binary, of the
@@ -225,7 +225,7 @@ mod tests {
     }
 
     fn options(root: &Path, pod: &Path) -> Options {
-        Options { root: root.to_owned(), mount: pod.join("flux"), stage: pod.join("software") }
+        Options { root: root.to_owned(), mount: pod.join("flux"), software: pod.join("software") }
     }
 
     #[test]

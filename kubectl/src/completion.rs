@@ -1,5 +1,6 @@
 //! Completions as kubectl asks for them: the words so far come as arguments, the last may be empty; a candidate a line goes out,
-//! and last what the shell is to do with them.
+//! and last what the shell is to do with them. By hand: kubectl asks in cobra's way (`__complete`), and names come from the API
+//! server; clap_complete writes scripts.
 #![expect(clippy::disallowed_methods, reason = "looks where this program is, and puts a link beside it; ends in time")]
 
 use std::path::PathBuf;

@@ -30,7 +30,7 @@ const BYTES: i64 = 4 * 1024 * 1024;
 /// Logs of so many pods: the first ones, of which the lead is one.
 const PODS: usize = 16;
 
-/// Whose, and where to.
+/// Arguments of `debug`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Name of the MiniCluster

@@ -22,7 +22,7 @@ const EVENTS: usize = 6;
 /// Words of Kubernetes' for a container that is merely on its way.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
-/// Whose.
+/// Arguments of `status`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Name of the MiniCluster

@@ -11,7 +11,7 @@ use crate::failure::{self, Failure};
 use crate::place::Place;
 use crate::seen::{self, lead_of};
 
-/// Which, and how.
+/// Arguments of `stop`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Name of the MiniCluster

@@ -11,7 +11,7 @@ use crate::place::Place;
 /// Of the widest bar.
 const WIDTH: f64 = 50.0;
 
-/// Whose.
+/// Arguments of `timeline`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Name of the MiniCluster

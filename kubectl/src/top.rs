@@ -32,7 +32,7 @@ const NO_SUCH_COMMAND: u8 = 2;
 /// In raw mode it is a key as others are.
 const CTRL_C: u8 = 3;
 
-/// Whose, and how often.
+/// Arguments of `top`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Name of the MiniCluster

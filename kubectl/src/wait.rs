@@ -1,4 +1,4 @@
-//! `wait`: until a MiniCluster is so far; and `scale`.
+//! `wait` for a MiniCluster's state, and `scale`.
 #![expect(clippy::disallowed_methods, reason = "waits, with an end")]
 
 use std::time::Duration;
@@ -41,7 +41,7 @@ pub struct Args {
     pub timeout: Option<u64>,
 }
 
-/// Which size.
+/// Arguments of `scale`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Scale {
     /// Name of the MiniCluster

@@ -113,14 +113,14 @@ async fn lead(
         return control(client.clone(), settings, health, stop).await;
     };
     health.waits(true);
-    tracing::info!(identity = candidate.identity, "waiting to lead");
+    tracing::info!(identity = candidate.identity, "waiting for the leader lease");
     let mut held = tokio::select! {
         held = candidate.acquire(client) => held,
         () = &mut stop => return Ok(()),
     };
     health.waits(false);
     settings.metrics.leads(true);
-    tracing::info!("leading");
+    tracing::info!("became leader");
     let result = tokio::select! {
         () = held.keep(client) => Err(ControllerError::LostLease),
         result = control(client.clone(), settings, health, stop) => result,

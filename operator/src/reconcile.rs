@@ -227,7 +227,7 @@ async fn start_anew(
         let Some(version) = counted else { return Ok(Action::await_change()) };
         context.remember(&target.uid, version, &after, Instant::now());
     }
-    tracing::info!(reason, message, count = after.restart_count, "starting anew");
+    tracing::info!(reason, message, count = after.restart_count, "restarting the MiniCluster");
     if *is_there {
         context.writer.delete_job(&target.key, job_uid).await?;
     }

@@ -70,7 +70,7 @@ pub struct Settings {
     /// caBundle
     #[arg(long = "certificate", value_name = "DIRECTORY")]
     pub directory: Option<PathBuf>,
-    /// How long a new authority is known to API servers before a certificate of it is used
+    /// How long to wait after publishing a new authority before serving its certificate
     #[arg(skip = OVERLAP)]
     pub overlap: Duration,
     /// How long to keep serving after SIGTERM

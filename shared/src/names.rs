@@ -1,5 +1,10 @@
 //! Names of objects and hosts, and their limits.
 
+/// By which a pod of an Indexed Job knows its index. The Job controller sets it, unless it is there.
+pub const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
+/// Why nobody else sets it.
+pub const COMPLETION_INDEX_IS_SET: &str =
+    "is set by Kubernetes: the agent knows by it whether its pod leads, and leads run the program";
 /// Labels of every object that the operator makes: nobody else's value stays.
 pub const OWN_LABELS: [&str; 3] =
     ["app.kubernetes.io/managed-by", "app.kubernetes.io/name", "flux-framework.org/minicluster"];

@@ -1,4 +1,5 @@
-//! How long to wait between attempts: one rule for everything that is tried again.
+//! How long to wait between attempts: one rule for everything that is tried again. By hand: it is one line,
+//! and crates for retries bring a loop of their own, which neither signals nor watches interrupt.
 
 use std::time::Duration;
 

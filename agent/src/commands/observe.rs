@@ -39,10 +39,10 @@ pub async fn state(pod: &Pod) -> Result<State, Silence> {
 }
 
 /// … and what the entrypoint is at, where there is no broker.
-pub async fn state_and_stage(pod: &Pod) -> (Result<State, Silence>, Option<Activity>) {
+pub async fn state_and_activity(pod: &Pod) -> (Result<State, Silence>, Option<Activity>) {
     let state = state(pod).await;
-    let stage = if status::is_absent(&state) { crate::report::activity::now(&pod.termination_log) } else { None };
-    (state, stage)
+    let activity = if status::is_absent(&state) { crate::report::activity::now(&pod.termination_log) } else { None };
+    (state, activity)
 }
 
 /// Asks until the broker is in its running state, and no longer than `time`; then says why it is not, and if it was to wait,
@@ -50,8 +50,8 @@ pub async fn state_and_stage(pod: &Pod) -> (Result<State, Silence>, Option<Activ
 pub async fn until_ready(pod: &Pod, time: Duration) -> Result<(), String> {
     let begin = Instant::now();
     loop {
-        let (state, stage) = state_and_stage(pod).await;
-        let ready = match status::ready(&state, stage.as_ref()) {
+        let (state, activity) = state_and_activity(pod).await;
+        let ready = match status::ready(&state, activity.as_ref()) {
             Ok(()) => served(pod).await,
             not_yet => not_yet,
         };
@@ -59,7 +59,7 @@ pub async fn until_ready(pod: &Pod, time: Duration) -> Result<(), String> {
         let left = time.saturating_sub(begin.elapsed());
         match (left.is_zero(), time.is_zero()) {
             (true, true) => return Err(why),
-            (true, false) => return Err(status::with_causes(why, &all(pod, state, stage).await)),
+            (true, false) => return Err(status::with_causes(why, &all(pod, state, activity).await)),
             // Often at first, when most starts are over, and then ever more rarely.
             (false, _) => tokio::time::sleep((begin.elapsed() / 10).clamp(QUICKLY, SLOWLY).min(left)).await,
         }
@@ -79,8 +79,8 @@ pub async fn served(pod: &Pod) -> Result<(), String> {
 }
 
 /// … and all else that can be learned from here.
-pub async fn all(pod: &Pod, state: Result<State, Silence>, stage: Option<Activity>) -> Seen<'_> {
-    let mut seen = Seen { stage, ..Seen::new(&pod.instance, state) };
+pub async fn all(pod: &Pod, state: Result<State, Silence>, activity: Option<Activity>) -> Seen<'_> {
+    let mut seen = Seen { activity, ..Seen::new(&pod.instance, state) };
     // A broker that has not joined yet would wait for its parent with every question to the lead.
     let joined = pod.instance.is_lead || seen.state.as_ref().is_ok_and(|state| state.has_joined());
     if joined && seen.state.is_ok() {
@@ -114,9 +114,9 @@ pub async fn all(pod: &Pod, state: Result<State, Silence>, stage: Option<Activit
 
 /// The figures of the instance, or why nobody can tell them.
 pub async fn usage(pod: &Pod) -> Result<Usage, String> {
-    let (state, stage) = state_and_stage(pod).await;
+    let (state, activity) = state_and_activity(pod).await;
     let (Ok(found), true) = (&state, state.as_ref().is_ok_and(State::has_joined)) else {
-        return Err(status::ready(&state, stage.as_ref()).err().unwrap_or_default());
+        return Err(status::ready(&state, activity.as_ref()).err().unwrap_or_default());
     };
     let instance = usage::Instance { hosts: &pod.instance.hosts, spare: &pod.instance.spare };
     let usage = usage::look(&broker(pod), instance, found.has_resources()).await;

@@ -194,7 +194,7 @@ fn own_name(findings: &Findings, found: &Result<Vec<IpAddr>, NameError>) -> (Lev
 fn other_names(names: &Names) -> (Level, String) {
     const SHOWN: usize = 5;
     let left =
-        if names.left == 0 { String::new() } else { format!(" ({} more were not asked for in time)", names.left) };
+        if names.left == 0 { String::new() } else { format!(" ({} more were not looked up in time)", names.left) };
     if names.missing.is_empty() {
         return (Pass, format!("{} other hosts have an address{left}", names.asked));
     }
@@ -219,7 +219,9 @@ fn parent(host: &str, found: &Result<(), Missing>) -> (Level, String) {
 fn certificate(found: &Result<String, String>) -> (Level, String) {
     match found {
         Ok(key) => (Pass, format!("public key {key}…, which must be the same on every pod")),
-        Err(why) => (Fail, format!("{why}: is the Secret mounted, and may uid read it (pod.securityContext.fsGroup)?")),
+        Err(why) => {
+            (Fail, format!("{why}: is the Secret mounted, and can this user read it (pod.securityContext.fsGroup)?"))
+        }
     }
 }
 
@@ -350,7 +352,7 @@ fn place(must: bool, path: &str, writable: bool) -> (Level, String) {
                 "{path} is not writable: let init and application containers run as the same user, or set pod.securityContext.fsGroup"
             ),
         ),
-        (false, false) => (Warn, format!("{path} is not writable: programs that need it: mount an emptyDir there")),
+        (false, false) => (Warn, format!("{path} is not writable, and some programs need it: mount an emptyDir there")),
     }
 }
 

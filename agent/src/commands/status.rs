@@ -56,7 +56,7 @@ pub struct Seen<'a> {
     pub instance: &'a Instance,
     pub state: Result<State, Silence>,
     /// What the pod's entrypoint is at.
-    pub stage: Option<Activity>,
+    pub activity: Option<Activity>,
     pub online: Option<Vec<u32>>,
     /// Online, and silent for a while.
     pub torpid: Vec<u32>,
@@ -76,7 +76,7 @@ impl<'a> Seen<'a> {
         Seen {
             instance,
             state,
-            stage: None,
+            activity: None,
             online: None,
             torpid: Vec::new(),
             drained,
@@ -88,13 +88,13 @@ impl<'a> Seen<'a> {
     }
 
     /// What goes on while there is no broker.
-    fn stage(&self) -> Option<&Activity> {
-        self.stage.as_ref().filter(|_| is_absent(&self.state))
+    fn activity(&self) -> Option<&Activity> {
+        self.activity.as_ref().filter(|_| is_absent(&self.state))
     }
 
     /// The snippet that runs while there is no broker.
     fn snippet(&self) -> Option<&str> {
-        match self.stage()? {
+        match self.activity()? {
             Activity::Snippet(name) => Some(name),
             Activity::Waits(_) => None,
         }
@@ -129,13 +129,13 @@ pub fn is_absent(state: &Result<State, Silence>) -> bool {
 }
 
 /// Whether the pod's broker is in its running state; if not, why.
-pub fn ready(state: &Result<State, Silence>, stage: Option<&Activity>) -> Result<(), String> {
+pub fn ready(state: &Result<State, Silence>, activity: Option<&Activity>) -> Result<(), String> {
     match state {
         Ok(state) if state.name == "run" => Ok(()),
         // Without the time: Kubernetes counts equal messages as one event.
         Ok(state) => Err(format!("the broker is in state {}{}", state.name, meaning(state))),
-        Err(silence) => Err(match stage.filter(|_| is_absent(state)) {
-            Some(stage) => stage.to_string(),
+        Err(silence) => Err(match activity.filter(|_| is_absent(state)) {
+            Some(activity) => activity.to_string(),
             None => format!("the broker does not answer: {silence}"),
         }),
     }
@@ -210,8 +210,8 @@ impl Report<'_> {
 
 fn broker(seen: &Seen) -> String {
     let Instance { hostname, rank, .. } = seen.instance;
-    if let Some(stage) = seen.stage() {
-        return format!("{hostname} (rank {rank}) is not up: {stage}. See the pod's log");
+    if let Some(activity) = seen.activity() {
+        return format!("{hostname} (rank {rank}) is not up: {activity}. See the pod's log");
     }
     match &seen.state {
         Ok(state) => {
@@ -254,7 +254,7 @@ fn parent(seen: &Seen, host: &str, link: &Result<Link, Missing>) -> String {
     let stuck = seen.state.as_ref().is_ok_and(|state| state.seconds >= STUCK);
     match link {
         Err(missing) => format!("{host}: {missing}. {}", remedy(missing)),
-        Ok(_) if seen.stage().is_some() => format!("{host} answers"),
+        Ok(_) if seen.activity().is_some() => format!("{host} answers"),
         Ok(Link::Broken) if matches!(seen.state, Err(Silence::NoSocket(_))) => format!(
             "{host} answers, but is not connected: this broker has not started, or the certificates differ \
              (`/mnt/flux/flux-agent preflight` on both shows them)"
@@ -285,7 +285,8 @@ fn absence(absent: &Absent) -> String {
 
 const JOINING: &str = "its pod is there, its broker has not joined: `/mnt/flux/flux-agent status` there says why";
 
-const TORPID: &str = "its broker is suspended, very busy or cut off, and gets no work: delete its pod, or ask there";
+const TORPID: &str =
+    "its broker is suspended, very busy or cut off, and gets no work: delete its pod, or run `flux-agent status` in it";
 
 /// What a person can do.
 pub fn remedy(missing: &Missing) -> &'static str {

@@ -195,7 +195,7 @@ fn judge(ended: &Ended) -> Verdict {
     }
 }
 
-/// … of one that has ended as if the instance had, while the lead goes on.
+/// What becomes of a broker that has ended as if the instance had, while the lead goes on.
 fn left_behind(ended: &Ended) -> Verdict {
     match ended.stopped {
         Some(_) => Verdict::Done(REPLACE),

@@ -37,7 +37,7 @@ impl Executor<'_> {
                 let mut parent = launch.parent.as_ref().map(|parent| self.parent(parent));
                 match self.launch_once(launch, parent.as_mut()).await? {
                     Err(code) => Ok(code),
-                    Ok(ended) => Ok(self.lead_ended(launch, &ended)),
+                    Ok(ended) => Ok(self.program_ended(launch, &ended)),
                 }
             }
             AtEnd::RestartFollower { limit, again } => self.launch_follower(launch, Some(limit), again).await,
@@ -46,7 +46,7 @@ impl Executor<'_> {
     }
 
     /// The job's code, which what the broker did after it cannot change.
-    fn lead_ended(&mut self, launch: &Launch, ended: &Ended) -> u8 {
+    fn program_ended(&mut self, launch: &Launch, ended: &Ended) -> u8 {
         let noted = launch.result.as_ref().and_then(|path| noted(&self.files.at(path)));
         let came_up = self.came_up || noted.is_some();
         let broker = BrokerEnd { end: ended.end, came_up, program: noted.and_then(|noted| noted.code) };

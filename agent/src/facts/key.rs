@@ -1,4 +1,4 @@
-//! Of what a curve certificate is derived where nobody makes one for each job.
+//! What a job without an operator derives its curve certificate from.
 
 use serde::{Deserialize, Serialize};
 

@@ -22,7 +22,7 @@ use serde_json::{Value, json};
 
 /// By it we know a drain for our own.
 const REASON: &str = "flux-agent: its pod is being removed";
-/// … as by this one, of a node whose own pod may well stay.
+/// By it we know a drain for our own of a node whose own pod may stay.
 const REASON_BELOW: &str = "flux-agent: the pod of a broker above it is being removed";
 /// A job may have been on its way when the node was drained: it is seen at the next look.
 const IDLE_LOOKS: u32 = 2;

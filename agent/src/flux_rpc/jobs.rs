@@ -18,7 +18,7 @@ pub async fn stop(broker: &Broker) -> bool {
     signal(broker, libc::SIGTERM).await
 }
 
-/// … those that run, at once.
+/// Kills the jobs that run.
 pub async fn kill(broker: &Broker) -> bool {
     signal(broker, libc::SIGKILL).await
 }

@@ -30,7 +30,7 @@ impl Inside {
         self.run_by(argv, output, terms, &mut Plain).await
     }
 
-    /// … by other terms.
+    /// Runs it by other terms.
     pub async fn run_by(
         &mut self,
         argv: &[OsString],

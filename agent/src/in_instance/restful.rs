@@ -119,7 +119,7 @@ impl Server<'_> {
         // What a run before this one left half done goes with its folder.
         tracing::info!(stage = "restful", "fetching {} ({})", self.args.repository, self.args.branch);
         self.fetch().await?;
-        tracing::info!(stage = "restful", "installing what it needs, with pip");
+        tracing::info!(stage = "restful", "installing its Python dependencies with pip");
         self.install().await?;
         self.enter()?;
         self.database().await?;

@@ -1,4 +1,5 @@
-//! What this pod has, as Flux reads it: cores and GPUs in hwloc's XML, for `FLUX_HWLOC_XMLFILE`.
+//! What this pod has, as Flux reads it: cores and GPUs in hwloc's XML, for `FLUX_HWLOC_XMLFILE`. By hand: crates for hwloc
+//! bind its C library.
 //!
 //! Where all brokers are there before anything runs, R is not written: each broker looks at its own pod, and Flux puts the R of
 //! all together. So nodes may be unlike each other. Its own look would take the whole node for the pod's, though: it does not

@@ -2,7 +2,7 @@
 
 use flux_shared::words::{Part, Word};
 
-/// `text` as one word of a shell.
+/// `text` as one word of a shell. By hand: it is a few lines.
 pub fn quote(text: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+=:,@%^".contains(c);
     match !text.is_empty() && text.chars().all(plain) {

@@ -1,4 +1,5 @@
-//! What a broker that was killed leaves running: its job's processes, which become children of the agent's.
+//! What a broker that was killed leaves running: its job's processes, which become children of the agent's. Read from
+//! `/proc` by hand: procfs would be one more crate in the pods for two files.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;

@@ -1,4 +1,4 @@
-//! Copies a listed tree with several threads.
+//! Copies a listed tree with several threads. By hand: crates that copy trees follow paths, one after the other.
 //!
 //! Kept: modes, symbolic links as they are, modification times (Python's compiled files depend on them).
 //! Not insisted on: owners, which only root could set.

@@ -46,6 +46,13 @@ pub enum ApplyError {
     Api { verb: &'static str, kind: String, name: String, source: Box<kube::Error> },
 }
 
+impl ApplyError {
+    /// Whether the API server knows no such object, or no such kind (any more).
+    pub fn is_not_found(&self) -> bool {
+        matches!(self, ApplyError::Api { source, .. } if matches!(source.as_ref(), kube::Error::Api(it) if it.code == 404))
+    }
+}
+
 /// Writes for one control plane.
 #[derive(Clone)]
 pub struct Writer {

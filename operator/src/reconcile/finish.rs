@@ -71,7 +71,7 @@ pub(super) async fn delete_or_requeue(
         None => Ok(Action::await_change()),
         Some(0) => {
             context.writer.delete(&target.key, &target.uid).await?;
-            tracing::info!("deleted the MiniCluster: it has finished and its time to live is over");
+            tracing::info!("deleted the MiniCluster: ttlSecondsAfterFinished has passed");
             Ok(Action::await_change())
         }
         Some(seconds) => Ok(Action::requeue(Duration::from_secs(seconds))),

@@ -11,10 +11,11 @@
 use std::time::{Duration, Instant};
 
 use flux_shared::crd::v1alpha2::MiniCluster;
+use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, Pod};
 use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
-use kube::Api;
-use kube::api::{DeleteParams, ListParams, PostParams};
+use kube::api::{DeleteParams, ListParams, LogParams, PostParams};
+use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 use test_support::node::{Fixture, app_image, test};
 
@@ -55,6 +56,10 @@ fn has_ended(pod: &Pod) -> bool {
     matches!(phase, Some("Succeeded" | "Failed"))
 }
 
+fn scheduler() -> String {
+    std::env::var("E2E_SCHEDULER").unwrap_or("default-scheduler".into())
+}
+
 async fn create(fixture: &Fixture, name: &str, cpu: u32, gang: &str) {
     let object = json!({
         "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": name },
@@ -62,7 +67,7 @@ async fn create(fixture: &Fixture, name: &str, cpu: u32, gang: &str) {
             "size": 2, "gang": gang,
             // Each pod as soon as it can.
             "network": { "headlessName": name, "disableAffinity": true },
-            "pod": { "schedulerName": std::env::var("E2E_SCHEDULER").unwrap_or("default-scheduler".into()) },
+            "pod": { "schedulerName": scheduler() },
             "containers": [{
                 "image": app_image(), "command": "sleep 1", "resources": { "requests": { "cpu": format!("{cpu}m") } },
             }],
@@ -191,5 +196,25 @@ fn without_gangs_both_have_half_and_none_runs() {
             delete(&fixture, &names).await;
         }
         panic!("in {ROUNDS} rounds one of the two had the whole node each time: the other test shows nothing");
+    });
+}
+
+#[test]
+fn the_example_ends_as_its_readme_says() {
+    test("gang-example", async |fixture| {
+        let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/gang/minicluster.yaml");
+        let mut example: Value = serde_saphyr::from_str(&std::fs::read_to_string(path).unwrap()).unwrap();
+        example["spec"]["containers"][0]["image"] = json!(app_image());
+        example["spec"]["pod"] = json!({ "schedulerName": scheduler() });
+        let example = serde_json::from_value::<MiniCluster>(example).unwrap();
+        fixture.api().create(&PostParams::default(), &example).await.unwrap();
+        fixture.when_condition("gang", "Complete").await;
+        let job: Job = fixture.api().get("gang").await.unwrap();
+        assert!(job.metadata.annotations.unwrap().contains_key("flux-framework.org/gang"));
+        let lead = fixture.lead("gang").await.unwrap();
+        let log = fixture.api::<Pod>().logs(&lead.name_any(), &LogParams::default()).await.unwrap();
+        let readme = std::fs::read_to_string(path.replace("minicluster.yaml", "README.md")).unwrap();
+        let line = log.lines().find(|line| *line == "all of us or none");
+        assert!(line.is_some_and(|line| readme.lines().any(|shown| shown == line)), "{log}");
     });
 }

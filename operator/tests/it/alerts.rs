@@ -84,6 +84,15 @@ fn the_names_in_an_expression_are_found() {
     assert_eq!(Vec::from_iter(&found.labels), ["c", "f", "job", "le"]);
 }
 
+/// A rule that no fault has made fire may never do so.
+#[test]
+fn every_alert_is_fired_by_a_fault() {
+    let call = ["comes_to_warn_of", "(&["].concat();
+    let names = |rest: &'static str| rest.split(']').next().unwrap().split('"').skip(1).step_by(2);
+    let fired: BTreeSet<&str> = include_str!("alerts.rs").split(&call).skip(1).flat_map(names).collect();
+    assert_eq!(fired, ALERTS.iter().map(|alert| alert.name).collect());
+}
+
 /// What Prometheus gives to every series itself.
 const OF_TARGETS: [&str; 3] = ["instance", "job", "namespace"];
 /// For people who ask themselves; no picture and no warning.

@@ -207,6 +207,21 @@ fn where_nobody_wants_a_gang_nothing_is_asked() {
     });
 }
 
+/// Discovery is open to all by default, and may be closed.
+#[test]
+fn who_may_not_ask_which_apis_there_are_is_told_so_where_a_gang_is_wanted() {
+    test("gang-unasked", async |fixture| {
+        let calls = Calls::with_faults(|call: &Call| (call.resource == "apis").then_some(Fault::Answer(403)));
+        let operator = operator(&fixture, &calls).await;
+        fixture.create("auto", spec(json!({}))).await.unwrap();
+        fixture.pods("auto", 2).await;
+        fixture.create("on", spec(json!({ "gang": "on" }))).await.unwrap();
+        let status = fixture.when("on", "refused", |status| status["reason"] == "Forbidden").await["status"].clone();
+        assert!(status["message"].as_str().unwrap().contains("system:discovery"), "{status:#}");
+        operator.stop().await;
+    });
+}
+
 #[test]
 fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
     test("gang-others", async |fixture| {
@@ -379,7 +394,12 @@ fn kubernetes_own_api_is_found_in_each_version_that_has_one() {
     runtime.block_on(async {
         let client = Client::try_from(config(plane.kubeconfig_path()).await).unwrap();
         let fixture = Fixture { namespace: "default".into(), client };
-        let calls = Calls::default();
+        let is_gone = std::sync::Arc::new(AtomicBool::new(false));
+        let gone = is_gone.clone();
+        let calls = Calls::with_faults(move |call: &Call| {
+            let is_new = call.verb == "create" && call.resource == "workloads";
+            (is_new && gone.load(Ordering::SeqCst)).then_some(Fault::Answer(404))
+        });
         let operator = fixture.operator_as(plane.kubeconfig_path(), calls.clone(), |it| it.options.gang = true).await;
         fixture.create("mc", spec(json!({}))).await.unwrap();
         let made = gang(&fixture, api, "mc").await;
@@ -394,6 +414,12 @@ fn kubernetes_own_api_is_found_in_each_version_that_has_one() {
         };
         assert_eq!(tied, &json!(made.name_any()), "{pod:#}");
         follows_the_size_and_the_job(&fixture, api, "mc", counts).await;
+        if api == GangApi::WorkloadV1alpha1 {
+            is_gone.store(true, Ordering::SeqCst);
+            fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 1 } })).await.unwrap();
+            let shrinks = async || (fixture.job("mc").await.spec?.completions == Some(1)).then_some(());
+            until("it shrinks though its gang's API is gone", shrinks).await;
+        }
         // The same object twice is one.
         fixture.create("off", spec(json!({ "gang": "off" }))).await.unwrap();
         let pod = lead(&fixture, "off", 2).await["spec"].clone();

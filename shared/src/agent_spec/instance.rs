@@ -1,4 +1,4 @@
-//! Of the instance that all pods are parts of: its view, network, brokers and log.
+//! Settings of the whole instance: its view, network, brokers and log.
 
 use std::collections::BTreeMap;
 

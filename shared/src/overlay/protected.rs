@@ -3,7 +3,9 @@
 use serde_json::{Map, Value};
 
 use super::{PATCH, RETAIN_KEYS, directive};
-use crate::names::{INDEX_DISRUPTIONS, INDEX_FAILURES, OWN_POD_LABELS, POD_ADDRESS};
+use crate::names::{
+    COMPLETION_INDEX, COMPLETION_INDEX_IS_SET, INDEX_DISRUPTIONS, INDEX_FAILURES, OWN_POD_LABELS, POD_ADDRESS,
+};
 use crate::problem::Problem;
 
 /// A container of the rendered pod.
@@ -102,7 +104,7 @@ impl Pod {
             let path = format!("{path}.{key}");
             match key.as_str() {
                 "annotations" => {
-                    found.not_another_shape(&path, value);
+                    found.not_whole(&path, value);
                     for (key, _) in members(value) {
                         if key.starts_with("batch.kubernetes.io/") {
                             found.add(
@@ -231,12 +233,14 @@ impl Pod {
                     found.not_list(&path, value);
                     for (i, item) in items(value) {
                         let own = [INDEX_FAILURES.0, INDEX_DISRUPTIONS.0, POD_ADDRESS.0];
-                        if text(item, "name").is_some_and(|name| own.contains(&name)) {
-                            found.add(
-                                format!("{path}[{i}]"),
-                                "is set by the operator: the agent counts starts and finds its address by it",
-                            );
-                        }
+                        let why = match text(item, "name") {
+                            Some(COMPLETION_INDEX) => COMPLETION_INDEX_IS_SET,
+                            Some(name) if own.contains(&name) => {
+                                "is set by the operator: the agent counts starts and finds its address by it"
+                            }
+                            _ => continue,
+                        };
+                        found.add(format!("{path}[{i}]"), why);
                     }
                 }
                 "resources" if part == Some(Part::Runner) => {

@@ -191,6 +191,9 @@ fn what_the_agent_starts_by_in_a_container_is_refused_with_its_place() {
             container(json!({ "env": [{ "name": "FLUX_AGENT_INDEX_FAILURES", "value": "0" }] })),
             "spec.containers[0].env[0]",
         ),
+        (container(json!({ "env": [{ "name": "JOB_COMPLETION_INDEX", "value": "0" }] })), "spec.containers[0].env[0]"),
+        (json!({ "metadata": { "annotations": null } }), "metadata.annotations"),
+        (json!({ "metadata": { "annotations": { "$patch": "replace" } } }), "metadata.annotations"),
         (container(json!({ "env": [{ "$patch": "replace" }] })), "spec.containers[0].env"),
         (container(json!({ "volumeMounts": null })), "spec.containers[0].volumeMounts"),
         (
@@ -219,7 +222,7 @@ fn what_is_free_is_taken() {
         json!({ "spec": { "containers": [{ "name": "app", "livenessProbe": {}, "resources": { "claims": [{ "name": "gpu" }] } }] } }),
         json!({ "spec": { "initContainers": [{ "name": "new", "image": "a", "command": ["x"] }, { "name": "side", "livenessProbe": {} }] } }),
         json!({ "spec": { "initContainers": [{ "name": "new", "image": "a", "$retainKeys": ["name", "image"] }] } }),
-        json!({ "spec": { "affinity": { "$retainKeys": [] } }, "metadata": { "annotations": null } }),
+        json!({ "spec": { "affinity": { "$retainKeys": [] } } }),
         json!({ "metadata": { "annotations": { "a/b": "c" }, "labels": { "a/b": "c" } } }),
     ] {
         Overlay::checked("spec.podTemplate", &overlay, &pod()).unwrap();

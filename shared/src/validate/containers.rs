@@ -129,6 +129,14 @@ fn runner(
     let prefix = commands.prefix.as_deref().unwrap_or_default();
     let prefix = report.take(format!("{field}.commands.prefix"), words::split(prefix)).unwrap_or_default();
     let user = user(field, container, &commands, report);
+    for (list, is_given) in [
+        ("environment", container.environment.contains_key(names::COMPLETION_INDEX)),
+        ("secrets", container.secrets.contains_key(names::COMPLETION_INDEX)),
+    ] {
+        if is_given {
+            report.problem(format!("{field}.{list}[{}]", names::COMPLETION_INDEX), names::COMPLETION_INDEX_IS_SET);
+        }
+    }
     let mut valid = common(field, container, around, report);
     valid.name = runner_name(container, around.cluster).to_owned();
     if valid.name != around.cluster && !names::is_dns_label(&valid.name) {

@@ -1,4 +1,4 @@
-//! What is valid and yet has no effect as it stands: told, so that nobody waits for one.
+//! Notes on valid fields that have no effect.
 
 use super::{Report, ValidMiniCluster, flux, is_given};
 use crate::agent_spec::Program;

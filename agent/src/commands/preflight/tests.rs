@@ -101,7 +101,7 @@ fn names_that_are_missing_are_told_but_not_thousands_of_them() {
     let missing = (0..7).map(|number| format!("mc-{number}")).collect();
     let (level, text) = other_names(&Names { asked: 40, left: 9, missing });
     assert_eq!(level, Warn);
-    assert!(text.starts_with("7 of 40 other hosts have no address (9 more were not asked for in time): "), "{text}");
+    assert!(text.starts_with("7 of 40 other hosts have no address (9 more were not looked up in time): "), "{text}");
     assert!(text.contains("mc-4 and 2 more."), "{text}");
 }
 

@@ -70,12 +70,12 @@ fn a_snippet_that_runs_is_why_there_is_no_broker() {
     let follower = instance(1);
     let silence = Silence::NoSocket("/x".into());
     let mut seen = Seen::new(&follower, Err(silence.clone()));
-    seen.stage = Some(Activity::Snippet("workerPre".into()));
+    seen.activity = Some(Activity::Snippet("workerPre".into()));
     seen.parent = Some(("mc-0.flux.".into(), Ok(Link::Broken)));
     let text = text_of(&seen);
     let want = "mc-1 (rank 1) is not up: the snippet workerPre runs. See the pod's log\n";
     assert!(text.contains(want) && text.contains("parent   mc-0.flux answers\n"), "{text}");
-    assert_eq!(ready(&Err(silence), seen.stage.as_ref()), Err("the snippet workerPre runs".into()));
+    assert_eq!(ready(&Err(silence), seen.activity.as_ref()), Err("the snippet workerPre runs".into()));
     seen.state = state("join", 1);
     assert!(!text_of(&seen).contains("workerPre"), "a broker that answers says more");
 }

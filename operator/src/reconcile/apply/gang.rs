@@ -47,7 +47,11 @@ impl Writer {
             Resize::Never => Ok(()),
             Resize::MakeAnew => {
                 self.delete_gang(namespace, &object.at, owner).await?;
-                self.gang(namespace, object, owner).await
+                match self.gang(namespace, object, owner).await {
+                    // The API is no longer served: its gangs mean nothing to any scheduler.
+                    Err(error) if error.is_not_found() => Ok(()),
+                    made => made,
+                }
             }
             Resize::Patch => {
                 let Some(uid) = self.gang_of(namespace, &object.at, owner).await? else { return Ok(()) };

@@ -18,7 +18,20 @@ pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Res
         return Ok(Served::default());
     }
     let is_enough = |served| cluster.gang == Gang::Auto || api_for(cluster, served).is_some();
-    context.reader.gangs(is_enough).await.map_err(ReconcileError::Gangs)
+    match context.reader.gangs(is_enough).await {
+        Err(kube::Error::Api(status)) if matches!(status.code, 401 | 403) => {
+            let message = format!(
+                "the operator may not ask which APIs for gangs the cluster serves (ClusterRole system:discovery): {}",
+                status.message
+            );
+            if cluster.gang == Gang::Auto {
+                tracing::warn!("{message}; pods start one by one");
+                return Ok(Served::default());
+            }
+            Err(ApplyError::from(Obstacle { reason: "Forbidden", message }).into())
+        }
+        served => served.map_err(ReconcileError::Gangs),
+    }
 }
 
 /// No pods, rather than some that start one by one where somebody relies on the opposite.
@@ -50,7 +63,7 @@ pub(super) async fn after(objects: &Objects, made: &Result<(), ApplyError>, cont
     let GangOf::Object(object) = &objects.gang else { return };
     match made {
         Ok(()) => tracing::info!(gang = %object.at, "the Job's pods are a gang"),
-        Err(error) if is_unknown(error) => context.reader.forget_gangs().await,
+        Err(error) if error.is_not_found() => context.reader.forget_gangs().await,
         Err(_) => {}
     }
 }
@@ -62,12 +75,6 @@ pub(super) async fn delete(target: &Target, observed: &Observed, context: &Conte
         Some(at) => context.writer.delete_gang(&target.key.namespace, &at, &target.uid).await,
         None => Ok(()),
     }
-}
-
-/// Whether the API server knows no such kind (any more).
-fn is_unknown(error: &ApplyError) -> bool {
-    let ApplyError::Api { source, .. } = error else { return false };
-    matches!(source.as_ref(), kube::Error::Api(status) if status.code == 404)
 }
 
 /// A cluster that is smaller than its gang was made for would wait for pods that never come when one is made again. One that grows
