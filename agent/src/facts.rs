@@ -156,13 +156,14 @@ impl Facts {
         let earlier_pods = earlier_pods(&mut environment);
         let address = network::told(environment.remove(names::POD_ADDRESS.0));
         let address = address.or_else(|| network::address(&host, &hostname, spec.network.host_network));
-        let flux_on_path = host.which("flux", environment.get("PATH").map_or(DEFAULT_PATH, String::as_str));
+        let path = environment.get("PATH").map_or(DEFAULT_PATH, String::as_str);
+        let flux_on_path = host.which("flux", path);
         let mut asked = questions(spec, &environment, &working_directory);
         let (pod, cpus) = (spec.paths(), cpu::cores(&host));
         asked.extend(flux_on_path.as_deref().and_then(accounting_of));
         let installation = installation(spec, flux_on_path.as_deref());
         Ok(Facts {
-            index: environment.get("JOB_COMPLETION_INDEX").and_then(|index| index.parse().ok()),
+            index: environment.get(names::COMPLETION_INDEX).and_then(|index| index.parse().ok()),
             earlier_pods,
             restarts_left: None,
             grace_period: None,
@@ -184,7 +185,7 @@ impl Facts {
             flux_modprobe: host.exists(&format!("{installation}/libexec/flux/modprobe/rc1.py")),
             view: ViewFacts::read(&host, &pod.view()),
             flux_on_path,
-            shell: shell(&host, environment.get("PATH").map_or(DEFAULT_PATH, String::as_str)),
+            shell: shell(&host, path),
             terminal,
             present: asked.iter().filter(|path| host.exists(path)).cloned().collect(),
             writable: asked.iter().filter(|path| host.is_writable(path)).cloned().collect(),

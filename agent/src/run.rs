@@ -12,6 +12,7 @@ use std::time::{Duration, Instant};
 
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::exit::{Category, REPLACE, of_signal};
+use flux_shared::names::COMPLETION_INDEX;
 use flux_shared::paths::{SPEC_FILE, TERMINATION_LOG};
 
 use crate::execute::retry::{Attempts, Then};
@@ -195,7 +196,7 @@ async fn plan_patiently(
 
 /// Before the spec is read, the index alone tells who leads.
 fn stop_code(signal: i32) -> u8 {
-    match std::env::var("JOB_COMPLETION_INDEX") {
+    match std::env::var(COMPLETION_INDEX) {
         Ok(index) if index != "0" => REPLACE,
         _ => of_signal(signal),
     }

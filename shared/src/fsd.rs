@@ -1,4 +1,5 @@
-//! Flux standard durations: a number and `ms`, `s`, `m`, `h` or `d`; bare numbers are seconds (RFC 23). By hand: crates for durations know other units and more of them.
+//! Flux standard durations: a number and `ms`, `s`, `m`, `h` or `d`; bare numbers are seconds (RFC 23). By hand: crates for
+//! durations know other units and more of them.
 
 /// Seconds, or why the text is no duration.
 pub fn seconds(text: &str) -> Result<f64, String> {

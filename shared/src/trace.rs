@@ -1,8 +1,8 @@
 //! Traces (OpenTelemetry): where a MiniCluster's time went, as spans of one trace. Pure.
 //!
 //! The trace is the MiniCluster's own: its id is the object's uid, so that operator and pods agree on it without asking each
-//! other. Sources: W3C Trace Context 1 (`traceparent`), the OTLP specification 1 (JSON over HTTP). By
-//! hand: OpenTelemetry's crates time what happens as it happens, and these times are Kubernetes' and other pods'.
+//! other. Sources: W3C Trace Context 1 (`traceparent`), the OTLP specification 1 (JSON over HTTP).
+//! By hand: OpenTelemetry's crates time what happens as it happens, and these times are Kubernetes' and other pods'.
 
 use std::fmt;
 use std::str::FromStr;

@@ -1,5 +1,6 @@
 //! What a question and an answer look like: a message by Flux RFC 3, framed on the socket as flux-core's `librouter/sendfd.c`
-//! and `usock.c` do (the same in every release since 0.12). By hand: there is no crate for it, and libflux is not in a static program.
+//! and `usock.c` do (the same in every release since 0.12). By hand: there is no crate for it, and libflux is not in a
+//! static program.
 //!
 //! ```text
 //! socket: one byte (0, or the errno of a refusal), then per message: magic, length, frames (length, bytes) …

@@ -239,7 +239,7 @@ fn environment(
     };
     environment.insert("PATH".into(), path);
     environment.extend(given.map(|it| it.environment.clone()).unwrap_or_default());
-    environment.insert("JOB_COMPLETION_INDEX".into(), index.to_string());
+    environment.insert(names::COMPLETION_INDEX.into(), index.to_string());
     // All pods have one network here, too.
     if spec.network.host_network {
         environment.insert(names::POD_ADDRESS.0.into(), super::network::address(index).to_string());

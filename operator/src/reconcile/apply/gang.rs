@@ -1,11 +1,13 @@
 //! The object that makes a gang of a Job's pods: of an API that no type of ours has, so it is JSON.
 #![expect(clippy::disallowed_types, reason = "this is where the API client is used")]
 
-use kube::api::{ApiResource, DynamicObject, GroupVersionKind, ListParams, Patch, PatchParams};
-use kube::{Api, ResourceExt};
+use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
+use kube::Api;
+use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use serde_json::json;
 
 use super::{ApplyError, Writer, belongs_of, only, post, sorted_of, unless_gone};
+use crate::api::pages::all_metadata;
 use crate::labels;
 use crate::observe::controller_uid;
 use crate::reconcile::render::gang::{GangApi, GangObject, GangRef, Resize};
@@ -67,7 +69,13 @@ impl Writer {
 
     /// Deletes the one of a Job that is to go.
     pub async fn delete_gang(&self, namespace: &str, at: &GangRef, owner: &str) -> Result<(), ApplyError> {
-        let Some(uid) = self.gang_of(namespace, at, owner).await? else { return Ok(()) };
+        match self.gang_of(namespace, at, owner).await? {
+            Some(uid) => self.delete_found(namespace, at, uid).await,
+            None => Ok(()),
+        }
+    }
+
+    async fn delete_found(&self, namespace: &str, at: &GangRef, uid: String) -> Result<(), ApplyError> {
         let deleted = self.gangs(namespace, at.api).delete(&at.name, &only(Some(uid))).await.map(drop);
         unless_gone(deleted).map_err(|error| sorted_of(at.api.kind(), "delete", &at.name, error))
     }
@@ -80,15 +88,14 @@ impl Writer {
         cluster: &str,
         owner: &str,
     ) -> Result<(), ApplyError> {
-        let GangRef { api, name } = kept;
-        let all = self.gangs(namespace, *api);
-        let of_cluster = ListParams::default().labels(&format!("{}={cluster}", labels::CLUSTER));
-        let found = all.list_metadata(&of_cluster).await.map_err(|error| sorted_of(api.kind(), "list", name, error))?;
-        for there in found.items.into_iter().filter(|it| controller_uid(&it.metadata) == Some(owner)) {
-            let other = there.name_any();
-            if other != *name && there.metadata.deletion_timestamp.is_none() {
-                let deleted = all.delete(&other, &only(there.uid())).await.map(drop);
-                unless_gone(deleted).map_err(|error| sorted_of(api.kind(), "delete", &other, error))?;
+        let api = kept.api;
+        let found = all_metadata(&self.gangs(namespace, api), &format!("{}={cluster}", labels::CLUSTER)).await;
+        let found = found.map_err(|error| sorted_of(api.kind(), "list", &kept.name, error))?;
+        let goes = |it: &ObjectMeta| controller_uid(it) == Some(owner) && it.deletion_timestamp.is_none();
+        for there in found.into_iter().filter(goes) {
+            let (Some(name), Some(uid)) = (there.name, there.uid) else { continue };
+            if name != kept.name {
+                self.delete_found(namespace, &GangRef { api, name }, uid).await?;
             }
         }
         Ok(())
