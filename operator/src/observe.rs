@@ -155,6 +155,11 @@ impl Index {
         self.state().clusters.get(cluster).is_some_and(|observed| observed.job.is_some())
     }
 
+    /// The key of a MiniCluster whose objects are `wanted`, if there is one.
+    pub fn find(&self, wanted: impl Fn(&Observed) -> bool) -> Option<Key> {
+        self.state().clusters.iter().find(|(_, observed)| wanted(observed)).map(|(key, _)| key.clone())
+    }
+
     pub fn headless(&self, service: &Key) -> Option<Arc<ServiceSeen>> {
         self.state().headless.get(service).cloned()
     }

@@ -96,7 +96,7 @@ impl Reason {
             ("ValidWithNotes" | "Completed", _) => Some("Normal"),
             (
                 "NotSaved" | "Defect" | "Deleted" | "Gone" | "Valid" | "ImageVolume" | "ImageVolumeUnsure"
-                | "WaitingForPrevious" | "Queued" | "Requeued",
+                | "WaitingForPrevious" | "WaitingForGang" | "Queued" | "Requeued",
                 _,
             )
             | (_, Of::Progress) => None,
@@ -168,6 +168,7 @@ pub const REASONS: &[Reason] = &[
     reason(Of::Start, "TooLarge", "an object would be larger than the API server accepts"),
     reason(Of::Start, "Unsupported", "this Kubernetes is too old for a field of the spec"),
     reason(Of::Start, "GangUnavailable", "`gang` is on, and the cluster has no gang API"),
+    reason(Of::Start, "WaitingForGang", "another gang is being placed: Kubernetes 1.35 is given one after the other"),
     reason(Of::Start, "WaitingForPrevious", "an object of an earlier MiniCluster of this name is still being deleted"),
     reason(Of::Start, "WaitingForPods", "pods of a deleted Job still run"),
     reason(Of::Start, "SecretDeleted", "a Secret that new pods need was deleted"),

@@ -57,6 +57,7 @@ pub(super) async fn create_or_update(
             let facts = Facts { gangs: gang::served(cluster, context).await?, ..facts };
             let objects = objects(cluster, &facts, context)?;
             gang::refuse_unserved(&objects)?;
+            let _turn = gang::turn(&objects, target, context).await?;
             try_overlays(&objects, &target.key, context).await?;
             refuse_unsupported(&objects, &target.key, context).await?;
             gang::before(&objects, target, &observed, context).await;

@@ -4,6 +4,7 @@
 //! restart (does the whole start again?) ─► next_action (what is missing, what may change) ─► silent_wait (does it wait without a word?)
 //! ```
 
+pub mod gang_turn;
 pub mod next_action;
 pub mod restart;
 pub mod silent_wait;

@@ -20,12 +20,8 @@ use serde_json::{Value, json};
 use test_support::node::{Fixture, app_image, test};
 
 const ROUNDS: u32 = 20;
-/// A scheduler holds each pod of a gang until the others have a place, and gives the places back after five minutes: so two that hold half
-/// each cost that, and some may do so again.
-const ROUND: Duration = Duration::from_secs(900);
-/// Rounds that Kubernetes 1.35 may hold for as long as that: it places pod by pod, and two gangs may give back their places together each
-/// time. No other scheduler may.
-const HELD_BY_1_35: u32 = 2;
+/// Two one after the other, each of which may have to try again. (Kubernetes 1.35 would hold two that are made together for five minutes.)
+const ROUND: Duration = Duration::from_secs(120);
 /// As long as two halves stay, before they count as stuck.
 const STUCK: Duration = Duration::from_secs(10);
 const POLL: Duration = Duration::from_millis(100);
@@ -104,11 +100,6 @@ impl Watched {
         }
     }
 
-    /// No pod of either has a place, or has had one.
-    fn is_held(&self) -> bool {
-        self.placed == [0, 0] && self.was_whole == [false, false] && self.completed == [false, false]
-    }
-
     fn is_stuck(&self) -> bool {
         self.placed == [1, 1] && self.was_whole == [false, false]
     }
@@ -136,42 +127,25 @@ async fn delete(fixture: &Fixture, names: &[String; 2]) {
 fn of_two_that_need_the_whole_node_never_both_have_half_and_both_run() {
     test("gang", async |fixture| {
         let cpu = half_of_the_node(&fixture).await;
-        let may_hold = held_rounds(&fixture).await;
-        let (mut slowest, mut held) = (Duration::ZERO, 0);
+        let mut slowest = Duration::ZERO;
         for round in 0..ROUNDS {
             let names = [format!("a-{round}"), format!("b-{round}")];
             let start = Instant::now();
             tokio::join!(create(&fixture, &names[0], cpu, "on"), create(&fixture, &names[1], cpu, "on"));
             let mut watched = Watched::default();
-            while watched.completed != [true, true] && !(start.elapsed() >= ROUND && watched.is_held()) {
+            while watched.completed != [true, true] {
                 watched.look(&fixture, &names).await;
                 assert!(!watched.is_stuck(), "round {round}: both have half of the node");
-                assert!(start.elapsed() < ROUND || watched.is_held(), "round {round}: {watched:?}");
+                assert!(start.elapsed() < ROUND, "round {round}: {watched:?}");
                 tokio::time::sleep(POLL).await;
             }
-            if watched.is_held() {
-                println!("round {round}: the scheduler has held both for {} s, and none has begun", ROUND.as_secs());
-                held += 1;
-            } else {
-                assert_eq!(watched.was_whole, [true, true], "round {round}: each had all its pods at once");
-                println!("round {round}: both have run after {:.1} s", start.elapsed().as_secs_f64());
-                slowest = slowest.max(start.elapsed());
-            }
-            assert!(held <= may_hold, "{held} rounds were held");
+            assert_eq!(watched.was_whole, [true, true], "round {round}: each had all its pods at once");
+            println!("round {round}: both have run after {:.1} s", start.elapsed().as_secs_f64());
+            slowest = slowest.max(start.elapsed());
             delete(&fixture, &names).await;
         }
-        println!(
-            "{ROUNDS} rounds of two pods with {cpu}m each, {held} held, the slowest of the others {:.1} s",
-            slowest.as_secs_f64()
-        );
+        println!("{ROUNDS} rounds of two pods with {cpu}m each, the slowest {:.1} s", slowest.as_secs_f64());
     });
-}
-
-/// How many rounds the scheduler may hold.
-async fn held_rounds(fixture: &Fixture) -> u32 {
-    let version = fixture.client.apiserver_version().await.unwrap();
-    let is_default = std::env::var("E2E_SCHEDULER").is_err();
-    if version.minor == "35" && is_default { HELD_BY_1_35 } else { 0 }
 }
 
 /// What gangs are for; and that the test above can fail.

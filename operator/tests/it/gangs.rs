@@ -369,6 +369,29 @@ async fn has_another_gang(fixture: &Fixture, api: GangApi, name: &str, before: &
     .await;
 }
 
+/// While no pod of a gang has a place, no other gang is made.
+async fn are_made_one_after_the_other(fixture: &Fixture) {
+    let place = async |cluster: &str| {
+        let placed = json!({ "status": { "conditions": [{ "type": "PodScheduled", "status": "True" }] } });
+        let pod = fixture.all_pods(cluster).await.into_iter().find(|pod| pod.metadata.deletion_timestamp.is_none());
+        fixture.patch_pod_status(&pod.unwrap(), placed).await;
+    };
+    place("mc").await;
+    fixture.create("first", spec(json!({}))).await.unwrap();
+    fixture.pods("first", 2).await;
+    fixture.create("next", spec(json!({}))).await.unwrap();
+    let waits = fixture.when("next", "waits", |status| status["reason"] == "WaitingForGang").await["status"].clone();
+    assert!(waits["message"].as_str().unwrap().contains("MiniCluster first"), "{waits:#}");
+    assert!(condition(&waits, "Stalled").is_null(), "nobody has to do anything: {waits:#}");
+    // One pod alone holds nothing that others need.
+    fixture.create("alone", json!({ "size": 1 })).await.unwrap();
+    fixture.pods("alone", 1).await;
+    assert!(fixture.api::<Job>().get_opt("next").await.unwrap().is_none());
+    place("first").await;
+    fixture.pods("next", 2).await;
+    fixture.when("next", "starts", |status| status["reason"] != "WaitingForGang").await;
+}
+
 /// Kubernetes' own API, which is off by default, on a control plane of its own.
 #[test]
 fn kubernetes_own_api_is_found_in_each_version_that_has_one() {
@@ -419,6 +442,8 @@ fn kubernetes_own_api_is_found_in_each_version_that_has_one() {
             fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 1 } })).await.unwrap();
             let shrinks = async || (fixture.job("mc").await.spec?.completions == Some(1)).then_some(());
             until("it shrinks though its gang's API is gone", shrinks).await;
+            is_gone.store(false, Ordering::SeqCst);
+            are_made_one_after_the_other(&fixture).await;
         }
         // The same object twice is one.
         fixture.create("off", spec(json!({ "gang": "off" }))).await.unwrap();

@@ -123,7 +123,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "job",
         ],
     ),
-    ("operator/src/reconcile/decide", &["restart", "next_action", "silent_wait"]),
+    ("operator/src/reconcile/decide", &["gang_turn", "restart", "next_action", "silent_wait"]),
     ("operator/src/reconcile/fetch", &["gangs", "warning"]),
     ("operator/src/reconcile/apply", &["gang", "headless", "storage"]),
     ("operator/src/reconcile/status", &["patch", "outcome", "conditions", "events"]),

@@ -2,12 +2,16 @@
 //! call.
 
 use flux_shared::validate::{Gang, ValidMiniCluster};
+use k8s_openapi::api::batch::v1::JobSpec;
+use k8s_openapi::jiff::Timestamp;
+use tokio::sync::MutexGuard;
 
 use crate::observe::Observed;
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
+use crate::reconcile::decide::gang_turn;
 use crate::reconcile::error::ReconcileError;
-use crate::reconcile::obstacle::Obstacle;
+use crate::reconcile::obstacle::{Obstacle, WAITING_FOR_GANG};
 use crate::reconcile::render::gang::{GangOf, GangRef, Served, api_for, count, recounted};
 use crate::reconcile::render::{Facts, Objects};
 use crate::reconcile::target::Target;
@@ -42,6 +46,31 @@ pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
         }
         GangOf::None | GangOf::Object(_) => Ok(()),
     }
+}
+
+/// Where gangs are made one after the other: until it is dropped, nobody else makes one.
+pub(super) async fn turn<'a>(
+    objects: &Objects,
+    target: &Target,
+    context: &'a Context,
+) -> Result<Option<MutexGuard<'a, ()>>, ReconcileError> {
+    let GangOf::Object(object) = &objects.gang else { return Ok(None) };
+    // Of a suspended one a queue, or somebody, says when it has its pods.
+    let has_pods = |job: &JobSpec| job.suspend != Some(true) && job.completions > Some(1);
+    if !gang_turn::takes_turns(object) || !objects.job.rendered.spec.as_ref().is_some_and(has_pods) {
+        return Ok(None);
+    }
+    let turn = context.gang_turn.lock().await;
+    let now = Timestamp::now();
+    let Some(other) = context.index.find(|observed| gang_turn::has_turn(observed, now)) else { return Ok(Some(turn)) };
+    // What others have in their namespaces is not for everybody to read.
+    let other = match other.namespace == target.key.namespace {
+        true => format!("MiniCluster {}", other.name),
+        false => "one in another namespace".to_owned(),
+    };
+    let message =
+        format!("this Kubernetes places gangs one after the other: waiting for {other}, for a minute at most");
+    Err(ApplyError::from(Obstacle { reason: WAITING_FOR_GANG, message }).into())
 }
 
 /// What earlier Jobs of the MiniCluster left goes first. One that has had no Job makes no call for that, and one that cannot tidy up

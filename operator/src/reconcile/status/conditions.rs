@@ -11,7 +11,7 @@ use crate::observe::job::JobSeen;
 use crate::observe::pod::{PodSeen, Trouble};
 use crate::observe::storage::DiskSeen;
 use crate::observe::workload::QUEUED;
-use crate::reconcile::obstacle::POD_TEMPLATE_REFUSED;
+use crate::reconcile::obstacle::{POD_TEMPLATE_REFUSED, WAITING_FOR_GANG};
 use crate::reconcile::render::VIEW_IMAGE_VOLUME;
 use crate::reconcile::render::elastic::Elastic;
 
@@ -198,7 +198,8 @@ fn reconciling(state: JobState, facts: &Facts, is_stalled: bool, ready: &Stateme
 /// By kstatus' convention it is there only while it is true: only a person can help.
 fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
     const TYPE: &str = "Stalled";
-    let obstacle = inputs.obstacle.filter(|obstacle| obstacle.reason != "WaitingForPrevious");
+    let obstacle =
+        inputs.obstacle.filter(|obstacle| !["WaitingForPrevious", WAITING_FOR_GANG].contains(&obstacle.reason));
     match state {
         JobState::Completed => None,
         JobState::Failed => Some(Statement::new(TYPE, true, &outcome.reason, state.idle().1)),
