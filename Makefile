@@ -1,6 +1,6 @@
 # Each recipe is one line that a person could type; what takes more stands in .ci/.
 
-.PHONY: demo test test-flux e2e e2e-jobset e2e-gang e2e-autoscale e2e-kueue lint bench bench-journey bench-quorum bench-instance images generate dist release reproduce
+.PHONY: demo test test-flux e2e e2e-jobset e2e-gang e2e-autoscale e2e-kueue e2e-tracing lint bench bench-journey bench-quorum bench-instance images generate dist release reproduce
 
 demo: ; @.ci/demo
 
@@ -13,6 +13,8 @@ e2e: ; @.ci/e2e
 e2e-jobset: ; @FLUX=$(FLUX) .ci/e2e-jobset
 
 e2e-gang: ; @GANG=$(or $(GANG),1) .ci/e2e
+
+e2e-tracing: ; @TRACING=1 .ci/e2e
 
 e2e-kueue: ; @FLUX=$(FLUX) .ci/e2e-kueue
 
