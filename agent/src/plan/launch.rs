@@ -3,7 +3,7 @@
 use flux_shared::words::Word;
 use serde::Serialize;
 
-use super::{EnvChange, Owner, Resolved};
+use super::{EnvChange, Owner};
 
 /// A program to start and supervise.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -140,14 +140,4 @@ pub struct RunAs {
     pub owner: Owner,
     pub name: String,
     pub home: String,
-}
-
-/// Who is told of a signal, by what stands first: Flux's own program ends what it has started; a user's prefix may be anything.
-pub fn signals(prefix: &[Word]) -> Reach {
-    if prefix.is_empty() { Reach::Process } else { Reach::Group }
-}
-
-/// Where the broker is told to listen.
-pub fn socket(resolved: &Resolved) -> Option<String> {
-    (!resolved.spec.flux.disable_socket).then(|| resolved.paths.socket())
 }

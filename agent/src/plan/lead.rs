@@ -6,8 +6,8 @@ use flux_shared::words::Word;
 use super::program::{self, Initial};
 use super::resolved::kill_after;
 use super::{
-    AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, launch,
-    node_network, options, python, runner, snippets, user,
+    AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, node_network,
+    options, python, runner, snippets, user,
 };
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
@@ -49,7 +49,7 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
     let record = words.as_ref().map(|_| resolved.paths.starts());
     // A prefix of the program stands inside the instance, that of the broker before it.
     let prefix = if words.is_some() { &[] } else { resolved.spec.runner.prefix.as_slice() };
-    let signals = launch::signals(prefix);
+    let signals = runner::signals(prefix);
     let at_end = if words.is_some() { AtEnd::Exit } else { AtEnd::ExitUnlessStopped };
     match words {
         Some(program) => {
@@ -83,7 +83,7 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
         environment: told.into_iter().flatten().collect(),
         stdout,
         signals,
-        socket: launch::socket(resolved),
+        socket: runner::socket(resolved),
         parent: None,
         lead: None,
         hold_stop: None,
@@ -101,7 +101,7 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
 /// What is served of the broker, which must be asked for it.
 fn metrics(resolved: &Resolved) -> Option<Metrics> {
     let cluster = resolved.spec.name.clone();
-    launch::socket(resolved).and(resolved.spec.flux.metrics_port).map(|port| Metrics { port, cluster })
+    runner::socket(resolved).and(resolved.spec.flux.metrics_port).map(|port| Metrics { port, cluster })
 }
 
 /// Where the program's own end is noted, empty and Flux's own to write: the broker's code tells of its own end as well.

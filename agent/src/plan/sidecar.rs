@@ -35,7 +35,7 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
         return snippets::program(resolved, sidecar.command.as_ref());
     }
     let launch = Launch {
-        label: super::COMMAND,
+        label: snippets::COMMAND,
         part: Part::Command,
         argv: vec![Word::Literal(script_path(resolved, name))],
         run_as: None,
