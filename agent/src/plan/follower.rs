@@ -11,6 +11,8 @@ use super::{
 
 /// How often a follower's broker is started again before the pod gives up.
 pub const RESTART_LIMIT: u32 = 10;
+/// Flux's process that runs a job's tasks on a node.
+const JOB_SHELL: &str = "flux-shell";
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let mut steps = runner::prepare(resolved)?;
@@ -68,11 +70,13 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         label: "fluxstart",
         part: Part::Follower,
         argv: argv.chain(options).collect(),
+        program: Vec::new(),
         run_as,
         environment: [python::variable(resolved), node_network::variable(resolved)].into_iter().flatten().collect(),
         stdout: Stdout::Inherit,
         signals: runner::signals(&runner.prefix),
         drain,
+        job_shell: drain.map(|_| JOB_SHELL),
         below: below.transpose()?.unwrap_or_default(),
         socket: runner::socket(resolved),
         hold_stop: parent.as_ref().map(|_| hold_stop(resolved.facts)),

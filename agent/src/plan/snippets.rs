@@ -40,8 +40,15 @@ fn at(
         (false, _) => &[],
     };
     let silent = logging.quiet && stage == Stage::Before;
-    let snippet = Snippet { name, shell, options, source, strict: logging.strict, stage, silent };
-    Ok(Some(Planned::with(&["shell"], Step::Snippet(snippet))))
+    let as_flux = as_flux(resolved);
+    let snippet = Snippet { name, shell, options, as_flux, source, strict: logging.strict, stage, silent };
+    Ok(Some(Planned::with(&["shell", "agent", "spec_file"], Step::Snippet(snippet))))
+}
+
+/// This agent again, which finds the spec where this one did.
+fn as_flux(resolved: &Resolved) -> String {
+    let spec = resolved.facts.spec_file.as_ref().map_or(String::new(), |file| format!(" --spec={file}"));
+    format!("{} as-flux{spec}", resolved.facts.agent)
 }
 
 /// A script's text, with a first line for the image's shell if it has none.

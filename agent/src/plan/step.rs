@@ -104,6 +104,8 @@ pub struct Snippet {
     pub shell: String,
     #[serde(skip_serializing_if = "<[_]>::is_empty")]
     pub options: &'static [&'static str],
+    /// What `$asFlux` is for it: the words that run what follows them as Flux's user. Not exported.
+    pub as_flux: String,
     pub source: String,
     /// A failure ends the container with its code; otherwise it is told, and passed over.
     pub strict: bool,
