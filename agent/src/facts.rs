@@ -11,6 +11,7 @@
 
 mod cpu;
 mod devices;
+mod error;
 mod host;
 mod key;
 mod network;
@@ -29,6 +30,7 @@ use crate::known_paths::{
     DEFAULT_PATH, MUNGE, MUNGE_KEY, SYSTEM_CONFIG, TEMPORARY, accounting_of, flux_below, home_of,
 };
 
+pub use error::FactsError;
 pub use key::Key;
 pub use process::Process;
 pub use view::ViewFacts;
@@ -142,15 +144,6 @@ impl Default for Facts {
             writable: ["/", "/etc", paths::FALLBACK_HOME, "/tmp", "/var/tmp"].map(String::from).into(),
         }
     }
-}
-
-/// Why the host could not be read.
-#[derive(Debug, thiserror::Error)]
-pub enum FactsError {
-    #[error("failed to read the host name: {0}")]
-    Hostname(String),
-    #[error("failed to read the facts: {0}")]
-    Syntax(String),
 }
 
 impl Facts {
