@@ -30,7 +30,6 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE, of_signal};
-use flux_shared::paths::AGENT_FILE;
 
 use crate::execute::retry::{Attempts, Then};
 use crate::execute::timing::Timeline;
@@ -51,8 +50,6 @@ use shell::Shell;
 pub struct Options {
     /// Files are written below it.
     pub root: PathBuf,
-    /// The AgentSpec that the command line names, for programs that snippets start; none: they find it as this one did.
-    pub spec: Option<PathBuf>,
     /// The agent's own program, which a snippet's shell starts to tell its state.
     pub agent: PathBuf,
     /// How long to try again what may pass.
@@ -80,8 +77,6 @@ pub struct Executor<'a> {
     came_up: bool,
     /// How the lead's broker ended, once it has.
     broker_end: Option<archive::BrokerEnd>,
-    /// What `$asFlux` is in snippets.
-    as_flux: String,
 }
 
 /// Whether to go on.
@@ -119,10 +114,6 @@ pub async fn execute(
     if plan.steps.iter().any(|planned| matches!(planned.step, Step::PublishArchive { .. })) {
         ending.archive_not_saved = Some("the pod ended before it could be saved".into());
     }
-    // Before anything of the user's has run: later somebody else's program might stand there.
-    let agent = std::env::current_exe().unwrap_or_else(|_| AGENT_FILE.into());
-    let spec = options.spec.as_ref().map_or(String::new(), |spec| format!(" --spec={}", spec.display()));
-    let as_flux = format!("{} as-flux{spec}", agent.display());
     let mut executor = Executor {
         files: Files::new(&options.root, tag),
         options,
@@ -136,7 +127,6 @@ pub async fn execute(
         ending,
         came_up: false,
         broker_end: None,
-        as_flux,
     };
     let result = executor.all_steps(plan, again).await;
     executor.note_what_followed(&result);

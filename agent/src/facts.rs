@@ -11,6 +11,7 @@
 
 mod cpu;
 mod devices;
+mod error;
 mod host;
 mod key;
 mod network;
@@ -29,6 +30,7 @@ use crate::known_paths::{
     DEFAULT_PATH, MUNGE, MUNGE_KEY, SYSTEM_CONFIG, TEMPORARY, accounting_of, flux_below, home_of,
 };
 
+pub use error::FactsError;
 pub use key::Key;
 pub use process::Process;
 pub use view::ViewFacts;
@@ -53,6 +55,10 @@ pub struct Facts {
     pub grace_period: Option<u64>,
     /// Of what the certificate is derived, as the command line says (`--key-from-env`); none: it is mounted.
     pub key: Option<Key>,
+    /// The agent's own program, as the container's processes reach it.
+    pub agent: String,
+    /// The AgentSpec that the command line names (`--spec`); none: the usual one.
+    pub spec_file: Option<String>,
     /// This start's own: 16 hexadecimal digits by chance. It names what another start must not write to.
     pub attempt: String,
     /// The user and group that the agent runs as.
@@ -108,6 +114,8 @@ impl Default for Facts {
             restarts_left: None,
             grace_period: None,
             key: None,
+            agent: paths::AGENT_FILE.into(),
+            spec_file: None,
             attempt: "0".repeat(16),
             uid: 0,
             gid: 0,
@@ -138,21 +146,12 @@ impl Default for Facts {
     }
 }
 
-/// Why the host could not be read.
-#[derive(Debug, thiserror::Error)]
-pub enum FactsError {
-    #[error("failed to read the host name: {0}")]
-    Hostname(String),
-    #[error("failed to read the facts: {0}")]
-    Syntax(String),
-}
-
 impl Facts {
     /// The facts of this host, for `spec` and a process of this container; files are looked for below `root`.
     pub fn read(root: &Path, spec: &AgentSpec, process: Process) -> Result<Facts, FactsError> {
         let host = host::Host::new(root);
         let hostname = network::hostname()?;
-        let Process { mut environment, working_directory, terminal, .. } = process;
+        let Process { program: agent, mut environment, working_directory, terminal, .. } = process;
         let earlier_pods = earlier_pods(&mut environment);
         let address = network::told(environment.remove(names::POD_ADDRESS.0));
         let address = address.or_else(|| network::address(&host, &hostname, spec.network.host_network));
@@ -168,6 +167,8 @@ impl Facts {
             restarts_left: None,
             grace_period: None,
             key: None,
+            agent,
+            spec_file: None,
             attempt: attempt(),
             uid: nix::unistd::geteuid().as_raw(),
             gid: nix::unistd::getegid().as_raw(),

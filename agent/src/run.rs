@@ -113,7 +113,9 @@ async fn entrypoint(
     let begin = Instant::now();
     let mut supervisor =
         Supervisor::new().map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
-    let planned = plan_patiently(options, container, &mut supervisor).await;
+    // Before anything of the user's has run: later somebody else's program might stand where the agent's does.
+    let process = Process::own();
+    let planned = plan_patiently(options, container, &process, &mut supervisor).await;
     let result = match planned {
         Ok(Ok((plan, mount))) => {
             log::set_format(options.log_format.unwrap_or_else(|| plan.log.format.into()));
@@ -121,7 +123,9 @@ async fn entrypoint(
             timeline.add_earlier(&options.root, &mount);
             timeline.record("plan", begin);
             let plan = known.insert(plan);
-            carry_out(options, container, plan, timeline, ending, &mut supervisor).await
+            let again = || self::plan(options, container, &process).map(|(plan, _)| plan);
+            let how = options.for_execute(container);
+            carry_out(plan, &again, how, timeline, ending, &mut supervisor).await
         }
         Ok(Err(signal)) => Ok(stop_code(signal)),
         Err(failure) => Err(failure),
@@ -131,16 +135,15 @@ async fn entrypoint(
 }
 
 async fn carry_out(
-    options: &Options,
-    container: &ContainerRole,
     plan: &Plan,
+    again: &dyn Fn() -> Result<Plan, Failure>,
+    how: execute::Options,
     timeline: &mut Timeline,
     ending: &mut Ending,
     supervisor: &mut Supervisor,
 ) -> Result<u8, Failure> {
     greet(plan);
-    let again = || self::plan(options, container).map(|(plan, _)| plan);
-    let result = execute(plan, &again, options.for_execute(container), supervisor, timeline, ending).await;
+    let result = execute(plan, again, how, supervisor, timeline, ending).await;
     let code = match &result {
         Ok(code) => *code,
         Err(failure) => failure.category.code(),
@@ -177,11 +180,12 @@ fn tell_panics(options: &Options) {
 async fn plan_patiently(
     options: &Options,
     container: &ContainerRole,
+    process: &Process,
     supervisor: &mut Supervisor,
 ) -> Result<Result<(Plan, String), i32>, Failure> {
     let mut attempts = Attempts::new(Duration::from_secs(options.patience), options.board(container));
     loop {
-        let failure = match plan(options, container) {
+        let failure = match plan(options, container, process) {
             Ok(planned) => return Ok(Ok(planned)),
             Err(failure) => failure,
         };
@@ -203,8 +207,8 @@ fn stop_code(signal: i32) -> u8 {
 }
 
 /// The plan, and where the pod's volume is.
-fn plan(options: &Options, container: &ContainerRole) -> Result<(Plan, String), Failure> {
-    let (spec, facts) = options.facts(Process::own())?;
+fn plan(options: &Options, container: &ContainerRole, process: &Process) -> Result<(Plan, String), Failure> {
+    let (spec, facts) = options.facts(process.clone())?;
     let planned = crate::plan::plan(&spec, &facts, container);
     let view = options.root.join(spec.paths().view().trim_start_matches('/'));
     planned.map(|plan| (plan.with_waits(options.waits()), spec.mount_path)).map_err(|error| {
@@ -287,7 +291,8 @@ impl Options {
         let key = self.from_environment.key(&process.environment).map_err(|error| refused(&error))?;
         let facts = Facts::read(&self.root, &spec, process).map_err(|error| Failure::internal(chain(&error)))?;
         let (restarts_left, grace_period) = (self.restarts_left, self.grace_period);
-        Ok((spec, Facts { restarts_left, grace_period, key, ..facts }))
+        let spec_file = self.spec.as_ref().map(|file| file.display().to_string());
+        Ok((spec, Facts { restarts_left, grace_period, key, spec_file, ..facts }))
     }
 
     /// What the command line says of a follower's patience.
@@ -299,7 +304,6 @@ impl Options {
     fn for_execute(&self, container: &ContainerRole) -> execute::Options {
         execute::Options {
             root: self.root.clone(),
-            spec: self.spec.clone(),
             agent: "/proc/self/exe".into(),
             patience: Duration::from_secs(self.patience),
             board: self.board(container),

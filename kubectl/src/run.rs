@@ -22,8 +22,6 @@ use crate::stop;
 use follow::Ending;
 use manifest::{RUN, Wanted};
 
-/// The exit code of who was interrupted, as shells have it: 128 + SIGINT.
-pub const INTERRUPTED: u8 = 130;
 /// A MiniCluster that no API server answers about is not made after so many tries.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);

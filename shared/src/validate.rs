@@ -8,16 +8,14 @@
 
 use std::collections::BTreeMap;
 
-use serde_json::Value;
-
 use crate::agent_spec::LogFormat;
-use crate::crd::v1alpha2::{Logging, MiniClusterSpec, Network, Resources, headless_name};
+use crate::crd::v1alpha2::{Logging, MiniClusterSpec, Network, headless_name};
 use crate::names;
-use crate::quantity::Quantity;
 use crate::queueing::{Asked, Queueing};
 
 mod access;
 mod containers;
+mod fields;
 mod flux;
 mod gang;
 mod hints;
@@ -26,25 +24,25 @@ mod notes;
 mod overlay;
 mod pod;
 mod program;
+mod report;
+mod sizes;
 mod storage;
 mod valid;
 mod volumes;
 
 pub use crate::choices::{Gang, ViewSource};
 pub use crate::problem::{Notice, Problem};
+pub use containers::{DEFAULT_IMAGE, MAX_TEXT};
+use fields::{given, labels};
+use report::Report;
+pub use sizes::MAX_SIZE;
 pub use valid::{
     FluxOptions, Mount, PersistentSource, PersistentVolume, PullPolicy, Restful, Runner, Sidecar, ValidContainer,
     ValidMiniCluster, ValidUser, ViewContainer, VolumeSource,
 };
 
-/// The image of a container that names none, as upstream's schema has it.
-pub const DEFAULT_IMAGE: &str = "ghcr.io/rse-ops/accounting:app-latest";
 /// `backoffLimit` where none is given.
 pub const DEFAULT_BACKOFF_LIMIT: i32 = 100;
-/// Most pods of a cluster.
-pub const MAX_SIZE: i32 = 10_000;
-/// Most bytes of commands, scripts and snippets together: a ConfigMap holds 1 MiB.
-pub const MAX_TEXT: usize = 900_000;
 
 /// A MiniCluster read from text or from the API server.
 #[derive(Debug, Clone, PartialEq)]
@@ -55,28 +53,6 @@ pub struct Manifest {
     /// Of its labels and annotations, those that are a queue's.
     pub queueing: Queueing,
     pub spec: MiniClusterSpec,
-}
-
-/// Collects problems with the path of where it stands.
-#[derive(Debug, Default)]
-struct Report {
-    problems: Vec<Problem>,
-    notices: Vec<Notice>,
-}
-
-impl Report {
-    fn problem(&mut self, field: impl Into<String>, message: impl Into<String>) {
-        self.problems.push(Problem::new(field, message));
-    }
-
-    fn notice(&mut self, field: impl Into<String>, message: impl Into<String>) {
-        self.notices.push(Problem::new(field, message));
-    }
-
-    /// `value`, or a problem.
-    fn take<T>(&mut self, field: impl Into<String>, value: Result<T, String>) -> Option<T> {
-        value.map_err(|message| self.problem(field, message)).ok()
-    }
 }
 
 /// The same as [`validate`], with notices of what has no effect as it stands. For the operator: the agent's dry-run shows
@@ -93,7 +69,7 @@ pub fn validate_and_note(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Pr
 pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let spec = &manifest.spec;
     let mut report = Report::default();
-    let sizes = sizes(manifest, &mut report);
+    let sizes = sizes::check(spec, &manifest.name, &mut report);
     let network = network(spec, &mut report);
     limits(spec, &mut report);
     let archive = archive(spec, &mut report);
@@ -176,7 +152,7 @@ fn resizes(spec: &MiniClusterSpec) -> bool {
 /// What a queue is told.
 fn queueing(
     manifest: &Manifest,
-    sizes: Sizes,
+    sizes: sizes::Sizes,
     pod_annotations: &BTreeMap<String, String>,
     report: &mut Report,
 ) -> Queueing {
@@ -246,142 +222,6 @@ fn archive(spec: &MiniClusterSpec, report: &mut Report) -> Option<String> {
         }
     }
     archive
-}
-
-/// The sizes, as far as they are usable.
-#[derive(Debug, Clone, Copy)]
-struct Sizes {
-    size: u32,
-    max_size: u32,
-    min_size: Option<u32>,
-}
-
-fn sizes(manifest: &Manifest, report: &mut Report) -> Sizes {
-    let spec = &manifest.spec;
-    if spec.size < 1 || spec.size > MAX_SIZE {
-        report.problem("spec.size", format!("must be 1 to {MAX_SIZE}"));
-    }
-    let max_size = spec.max_size.filter(|max| *max != 0).unwrap_or(spec.size);
-    if max_size < spec.size {
-        report.problem("spec.maxSize", "must not be smaller than size");
-    }
-    if max_size > MAX_SIZE {
-        report.problem("spec.maxSize", format!("must be {MAX_SIZE} at most"));
-    }
-    let min_size = spec.min_size.filter(|min| *min != 0);
-    if min_size.is_some_and(|min| min < 0 || min > spec.size) {
-        report.problem("spec.minSize", "must be 1 to size");
-    }
-    if spec.tasks < 0 {
-        report.problem("spec.tasks", "must be 0 or more; 0 asks for nodes only (-N size)");
-    }
-    let usable = |size: i32| size.clamp(1, MAX_SIZE).unsigned_abs();
-    let (length, limit) = (manifest.name.chars().count(), names::cluster_name_max(usable(max_size)));
-    if length > limit {
-        report.problem(
-            "metadata.name",
-            format!("is too long: {length} characters, must be {limit} at most, so that hosts and Services can be named after it"),
-        );
-    } else if !names::is_dns_label(&manifest.name) || !manifest.name.starts_with(|c: char| c.is_ascii_lowercase()) {
-        report.problem(
-            "metadata.name",
-            "must be lower case letters, digits and `-`, beginning with a letter: it names hosts and Services",
-        );
-    }
-    Sizes { size: usable(spec.size), max_size: usable(max_size.max(spec.size)), min_size: min_size.map(usable) }
-}
-
-/// What was given: an empty text is as one that is left out.
-fn given(text: &Option<String>) -> Option<String> {
-    text.clone().filter(|text| !text.is_empty())
-}
-
-/// Whether it was.
-fn is_given(text: &Option<String>) -> bool {
-    text.as_deref().is_some_and(|text| !text.is_empty())
-}
-
-/// The same of several texts, in place.
-fn drop_empty(texts: &mut [&mut Option<String>]) {
-    for text in texts.iter_mut().filter(|text| text.as_deref() == Some("")) {
-        **text = None;
-    }
-}
-
-fn labels(field: &str, labels: &BTreeMap<String, String>, report: &mut Report) {
-    for (key, value) in labels {
-        if !names::is_label_key(key) {
-            report.problem(format!("{field}[{key}]"), "is not a label's key");
-        }
-        if !names::is_label_value(value) {
-            report.problem(
-                format!("{field}[{key}]"),
-                format!("`{value}` is not a label's value: 63 letters, digits, `-`, `_`, `.` at most"),
-            );
-        }
-    }
-}
-
-fn quantities(field: &str, quantities: &BTreeMap<String, Quantity>, report: &mut Report) {
-    for (key, quantity) in quantities {
-        report.take(format!("{field}[{key}]"), quantity.check());
-        if !names::is_label_key(key) {
-            report
-                .problem(format!("{field}[{key}]"), "is not the name of a resource, such as memory or nvidia.com/gpu");
-        }
-    }
-}
-
-fn resources(field: &str, resources: &Option<Resources>, report: &mut Report) -> Resources {
-    let resources = resources.clone().unwrap_or_default();
-    quantities(&format!("{field}.limits"), &resources.limits, report);
-    quantities(&format!("{field}.requests"), &resources.requests, report);
-    resources
-}
-
-/// An absolute path without `..`, not `/` itself.
-fn absolute(path: &str) -> Result<String, String> {
-    let clean = path.trim_end_matches('/');
-    match clean.starts_with('/') && clean.len() > 1 && !clean.split('/').any(|part| part == ".." || part == ".") {
-        true if !clean.contains(':') => Ok(clean.to_owned()),
-        _ => Err(format!("`{path}` must be an absolute path, not `/`, without `..` and `:`")),
-    }
-}
-
-fn object_name(name: &str) -> Result<(), String> {
-    match names::is_dns_subdomain(name) {
-        true => Ok(()),
-        false => Err(format!("`{name}` cannot be the name of an object: lower case letters, digits, `-` and `.`")),
-    }
-}
-
-/// A SecurityContext in Kubernetes' shape; the older addCapabilities becomes capabilities.add.
-fn security_context(field: &str, value: &Option<Value>, report: &mut Report) -> Option<Value> {
-    let mut map = match value {
-        None | Some(Value::Null) => return None,
-        Some(Value::Object(map)) => map.clone(),
-        Some(_) => {
-            report.problem(field, "must be an object, as Kubernetes' securityContext");
-            return None;
-        }
-    };
-    if let Some(older) = map.shift_remove("addCapabilities") {
-        let capabilities = map.entry("capabilities").or_insert_with(|| Value::Object(serde_json::Map::new()));
-        match (older, capabilities) {
-            (Value::Array(names), Value::Object(capabilities)) if names.iter().all(Value::is_string) => {
-                if capabilities.insert("add".into(), Value::Array(names)).is_some() {
-                    report.problem(field, "has both addCapabilities and capabilities.add: use one");
-                }
-            }
-            _ => report.problem(field, "addCapabilities must be a list of strings"),
-        }
-    }
-    let value = Value::Object(map);
-    #[cfg(feature = "crd")]
-    if let Err(error) = serde_json::from_value::<k8s_openapi::api::core::v1::SecurityContext>(value.clone()) {
-        report.problem(field, error.to_string());
-    }
-    Some(value)
 }
 
 #[cfg(test)]

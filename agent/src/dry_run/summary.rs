@@ -48,25 +48,13 @@ fn lead(source: &Source, pods: &[Pod]) -> String {
     }
     let plan = pods.iter().find(|pod| pod.plan.role == Role::Lead).map(|pod| &pod.plan);
     let steps = plan.iter().flat_map(|plan| &plan.steps);
-    let mut argv = steps.filter_map(|planned| match &planned.step {
-        Step::Launch(launch) => Some(launch.argv.iter().map(word).collect::<Vec<String>>()),
+    let mut launches = steps.filter_map(|planned| match &planned.step {
+        Step::Launch(launch) => Some(launch.program.iter().map(word).collect::<Vec<String>>()),
         _ => None,
     });
-    let argv = argv.next_back().unwrap_or_default();
-    let program = argv.iter().position(|word| word == "program").map(|at| &argv[at..]).unwrap_or_default();
-    match inside(program) {
+    match launches.next_back().unwrap_or_default().as_slice() {
         [] => "no program: the broker stays until it is shut down".into(),
         words => words.join(" "),
-    }
-}
-
-/// Without the agent's own wrappers, each of which ends with `--`.
-fn inside(words: &[String]) -> &[String] {
-    let Some(at) = words.iter().position(|word| word == "--") else { return &[] };
-    let words = &words[at + 1..];
-    match words.first() {
-        Some(first) if first.ends_with("/flux-agent") => inside(words),
-        _ => words,
     }
 }
 

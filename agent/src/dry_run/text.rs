@@ -218,6 +218,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         }
         Step::Snippet(snippet) => {
             first(&format!("snippet {}", snippet_notes(snippet)));
+            line_of(out, 2, &format!("with asFlux={}, which is not exported", quote(&snippet.as_flux)));
             block(out, &snippet.source);
         }
         Step::LookAgain => first("look up the user again: a snippet may have added it"),
@@ -328,6 +329,9 @@ fn supervision(launch: &Launch) -> String {
         "" => format!("one of this pod alone drains node {rank} and waits for its jobs"),
         below => format!("one of this pod alone drains node {rank}, and {below} below it, and waits for their jobs"),
     }));
+    notes.extend(
+        launch.job_shell.map(|name| format!("a {name} below this process means a job on this node: then it is killed")),
+    );
     notes.extend(launch.socket.as_ref().map(|socket| format!("the broker's socket is {}", quote(socket))));
     notes.extend(launch.metrics.as_ref().map(|metrics| format!("metrics are served on port {}", metrics.port)));
     notes.join("; ")

@@ -21,8 +21,6 @@ use crate::wait::{Missing, Parent};
 
 /// How long a broker that lost its parent has to end by itself.
 const LOST_GRACE: Duration = Duration::from_secs(5);
-/// The process that runs a job's tasks on a node.
-const JOB_SHELL: &str = "flux-shell";
 /// Distance of looks at the parent while a stop is held back.
 const HOLD_LOOK: Duration = Duration::from_millis(500);
 /// Pods that are to stop together are told within this time.
@@ -61,6 +59,8 @@ pub(super) struct Ended {
 struct Hold<'a> {
     parent: &'a mut Parent,
     bound: Duration,
+    /// The name of a process below the broker that means a job on this node.
+    job_shell: Option<&'static str>,
     /// By which the lead says whether it stays, and how this node goes if it does. None: nobody can ask.
     going: Option<Going<'a>>,
 }
@@ -95,7 +95,7 @@ impl<'a> BrokerPolicy<'a> {
         let going = broker.map(|broker| Going { broker, departure });
         let hold = parent.zip(launch.hold_stop).map(|(parent, bound)| {
             let bound = Duration::from_secs_f64(bound);
-            Hold { parent, bound, going }
+            Hold { parent, bound, job_shell: launch.job_shell, going }
         });
         BrokerPolicy { hold, staying, watch: Watch::new(), lost: None }
     }
@@ -175,7 +175,7 @@ impl Hold<'_> {
     /// node failure, and told at once.
     fn alone(&self, why: &str, child: i32) -> Order {
         let (signal, how) = match () {
-            () if orphans::has_descendant(child, JOB_SHELL) => {
+            () if self.job_shell.is_some_and(|name| orphans::has_descendant(child, name)) => {
                 (libc::SIGKILL, "killing this broker, on which a job runs")
             }
             () if self.going.as_ref().is_some_and(Going::takes_jobs_along) => {
@@ -214,5 +214,36 @@ impl Going<'_> {
             );
         }
         may_go
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+    use std::process::{Command, Stdio};
+
+    use test_support::waiting::eventually;
+
+    use super::*;
+    use crate::execute::tests::{launch, program};
+
+    #[test]
+    fn the_process_that_means_a_job_on_this_node_is_the_plans_word() {
+        let folder = tempfile::tempdir().unwrap();
+        let (job, told) = (program(folder.path(), "flux-shell", "#!/bin/sh\nread -r line\n"), "the lead stays");
+        let mut broker = Command::new("/bin/sh").args(["-c", "\"$0\"; :", &job]).stdin(Stdio::piped()).spawn().unwrap();
+        let pid = broker.id().cast_signed();
+        eventually("the job runs", || orphans::has_descendant(pid, "flux-shell").then_some(()));
+        let order = |job_shell| {
+            let mut parent = Parent::new("127.0.0.1", 1, folder.path());
+            let going = Launch { job_shell, hold_stop: Some(1.0), ..launch(&["/bin/true"]) };
+            let policy = BrokerPolicy::new(&going, Some(&mut parent), None, None);
+            policy.hold.unwrap().alone(told, pid).signal
+        };
+        assert_eq!(order(Some("flux-shell")), libc::SIGKILL);
+        assert_eq!(order(Some("another")), libc::SIGTERM);
+        assert_eq!(order(None), libc::SIGTERM, "whatever runs below it");
+        broker.stdin.take().unwrap().write_all(b"\n").unwrap();
+        broker.wait().unwrap();
     }
 }

@@ -136,7 +136,7 @@ impl Executor<'_> {
         if !states.is_empty() {
             ended.joined = states.iter().any(|(name, _)| JOINED.contains(&name.as_str()));
         }
-        if launch.at_end == AtEnd::Exit {
+        if !launch.program.is_empty() {
             self.ending.program = Some((ended.end.code(), down(&states).unwrap_or(ended.at)));
         }
         self.came_up |= states.iter().any(|(state, _)| state == "run");

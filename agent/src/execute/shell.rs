@@ -92,13 +92,7 @@ pub struct Shell {
 
 impl Shell {
     /// Starts the shell of the `first` snippet, and of those that follow it.
-    pub fn start(
-        supervisor: &Supervisor,
-        session: &Session,
-        first: &Snippet,
-        agent: &Path,
-        as_flux: &str,
-    ) -> Result<Shell, Failure> {
+    pub fn start(supervisor: &Supervisor, session: &Session, first: &Snippet, agent: &Path) -> Result<Shell, Failure> {
         let plumbing = || -> io::Result<_> {
             let (ask_there, ask) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
             let (reply, reply_there) = nix::unistd::pipe2(OFlag::O_CLOEXEC)?;
@@ -129,7 +123,7 @@ impl Shell {
             theirs[2].as_raw_fd(),
         ];
         let mut argv = command_line(first, &numbers);
-        argv.push(as_flux.into());
+        argv.push(first.as_flux.clone().into());
         let program = Program {
             argv: &argv,
             environment: &session.environment,

@@ -17,7 +17,7 @@ impl Executor<'_> {
     pub(super) async fn snippet(&mut self, snippet: &Snippet, begin: Instant) -> Result<Flow, Failure> {
         let mut shell = match self.shell.take() {
             Some(shell) => shell,
-            None => Shell::start(self.supervisor, &self.session, snippet, &self.options.agent, &self.as_flux)?,
+            None => Shell::start(self.supervisor, &self.session, snippet, &self.options.agent)?,
         };
         let Snippet { name, silent, stage, .. } = *snippet;
         let is_program = stage == Stage::Program;

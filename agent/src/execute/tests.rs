@@ -28,13 +28,7 @@ fn alone(test: &str, work: impl FnOnce(&Path)) -> String {
 
 fn options() -> Options {
     let agent = Path::new(&std::env::var_os(OF_ITS_OWN).unwrap()).join("agent");
-    Options {
-        root: "/".into(),
-        spec: Some("/nowhere".into()),
-        agent,
-        patience: Duration::ZERO,
-        board: Board::default(),
-    }
+    Options { root: "/".into(), agent, patience: Duration::ZERO, board: Board::default() }
 }
 
 /// What `flux-agent snippet-state` tells, as far as it matters here: this program is not flux-agent.
@@ -42,6 +36,11 @@ const AGENT: &str = "#!/bin/sh\nprintf 'status=%s\\0umask=0022\\0directory=/\\0a
 
 /// The container's code after these steps.
 fn execute_all(role: Role, quiet: bool, steps: Vec<Step>) -> Result<u8, Failure> {
+    execute_to_the_end(role, quiet, steps).0
+}
+
+/// … and what they found out about its end.
+fn execute_to_the_end(role: Role, quiet: bool, steps: Vec<Step>) -> (Result<u8, Failure>, Ending) {
     let plan = Plan {
         version: VERSION,
         cluster: "mc".into(),
@@ -61,7 +60,8 @@ fn execute_all(role: Role, quiet: bool, steps: Vec<Step>) -> Result<u8, Failure>
         let mut supervisor = Supervisor::new().unwrap();
         let again = || panic!("nothing says look again");
         let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
-        execute(&plan, &again, options(), &mut supervisor, &mut timeline, &mut ending).await
+        let code = execute(&plan, &again, options(), &mut supervisor, &mut timeline, &mut ending).await;
+        (code, ending)
     })
 }
 
@@ -70,11 +70,12 @@ fn words(texts: &[&str]) -> Vec<Word> {
 }
 
 /// Of a lead with a program, but for `argv`.
-fn launch(argv: &[&str]) -> Launch {
+pub(super) fn launch(argv: &[&str]) -> Launch {
     Launch {
         label: "fluxstart",
         part: Part::Lead,
         argv: words(argv),
+        program: words(argv),
         run_as: None,
         environment: Vec::new(),
         stdout: Stdout::Inherit,
@@ -86,6 +87,7 @@ fn launch(argv: &[&str]) -> Launch {
         kill_after: Some(DEADLINE.as_secs_f64()),
         drain: None,
         below: String::new(),
+        job_shell: None,
         metrics: None,
         result: None,
         record: None,
@@ -99,10 +101,11 @@ fn start(launch: Launch) -> Step {
 
 fn snippet(name: &'static str, source: &str) -> Snippet {
     let (shell, source) = ("/bin/sh".to_owned(), source.to_owned());
-    Snippet { name, shell, options: &[], source, strict: false, stage: Stage::Before, silent: false }
+    let as_flux = "/elsewhere/agent as-flux".to_owned();
+    Snippet { name, shell, options: &[], as_flux, source, strict: false, stage: Stage::Before, silent: false }
 }
 
-fn program(folder: &Path, name: &str, text: &str) -> String {
+pub(super) fn program(folder: &Path, name: &str, text: &str) -> String {
     let path = folder.join(name);
     fs::write(&path, text).unwrap();
     fs::set_permissions(&path, PermissionsExt::from_mode(0o755)).unwrap();
@@ -235,7 +238,6 @@ fn stopped_before(launch: &Launch) -> u8 {
             ending: &mut ending,
             came_up: false,
             broker_end: None,
-            as_flux: String::new(),
         };
         executor.launch(launch).await.unwrap()
     })
@@ -342,13 +344,27 @@ fn a_start_is_recorded_where_the_plan_of_the_launch_says_and_nowhere_else() {
         assert_eq!(execute_all(Role::Lead, false, vec![once, step]).unwrap(), 3);
         assert!(at("folder").exists() && !at("folder/looked-at").exists());
         // No step has looked, and the launch, whatever its end means, names one: the next start is the second.
-        for (times, at_end) in [(1, AtEnd::Exit), (2, AtEnd::ExitUnlessStopped)] {
+        for (times, at_end, program) in [(1, AtEnd::Exit, words(&["any"])), (2, AtEnd::ExitUnlessStopped, vec![])] {
             let shows = format!("cat {} >{}; exit 4", at("record").display(), at("seen").display());
-            let named = Launch { record: Some(record("record")), at_end, ..launch(&["/bin/sh", "-c", &shows]) };
+            let named =
+                Launch { record: Some(record("record")), at_end, program, ..launch(&["/bin/sh", "-c", &shows]) };
             assert_eq!(execute_all(Role::Lead, false, vec![Step::Launch(Box::new(named))]).unwrap(), 4);
             assert_eq!(fs::read_to_string(at("seen")).unwrap(), format!("started {times}\n"), "before it starts");
         }
         assert_eq!(fs::read_to_string(at("record")).unwrap(), "started 2\n", "whose end is none of a program");
+    });
+}
+
+#[test]
+fn whose_end_is_that_of_a_program_is_the_plans_word_whatever_its_end_means() {
+    alone("whose_end_is_that_of_a_program_is_the_plans_word_whatever_its_end_means", |_| {
+        let argv = ["/bin/sh", "-c", "exit 6", "program", "--", "/bin/true"];
+        for (program, at_end) in [(vec!["anything"], AtEnd::ExitUnlessStopped), (vec![], AtEnd::Exit)] {
+            let named = Launch { program: words(&program), at_end, ..launch(&argv) };
+            let (code, ending) = execute_to_the_end(Role::Lead, false, vec![start(named)]);
+            assert_eq!(code.unwrap(), 6);
+            assert_eq!(ending.program.map(|(code, _)| code), program.first().map(|_| 6), "{program:?}");
+        }
     });
 }
 
@@ -390,6 +406,22 @@ fn what_a_snippets_end_means_is_the_plans_word_not_its_names() {
             ];
             assert_eq!(execute_all(Role::Lead, false, steps).unwrap(), code, "{stage:?}");
         }
+    });
+}
+
+#[test]
+fn what_runs_as_fluxs_user_is_the_plans_words_whatever_the_agent_is_called() {
+    alone("what_runs_as_fluxs_user_is_the_plans_words_whatever_the_agent_is_called", |folder| {
+        let (at, agent) = (|name: &str| folder.join(name).display().to_string(), "/bin/sh -c".to_owned());
+        let source = format!(
+            "printf %s \"$asFlux\" >{}; $asFlux 'printf \"%s\" \"${{asFlux-none}}\" >{}'",
+            at("told"),
+            at("there")
+        );
+        let step = Step::Snippet(Snippet { as_flux: agent.clone(), ..snippet("pre", &source) });
+        assert_eq!(execute_all(Role::Lead, false, vec![step]).unwrap(), 0);
+        assert_eq!(fs::read_to_string(at("told")).unwrap(), agent);
+        assert_eq!(fs::read_to_string(at("there")).unwrap(), "none", "it is not exported");
     });
 }
 

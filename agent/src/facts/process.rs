@@ -5,9 +5,13 @@ use std::collections::BTreeMap;
 use std::io::IsTerminal;
 use std::path::Path;
 
+use flux_shared::paths::AGENT_FILE;
+
 /// What a program is started with.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Process {
+    /// The file of the program that runs.
+    pub program: String,
     /// With the program's name.
     pub words: Vec<String>,
     pub environment: BTreeMap<String, String>,
@@ -21,6 +25,10 @@ impl Process {
     pub fn own() -> Process {
         let text = |words: std::env::ArgsOs| words.filter_map(|word| word.into_string().ok()).collect();
         Process {
+            program: std::env::current_exe()
+                .ok()
+                .and_then(|file| file.to_str().map(str::to_owned))
+                .unwrap_or_else(usual),
             words: text(std::env::args_os()),
             environment: std::env::vars_os()
                 .filter_map(|(name, value)| Some((name.into_string().ok()?, value.into_string().ok()?)))
@@ -45,12 +53,18 @@ impl Process {
         let leads_to = |name: &str| std::fs::read_link(proc.join(name)).ok()?.into_os_string().into_string().ok();
         let input = leads_to("fd/0").unwrap_or_default();
         Some(Process {
+            program: leads_to("exe").unwrap_or_else(usual),
             words: parts("cmdline")?,
             environment: variables.iter().filter_map(|line| line.split_once('=')).map(owned).collect(),
             working_directory: leads_to("cwd")?,
             terminal: input.starts_with("/dev/pts/") || input.starts_with("/dev/tty") || input == "/dev/console",
         })
     }
+}
+
+/// Where the operator puts it, where the kernel doesn't say.
+fn usual() -> String {
+    AGENT_FILE.to_owned()
 }
 
 fn owned((name, value): (&str, &str)) -> (String, String) {
@@ -69,7 +83,10 @@ mod tests {
         write("cmdline", "/bin/flux-agent\0run\0\0--\0");
         write("environ", "A=1\0B=x=y\0odd\0C=\0");
         std::os::unix::fs::symlink("/data", folder.path().join("cwd")).unwrap();
+        assert_eq!(Process::of(folder.path()).unwrap().program, AGENT_FILE);
+        std::os::unix::fs::symlink("/opt/flux-agent", folder.path().join("exe")).unwrap();
         let process = Process::of(folder.path()).unwrap();
+        assert_eq!(process.program, "/opt/flux-agent");
         assert_eq!(
             (process.words.join(" ").as_str(), process.working_directory.as_str()),
             ("/bin/flux-agent run  --", "/data")

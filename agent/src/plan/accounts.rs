@@ -3,7 +3,7 @@
 use flux_shared::paths::USERS_DIR;
 use flux_shared::words::Word;
 
-use super::user::{account_by, group_id};
+use super::identity::{account_by, group_id};
 use super::{Mode, Owner, Planned, Resolved, Step};
 use crate::known_paths::{accounting_of, home_of};
 

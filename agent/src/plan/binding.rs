@@ -1,19 +1,11 @@
 //! Whether Flux binds tasks to cores: only where the cores are this container's own.
 //!
 //! R names cores 0 to n-1 in every pod, and Flux's job shell binds tasks to what R names. Where the pods of a node share its
-//! CPUs, all would compute on the same few. So each pod has a file of defaults for the job shell, which finds it by way of
-//! `FLUX_SHELL_RC_PATH`; what a job asks for itself (`-o cpu-affinity=…`) counts, and so does a file of the user's, since the
-//! path of ours comes last.
+//! CPUs, all would compute on the same few.
 
 use serde::Serialize;
 
-use super::{Content, EnvChange, Mode, Planned, Resolved, Step, python};
 use crate::facts::Facts;
-
-/// The variable that names the folders of such files.
-pub const PATH: &str = "FLUX_SHELL_RC_PATH";
-/// What the plan was decided by.
-const FACTS: [&str; 5] = ["cores", "cpu_quota", "cpuset", "oom_score", "uid"];
 
 /// Whether tasks are bound to cores by default, and why.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -57,33 +49,6 @@ fn is_own(cpus: u32, facts: &Facts) -> bool {
     facts.oom_score <= 0 && facts.cpu_quota.is_none_or(|quota| quota >= f64::from(cpus))
 }
 
-/// The defaults of the job shell on this pod: every pod has its own.
-pub fn steps(resolved: &Resolved) -> [Planned; 2] {
-    let (paths, owner) = (&resolved.paths, resolved.own());
-    let folder = Step::Directory { path: paths.shell_rc_dir(), mode: Mode(0o755), owner };
-    let content = Content::Text(defaults(&resolved.binding) + &python::kept_from_tasks(resolved).unwrap_or_default());
-    let file = Step::File { path: paths.shell_rc(), mode: Mode(0o644), owner, content };
-    [Planned::with(&["uid"], folder), Planned::with(&FACTS, file)]
-}
-
-/// Lua, as the job shell reads it.
-fn defaults(binding: &Binding) -> String {
-    let head = "-- Defaults of flux-agent for the shell of jobs on this pod.\n";
-    match binding.on {
-        true => format!("{head}-- Tasks are bound to cores: {}.\n", binding.why),
-        false => format!(
-            "{head}-- Tasks are not bound to cores: {}.\n\
-             if shell.options[\"cpu-affinity\"] == nil then\n    shell.options[\"cpu-affinity\"] = \"off\"\nend\n",
-            binding.why
-        ),
-    }
-}
-
-/// Behind what the user has set: a file of theirs comes first, and what it decides stays.
-pub fn variable(resolved: &Resolved) -> EnvChange {
-    EnvChange::Append { name: PATH.into(), separator: ':', value: resolved.paths.shell_rc_dir() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -113,13 +78,5 @@ mod tests {
         assert!(off.starts_with("off: 3 cores are declared and there are 2") && off.contains("=per-task"), "{off}");
         let on = of(None, Facts { cpuset: Some(1), ..Facts::default() }).line();
         assert!(on.starts_with("on: its cpuset of 1 CPU is its own") && on.contains("=off"), "{on}");
-    }
-
-    #[test]
-    fn the_file_only_sets_what_a_job_has_not() {
-        let off = defaults(&of(None, Facts::default()));
-        assert!(off.contains("== nil then\n    shell.options[\"cpu-affinity\"] = \"off\"\nend\n"), "{off}");
-        let on = defaults(&of(None, Facts { cpuset: Some(1), ..Facts::default() }));
-        assert!(on.lines().all(|line| line.starts_with("--")), "{on}");
     }
 }

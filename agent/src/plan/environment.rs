@@ -2,7 +2,7 @@
 
 use flux_shared::agent_spec::SchedulerKind;
 
-use super::{EnvChange, Mode, PlanError, Planned, Resolved, Step, binding, discovery, scheduler, set};
+use super::{EnvChange, Mode, PlanError, Planned, Resolved, Step, discovery, scheduler, set, shell_defaults};
 use crate::known_paths::{DEFAULT_PATH, TEMPORARY};
 
 /// The steps for the runner.
@@ -22,7 +22,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     changes.extend(scheduler_changes(resolved)?);
     changes.extend(temporary(resolved, &mut steps));
     changes.extend(resolved.spec.flux.environment.iter().map(|(name, value)| set(name, value)));
-    changes.push(binding::variable(resolved));
+    changes.push(shell_defaults::variable(resolved));
     changes.extend(discovery::variable(resolved));
     let depends_on: &[&str] = if resolved.spec.view.enabled { &["env.PATH", "view", "tmp"] } else { &["tmp"] };
     steps.push(Planned::with(depends_on, Step::Environment { changes }));
@@ -53,7 +53,7 @@ pub fn sidecar_step(resolved: &Resolved) -> Planned {
     changes.push(set("fluxsocket", &format!("local://{}", resolved.socket())));
     changes.extend(resolved.spec.flux.environment.iter().map(|(name, value)| set(name, value)));
     // The job shell of what is submitted here looks for it in the runner's containers.
-    changes.push(binding::variable(resolved));
+    changes.push(shell_defaults::variable(resolved));
     let depends_on: &[&str] = if resolved.spec.view.enabled { &["env.PATH", "view"] } else { &[] };
     Planned::with(depends_on, Step::Environment { changes })
 }

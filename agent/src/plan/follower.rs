@@ -5,12 +5,14 @@ use flux_shared::words::Word;
 
 use super::resolved::{hold_stop, kill_after};
 use super::{
-    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, launch, node_network, options,
-    python, runner, snippets, topology, user,
+    AtEnd, Launch, Parent, Part, PlanError, Planned, Resolved, Stdout, Step, hosts, node_network, options, python,
+    runner, snippets, topology, user,
 };
 
 /// How often a follower's broker is started again before the pod gives up.
 pub const RESTART_LIMIT: u32 = 10;
+/// Flux's process that runs a job's tasks on a node.
+const JOB_SHELL: &str = "flux-shell";
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let mut steps = runner::prepare(resolved)?;
@@ -59,7 +61,7 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         false => AtEnd::RestartFollower { limit: RESTART_LIMIT, again },
     };
     let run_as = user::run_as(resolved);
-    let drain = launch::socket(resolved).and(parent.as_ref()).map(|_| resolved.rank);
+    let drain = runner::socket(resolved).and(parent.as_ref()).map(|_| resolved.rank);
     let below = drain.map(|rank| topology::below(resolved.spec.flux.topology.as_deref(), rank, resolved.hosts.size()));
     let mut facts = vec![resolved.flux_fact(), "grace_period"];
     facts.extend(parent.iter().map(|_| "cluster_domain"));
@@ -68,13 +70,15 @@ fn launch(resolved: &Resolved, parent: Option<Parent>) -> Result<Planned, PlanEr
         label: "fluxstart",
         part: Part::Follower,
         argv: argv.chain(options).collect(),
+        program: Vec::new(),
         run_as,
         environment: [python::variable(resolved), node_network::variable(resolved)].into_iter().flatten().collect(),
         stdout: Stdout::Inherit,
-        signals: launch::signals(&runner.prefix),
+        signals: runner::signals(&runner.prefix),
         drain,
+        job_shell: drain.map(|_| JOB_SHELL),
         below: below.transpose()?.unwrap_or_default(),
-        socket: launch::socket(resolved),
+        socket: runner::socket(resolved),
         hold_stop: parent.as_ref().map(|_| hold_stop(resolved.facts)),
         lead: reached(resolved, 0).filter(|lead| parent.as_ref() != Some(lead)),
         parent,

@@ -6,7 +6,7 @@ use flux_shared::paths::HELPER_LINKS;
 use flux_shared::words::{Part, Word};
 
 use super::display::quote;
-use super::{Content, Mode, Planned, Resolved, Step, binding};
+use super::{Content, Mode, Planned, Resolved, Step, shell_defaults};
 
 /// flux-view.sh, flux-connect.sh, load-fluxion.sh. Executable, so that they can be run as well as sourced; and the agent's
 /// own, not of the user that Flux runs as, whose jobs would change what root sources. The documented paths are links, which
@@ -41,7 +41,7 @@ fn exports(resolved: &Resolved) -> BTreeMap<String, Word> {
     exports.extend(resolved.python_path().map(|_| own("PYTHONPATH")));
     let user = resolved.spec.flux.environment.iter();
     exports.extend(user.map(|(name, value)| (name.clone(), Word::literal(value))));
-    exports.extend([own(binding::PATH)]);
+    exports.extend([own(shell_defaults::PATH)]);
     exports
 }
 

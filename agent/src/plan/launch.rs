@@ -3,7 +3,7 @@
 use flux_shared::words::Word;
 use serde::Serialize;
 
-use super::{EnvChange, Owner, Resolved};
+use super::{EnvChange, Owner};
 
 /// A program to start and supervise.
 #[derive(Debug, Clone, PartialEq, Serialize)]
@@ -13,6 +13,10 @@ pub struct Launch {
     /// What it is to the instance.
     pub part: Part,
     pub argv: Vec<Word>,
+    /// The program that all of it is for, as one would type it: without what the agent and Flux put around it. Its end is the
+    /// container's. Empty: there is none, but a broker that others work in.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub program: Vec<Word>,
     /// Whom it runs as; none: the agent's own user.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run_as: Option<RunAs>,
@@ -44,6 +48,10 @@ pub struct Launch {
     /// The nodes that go along with that one, as an idset of their ranks: they are in the instance by way of it.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub below: String,
+    /// What a process below this one is called that means a job on this node: a broker that goes while the lead stays is then
+    /// killed, not told. None: nobody looks.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub job_shell: Option<&'static str>,
     /// The figures of the instance that are served beside it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub metrics: Option<Metrics>,
@@ -140,14 +148,4 @@ pub struct RunAs {
     pub owner: Owner,
     pub name: String,
     pub home: String,
-}
-
-/// Who is told of a signal, by what stands first: Flux's own program ends what it has started; a user's prefix may be anything.
-pub fn signals(prefix: &[Word]) -> Reach {
-    if prefix.is_empty() { Reach::Process } else { Reach::Group }
-}
-
-/// Where the broker is told to listen.
-pub fn socket(resolved: &Resolved) -> Option<String> {
-    (!resolved.spec.flux.disable_socket).then(|| resolved.paths.socket())
 }

@@ -6,8 +6,8 @@ use flux_shared::words::Word;
 use super::program::{self, Initial};
 use super::resolved::kill_after;
 use super::{
-    AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, launch,
-    node_network, options, python, runner, snippets, user,
+    AtEnd, Content, Launch, Metrics, Mode, Part, PlanError, Planned, Resolved, Step, archive, discovery, node_network,
+    options, python, runner, snippets, user,
 };
 
 pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
@@ -20,7 +20,7 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     steps.extend(runner::prepare(resolved)?);
     steps.extend(snippets::step(resolved, "brokerPre", resolved.spec.runner.snippets.broker_pre.as_ref())?);
     steps.extend(archive::prepare(resolved));
-    steps.extend(initial.words.as_ref().map(|_| result_file(resolved)));
+    steps.extend(initial.has_program().then(|| result_file(resolved)));
     steps.push(launch(resolved, initial)?);
     steps.extend(archive::publish(resolved));
     steps.extend(snippets::post(resolved, resolved.spec.runner.snippets.post.as_ref())?);
@@ -29,7 +29,9 @@ pub fn steps(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
 
 /// A broker without a program may start again.
 fn once(resolved: &Resolved, initial: &Initial) -> Option<Planned> {
-    initial.words.as_ref()?;
+    if !initial.has_program() {
+        return None;
+    }
     let record = resolved.paths.starts();
     Some(match resolved.spec.restart_policy {
         RestartPolicy::Never => Planned::with(&["uid"], Step::Once { record, restarts: 0 }),
@@ -42,17 +44,14 @@ fn once(resolved: &Resolved, initial: &Initial) -> Option<Planned> {
 
 /// Without a program there is nothing that `flux start` would do for us, so it is the broker itself. It gets no shell
 /// for an initial program unless the container has a terminal for one.
-fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Planned, PlanError> {
+fn launch(resolved: &Resolved, initial: Initial) -> Result<Planned, PlanError> {
     let mut facts = vec![resolved.flux_fact(), "grace_period"];
     let mut argv: Vec<Word> = Vec::new();
-    let result = words.as_ref().map(|_| resolved.paths.program_result());
-    let record = words.as_ref().map(|_| resolved.paths.starts());
+    let has_program = initial.has_program();
     // A prefix of the program stands inside the instance, that of the broker before it.
-    let prefix = if words.is_some() { &[] } else { resolved.spec.runner.prefix.as_slice() };
-    let signals = launch::signals(prefix);
-    let at_end = if words.is_some() { AtEnd::Exit } else { AtEnd::ExitUnlessStopped };
-    match words {
-        Some(program) => {
+    let prefix = if has_program { &[] } else { resolved.spec.runner.prefix.as_slice() };
+    match has_program {
+        true => {
             facts.extend(match resolved.spec.runner.program {
                 Program::Batch { .. } | Program::BatchRaw { .. } => Some("working_directory"),
                 Program::Submit { .. } | Program::Script { launch: false, .. } => Some("terminal"),
@@ -61,9 +60,9 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
             argv.extend(runner::flux_start(resolved)?.into_iter().map(Word::Literal));
             argv.extend(options(resolved, false, &mut facts));
             argv.extend(wrapper(resolved).into_iter().map(Word::Literal));
-            argv.extend(program);
+            argv.extend(initial.words);
         }
-        None => {
+        false => {
             facts.push("terminal");
             let headless = resolved.spec.runner.interactive || !resolved.facts.terminal;
             let config = resolved.paths.broker_config_dir();
@@ -79,21 +78,23 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
         label: "fluxstart",
         part: Part::Lead,
         argv,
+        program: initial.program,
         run_as,
         environment: told.into_iter().flatten().collect(),
-        stdout,
-        signals,
-        socket: launch::socket(resolved),
+        stdout: initial.stdout,
+        signals: runner::signals(prefix),
+        socket: runner::socket(resolved),
         parent: None,
         lead: None,
         hold_stop: None,
         kill_after: kill_after(resolved.facts),
         drain: None,
         below: String::new(),
+        job_shell: None,
         metrics: metrics(resolved),
-        result,
-        record,
-        at_end,
+        result: has_program.then(|| resolved.paths.program_result()),
+        record: has_program.then(|| resolved.paths.starts()),
+        at_end: if has_program { AtEnd::Exit } else { AtEnd::ExitUnlessStopped },
     };
     Ok(Planned::with(&facts, Step::Launch(launch.into())))
 }
@@ -101,7 +102,7 @@ fn launch(resolved: &Resolved, Initial { words, stdout }: Initial) -> Result<Pla
 /// What is served of the broker, which must be asked for it.
 fn metrics(resolved: &Resolved) -> Option<Metrics> {
     let cluster = resolved.spec.name.clone();
-    launch::socket(resolved).and(resolved.spec.flux.metrics_port).map(|port| Metrics { port, cluster })
+    runner::socket(resolved).and(resolved.spec.flux.metrics_port).map(|port| Metrics { port, cluster })
 }
 
 /// Where the program's own end is noted, empty and Flux's own to write: the broker's code tells of its own end as well.

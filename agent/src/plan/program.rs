@@ -8,9 +8,37 @@ use super::{Content, Mode, PlanError, Planned, Resolved, Stdout, Step, accounts,
 /// What runs inside the instance.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Initial {
-    /// Nothing: the broker alone, until it is shut down.
-    pub words: Option<Vec<Word>>,
+    /// As one would type it. Empty: nothing, but the broker alone, until it is shut down.
+    pub program: Vec<Word>,
+    /// The same with what the agent puts around it.
+    pub words: Vec<Word>,
     pub stdout: Stdout,
+}
+
+impl Initial {
+    const NONE: Initial = Initial { program: Vec::new(), words: Vec::new(), stdout: Stdout::Inherit };
+
+    pub fn has_program(&self) -> bool {
+        !self.program.is_empty()
+    }
+}
+
+/// A program as one would type it, and with what the agent puts around it.
+struct Wrapped {
+    program: Vec<Word>,
+    words: Vec<Word>,
+}
+
+impl Wrapped {
+    /// Nothing around it.
+    fn plain(program: Vec<Word>) -> Wrapped {
+        Wrapped { words: program.clone(), program }
+    }
+
+    /// The agent measures it, where that is asked for and shown.
+    fn timed(resolved: &Resolved, program: Vec<Word>) -> Wrapped {
+        Wrapped { words: timed(resolved).into_iter().chain(program.clone()).collect(), program }
+    }
 }
 
 /// The initial program of the lead.
@@ -18,22 +46,24 @@ pub fn initial(resolved: &Resolved) -> Initial {
     let runner = &resolved.spec.runner;
     let interactive = runner.interactive && runner.program != Program::Diagnostics;
     let quiet = resolved.spec.logging.quiet;
-    let (words, stdout) = match &runner.program {
-        _ if interactive => (None, Stdout::Inherit),
-        Program::Persistent => (restful::wanted(resolved).map(|it| restful::words(resolved, it)), Stdout::Inherit),
-        Program::Submit { words } if words.is_empty() => (None, Stdout::Inherit),
-        Program::Launcher { words } if words.is_empty() => (None, Stdout::Inherit),
-        Program::Submit { words } => (Some(submit(resolved, words)), live(resolved)),
-        Program::Launcher { words } => (Some(launcher(resolved, words.clone())), Stdout::Inherit),
-        Program::Script { launch: true, .. } => {
-            (Some(launcher(resolved, vec![script_word(resolved)])), Stdout::Inherit)
-        }
-        Program::Script { launch: false, .. } => (Some(submit(resolved, &[script_word(resolved)])), live(resolved)),
-        Program::Batch { .. } | Program::BatchRaw { .. } if quiet => (Some(run_batch(resolved)), Stdout::Discard),
-        Program::Batch { .. } | Program::BatchRaw { .. } => (Some(run_batch(resolved)), Stdout::Inherit),
-        Program::Diagnostics => (Some(literals([&resolved.paths.agent(), "diagnostics"])), Stdout::Inherit),
+    let live = live(resolved);
+    let (wrapped, stdout) = match &runner.program {
+        _ if interactive => return Initial::NONE,
+        Program::Persistent => match restful::wanted(resolved) {
+            Some(served) => (Wrapped::plain(restful::words(resolved, served)), Stdout::Inherit),
+            None => return Initial::NONE,
+        },
+        Program::Submit { words } | Program::Launcher { words } if words.is_empty() => return Initial::NONE,
+        Program::Submit { words } => (submit(resolved, words), live),
+        Program::Launcher { words } => (launcher(resolved, words), Stdout::Inherit),
+        Program::Script { launch: true, .. } => (launcher(resolved, &[script_word(resolved)]), Stdout::Inherit),
+        Program::Script { launch: false, .. } => (submit(resolved, &[script_word(resolved)]), live),
+        Program::Batch { .. } | Program::BatchRaw { .. } if quiet => (run_batch(resolved), Stdout::Discard),
+        Program::Batch { .. } | Program::BatchRaw { .. } => (run_batch(resolved), Stdout::Inherit),
+        Program::Diagnostics => (Wrapped::plain(literals([&resolved.paths.agent(), "diagnostics"])), Stdout::Inherit),
     };
-    Initial { words: words.map(|words| accounts::with_accounting(resolved, words)), stdout }
+    let Wrapped { program, words } = wrapped;
+    Initial { program, words: accounts::with_accounting(resolved, words), stdout }
 }
 
 /// The program's files: a script on every pod (any of them may run it), a batch on the lead.
@@ -62,42 +92,39 @@ fn live(resolved: &Resolved) -> Stdout {
     if resolved.facts.terminal { Stdout::Inherit } else { Stdout::LineBuffered }
 }
 
-fn submit(resolved: &Resolved, command: &[Word]) -> Vec<Word> {
-    let mut words = timed(resolved);
-    words.extend(resolved.spec.runner.prefix.iter().cloned());
+fn submit(resolved: &Resolved, command: &[Word]) -> Wrapped {
+    let mut words = resolved.spec.runner.prefix.clone();
     words.extend(literals(&resolved.spec.flux.submit_command));
     words.extend(literals(flags(resolved)));
     words.extend(is_debug(resolved).then(|| Word::literal("-vvv")));
     words.extend(literals(["--quiet", "--watch"]));
     words.extend_from_slice(command);
-    words
+    Wrapped::timed(resolved, words)
 }
 
-fn launcher(resolved: &Resolved, command: Vec<Word>) -> Vec<Word> {
-    let mut words = timed(resolved);
-    words.extend(resolved.spec.runner.prefix.iter().cloned());
-    words.extend(command);
-    words
+fn launcher(resolved: &Resolved, command: &[Word]) -> Wrapped {
+    Wrapped::timed(resolved, [&resolved.spec.runner.prefix, command].concat())
 }
 
 /// The batch is submitted and awaited by the agent, whose exit code is the batch's. `flux batch`
 /// knows no `-v` (and the shell of Flux 0.88 dies of `-o verbose` on two nodes): the agent prints the batch's events.
-fn run_batch(resolved: &Resolved) -> Vec<Word> {
-    let mut words = timed(resolved);
-    words.extend(resolved.spec.runner.prefix.iter().cloned());
+fn run_batch(resolved: &Resolved) -> Wrapped {
+    let prefix = resolved.spec.runner.prefix.as_slice();
     let flags = flags(resolved);
     let own = own_output(resolved);
     let output = own.as_deref().or(output_of(&flags)).unwrap_or(FLUX_OUTPUT);
-    words.extend(literals([resolved.paths.agent(), "batch".into(), format!("--shows={output}")]));
-    words.extend(is_debug(resolved).then(|| Word::literal("--events")));
-    words.extend(literals(["--", "flux", "batch"]));
+    let mut awaits = literals([resolved.paths.agent(), "batch".into(), format!("--shows={output}")]);
+    awaits.extend(is_debug(resolved).then(|| Word::literal("--events")));
+    awaits.push(Word::literal("--"));
+    let mut batch = literals(["flux", "batch"]);
     // First, so that the user's own wins.
-    words.extend(batch::configuration(resolved).map(|(option, _)| Word::Literal(option)));
-    words.extend(literals(&flags));
-    words.extend(literals(["--flags", "waitable"]));
-    words.extend(own.map(|own| Word::Literal(format!("--output={own}"))));
-    words.push(Word::literal(batch::path(resolved)));
-    words
+    batch.extend(batch::configuration(resolved).map(|(option, _)| Word::Literal(option)));
+    batch.extend(literals(&flags));
+    batch.extend(literals(["--flags", "waitable"]));
+    batch.extend(own.map(|own| Word::Literal(format!("--output={own}"))));
+    batch.push(Word::literal(batch::path(resolved)));
+    let words = [timed(resolved).as_slice(), prefix, &awaits, &batch].concat();
+    Wrapped { program: [prefix, &batch].concat(), words }
 }
 
 /// Where Flux writes the batch's own output, below the working directory, unless it is told otherwise.
@@ -212,7 +239,7 @@ mod tests {
     fn program_of(spec: &str) -> String {
         let spec = AgentSpec::from_toml(&format!("name='mc'\nsize=2\ntasks=2\n{spec}")).unwrap();
         let facts = Facts::default();
-        let words = initial(&Resolved::new(&spec, &facts).unwrap()).words.unwrap();
+        let words = initial(&Resolved::new(&spec, &facts).unwrap()).words;
         words.iter().map(|word| format!("{word:?}")).collect::<Vec<_>>().join(" ")
     }
 

@@ -2,13 +2,13 @@
 
 use std::path::Path;
 
-use flux_shared::agent_spec::{AgentSpec, Program};
+use flux_shared::agent_spec::AgentSpec;
 use flux_shared::names::DEFAULT_GRACE_PERIOD;
 use flux_shared::paths::{CURVE_FILE, DEFAULT_LOGS, PodPaths};
 
 use super::hosts::{self, Hosts};
-use super::user::Identity;
-use super::{Binding, Owner, PlanError, accounts, node_network, scheduler, topology};
+use super::identity::Identity;
+use super::{Binding, Owner, PlanError, topology};
 use crate::facts::Facts;
 use crate::known_paths::flux_below;
 
@@ -69,24 +69,6 @@ impl<'a> Resolved<'a> {
     /// Design 3.3's kind of cluster: Flux is the image's own, and a user is made for it.
     pub fn is_system_like(&self) -> bool {
         !self.spec.view.enabled && self.spec.runner.user.is_some()
-    }
-
-    /// What a person should know about the plan.
-    pub fn notices(&self) -> Vec<String> {
-        let spec = self.spec;
-        let mut notices: Vec<String> = self.identity.notice.clone().into_iter().collect();
-        notices.extend(accounts::notice(self));
-        let has_program = !matches!(spec.runner.program, Program::Persistent | Program::Diagnostics);
-        if spec.runner.interactive && has_program {
-            notices.push("interactive: the instance stays up and the command is not run".into());
-        }
-        notices.extend(scheduler::notices(self));
-        notices.extend(node_network::notice(self));
-        if let Some(cores) = spec.runner.cores.filter(|cores| *cores > self.facts.cores) {
-            let own = self.facts.cores;
-            notices.push(format!("{cores} cores are declared and there are {own}: tasks share them and are not bound"));
-        }
-        notices
     }
 
     /// Rank 0 leads, unless the lead is elsewhere.

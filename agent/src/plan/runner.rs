@@ -1,8 +1,10 @@
-//! What lead and followers have in common: everything before the broker.
+//! What lead and followers have in common: everything before the broker, and how it is started.
+
+use flux_shared::words::Word;
 
 use super::{
-    PlanError, Planned, Resolved, Step, accounts, binding, broker, curve, discovery, environment, helpers, munge,
-    program, python, resources, restful, snippets, user,
+    PlanError, Planned, Reach, Resolved, Step, accounts, broker, curve, discovery, environment, helpers, munge,
+    program, python, resources, restful, shell_defaults, snippets, user,
 };
 
 /// User and home, `init`, environment, files, `preCommand`, `pre`. Where the image's own Flux is run as another user, the
@@ -44,7 +46,7 @@ fn files(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
     let mut steps = broker::directories(resolved);
     steps.push(broker::hostlist(resolved));
     steps.push(broker::config(resolved)?);
-    steps.extend(binding::steps(resolved));
+    steps.extend(shell_defaults::steps(resolved));
     steps.extend(python::steps(resolved));
     steps.extend(curve::step(resolved));
     // A broker.toml of the user's own is the same on all pods, and a broker whose file of resources is missing fails.
@@ -75,4 +77,14 @@ pub fn flux_start(resolved: &Resolved) -> Result<Vec<String>, PlanError> {
     words.extend(resolved.spec.flux.wrap.as_ref().map(|wrap| format!("--wrap={wrap}")));
     words.extend(["-o".into(), "--config".into(), resolved.paths.broker_config_dir()]);
     Ok(words)
+}
+
+/// Who is told of a signal, by what stands first: Flux's own program ends what it has started; a user's prefix may be anything.
+pub fn signals(prefix: &[Word]) -> Reach {
+    if prefix.is_empty() { Reach::Process } else { Reach::Group }
+}
+
+/// Where the broker is told to listen.
+pub fn socket(resolved: &Resolved) -> Option<String> {
+    (!resolved.spec.flux.disable_socket).then(|| resolved.paths.socket())
 }

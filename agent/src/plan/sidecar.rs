@@ -34,10 +34,12 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
     if !has_script {
         return snippets::program(resolved, sidecar.command.as_ref());
     }
+    let script = vec![Word::Literal(script_path(resolved, name))];
     let launch = Launch {
-        label: super::COMMAND,
+        label: snippets::COMMAND,
         part: Part::Command,
-        argv: vec![Word::Literal(script_path(resolved, name))],
+        argv: script.clone(),
+        program: script,
         run_as: None,
         environment: Vec::new(),
         stdout: Stdout::Inherit,
@@ -49,6 +51,7 @@ fn command(resolved: &Resolved, name: &str, sidecar: &Sidecar, has_script: bool)
         kill_after: kill_after(resolved.facts),
         drain: None,
         below: String::new(),
+        job_shell: None,
         metrics: None,
         result: None,
         record: None,

@@ -1,42 +1,14 @@
 //! The user's shell source as steps. Blank source is no step; any other needs a shell.
 
-use serde::Serialize;
+use super::{PlanError, Planned, Resolved, Snippet, Stage, Step};
 
-use super::{PlanError, Planned, Resolved, Step};
+/// The name of a sidecar's program, as a snippet or a launch.
+pub const COMMAND: &str = "command";
 
 /// What shells are told where a failing snippet ends the container.
 const STRICT: &[&str] = &["-e", "-u"];
 /// The same for bash, where functions inherit it and a pipe fails as a whole.
 const STRICT_BASH: &[&str] = &["-e", "-E", "-u", "-o", "pipefail"];
-
-/// Shell source of the user's.
-#[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Snippet {
-    /// Its field in the MiniCluster.
-    pub name: &'static str,
-    /// The one shell that runs all of a container's snippets, and the options that it is started with.
-    pub shell: String,
-    #[serde(skip_serializing_if = "<[_]>::is_empty")]
-    pub options: &'static [&'static str],
-    pub source: String,
-    /// A failure ends the container with its code; otherwise it is told, and passed over.
-    pub strict: bool,
-    pub stage: Stage,
-    /// What it prints is not shown; the last of its errors is, if it fails.
-    pub silent: bool,
-}
-
-/// When a snippet runs, and what its end means.
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "kebab-case")]
-pub enum Stage {
-    /// Before the program, which does not start where it ends the container.
-    Before,
-    /// It is the program: its code is the container's.
-    Program,
-    /// After the program, whose result a stop that comes meanwhile does not change.
-    After,
-}
 
 /// The step of the snippet `name`, before the program.
 pub fn step(resolved: &Resolved, name: &'static str, source: Option<&String>) -> Result<Option<Planned>, PlanError> {
@@ -45,7 +17,7 @@ pub fn step(resolved: &Resolved, name: &'static str, source: Option<&String>) ->
 
 /// A sidecar's program that is shell source.
 pub fn program(resolved: &Resolved, source: Option<&String>) -> Result<Option<Planned>, PlanError> {
-    at(Stage::Program, resolved, super::COMMAND, source)
+    at(Stage::Program, resolved, COMMAND, source)
 }
 
 /// What tidies up.
@@ -68,8 +40,15 @@ fn at(
         (false, _) => &[],
     };
     let silent = logging.quiet && stage == Stage::Before;
-    let snippet = Snippet { name, shell, options, source, strict: logging.strict, stage, silent };
-    Ok(Some(Planned::with(&["shell"], Step::Snippet(snippet))))
+    let as_flux = as_flux(resolved);
+    let snippet = Snippet { name, shell, options, as_flux, source, strict: logging.strict, stage, silent };
+    Ok(Some(Planned::with(&["shell", "agent", "spec_file"], Step::Snippet(snippet))))
+}
+
+/// This agent again, which finds the spec where this one did.
+fn as_flux(resolved: &Resolved) -> String {
+    let spec = resolved.facts.spec_file.as_ref().map_or(String::new(), |file| format!(" --spec={file}"));
+    format!("{} as-flux{spec}", resolved.facts.agent)
 }
 
 /// A script's text, with a first line for the image's shell if it has none.

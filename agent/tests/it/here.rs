@@ -6,7 +6,7 @@ use crate::image::{AGENT, Container, Image, agent};
 use crate::live::{Network, Running, pod_image, run_words};
 
 const SPEC: &str = "archive = '/tmp/state.tgz'\n[logging]\nquiet = true\n[flux]\nlead_gone = 7\n\
-    [runner.snippets]\npre = 'true'\n[runner.program]\nmode = 'launcher'\nwords = ['/bin/sleep', '600']\n\
+    [runner.snippets]\npre = 'printf %s \"$asFlux\" >/record/as-flux'\n[runner.program]\nmode = 'launcher'\nwords = ['/bin/sleep', '600']\n\
     [sidecars.side]\nwait_socket = false\ncommand = 'echo side; sleep 600'\n";
 
 fn json(running: &Running, words: &[&str]) -> Value {
@@ -63,6 +63,10 @@ fn in_a_pod_dry_run_tells_what_its_entrypoint_has_done_and_facts_what_it_found()
     assert_eq!(without_dump(planned.collect()), without_dump(argv));
     let within = launch(&here)["argv"].as_array().unwrap().iter().any(|word| word == "--within=38.5");
     assert!(within, "the grace period is the entrypoint's: {}", launch(&here));
+
+    let steps = pod["steps"].as_array().unwrap();
+    let snippet = steps.iter().find(|step| step["step"] == "snippet").unwrap();
+    assert_eq!(snippet["as_flux"], std::fs::read_to_string(image.at("/record/as-flux")).unwrap());
 
     // The same on a laptop, by these facts: in both forms.
     let folder = crate::image::folder();

@@ -9,7 +9,6 @@ use k8s_openapi::api::core::v1::Pod;
 use kube::runtime::watcher::{self, Event};
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::INTERRUPTED;
 use crate::failure::{FAILED, Failure, chain};
 use crate::logs;
 use crate::place::{Changes, Place};
@@ -17,6 +16,9 @@ use crate::progress;
 use crate::screen::Screen;
 use crate::seen::{self, Seen, Start, code_of};
 use crate::stop::{self, Way};
+
+/// The exit code of who was interrupted, as shells have it: 128 + SIGINT.
+const INTERRUPTED: u8 = 130;
 
 /// How it ended.
 #[derive(Debug, Clone, PartialEq)]

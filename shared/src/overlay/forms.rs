@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{PATCH, RETAIN_KEYS, merge_key};
+use super::strategic_merge::{PATCH, RETAIN_KEYS, merge_key};
 use crate::problem::Problem;
 
 /// Everything that could not be merged.

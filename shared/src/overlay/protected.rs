@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value};
 
-use super::{PATCH, RETAIN_KEYS, directive};
+use super::strategic_merge::{PATCH, RETAIN_KEYS, directive};
 use crate::names::{
     COMPLETION_INDEX, COMPLETION_INDEX_IS_SET, INDEX_DISRUPTIONS, INDEX_FAILURES, OWN_POD_LABELS, POD_ADDRESS,
 };

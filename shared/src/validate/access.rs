@@ -1,6 +1,7 @@
 //! Who may use the cluster: the users of its pods, and the Flux RESTful API.
 
-use super::{Report, Restful, Runner, ValidUser};
+use super::report::Report;
+use super::{Restful, Runner, ValidUser};
 use crate::agent_spec::Program;
 use crate::crd::v1alpha2::{FluxRestful, MiniClusterSpec};
 use crate::names;

@@ -1,14 +1,18 @@
 //! The containers: one runs Flux, the others serve it; and those of the services pod.
 
+use super::fields::{given, is_given, object_name, resources, security_context};
 use super::flux::DEFAULT_LOG_LEVEL;
+use super::report::Report;
 use super::volumes::Surroundings;
-use super::{
-    DEFAULT_IMAGE, MAX_TEXT, PullPolicy, Report, Runner, Sidecar, ValidContainer, ViewContainer, given, is_given,
-    object_name, program, resources, security_context, volumes,
-};
+use super::{PullPolicy, Runner, Sidecar, ValidContainer, ViewContainer, program, volumes};
 use crate::agent_spec;
 use crate::crd::v1alpha2::{Commands, Container, FluxUser, MiniClusterSpec};
 use crate::{names, words};
+
+/// The image of a container that names none, as upstream's schema has it.
+pub const DEFAULT_IMAGE: &str = "ghcr.io/rse-ops/accounting:app-latest";
+/// Most bytes of commands, scripts and snippets together: a ConfigMap holds 1 MiB.
+pub const MAX_TEXT: usize = 900_000;
 
 /// The containers, sorted by what they do.
 pub(super) struct Parts {

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{
-    FluxOptions, PullPolicy, Report, Sizes, ViewContainer, absolute, drop_empty, given, metrics, object_name,
-    resources, security_context,
-};
+use super::fields::{absolute, drop_empty, given, object_name, resources, security_context};
+use super::report::Report;
+use super::sizes::Sizes;
+use super::{FluxOptions, PullPolicy, ViewContainer, metrics};
 use crate::agent_spec::{RemoteLead, SchedulerKind};
 use crate::choices::QUEUE_POLICIES;
 use crate::crd::v1alpha2::{self, Bursting, Container, Flux, LeadBroker, MiniClusterSpec};

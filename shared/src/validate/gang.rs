@@ -2,7 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use super::{Report, given};
+use super::fields::given;
+use super::report::Report;
 use crate::choices::Gang;
 use crate::crd::v1alpha2::{MiniClusterSpec, Pod};
 use crate::overlay::Overlay;

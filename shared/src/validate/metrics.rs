@@ -1,6 +1,6 @@
 //! Where the lead serves the instance's figures: a port of its own in the pod.
 
-use super::Report;
+use super::report::Report;
 use crate::agent_spec::Network;
 use crate::crd::v1alpha2::{Flux, MiniClusterSpec};
 

@@ -1,6 +1,8 @@
 //! Notes on valid fields that have no effect.
 
-use super::{Report, ValidMiniCluster, flux, is_given};
+use super::fields::is_given;
+use super::report::Report;
+use super::{ValidMiniCluster, flux};
 use crate::agent_spec::Program;
 use crate::crd::v1alpha2::{Flux, FluxContainer, MiniClusterSpec};
 use crate::names;

@@ -2,9 +2,10 @@
 
 use serde_json::Value;
 
+use super::ViewContainer;
 use super::containers::Parts;
 use super::flux::OWN_VOLUMES;
-use super::{Report, ViewContainer};
+use super::report::Report;
 use crate::crd::v1alpha2::MiniClusterSpec;
 use crate::overlay::{Overlay, Part, Pod};
 use crate::paths::{self, PodPaths};

@@ -2,7 +2,8 @@
 
 use serde_json::Value;
 
-use super::{Report, drop_empty, given, labels, object_name, quantities};
+use super::fields::{drop_empty, given, labels, object_name, quantities};
+use super::report::Report;
 use crate::choices::DNS_POLICIES;
 use crate::crd::v1alpha2::{MiniClusterSpec, Pod, Toleration};
 use crate::names;

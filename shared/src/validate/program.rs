@@ -1,6 +1,6 @@
 //! What the lead runs: command, script, batch, or nothing.
 
-use super::Report;
+use super::report::Report;
 use crate::agent_spec::{BatchLine, Program};
 use crate::crd::v1alpha2::{Commands, Container};
 use crate::words;

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use super::{PersistentSource, PersistentVolume, Report, labels, object_name, volumes};
+use super::fields::{labels, object_name};
+use super::report::Report;
+use super::{PersistentSource, PersistentVolume, volumes};
 use crate::crd::v1alpha2::{Container, HOST_PATH_CLASS, MadeVolume, MiniClusterSpec};
 use crate::names;
 

@@ -2,6 +2,7 @@ use super::*;
 use crate::agent_spec::{AgentSpec, BatchLine};
 use crate::agent_spec::{Program, RemoteLead, SchedulerKind};
 use crate::crd::v1alpha2::Logging;
+use crate::quantity::Quantity;
 use crate::words::Word;
 use crate::{derive, manifest};
 

@@ -2,8 +2,10 @@
 
 use std::collections::BTreeMap;
 
+use super::fields::{absolute, object_name};
 use super::flux::OWN_VOLUMES;
-use super::{Mount, Report, ViewContainer, VolumeSource, absolute, object_name};
+use super::report::Report;
+use super::{Mount, ViewContainer, VolumeSource};
 use crate::crd::v1alpha2::{Container, ExistingVolume, MadeVolume, Volume};
 use crate::names;
 

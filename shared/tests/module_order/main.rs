@@ -1,17 +1,23 @@
 //! No circles: in each folder of modules, one uses only what stands before it in the list (`order.rs`), which is one for
 //! all members. And who logs: only what acts. (Who may look and act is clippy's ban, `clippy.toml` of each member.)
 //!
-//! A folder's own file (`plan.rs` of `plan/`) belongs to the folder above, and what it hands on by `pub use`
-//! counts as its own. Tests are not looked at.
+//! A folder's own file (`plan.rs` of `plan/`) belongs to the folder above. What it takes from a module of the folder by `use`
+//! counts as that module's, whoever of the folder reaches it by the file. What the file defines itself is for those above it: a
+//! module of the folder that uses it makes a circle with the file, but in the folders of `SHARE_BY_FILE`.
+//!
+//! What is looked at are the paths that begin with `crate::` or `super::`, as they are written: not methods, nor what macros make.
+//! Tests are not looked at.
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, reason = "reads our source")]
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use order::ORDER;
+use order::{ORDER, SHARE_BY_FILE};
+use paths::{paths, uses};
 
 mod order;
+mod paths;
 
 /// Modules that decide or look: from their arguments only, without a word.
 const SILENT: &[(&str, &[&str])] = &[
@@ -69,16 +75,19 @@ fn a_module_uses_only_what_stands_before_it() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut wrong = Vec::new();
     for (folder, order) in ORDER {
-        let source = folder.split_once("/src").map_or("", |(_, below)| below.trim_start_matches('/'));
-        let prefix: Vec<String> = source.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect();
+        let prefix = prefix_of(folder);
         let files = rust_files(&root.join(folder));
+        let own = Folder::new(folder, order, &prefix, &own_file(&root, folder));
         for (path, text) in &files {
             let name = path[0].as_str();
             if path.len() == 1 && ["main", "lib", "testing", "tests"].contains(&name) {
                 continue;
             }
             let module: Vec<String> = prefix.iter().chain(path).cloned().collect();
-            wrong.extend(back_edges(folder, order, &prefix, &module, text));
+            wrong.extend(own.back_edges(&module, text));
+        }
+        if let Some(Some(all_of)) = own.taken.get("*") {
+            wrong.push(format!("{folder}: its own file takes all of {all_of}: which names, nobody sees"));
         }
         for name in *order {
             assert!(files.iter().any(|(path, _)| path[0] == *name), "{folder} has no module {name}");
@@ -108,11 +117,7 @@ fn every_folder_of_modules_has_an_order() {
 
 #[test]
 fn a_back_edge_is_found_however_it_is_written() {
-    let order = ["below", "middle", "above"];
-    let found = |module: &[&str], text: &str| {
-        let module: Vec<String> = module.iter().map(|name| (*name).to_owned()).collect();
-        back_edges("src", &order, &[], &module, text).len()
-    };
+    let found = |module: &[&str], text: &str| found_beside("", module, text).len();
     assert_eq!(found(&["middle"], "use crate::below::Thing;\nuse std::fs;"), 0);
     assert_eq!(found(&["middle"], "use crate::above::Thing;"), 1);
     assert_eq!(found(&["middle"], "use crate::{below, above::{One, Two}};"), 1);
@@ -122,70 +127,110 @@ fn a_back_edge_is_found_however_it_is_written() {
     assert_eq!(found(&["unlisted"], ""), 1);
 }
 
-/// What a module of `folder` uses that does not stand before it.
-fn back_edges(folder: &str, order: &[&str], prefix: &[String], module: &[String], text: &str) -> Vec<String> {
-    let place = |name: &str| order.iter().position(|it| *it == name);
-    let own = &module[prefix.len()];
-    let Some(at) = place(own) else { return vec![format!("{folder}: {own} has no place in the order")] };
-    let used = paths(module, text);
-    let siblings = used.iter().filter(|path| path.starts_with(prefix)).filter_map(|path| path.get(prefix.len()));
-    let mut above: Vec<&String> = siblings.filter(|name| place(name).is_some_and(|it| it > at)).collect();
-    above.sort();
-    above.dedup();
-    above.iter().map(|name| format!("{folder}: {} uses {name}, which stands above {own}", module.join("::"))).collect()
-}
-
-/// All paths in a module's text that begin with `crate` or `super`, from the crate's root.
-fn paths(module: &[String], text: &str) -> Vec<Vec<String>> {
-    let code = text.split("#[cfg(test)]\nmod tests").next().unwrap_or_default();
-    let code: String =
-        code.lines().map(|line| line.split("//").next().unwrap_or_default()).collect::<Vec<_>>().join("\n");
-    let mut found = Vec::new();
-    for (begin, word) in code.match_indices("crate::").chain(code.match_indices("super::")) {
-        let before = code[..begin].chars().next_back();
-        if before.is_some_and(|it| it.is_alphanumeric() || it == '_' || it == ':' || it == '$') {
-            continue;
+#[test]
+fn what_the_folders_own_file_takes_from_a_module_counts_as_that_modules() {
+    let own_file = "mod above;\nuse std::fmt::{Debug as Shown};\nuse crate::outside::Outer;\npub use above::{High, deep::Low as Renamed};\n\
+                    use self::below::Deep;\npub(crate) use crate::folder::above::Full;\nuse super::folder::above::Near;\nstruct Defined;";
+    let found = |text: &str| found_beside(own_file, &["folder", "middle"], text);
+    for name in ["High", "Renamed", "Full", "Near"] {
+        for text in [format!("use super::{name};"), format!("use crate::folder::{{Deep, {name} as Other}};")] {
+            assert_eq!(found(&text), ["src: folder::middle uses above, which stands above middle"], "{text}");
         }
-        let mut base = if word == "crate::" { Vec::new() } else { module[..module.len() - 1].to_vec() };
-        let mut rest = &code[begin + word.len()..];
-        while let Some(after) = rest.strip_prefix("super::") {
-            base.pop();
-            rest = after;
-        }
-        tree(base, rest, &mut found);
     }
-    found
+    assert_eq!(found("use super::{Deep, Outer, Shown, below::Low};"), [""; 0], "from below, and from elsewhere");
+    assert_eq!(found_beside(own_file, &["folder", "above"], "use super::High;"), [""; 0], "its own");
+    assert_eq!(found("use super::*;").len(), 1, "whatever it has");
+    let below = found_beside(own_file, &["folder", "middle", "part"], "fn act(it: super::super::High) {}");
+    assert_eq!(below.len(), 1, "{below:?}");
+    assert_eq!(found("use super::Defined;"), ["src: folder::middle uses Defined, which the folder's own file defines"]);
 }
 
-/// The paths of `a::{b, c::d}`; returns what comes after it.
-fn tree<'a>(mut base: Vec<String>, mut rest: &'a str, found: &mut Vec<Vec<String>>) -> &'a str {
-    loop {
-        rest = rest.trim_start();
-        if let Some(mut inner) = rest.strip_prefix('{') {
-            loop {
-                inner = inner.trim_start_matches([',', ' ', '\n']);
-                match inner.strip_prefix('}') {
-                    Some(after) => return after,
-                    None if inner.is_empty() => return inner,
-                    None => {
-                        let after = tree(base.clone(), inner, found);
-                        // What is no path (`*`, `as`) is passed over.
-                        inner = if after.len() == inner.len() { &inner[1..] } else { after };
-                    }
+/// The back edges of a module of `folder` (or of the crate), whose own file is given.
+fn found_beside(own_file: &str, module: &[&str], text: &str) -> Vec<String> {
+    let module: Vec<String> = module.iter().map(|name| (*name).to_owned()).collect();
+    let prefix = if module[0] == "folder" { &module[..1] } else { &[] };
+    Folder::new("src", &["below", "middle", "above"], prefix, own_file).back_edges(&module, text)
+}
+
+#[test]
+fn where_modules_share_by_the_folders_own_file_they_still_do() {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
+    for name in SHARE_BY_FILE {
+        let (_, order) = ORDER.iter().find(|(folder, _)| folder == name).unwrap();
+        let prefix = prefix_of(name);
+        let folder = Folder { shares_by_file: false, ..Folder::new(name, order, &prefix, &own_file(&root, name)) };
+        let shares = rust_files(&root.join(name)).iter().any(|(path, text)| {
+            let module: Vec<String> = prefix.iter().chain(path).cloned().collect();
+            folder.back_edges(&module, text).iter().any(|it| it.ends_with("own file defines"))
+        });
+        assert!(shares, "{name} need not be in SHARE_BY_FILE");
+    }
+}
+
+/// The modules above those of a folder, from the crate's root.
+fn prefix_of(folder: &str) -> Vec<String> {
+    let below = folder.split_once("/src").map_or("", |(_, below)| below);
+    below.split('/').filter(|name| !name.is_empty()).map(str::to_owned).collect()
+}
+
+/// A folder of modules, and what its own file (`plan.rs` of `plan/`) has for them.
+struct Folder<'a> {
+    name: &'a str,
+    order: &'a [&'a str],
+    prefix: &'a [String],
+    /// Names that the own file takes by `use`, and the module of the folder that they come from; none: from elsewhere.
+    taken: BTreeMap<String, Option<String>>,
+    shares_by_file: bool,
+}
+
+impl<'a> Folder<'a> {
+    fn new(name: &'a str, order: &'a [&'a str], prefix: &'a [String], own_file: &str) -> Self {
+        let from =
+            |path: &[String]| path.strip_prefix(prefix)?.first().filter(|it| order.contains(&it.as_str())).cloned();
+        let mut taken: Vec<_> =
+            uses(prefix, order, own_file).into_iter().map(|(name, path)| (name, from(&path))).collect();
+        // Of a name that is there more than once, that of a module counts.
+        taken.sort_by_key(|(_, from)| from.is_some());
+        let taken = taken.into_iter().collect();
+        Folder { name, order, prefix, taken, shares_by_file: SHARE_BY_FILE.contains(&name) }
+    }
+
+    /// What a module of the folder uses that does not stand before it.
+    fn back_edges(&self, module: &[String], text: &str) -> Vec<String> {
+        let (folder, place) = (self.name, |name: &str| self.order.iter().position(|it| *it == name));
+        let own = &module[self.prefix.len()];
+        let Some(at) = place(own) else { return vec![format!("{folder}: {own} has no place in the order")] };
+        let (who, mut wrong) = (module.join("::"), BTreeSet::new());
+        for name in self.reached(module, text) {
+            let from = if place(&name).is_some() { Some(&Some(name.clone())) } else { self.taken.get(&name) };
+            match from {
+                _ if name == "*" => {
+                    wrong
+                        .insert(format!("{folder}: {who} uses all of the folder's own file: which names, nobody sees"));
                 }
+                Some(Some(from)) if place(from) > Some(at) => {
+                    wrong.insert(format!("{folder}: {who} uses {from}, which stands above {own}"));
+                }
+                None if !self.shares_by_file => {
+                    wrong.insert(format!("{folder}: {who} uses {name}, which the folder's own file defines"));
+                }
+                _ => {}
             }
         }
-        let end = rest.find(|it: char| !it.is_alphanumeric() && it != '_').unwrap_or(rest.len());
-        base.push(rest[..end].to_owned());
-        rest = &rest[end..];
-        match rest.strip_prefix("::") {
-            Some(after) => rest = after,
-            None => {
-                found.push(base);
-                return rest;
-            }
-        }
+        wrong.into_iter().collect()
     }
+
+    /// What a module's text names of the folder: its modules, and what its own file has.
+    fn reached(&self, module: &[String], text: &str) -> BTreeSet<String> {
+        let of_the_folder = |path: Vec<String>| path.strip_prefix(self.prefix)?.first().cloned();
+        paths(module, text).into_iter().filter_map(of_the_folder).collect()
+    }
+}
+
+/// The text of a folder's own file: `plan.rs` of `plan/`, and of a member what its crate begins with.
+fn own_file(root: &Path, folder: &str) -> String {
+    let names = if folder.ends_with("/src") { ["/lib.rs", "/main.rs"] } else { [".rs", "/mod.rs"] };
+    names.iter().filter_map(|name| std::fs::read_to_string(root.join(format!("{folder}{name}"))).ok()).collect()
 }
 
 /// The Rust files below a folder: module path from there, and text.

@@ -1,5 +1,23 @@
 //! Folders and their modules: the order that `main.rs` holds them to.
 
+/// Folders whose own file defines what their modules use.
+pub const SHARE_BY_FILE: &[&str] = &[
+    "shared/src/agent_spec",
+    "shared/src/crd/v1alpha2",
+    "operator/src/observe",
+    "operator/src/reconcile/render",
+    "operator/src/reconcile/apply",
+    "operator/src/reconcile/status",
+    "operator/src/webhook",
+    "operator/src/install",
+    "agent/src/wait",
+    "agent/src/supervise",
+    "agent/src/execute",
+    "agent/src/view",
+    "agent/src/commands",
+    "agent/src/dry_run",
+];
+
 /// Folders and their modules, the lowest first.
 pub const ORDER: &[(&str, &[&str])] = &[
     (
@@ -36,10 +54,13 @@ pub const ORDER: &[(&str, &[&str])] = &[
     ("shared/src/crd", &["schemas", "v1alpha2", "v1alpha1", "convert", "rules", "definition", "shape"]),
     ("shared/src/crd/v1alpha2", &["access", "storage", "container", "flux", "status"]),
     ("shared/src/crd/convert", &["block", "flux", "spec"]),
-    ("shared/src/overlay", &["forms", "protected"]),
+    ("shared/src/overlay", &["strategic_merge", "forms", "protected"]),
     (
         "shared/src/validate",
         &[
+            "report",
+            "fields",
+            "sizes",
             "valid",
             "hints",
             "metrics",
@@ -146,7 +167,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
     ("operator/src/webhook", &["certificate", "migrate", "keeper", "places", "review", "server"]),
     (
         "operator/src/install",
-        &["permissions", "user_roles", "task", "webhook", "network", "migration", "deletion", "monitoring", "values"],
+        &["permissions", "values", "user_roles", "task", "webhook", "network", "migration", "deletion", "monitoring"],
     ),
     ("operator/src/install/monitoring", &["alerts", "dashboard"]),
     (
@@ -206,22 +227,26 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "display",
             "hosts",
             "topology",
+            "change",
+            "identity",
+            "binding",
+            "launch",
+            "step",
+            "resolved",
             "user",
-            "accounts",
+            "node_network",
+            "scheduler",
+            "restful",
+            "python",
+            "discovery",
             "archive",
             "curve",
             "munge",
-            "node_network",
             "options",
-            "restful",
-            "python",
+            "accounts",
             "resources",
-            "discovery",
-            "scheduler",
-            "resolved",
-            "launch",
             "snippets",
-            "binding",
+            "shell_defaults",
             "broker",
             "environment",
             "helpers",
@@ -231,6 +256,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "lead",
             "follower",
             "sidecar",
+            "notices",
             "instance",
             "from_environment",
         ],
@@ -239,7 +265,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
     ("agent/src/flux_rpc", &["message", "connection", "lead_presence", "usage", "departure", "states", "jobs"]),
     ("agent/src/system", &["owner", "elf", "glibc", "mount_table", "netlink", "identity", "raw", "signals", "runtime"]),
     ("agent/src/report", &["failure", "log", "activity", "ending"]),
-    ("agent/src/facts", &["host", "key", "process", "network", "cpu", "devices", "python", "view"]),
+    ("agent/src/facts", &["error", "host", "key", "process", "network", "cpu", "devices", "python", "view"]),
     ("agent/src/supervise", &["terminal", "output", "program", "policy", "orphans"]),
     (
         "agent/src/execute",

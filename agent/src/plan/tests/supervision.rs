@@ -68,6 +68,41 @@ fn a_follower_below_another_names_the_lead_and_who_goes_along_with_it() {
     assert_eq!(of(2, silent), (mc(1), mc(0), String::new()), "nobody can be asked: nothing is drained");
 }
 
+#[test]
+fn a_job_on_a_node_that_goes_alone_is_known_by_fluxs_shell() {
+    assert_eq!((lead(PROGRAM).job_shell, follower("").job_shell), (None, Some("flux-shell")));
+    assert_eq!(follower("[flux]\ndisable_socket = true\n").job_shell, None, "it never goes alone: nobody can be asked");
+}
+
+#[test]
+fn the_program_is_what_one_would_type_and_the_agents_words_stand_around_it() {
+    let of = |text: &str| {
+        let Launch { argv, program, .. } = lead(text);
+        let typed = |words: &[Word]| words.iter().map(display::word).collect::<Vec<String>>().join(" ");
+        let (argv, program) = (typed(&argv), typed(&program));
+        assert!(argv.ends_with(&program) || program.starts_with("nice "), "{argv}");
+        program
+    };
+    let around = "[logging]\ntimed = true\n[runner]\nprefix = ['nice']\n";
+    assert_eq!(of(&format!("users = ['ada']\n{around}{PROGRAM}")), "nice flux submit -n 1 --quiet --watch true");
+    let batch = "[runner.program]\nmode = 'batch'\nlines = [{number = 0, text = 'true'}]\n";
+    let program = of(&format!("{around}{batch}"));
+    assert!(program.starts_with("nice flux batch ") && !program.contains("flux-agent"), "{program}");
+    let own = "[runner.program]\nmode = 'launcher'\nwords = ['/opt/flux-agent', 'program', '--', 'x']\n";
+    assert_eq!(of(own), "/opt/flux-agent program -- x", "a user's own words are no wrapper of ours");
+    assert_eq!(of("[runner.program]\nmode = 'diagnostics'\n"), "/mnt/flux/flux-agent diagnostics");
+    assert_eq!((of(""), of("[runner]\nprefix = ['nice']\n").as_str()), (String::new(), ""));
+    assert!(follower(PROGRAM).program.is_empty());
+}
+
+#[test]
+fn what_runs_as_fluxs_user_is_this_agent_with_the_spec_that_its_command_line_names() {
+    let as_flux = |facts: &Facts| snippets("", facts).into_iter().map(|it| it.as_flux).collect::<Vec<String>>();
+    assert_eq!(as_flux(&facts(0)), ["/etc/flux-agent/bin/flux-agent as-flux"; 5]);
+    let elsewhere = Facts { agent: "/opt/agent".into(), spec_file: Some("/etc/mc.toml".into()), ..facts(0) };
+    assert_eq!(as_flux(&elsewhere), ["/opt/agent as-flux --spec=/etc/mc.toml"; 5]);
+}
+
 fn snippets(logging: &str, facts: &Facts) -> Vec<Snippet> {
     let text = format!(
         "[logging]\n{logging}\n[runner.snippets]\npre = 'a'\npost = 'b'\n[sidecars.side]\npre = 'c'\ncommand = 'd'\npost = 'e'\n"

@@ -1,0 +1,10 @@
+//! Why there are no facts.
+
+/// Why the host could not be read.
+#[derive(Debug, thiserror::Error)]
+pub enum FactsError {
+    #[error("failed to read the host name: {0}")]
+    Hostname(String),
+    #[error("failed to read the facts: {0}")]
+    Syntax(String),
+}

@@ -1,0 +1,32 @@
+//! How the environment changes: of all that follows a step, or of one program.
+
+use flux_shared::words::Word;
+use serde::Serialize;
+
+/// How a variable changes.
+#[derive(Debug, Clone, PartialEq, Serialize)]
+#[serde(tag = "change", rename_all = "kebab-case")]
+pub enum EnvChange {
+    Set {
+        name: String,
+        value: Word,
+    },
+    /// `old + separator + value`, or the value alone where there is no old one; nothing if it is already in it.
+    Append {
+        name: String,
+        separator: char,
+        value: String,
+    },
+    /// Only where it is not set.
+    Default {
+        name: String,
+        value: String,
+    },
+    Remove {
+        name: String,
+    },
+}
+
+pub(super) fn set(name: &str, value: &str) -> EnvChange {
+    EnvChange::Set { name: name.to_owned(), value: Word::literal(value) }
+}

@@ -1,0 +1,134 @@
+//! Who Flux runs as: the container's own user, or one that the spec names.
+
+use flux_shared::agent_spec::User;
+
+use super::Owner;
+use crate::facts::Facts;
+use crate::known_paths::home_of;
+
+/// Who Flux runs as.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Identity {
+    /// Owner of all files that Flux uses.
+    pub owner: Owner,
+    /// Ids to change to; none: the agent's own.
+    pub run_as: Option<Owner>,
+    /// The user that has to be made first: name and home.
+    pub create: Option<Account>,
+    /// The account to run as, where it isn't the agent's own.
+    pub account: Option<Account>,
+    /// What a person should know about the choice.
+    pub notice: Option<String>,
+}
+
+/// An entry of the password file.
+#[derive(Debug, Clone, PartialEq)]
+pub struct Account {
+    pub name: String,
+    pub home: String,
+    pub owner: Owner,
+}
+
+impl Identity {
+    /// The container's own user, or the one that the spec names if the agent may change to it.
+    pub fn of(wanted: Option<&User>, facts: &Facts) -> Identity {
+        let own = Owner { uid: facts.uid, gid: facts.gid };
+        let mut identity = Identity { owner: own, run_as: None, create: None, account: None, notice: None };
+        let Some(user) = wanted else { return identity };
+        let found = account_by(&facts.passwd, |name, _| name == user.name);
+        let account = found.clone().unwrap_or_else(|| Account {
+            name: user.name.clone(),
+            home: home_of(&user.name),
+            owner: Owner { uid: user.uid, gid: group_id(&facts.group, &user.name).unwrap_or(user.uid) },
+        });
+        if facts.uid != 0 {
+            if account.owner.uid != facts.uid {
+                identity.notice = Some(format!(
+                    "the container runs as uid {}, so Flux can't run as {} (uid {}) and runs as the container's user",
+                    facts.uid, account.name, account.owner.uid
+                ));
+            }
+            return identity;
+        }
+        if found.is_none() {
+            identity.notice = account_by(&facts.passwd, |_, uid| uid == account.owner.uid).map(|other| {
+                format!(
+                    "uid {} belongs to {} in this image, so Flux's user {} is the same user: choose another fluxUser.uid, or that name",
+                    other.owner.uid, other.name, account.name
+                )
+            });
+            identity.create = Some(account.clone());
+        }
+        if !user.run_flux_as_root && account.owner != own {
+            identity.owner = account.owner;
+            identity.run_as = Some(account.owner);
+            identity.account = Some(account);
+        }
+        identity
+    }
+}
+
+/// The first account of the password file's text that fits.
+pub fn account_by(passwd: &str, fits: impl Fn(&str, u32) -> bool) -> Option<Account> {
+    passwd.lines().find_map(|line| {
+        let fields: Vec<&str> = line.split(':').collect();
+        let [name, _, uid, gid, _, home, ..] = fields.as_slice() else { return None };
+        let owner = Owner { uid: uid.parse().ok()?, gid: gid.parse().ok()? };
+        fits(name, owner.uid).then(|| Account { name: (*name).to_owned(), home: (*home).to_owned(), owner })
+    })
+}
+
+/// The id of the group of that name in the group file's text.
+pub fn group_id(group: &str, wanted: &str) -> Option<u32> {
+    group.lines().find_map(|line| {
+        let mut fields = line.split(':');
+        let name = fields.next()?;
+        let gid = fields.nth(1)?.parse().ok()?;
+        (name == wanted).then_some(gid)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PASSWD: &str = "root:x:0:0:root:/root:/bin/bash\nbroken\nflux:x:1234:1300:Flux:/srv/flux:/bin/sh\n";
+
+    fn user(run_flux_as_root: bool) -> User {
+        User { name: "flux".into(), uid: 1000, run_flux_as_root }
+    }
+
+    fn facts(uid: u32, passwd: &str) -> Facts {
+        Facts { uid, gid: uid, passwd: passwd.into(), ..Facts::default() }
+    }
+
+    #[test]
+    fn a_user_that_exists_is_taken_with_its_own_ids() {
+        let identity = Identity::of(Some(&user(false)), &facts(0, PASSWD));
+        assert_eq!(identity.run_as, Some(Owner { uid: 1234, gid: 1300 }));
+        assert_eq!(identity.create, None);
+        assert_eq!(identity.owner, Owner { uid: 1234, gid: 1300 });
+    }
+
+    #[test]
+    fn a_missing_user_is_made_with_the_group_of_its_name() {
+        let mut facts = facts(0, "");
+        facts.group = "root:x:0:\nflux:x:77:a,b\n".into();
+        let identity = Identity::of(Some(&user(false)), &facts);
+        assert_eq!(identity.run_as, Some(Owner { uid: 1000, gid: 77 }));
+        assert!(identity.create.is_some());
+    }
+
+    #[test]
+    fn flux_stays_root_if_asked_and_keeps_its_uid_if_it_is_not_root() {
+        let root = Identity::of(Some(&user(true)), &facts(0, ""));
+        assert!(root.create.is_some() && root.run_as.is_none() && root.owner.uid == 0);
+        let other = Identity::of(Some(&user(false)), &facts(500, PASSWD));
+        assert!(other.create.is_none() && other.run_as.is_none() && other.notice.is_some());
+        let taken =
+            Identity::of(Some(&User { uid: 1234, name: "ada".into(), run_flux_as_root: false }), &facts(0, PASSWD));
+        assert!(taken.notice.unwrap().starts_with("uid 1234 belongs to flux in this image"));
+        let same = Identity::of(Some(&user(false)), &facts(1234, PASSWD));
+        assert!(same.run_as.is_none() && same.notice.is_none());
+    }
+}

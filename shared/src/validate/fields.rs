@@ -1,0 +1,103 @@
+//! Checks of fields that several parts of a spec have.
+
+use std::collections::BTreeMap;
+
+use serde_json::Value;
+
+use super::report::Report;
+use crate::crd::v1alpha2::Resources;
+use crate::names;
+use crate::quantity::Quantity;
+
+/// What was given: an empty text is as one that is left out.
+pub fn given(text: &Option<String>) -> Option<String> {
+    text.clone().filter(|text| !text.is_empty())
+}
+
+/// Whether it was.
+pub fn is_given(text: &Option<String>) -> bool {
+    text.as_deref().is_some_and(|text| !text.is_empty())
+}
+
+/// The same of several texts, in place.
+pub fn drop_empty(texts: &mut [&mut Option<String>]) {
+    for text in texts.iter_mut().filter(|text| text.as_deref() == Some("")) {
+        **text = None;
+    }
+}
+
+pub fn labels(field: &str, labels: &BTreeMap<String, String>, report: &mut Report) {
+    for (key, value) in labels {
+        if !names::is_label_key(key) {
+            report.problem(format!("{field}[{key}]"), "is not a label's key");
+        }
+        if !names::is_label_value(value) {
+            report.problem(
+                format!("{field}[{key}]"),
+                format!("`{value}` is not a label's value: 63 letters, digits, `-`, `_`, `.` at most"),
+            );
+        }
+    }
+}
+
+pub fn quantities(field: &str, quantities: &BTreeMap<String, Quantity>, report: &mut Report) {
+    for (key, quantity) in quantities {
+        report.take(format!("{field}[{key}]"), quantity.check());
+        if !names::is_label_key(key) {
+            report
+                .problem(format!("{field}[{key}]"), "is not the name of a resource, such as memory or nvidia.com/gpu");
+        }
+    }
+}
+
+pub fn resources(field: &str, resources: &Option<Resources>, report: &mut Report) -> Resources {
+    let resources = resources.clone().unwrap_or_default();
+    quantities(&format!("{field}.limits"), &resources.limits, report);
+    quantities(&format!("{field}.requests"), &resources.requests, report);
+    resources
+}
+
+/// An absolute path without `..`, not `/` itself.
+pub fn absolute(path: &str) -> Result<String, String> {
+    let clean = path.trim_end_matches('/');
+    match clean.starts_with('/') && clean.len() > 1 && !clean.split('/').any(|part| part == ".." || part == ".") {
+        true if !clean.contains(':') => Ok(clean.to_owned()),
+        _ => Err(format!("`{path}` must be an absolute path, not `/`, without `..` and `:`")),
+    }
+}
+
+pub fn object_name(name: &str) -> Result<(), String> {
+    match names::is_dns_subdomain(name) {
+        true => Ok(()),
+        false => Err(format!("`{name}` cannot be the name of an object: lower case letters, digits, `-` and `.`")),
+    }
+}
+
+/// A SecurityContext in Kubernetes' shape; the older addCapabilities becomes capabilities.add.
+pub fn security_context(field: &str, value: &Option<Value>, report: &mut Report) -> Option<Value> {
+    let mut map = match value {
+        None | Some(Value::Null) => return None,
+        Some(Value::Object(map)) => map.clone(),
+        Some(_) => {
+            report.problem(field, "must be an object, as Kubernetes' securityContext");
+            return None;
+        }
+    };
+    if let Some(older) = map.shift_remove("addCapabilities") {
+        let capabilities = map.entry("capabilities").or_insert_with(|| Value::Object(serde_json::Map::new()));
+        match (older, capabilities) {
+            (Value::Array(names), Value::Object(capabilities)) if names.iter().all(Value::is_string) => {
+                if capabilities.insert("add".into(), Value::Array(names)).is_some() {
+                    report.problem(field, "has both addCapabilities and capabilities.add: use one");
+                }
+            }
+            _ => report.problem(field, "addCapabilities must be a list of strings"),
+        }
+    }
+    let value = Value::Object(map);
+    #[cfg(feature = "crd")]
+    if let Err(error) = serde_json::from_value::<k8s_openapi::api::core::v1::SecurityContext>(value.clone()) {
+        report.problem(field, error.to_string());
+    }
+    Some(value)
+}

@@ -1,0 +1,25 @@
+//! What is found in a manifest: problems, which refuse it, and notices.
+
+use crate::problem::{Notice, Problem};
+
+/// Collects problems with the path of where it stands.
+#[derive(Debug, Default)]
+pub struct Report {
+    pub problems: Vec<Problem>,
+    pub notices: Vec<Notice>,
+}
+
+impl Report {
+    pub fn problem(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.problems.push(Problem::new(field, message));
+    }
+
+    pub fn notice(&mut self, field: impl Into<String>, message: impl Into<String>) {
+        self.notices.push(Problem::new(field, message));
+    }
+
+    /// `value`, or a problem.
+    pub fn take<T>(&mut self, field: impl Into<String>, value: Result<T, String>) -> Option<T> {
+        value.map_err(|message| self.problem(field, message)).ok()
+    }
+}

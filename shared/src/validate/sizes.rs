@@ -1,0 +1,50 @@
+//! How many pods there are, and a name that they can have.
+
+use super::report::Report;
+use crate::crd::v1alpha2::MiniClusterSpec;
+use crate::names;
+
+/// Most pods of a cluster.
+pub const MAX_SIZE: i32 = 10_000;
+
+/// The sizes, as far as they are usable.
+#[derive(Debug, Clone, Copy)]
+pub struct Sizes {
+    pub size: u32,
+    pub max_size: u32,
+    pub min_size: Option<u32>,
+}
+
+pub fn check(spec: &MiniClusterSpec, name: &str, report: &mut Report) -> Sizes {
+    if spec.size < 1 || spec.size > MAX_SIZE {
+        report.problem("spec.size", format!("must be 1 to {MAX_SIZE}"));
+    }
+    let max_size = spec.max_size.filter(|max| *max != 0).unwrap_or(spec.size);
+    if max_size < spec.size {
+        report.problem("spec.maxSize", "must not be smaller than size");
+    }
+    if max_size > MAX_SIZE {
+        report.problem("spec.maxSize", format!("must be {MAX_SIZE} at most"));
+    }
+    let min_size = spec.min_size.filter(|min| *min != 0);
+    if min_size.is_some_and(|min| min < 0 || min > spec.size) {
+        report.problem("spec.minSize", "must be 1 to size");
+    }
+    if spec.tasks < 0 {
+        report.problem("spec.tasks", "must be 0 or more; 0 asks for nodes only (-N size)");
+    }
+    let usable = |size: i32| size.clamp(1, MAX_SIZE).unsigned_abs();
+    let (length, limit) = (name.chars().count(), names::cluster_name_max(usable(max_size)));
+    if length > limit {
+        report.problem(
+            "metadata.name",
+            format!("is too long: {length} characters, must be {limit} at most, so that hosts and Services can be named after it"),
+        );
+    } else if !names::is_dns_label(name) || !name.starts_with(|c: char| c.is_ascii_lowercase()) {
+        report.problem(
+            "metadata.name",
+            "must be lower case letters, digits and `-`, beginning with a letter: it names hosts and Services",
+        );
+    }
+    Sizes { size: usable(spec.size), max_size: usable(max_size.max(spec.size)), min_size: min_size.map(usable) }
+}
