@@ -57,7 +57,7 @@ pub struct Options {
     pub agent: PathBuf,
     /// How long to try again what may pass.
     pub patience: Duration,
-    /// Where it tells what it is at.
+    /// Where it writes what it is doing.
     pub board: Board,
 }
 
@@ -119,7 +119,7 @@ pub async fn execute(
     if plan.steps.iter().any(|planned| matches!(planned.step, Step::PublishArchive { .. })) {
         ending.archive_not_saved = Some("the pod ended before it could be saved".into());
     }
-    // Before anything of the user's has run: later somebody else's program might stand there.
+    // Before any of the user's code has run: it could replace the program at this path.
     let agent = std::env::current_exe().unwrap_or_else(|_| AGENT_FILE.into());
     let spec = options.spec.as_ref().map_or(String::new(), |spec| format!(" --spec={}", spec.display()));
     let as_flux = format!("{} as-flux{spec}", agent.display());
@@ -306,7 +306,7 @@ impl Executor<'_> {
     async fn lead_lost(&mut self, restarts_left: u32) -> Result<Flow, Failure> {
         let cause = "an earlier pod of this lead was lost, and its program may have run";
         if restarts_left == 0 {
-            let remedy = "no restart is left: a larger backoffLimit (or maxRestarts) would allow one";
+            let remedy = "no restart is left: raise backoffLimit (or maxRestarts)";
             return Err(Failure::new(Category::LeadLost, cause, remedy));
         }
         tracing::info!(stage = "lead", "{cause}; waiting for the operator to restart this MiniCluster");

@@ -84,7 +84,7 @@ impl<'a> Resolved<'a> {
         notices.extend(node_network::notice(self));
         if let Some(cores) = spec.runner.cores.filter(|cores| *cores > self.facts.cores) {
             let own = self.facts.cores;
-            notices.push(format!("{cores} cores are declared and there are {own}: tasks share them and are not bound"));
+            notices.push(format!("{cores} cores are declared, but there are {own}: tasks share them, unbound"));
         }
         notices
     }
