@@ -1,5 +1,4 @@
-//! What makes a gang of the pods: before the Job, with its size, and after a Job that is gone. Where nobody wants a gang, it costs no
-//! call.
+//! The gang object of the pods: created before the Job, resized with it, deleted after it. Without gangs it costs no call.
 
 use flux_shared::validate::{Gang, ValidMiniCluster};
 
@@ -44,8 +43,8 @@ pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     }
 }
 
-/// What earlier Jobs of the MiniCluster left goes first. One that has had no Job makes no call for that, and one that cannot tidy up
-/// starts all the same.
+/// Deletes the gangs of the MiniCluster's earlier Jobs. If it has had none, no call is made; a failure does not keep it from
+/// starting.
 pub(super) async fn before(objects: &Objects, target: &Target, observed: &Observed, context: &Context) {
     let GangOf::Object(object) = &objects.gang else { return };
     if target.status.maximum_size.is_none() && observed.last_job.is_none() {
@@ -58,17 +57,17 @@ pub(super) async fn before(objects: &Objects, target: &Target, observed: &Observ
     }
 }
 
-/// After the objects were made, or not: after an API that is gone the next is looked for.
+/// After the objects were created or not: if the gang's API is gone, the next reconcile looks for another.
 pub(super) async fn after(objects: &Objects, made: &Result<(), ApplyError>, context: &Context) {
     let GangOf::Object(object) = &objects.gang else { return };
     match made {
-        Ok(()) => tracing::info!(gang = %object.at, "the Job's pods are a gang"),
+        Ok(()) => tracing::info!(gang = %object.at, "created the gang of the Job's pods"),
         Err(error) if error.is_not_found() => context.reader.forget_gangs().await,
         Err(_) => {}
     }
 }
 
-/// Deletes that of a Job whose spec was edited, and may ask for another API now or for no gang.
+/// Deletes the gang of a Job whose spec was edited: the new spec may need another API, or no gang.
 pub(super) async fn delete(target: &Target, observed: &Observed, context: &Context) -> Result<(), ApplyError> {
     let at = observed.job.as_ref().and_then(|job| GangRef::read(job.gang.as_deref()?));
     match at.filter(|_| context.options.gang) {
@@ -86,7 +85,7 @@ pub(super) async fn resize(
     size: u32,
     context: &Context,
 ) -> Result<(), ReconcileError> {
-    // Who has installed it without gangs since has taken the permission away, too.
+    // An operator that was reinstalled without gangs has no permission for them any more.
     let Some(job) = context.index.observed(&target.key).job.filter(|_| context.options.gang) else { return Ok(()) };
     let Some(at) = job.gang.as_deref().and_then(GangRef::read) else { return Ok(()) };
     let full = cluster.min_size.or(job.initial_size);
