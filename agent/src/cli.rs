@@ -29,8 +29,9 @@ use crate::view;
 /// In a pod: `install` and `view` fill the shared volume, then `run` is the container's entrypoint. It writes Flux's
 /// files, runs the user's snippets, waits for the parent broker, starts Flux and ends with the job's own exit code.
 ///
-/// For people, by `kubectl exec POD -- /mnt/flux/flux-agent …`: `status` shows what the instance is waiting for, `usage` how
-/// much of it is used, `preflight` what is wrong with the pod; `connect` opens a shell in the instance, `stop` shuts it down.
+/// For people, by `kubectl exec POD -- /mnt/flux/flux-agent …`: `status` shows what the instance is waiting for, `usage` its
+/// nodes, cores and jobs, `preflight` what is wrong with the pod; `connect` opens a shell in the instance, `stop` shuts it
+/// down.
 ///
 /// On a laptop or a login node, without a cluster: `dry-run FILE` shows what every pod of a MiniCluster would do, and
 /// `local FILE` does it, with the Flux that is installed there.
@@ -43,16 +44,16 @@ pub struct Cli {
 
 const EXIT_CODES: &str = "\
 Exit codes of run and sidecar: those of the program (128 + n for signal n, 127 not found, 126 not executable).
-Where the agent itself fails, with one line on standard error (the pod's termination message says who ended it):
+If the agent itself fails, with one line on standard error (the termination message says so, too):
   240 spec-unreadable   241 spec-invalid      242 view-missing    243 parent-unreachable  244 user-failed
   245 write-failed      246 curve-unreadable  247 shell-missing   248 broker-failed       249 internal
-  239 lead-lost; 238: a follower that was stopped alone";
+  239 lead-lost; 238: only this follower was stopped";
 
 #[derive(Debug, Subcommand)]
 enum Command {
     /// Install this binary atomically into a volume of the pod, and lay out the shared volume
     Install {
-        /// Install as DIR/flux-agent, best in a volume that the other containers mount read-only [default: that of --to]
+        /// Install as DIR/flux-agent, best in a volume that the other containers mount read-only [default: as --to]
         #[arg(long, value_name = "DIR")]
         binary: Option<PathBuf>,
         /// The shared volume, where the documented links are made [default: /mnt/flux; with --binary: none]
@@ -89,7 +90,7 @@ enum Command {
         #[command(flatten)]
         options: run::Options,
     },
-    /// Run as the entrypoint of a sidecar: its snippets, then its command when the broker's socket is there
+    /// Run as the entrypoint of a sidecar: its snippets, then its command once the broker's socket exists
     Sidecar {
         /// The container's name in the MiniCluster
         name: String,
@@ -115,7 +116,7 @@ enum Command {
         #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
         words: Vec<OsString>,
     },
-    /// Not in this program
+    /// Not available in this build
     #[cfg(not(feature = "laptop"))]
     #[command(hide = true, alias = "local-container", disable_help_flag = true)]
     Local {
@@ -180,13 +181,13 @@ enum Command {
     /// Run the lead's program: note how it ended, and give it time to stop
     #[command(hide = true)]
     Program(program::Args),
-    /// Report on the instance and hold it up (the lead's program in diagnostics mode)
+    /// Report on the instance and keep it up (the lead's program in diagnostics mode)
     #[command(hide = true)]
     Diagnostics,
     /// Add users to Flux Accounting, then run a command (the lead's program where the image has Flux Accounting)
     #[command(hide = true)]
     Accounting {
-        /// File of its database
+        /// Database file of Flux Accounting
         #[arg(long)]
         database: PathBuf,
         /// A user to add
@@ -222,7 +223,7 @@ struct LogArgs {
 }
 
 impl LogArgs {
-    /// Where there is no spec to say it.
+    /// For commands without a spec.
     fn apply(&self) {
         log::set_format(self.log_format.unwrap_or_default());
     }
@@ -254,7 +255,7 @@ impl Cli {
             #[cfg(not(feature = "laptop"))]
             Command::DryRun { .. } | Command::Local { .. } => tell(Err(Failure::new(
                 Category::SpecInvalid,
-                "this is the flux-agent of a pod's image, which cannot do that",
+                "this build of flux-agent, for pods, does not have this command",
                 "dry-run and local are in the flux-agent for laptops and login nodes (make dist: dist/flux-agent)",
             ))),
             #[cfg(feature = "laptop")]
@@ -290,7 +291,7 @@ impl Cli {
 
 /// The init container of the agent's own image.
 fn put_in(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBuf>) -> Result<(), Failure> {
-    // All in one volume: the view's container, or the entrypoint, lays it out.
+    // One volume for all: the view's container, or the entrypoint, lays it out.
     let in_one = binary.is_none();
     let mount = if in_one { Some(to.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into())) } else { to };
     let Some(folder) = binary.or_else(|| mount.clone()) else { return Ok(()) };
@@ -316,7 +317,7 @@ fn bring_view(options: view::Options, link: bool) -> Result<(), Failure> {
     noted("view", mount, || view::view(&options))
 }
 
-/// Does `work` and, if it went well, leaves a note for the timeline of the pod's other containers.
+/// Does `work` and, if it succeeded, leaves a note for the timelines of the pod's other containers.
 #[expect(clippy::disallowed_methods, reason = "wire up: reads the clock")]
 fn noted<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let begin = Instant::now();
@@ -339,7 +340,7 @@ fn known_entrypoint() -> Option<(ContainerRole, run::Options, Process)> {
     Some((role, options, process))
 }
 
-/// … and what it found.
+/// The entrypoint's facts.
 fn entrypoint() -> Result<commands::Container, Failure> {
     commands::Container::read(known_entrypoint())
 }

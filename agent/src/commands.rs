@@ -84,8 +84,8 @@ impl Pod {
     }
 }
 
-/// Whether the broker is in its running state, in an exit code, and if not, why: after it was asked again for `seconds`. A
-/// probe that waits so is ready at once when the broker is, and no failure of a start that goes on.
+/// Whether the broker is in its running state, as an exit code, and if not, why: it is asked for up to `seconds`. A probe that
+/// waits this way succeeds as soon as the broker is ready, and does not fail while a start is in progress.
 pub fn ready(place: &Place, seconds: u64) -> Result<(String, u8), Failure> {
     asked(place, async |pod| {
         Ok(match observe::until_ready(pod, Duration::from_secs(seconds)).await {

@@ -1,11 +1,11 @@
-//! What every pod of a MiniCluster would do, told on a laptop: no cluster, no root, no Flux.
+//! What every pod of a MiniCluster would do, shown on a laptop: no cluster, no root, no Flux.
 //!
 //! ```text
 //! FILE ─► source (MiniCluster or AgentSpec) ─► AgentSpec + pretended facts ─► plan ─► text | JSON
 //! in a pod, --here: its own AgentSpec + its own facts                        ─► plan ─► text | JSON
 //! ```
 //!
-//! The plans are those that `run` executes. Pods that do the same are told once.
+//! The plans are those that `run` executes. Pods that do the same are shown once.
 
 #[cfg(feature = "laptop")]
 mod file;
@@ -73,7 +73,7 @@ impl DryRunError {
         }
     }
 
-    /// Several problems: a line each, after what was read.
+    /// Several problems: a line each, after the name of the file.
     pub fn lines(&self) -> Option<String> {
         match self {
             DryRunError::Input { source, .. } if source.0.len() > 1 => Some(format!("{self}:\n{source}")),

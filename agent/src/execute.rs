@@ -54,7 +54,7 @@ pub struct Options {
     pub agent: PathBuf,
     /// How long to try again what may pass.
     pub patience: Duration,
-    /// Where it tells what it is at.
+    /// Where it writes what it is doing.
     pub board: Board,
 }
 
@@ -296,7 +296,7 @@ impl Executor<'_> {
     async fn lead_lost(&mut self, restarts_left: u32) -> Result<Flow, Failure> {
         let cause = "an earlier pod of this lead was lost, and its program may have run";
         if restarts_left == 0 {
-            let remedy = "no restart is left: a larger backoffLimit (or maxRestarts) would allow one";
+            let remedy = "no restart is left: raise backoffLimit (or maxRestarts)";
             return Err(Failure::new(Category::LeadLost, cause, remedy));
         }
         tracing::info!(stage = "lead", "{cause}; waiting for the operator to restart this MiniCluster");

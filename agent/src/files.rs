@@ -38,7 +38,7 @@ impl Files {
         Files { root: root.to_owned(), tag: tag.to_owned() }
     }
 
-    /// Where the absolute path `path` really is.
+    /// The absolute path `path` below the root.
     pub fn at(&self, path: &str) -> PathBuf {
         self.root.join(path.trim_start_matches('/'))
     }
@@ -116,7 +116,7 @@ impl Files {
         if data.st_uid == owner.uid || data.st_mode & 0o002 != 0 {
             return Ok(true);
         }
-        // The agent's own user, who gives nothing away.
+        // Only root can change owners: any other agent leaves them.
         if !nix::unistd::geteuid().is_root() {
             return Ok(is_writable(&whole));
         }

@@ -4,7 +4,7 @@
 //! /proc/self/exe ─► DIR/.flux-agent.new (written in pieces, synced) ─► compared byte for byte ─► renamed to DIR/flux-agent
 //! ```
 //!
-//! The volume is its own, which no other container may write to; below the mount path there is a link to it.
+//! No other container may write to that volume; below the mount path there is a link to the binary.
 //! Killed at any moment, there is the old binary, the whole new one, or none: never a part of one under its name.
 #![expect(clippy::disallowed_methods, reason = "act: writes the binary")]
 

@@ -1,7 +1,7 @@
 //! `flux-agent local`: a MiniCluster on this machine, without Kubernetes.
 //!
 //! ```text
-//! FILE ─► AgentSpec (as dry-run has it), arrangement (pure: containers, mounts, what cannot be had)
+//! FILE ─► AgentSpec (as dry-run has it), arrangement (pure: containers, mounts, what is not supported)
 //!   ─► ground (folder, files, key) ─► namespaces, network ─► a process for each container ─► course ─► the lead's code
 //! in each:  inside (mounts, host name) ─► `flux-agent run`, as in a pod
 //! ```

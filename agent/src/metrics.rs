@@ -1,13 +1,13 @@
-//! Figures of the instance over HTTP, for those that scale by them: `/metrics` (Prometheus), `/metrics.json` (KEDA).
+//! Metrics of the instance over HTTP, for autoscalers: `/metrics` (Prometheus), `/metrics.json` (KEDA).
 //!
 //! ```text
 //! a connection ─► its request's head ─► the figures, at most a second old ◄─ a question, a task of its own ─ flux_rpc ─► broker
 //!      └──────────── answer (pure), closed ◄──────────┘
 //! ```
 //!
-//! Whoever reaches the port may read and nothing else. So many connections at a time, the oldest makes way; each has its
-//! time. One question to the broker serves all that come meanwhile, and goes on when those have gone who wanted it: how often the
-//! broker is asked is nobody's to say.
+//! Whoever reaches the port may read and nothing else. The number of connections is bounded (the oldest is dropped), and so is
+//! the time of each. One request to the broker answers all clients that come meanwhile, and is finished even if they have gone:
+//! clients cannot make the agent ask the broker more often.
 #![expect(clippy::disallowed_methods, reason = "act: serves, reads the clock")]
 
 mod answer;
@@ -30,11 +30,11 @@ use answer::Answer;
 
 /// Connections at a time.
 const MOST: usize = 16;
-/// Of a connection, from its first byte to its end.
+/// Time limit of a connection.
 const CONNECTION: Duration = Duration::from_secs(8);
-/// What the broker has for its figures.
+/// Time limit of the broker's answer.
 const BROKER: Duration = Duration::from_secs(3);
-/// Who asks within this time gets the same.
+/// How long an answer is served again.
 const FRESH: Duration = Duration::from_secs(1);
 /// After an accept that failed: no descriptor is left.
 const PAUSE: Duration = Duration::from_millis(200);
@@ -77,7 +77,7 @@ fn listen(port: u16) -> io::Result<TcpListener> {
 }
 
 async fn serve(listener: TcpListener, figures: Arc<Figures>) {
-    // The set ends all when it is dropped.
+    // Dropping the set ends all connections.
     let (mut all, mut oldest) = (JoinSet::new(), VecDeque::<AbortHandle>::new());
     loop {
         let Ok((stream, _)) = listener.accept().await else {
@@ -93,7 +93,7 @@ async fn serve(listener: TcpListener, figures: Arc<Figures>) {
         }
         let figures = Arc::clone(&figures);
         oldest.push_back(all.spawn(async move {
-            // Who is gone, or too slow, has no answer.
+            // A client that is gone or too slow gets no answer.
             let _ = tokio::time::timeout(CONNECTION, talk(stream, &figures)).await;
         }));
     }

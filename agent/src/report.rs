@@ -1,4 +1,4 @@
-//! What the agent says of itself: log lines, what it is at, how it failed and how its container ended.
+//! What the agent reports: log lines, its current activity, how it failed and how its container ended.
 
 pub mod activity;
 pub mod ending;

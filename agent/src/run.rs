@@ -27,14 +27,14 @@ use crate::report::log::{self, Format};
 use crate::spec::ReadError;
 use crate::supervise::Supervisor;
 
-/// How long what may pass is tried again, in seconds, where nobody says otherwise.
+/// Default of `--patience`: how long failures that may be temporary are retried, in seconds.
 const PATIENCE: u64 = 120;
 
 /// How to run, apart from what the spec says: the entrypoint's command line.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Options {
-    /// The AgentSpec, which the operator mounts [default: /etc/flux-agent/spec/agent.toml; none where the environment tells the
-    /// cluster's name: defaults for all fields, and one task per node]
+    /// The AgentSpec, which the operator mounts [default: /etc/flux-agent/spec/agent.toml; with --name-from-env or
+    /// --lead-from-env: no file, default values and one task per node]
     #[arg(long, value_name = "FILE")]
     pub spec: Option<PathBuf>,
     /// Format of the agent's own log lines [default: logging.format of the spec, else text]
@@ -43,7 +43,7 @@ pub struct Options {
     /// Seconds to wait for the parent broker at the start [default: the spec's, else no limit]
     #[arg(long, value_name = "SECONDS")]
     parent_deadline: Option<u64>,
-    /// Seconds to retry what may be temporary: a spec or view that is not there yet, a full or missing volume
+    /// Seconds to retry after failures that may be temporary: a spec or view that is not there yet, a full or missing volume
     #[arg(long, value_name = "SECONDS", default_value_t = PATIENCE)]
     patience: u64,
     /// The pod's terminationGracePeriodSeconds: shortly before its end, remaining processes are killed [default: unknown]

@@ -194,7 +194,7 @@ impl Supervisor {
         if let Some(copier) = copier {
             self.drain(copier).await?;
         }
-        // What is asked of others is for more than this child.
+        // A request to others (the broker) concerns more than this child.
         if let Some(asked) = stopping.asked {
             asked.request.await;
         }
@@ -248,7 +248,7 @@ impl Supervisor {
         }
     }
 
-    /// Until all output of a child that has ended is copied; a stop signal ends the wait.
+    /// Waits until all output of an ended child is copied; a stop signal ends the wait.
     async fn drain(&mut self, copier: output::Copier) -> io::Result<()> {
         let done = raw::watch(copier.finish())?;
         let copied = async {
@@ -279,7 +279,7 @@ struct Asked {
 enum Purpose {
     /// It stands for this signal.
     Stop(i32),
-    /// What the child waits for is killed.
+    /// Kills the processes that the child waits for.
     Kill,
 }
 

@@ -1,4 +1,4 @@
-//! What a person can ask of the plugin.
+//! The command line: its subcommands and options.
 #![expect(clippy::disallowed_methods, reason = "reads the arguments, makes the runtime")]
 
 use std::path::PathBuf;
@@ -69,7 +69,7 @@ enum Command {
     Timeline(timeline::Args),
     /// Write a debug bundle (objects, events, logs; no secrets) into one file
     Debug(debug::Args),
-    /// Check MiniClusters: exits with 0, or with 1 and every problem with its field
+    /// Check MiniClusters: list every problem with its field, and exit with 1 if there is one
     Validate {
         /// A file with MiniClusters, or - for standard input
         file: PathBuf,
@@ -77,7 +77,7 @@ enum Command {
         #[arg(long)]
         server: bool,
     },
-    /// Print the objects that a MiniCluster becomes, as YAML (keys redacted)
+    /// Print the objects that the operator creates for a MiniCluster, as YAML (keys redacted)
     Render {
         /// A file with a MiniCluster, or - for standard input
         file: PathBuf,
@@ -140,7 +140,7 @@ fn answer(cli: Cli) -> Result<u8, Failure> {
     }
 }
 
-/// What `validate` has found, and 1 if there is a problem.
+/// Prints what `validate` has found; 1 if there is a problem.
 fn told(judgement: Judgement, output: Output) -> Result<u8, Failure> {
     let is_valid = judgement.problems.is_empty();
     match output.format {
@@ -156,12 +156,12 @@ fn dry_run(args: &flux_agent::dry_run::Args, output: Output) -> Result<u8, Failu
     let plans = flux_agent::dry_run::run(&args).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
     match plans {
         Some(plans) => format.show(&plans).map(|()| 0),
-        // It tells what is wrong.
+        // Prints the error.
         None => Ok(flux_agent::show_plans(&args)),
     }
 }
 
-/// One thread: the API server and the person are what it waits for. A read of standard input that goes on holds up nothing.
+/// One thread is enough: it mostly waits for the API server and the person. A pending read of standard input does not hold up the end.
 fn in_cluster(cli: Cli) -> Result<u8, Failure> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     let runtime = runtime.map_err(Failure::here("start"))?;

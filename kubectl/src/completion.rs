@@ -1,6 +1,6 @@
-//! Completions as kubectl asks for them: the words so far come as arguments, the last may be empty; a candidate a line goes out,
-//! and last what the shell is to do with them. By hand: kubectl asks in cobra's way (`__complete`), and names come from the API
-//! server; clap_complete writes scripts.
+//! Completions in kubectl's protocol (cobra's `__complete`): the words so far are the arguments, the last of which may be
+//! empty; the output is one candidate a line, then what the shell should do with them. By hand: clap_complete writes scripts,
+//! and names come from the API server.
 #![expect(clippy::disallowed_methods, reason = "looks where this program is, and puts a link beside it; ends in time")]
 
 use std::path::PathBuf;

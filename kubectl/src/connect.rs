@@ -82,7 +82,7 @@ pub async fn submit(place: &Place, args: &Submit, output: Output) -> Result<u8, 
     let Some(format) = output.format else { return in_lead(place, &args.name, &words).await };
     let (code, said) = answer(place, &running(place, &args.name, 0).await?, &connected(&words)).await?;
     match code {
-        // A job a line.
+        // One job a line.
         0 => format.show(&json!({ "jobs": String::from_utf8_lossy(&said).lines().collect::<Vec<_>>() }))?,
         _ => screen::put_error(&said),
     }
@@ -136,7 +136,7 @@ async fn start(place: &Place, pod: &Pod, words: &[&str], terminal: bool) -> Resu
         container: Some(runner.to_owned()),
         stdin: true,
         stdout: true,
-        // A terminal has one stream.
+        // A terminal has one stream for both.
         stderr: !terminal,
         tty: terminal,
         max_stdin_buf_size: Some(CHUNK),

@@ -1,4 +1,4 @@
-//! `debug`: what somebody who is to help needs of a MiniCluster, in one file, without secrets.
+//! `debug`: what a helper needs to know about a MiniCluster, in one file, without secrets.
 //!
 //! ```text
 //! MiniCluster, pods, events, logs ─► redact (pure) ─► entries of a tar archive

@@ -1,4 +1,4 @@
-//! Files that a person names.
+//! Reads the files that a person names.
 #![expect(clippy::disallowed_methods, reason = "reads them")]
 
 use std::path::Path;

@@ -1,4 +1,4 @@
-//! Logs of a MiniCluster's pods, as they come; one that breaks off is taken up again.
+//! Logs of a MiniCluster's pods, live; a log whose connection breaks is resumed.
 #![expect(clippy::disallowed_methods, clippy::disallowed_types, reason = "reads logs, waits between two tries")]
 
 mod resume;
@@ -154,7 +154,7 @@ pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn())
             }
             _ => {}
         }
-        // Not answered: then it is not over.
+        // If the call fails, the pod counts as running.
         match pods.get_opt(name).await {
             Ok(None) => return Ok(()),
             Ok(Some(pod)) => is_over = seen::is_over(&pod, start),

@@ -1,4 +1,4 @@
-//! Answers on standard output: words for people, or the same as JSON or YAML for programs (`-o`). The one place for both.
+//! Results on standard output: text for people, or the same as JSON or YAML for programs (`-o`).
 
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -13,10 +13,10 @@ pub enum Format {
     Yaml,
 }
 
-/// How a command is to answer.
+/// How a command prints its result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
 pub struct Output {
-    /// Print the answer for programs, in commands that have one
+    /// Print the result in this format, for programs; not all commands have one
     #[arg(id = "output", long, short, global = true, value_name = "FORMAT", value_enum, help_heading = "Output")]
     pub format: Option<Format>,
 }
@@ -48,7 +48,7 @@ impl Output {
         }
     }
 
-    /// Refuses `-o` for a command that has no such answer; `why` says what it prints instead.
+    /// Refuses `-o` for a command without such a result; `why` says what it prints instead.
     pub fn refuse(self, command: &str, why: &str) -> Result<(), Failure> {
         match self.format {
             None => Ok(()),

@@ -1,4 +1,4 @@
-//! Which cluster and namespace a command is about, and how to ask there.
+//! The cluster and namespace of a command, and a client for them.
 #![expect(clippy::disallowed_types, reason = "makes the client")]
 
 use std::path::PathBuf;

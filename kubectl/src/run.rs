@@ -1,4 +1,4 @@
-//! `run`: a MiniCluster is made, followed to its end, and taken away; the exit code is its job's.
+//! `run`: creates a MiniCluster, follows it to its end, and deletes it; the exit code is its job's.
 #![expect(clippy::disallowed_methods, reason = "waits between two tries, draws a name")]
 
 mod follow;

@@ -1,5 +1,5 @@
-//! What people see: lines on standard error that change in place on a terminal, and come one after the other in a pipe; answers
-//! on standard output.
+//! The output for people: progress on standard error, in place on a terminal and line by line in a pipe; results on standard
+//! output.
 #![expect(clippy::disallowed_methods, reason = "writes, looks where the output goes, and reads the clock")]
 
 use std::cell::{Cell, RefCell};
@@ -112,7 +112,7 @@ fn say_if_new(said: &mut BTreeMap<&'static str, (State, String, Instant)>, stage
 
 /// A line on standard error.
 pub fn tell(line: &str) {
-    // Nobody is left to tell where it is closed.
+    // If it is closed, there is nobody to tell.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 

@@ -1,4 +1,4 @@
-//! `status` and `why`: one screen of what a MiniCluster does, or why it does not, and the remedy.
+//! `status` and `why`: one screen on what a MiniCluster is doing or why it failed, and the remedy.
 
 mod remedy;
 

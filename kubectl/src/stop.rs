@@ -1,4 +1,4 @@
-//! Ends a MiniCluster: in order where there is an instance to ask, else by taking its pods away.
+//! Ends a MiniCluster: by a shutdown of its instance if there is one, else by suspending or deleting it.
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use flux_shared::queueing::QUEUE_NAME;

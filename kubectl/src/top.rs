@@ -1,4 +1,4 @@
-//! `top`: the figures of a running instance; on a terminal again and again.
+//! `top`: the usage of a running instance; live on a terminal.
 //!
 //! ```text
 //! the lead's `flux-agent usage`, by exec ─► Usage ─► table (pure) ─► the terminal, or a pipe
@@ -163,7 +163,7 @@ async fn live(place: &Place, args: &Args, mut lead: Pod, mut usage: Usage) -> Re
                         screen::tell(&failure::chain(&why));
                         return Ok(0);
                     }
-                    // What was seen last stays to be seen.
+                    // The last figures stay on the screen.
                     Err(Silence { why, .. }) => trouble = Some(failure::chain(&why)),
                 }
                 next.set(later(place, args, lead.clone()));

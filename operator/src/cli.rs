@@ -1,4 +1,4 @@
-//! What a person can ask of the program.
+//! The command line: its subcommands and options.
 #![expect(
     clippy::disallowed_methods,
     clippy::disallowed_types,
@@ -38,25 +38,25 @@ struct Cli {
 enum Command {
     /// Run the operator: watch MiniClusters and reconcile them
     Run(Box<Run>),
-    /// Run the conversion webhook: MiniClusters between v1alpha1 and v1alpha2
+    /// Run the webhook that converts MiniClusters between v1alpha1 and v1alpha2
     Webhook(Box<Webhook>),
     /// Print the CustomResourceDefinition
     Crd(install::Definition),
     /// Print the manifests of the installation (CRD, RBAC, Deployments, policies) as one YAML stream
     Install(Box<install::Settings>),
-    /// Rewrite every MiniCluster that an earlier operator stored as v1alpha1 as v1alpha2
+    /// Store every MiniCluster as v1alpha2, including those that an earlier operator stored as v1alpha1
     Migrate(install::Migration),
     /// Delete every MiniCluster of the cluster with its volumes and wait until their pods are gone. Run it before you delete
     /// the CustomResourceDefinition
     DeleteMiniclusters(Deletion),
-    /// Print the objects that a MiniCluster becomes, as YAML (keys redacted)
+    /// Print the objects that the operator creates for a MiniCluster, as YAML (keys redacted)
     Render {
         /// A file with a MiniCluster, or - for standard input
         file: PathBuf,
         #[command(flatten)]
         choices: Choices,
     },
-    /// Check MiniClusters: lists every problem with its field and exits with 1 if there is one
+    /// Check MiniClusters: list every problem with its field, and exit with 1 if there is one
     Validate {
         /// A file with MiniClusters, or - for standard input
         file: PathBuf,
@@ -133,7 +133,7 @@ pub fn main() -> ExitCode {
     match answer(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            // Nothing is left to tell where standard error is closed.
+            // If standard error is closed, there is nobody to tell.
             let _ = writeln!(std::io::stderr(), "{}", log::causes(&error));
             ExitCode::FAILURE
         }
@@ -173,7 +173,7 @@ fn read(file: &Path) -> Result<String, CliError> {
     text.map_err(|source| CliError::Read { path: file.display().to_string(), source })
 }
 
-/// What the API server says, in the namespace of the kubeconfig.
+/// Asks the API server, in the namespace of the kubeconfig.
 fn ask_server(text: &str) -> Result<Judgement, CliError> {
     block_on(async {
         let client = connect(uncounted()?).await?;
@@ -182,7 +182,7 @@ fn ask_server(text: &str) -> Result<Judgement, CliError> {
     })
 }
 
-/// Serves until a signal to end.
+/// Runs the operator until a signal ends it.
 fn serve(run: Run) -> Result<(), CliError> {
     log::start(&run.log);
     let metrics = Arc::new(Metrics::new()?);
@@ -204,7 +204,7 @@ fn serve(run: Run) -> Result<(), CliError> {
     })
 }
 
-/// Converts until a signal to end, and a little longer.
+/// Runs the webhook until a signal ends it, and a little longer.
 fn convert(webhook: Webhook) -> Result<(), CliError> {
     log::start(&webhook.log);
     block_on(async {
@@ -227,13 +227,13 @@ fn told_to_stop() -> Result<impl Future<Output = ()>, CliError> {
     })
 }
 
-/// One thread: the API server is what it waits for.
+/// One thread is enough: it mostly waits for the API server.
 fn block_on<T>(body: impl Future<Output = Result<T, CliError>>) -> Result<T, CliError> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(CliError::Runtime)?;
     runtime.block_on(body)
 }
 
-/// For calls that nobody asks about.
+/// For calls whose metrics are not served.
 fn uncounted() -> Result<Arc<Metrics>, CliError> {
     Ok(Arc::new(Metrics::new()?))
 }

@@ -343,7 +343,7 @@ async fn caught_and_told(
     match result {
         Ok(result) => result,
         Err(panicked) => {
-            // It may panic as well.
+            // The report may panic as well.
             let _ = panics::caught(report_panic(&cluster, &context, &panicked)).await;
             Err(panicked.into())
         }
@@ -369,7 +369,7 @@ async fn whole_and_reconcile(cluster: Arc<Cluster>, context: Arc<Context>) -> Re
     let whole = context.reader.cluster(&Key::of(metadata), metadata.uid.as_deref()).await;
     match whole.map_err(ReconcileError::Cluster)? {
         Some(whole) => reconcile(Arc::new(whole), context).await,
-        // Gone: the watch will say so.
+        // It is gone: the watch will say so.
         None => Ok(Action::await_change()),
     }
 }

@@ -1,4 +1,4 @@
-//! Deletes every MiniCluster, and waits until nothing of them is left: before their definition is deleted.
+//! Deletes every MiniCluster and waits until nothing is left of them, to be run before the CRD is deleted.
 //!
 //! When a definition goes, the API server deletes its objects, and Kubernetes' garbage collector has to see that to delete what
 //! they own. Of a definition that is younger than half a minute it may see nothing: then Jobs and pods would run on without an
@@ -25,11 +25,11 @@ use crate::labels;
 use crate::observe::storage::Orphan;
 use crate::reconcile::apply::{only, unless_gone};
 
-/// Between two looks.
+/// Pause between two looks.
 const PAUSE: Duration = Duration::from_secs(1);
 /// How often the log says what is waited for, at least.
 const REMINDER: Duration = Duration::from_secs(30);
-/// So many are named.
+/// How many MiniClusters a message names.
 const NAMED: usize = 10;
 /// What Kubernetes calls a deletion that waits for what the object owns.
 const FOREGROUND: &str = "foregroundDeletion";
@@ -47,7 +47,7 @@ pub struct Deletion {
     pub log: log::Filter,
 }
 
-/// Why something may be left.
+/// Why some MiniClusters may be left.
 #[derive(Debug, thiserror::Error)]
 pub enum DeletionError {
     #[error("failed to {verb} {name}")]
@@ -59,7 +59,7 @@ pub enum DeletionError {
 }
 
 impl DeletionError {
-    /// Whether it may be otherwise in a moment: all but what the API server refuses.
+    /// Whether a retry may help: always, unless the API server refuses the call.
     fn may_pass(&self) -> bool {
         match self {
             DeletionError::Api { source, .. } => match source.as_ref() {
@@ -76,7 +76,7 @@ fn failed(verb: &'static str, name: impl Into<String>) -> impl FnOnce(kube::Erro
     move |source| DeletionError::Api { verb, name, source: Box::new(source) }
 }
 
-/// Deletes all; a sentence about what was done.
+/// Deletes all MiniClusters; returns a sentence about what was done.
 pub async fn delete_all(client: &Client, seconds: u32) -> Result<String, DeletionError> {
     let until = Instant::now() + Duration::from_secs(seconds.into());
     let mut gone = BTreeSet::new();
@@ -115,7 +115,7 @@ fn some(names: &BTreeSet<String>) -> String {
     }
 }
 
-/// Tells all to go that have not been told. Those that were there, as NAMESPACE/NAME.
+/// Deletes all that are not being deleted yet; returns those that exist, as NAMESPACE/NAME.
 async fn delete_some(client: &Client) -> Result<BTreeSet<String>, DeletionError> {
     let mut names = BTreeSet::new();
     for metadata in list::<MiniCluster>(client, "MiniClusters", "").await? {

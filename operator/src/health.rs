@@ -1,4 +1,4 @@
-//! How the operator is: probes and figures over HTTP, the log, and what happens at a panic.
+//! The health of the operator: probes and metrics over HTTP, the log, and panics.
 
 pub mod families;
 pub mod log;

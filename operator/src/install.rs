@@ -34,37 +34,37 @@ pub use values::{Installation, Labelled, Pods, ServiceMonitor, ValuesError};
 
 /// The name of the operator's own objects.
 pub const NAME: &str = crate::labels::OPERATOR;
-/// With what the names of objects begin that are in no namespace: FluxCD's operator is called flux-operator, too.
+/// Prefix of the names of cluster-scoped objects: FluxCD's operator is called flux-operator, too.
 const PREFIX: &str = "flux-framework-";
 /// The name of the policy on `spec.volumes`.
 const VOLUMES_POLICY: &str = "flux-framework-flux-operator-volumes";
-/// Where the operator's pod tells of its health.
+/// The port on which the operator's pod serves its health.
 const HEALTH_PORT: u16 = 8080;
 /// The port of the webhook's Service.
 const WEBHOOK_SERVICE_PORT: i32 = 443;
-/// The operator that belongs to this source.
+/// The operator's image of this version.
 pub const DEFAULT_IMAGE: &str = concat!("ghcr.io/flux-framework/flux-operator:", env!("CARGO_PKG_VERSION"));
 
 /// What the administrator chooses.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Settings {
-    /// Values of the Helm chart, in a file (- for standard input): as chart/values.yaml, whose defaults hold for what is left
-    /// out. The options here stand over it
+    /// File with values of the Helm chart (- for standard input); missing values default to chart/values.yaml. The options
+    /// below override the file
     #[arg(long, value_name = "FILE")]
     pub values: Option<PathBuf>,
-    /// Image of the operator; a digest is possible [default: that of this version]
+    /// Image of the operator, with a tag or a digest [default: that of this version]
     #[arg(long)]
     pub image: Option<String>,
-    /// Image of the agent; a digest is possible [default: that of this version]
+    /// Image of the agent, with a tag or a digest [default: that of this version]
     #[arg(long)]
     pub agent_image: Option<String>,
     /// Image with the Flux view, for MiniClusters that do not name one [default: as `run --view-image`]
     #[arg(long)]
     pub view_image: Option<String>,
-    /// Address of the Flux RESTful API's repository, as git takes it [default: as `run --restful-repository`]
+    /// Git URL of the Flux RESTful API [default: as `run --restful-repository`]
     #[arg(long, value_name = "ADDRESS")]
     pub restful_repository: Option<String>,
-    /// How the view comes into the pods: auto, imageVolume or copy (as `run --view-source`) [default: auto]
+    /// How the view gets into the pods: auto, imageVolume or copy (as `run --view-source`) [default: auto]
     #[arg(long, value_parser = str::parse::<ViewSource>)]
     pub view_source: Option<ViewSource>,
     /// Namespace of the operator
@@ -98,7 +98,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// With the text of the values' file.
+    /// The installation, with the text of the values' file.
     pub fn installation(&self, values: Option<&str>) -> Result<Installation, InstallError> {
         Ok(values::installation(self, values)?)
     }

@@ -1,4 +1,4 @@
-//! What a manifest's text becomes without a cluster: `flux-operator render` and `validate`, and `kubectl minicluster`'s.
+//! Manifests without a cluster: `flux-operator render` and `validate`, and `kubectl minicluster`'s.
 
 use clap::Args;
 use flux_shared::agent_spec;

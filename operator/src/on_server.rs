@@ -1,5 +1,5 @@
-//! What the API server would say of a manifest: `validate --server`, of `flux-operator` and of `kubectl minicluster`. It is asked to
-//! try out the MiniCluster itself and the objects with pods that it becomes, by the caller's own rights; nothing is made.
+//! Whether the API server would accept a manifest: `validate --server`, of `flux-operator` and of `kubectl minicluster`. By a
+//! dry run with the caller's own permissions it checks the MiniCluster and its objects with pods; nothing is created.
 //!
 //! ```text
 //! text ─► offline (each MiniCluster) ─► api::trial: the MiniCluster ─► its Job, its services pod ─► render::refusal ─► Judgement

@@ -1,10 +1,10 @@
-//! One MiniCluster, from what is to what should be.
+//! One reconcile of a MiniCluster, from what there is to what there should be.
 //!
 //! ```text
 //! fetch ─► validate ─► decide ─► render ─► apply ─► status ─► one patch, events ─► when to look again
 //! ```
 //!
-//! Each step may be the last before the process is killed: whoever comes next finds the same or does it then.
+//! The process may be killed after each step: the next reconcile finds the same, or does the rest.
 #![expect(clippy::disallowed_methods, reason = "the clock and the log of one reconcile")]
 
 use std::sync::Arc;
@@ -111,7 +111,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     Ok(sooner.map_or(action, Action::requeue))
 }
 
-/// Does what was decided about the whole, and else makes what is missing.
+/// Carries out a decision about the whole MiniCluster, or else creates what is missing.
 async fn carry_out(
     decision: &Decision,
     target: &Target,
@@ -121,7 +121,7 @@ async fn carry_out(
     match decision {
         Decision::Again { .. } | Decision::Over { .. } => Ok(Done::All),
         Decision::Wait => {
-            let message = "its Job was deleted and pods of it still run: it starts again when they are gone";
+            let message = "the Job was deleted, but its pods still run: the MiniCluster restarts when they are gone";
             Err(ApplyError::from(Obstacle { reason: "WaitingForPods", message: message.to_owned() }).into())
         }
         Decision::Delete { job_uid } => {

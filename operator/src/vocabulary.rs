@@ -1,6 +1,5 @@
-//! The words that a person meets in conditions, reasons and events, each with its meaning: the reference (`docs/reference`) is
-//! made from them, and a test (`tests/docs`) holds them equal to what the code can say, and to the headings of
-//! `docs/troubleshooting.md`.
+//! The words in conditions, reasons and events, each with its meaning. The reference (`docs/reference`) is made from them, and
+//! a test (`tests/docs`) checks them against the code and the headings of `docs/troubleshooting.md`.
 
 /// A condition's type, and what it means where it is true and where it is not.
 #[derive(Debug)]
@@ -16,30 +15,30 @@ const fn condition(name: &'static str, when_true: &'static str, when_false: &'st
 
 /// Every type of a condition.
 pub const CONDITIONS: &[ConditionType] = &[
-    condition("Valid", "every field can be used", "a field cannot be used, or the spec is not the one that runs"),
+    condition("Valid", "every field can be used", "a field cannot be used, or the running Job does not match the spec"),
     condition(
         "Ready",
-        "enough brokers are ready, or the job has completed: nothing is left to do",
-        "the reason says what is missing; or the job has failed",
+        "enough brokers are ready, or the job has completed",
+        "too few brokers are ready (the reason says why), or the job has failed",
     ),
     condition("Complete", "the job has ended with exit code 0", "it has not ended (`NotFinished`), or it has failed"),
     condition("Failed", "the job has failed", "it has not ended (`NotFinished`), or it has completed"),
-    condition("Suspended", "the Job is suspended: it has no pods", "it is not"),
-    condition("Reconciling", "it is starting; otherwise absent", ""),
+    condition("Suspended", "the Job is suspended: it has no pods", "the Job is not suspended"),
+    condition("Reconciling", "the MiniCluster is starting; otherwise absent", ""),
     condition(
         "Stalled",
-        "needs a user's action: it has failed, its spec is not valid, or a name is taken; otherwise absent",
+        "the MiniCluster needs a user's action: it has failed, its spec is not valid, or a name is taken; otherwise absent",
         "",
     ),
     condition("JobRequested", "the Job has been created", "it has not been created; the reason says why"),
-    condition("JobWaitingForResources", "not all pods run yet", "all run, or none should"),
+    condition("JobWaitingForResources", "not all pods run yet", "all pods run, or none is wanted"),
     condition(
         "JobRunning",
         "the lead's container runs; `Unknown` where its node does not answer",
         "the lead's container does not run",
     ),
     condition("JobMiniClusterReady", "enough brokers are ready", "too few brokers are ready, or the job has ended"),
-    condition("JobFinished", "the job has ended, well or not", "it has not ended"),
+    condition("JobFinished", "the job has completed or failed", "it has not ended"),
     condition(
         "ViewMounted",
         "the view's image is mounted; absent if that was not tried",
@@ -55,7 +54,7 @@ pub const CONDITIONS: &[ConditionType] = &[
     condition("OperatorPanicked", "this MiniCluster triggers a bug in the operator; otherwise absent", ""),
 ];
 
-/// What a reason tells.
+/// What a reason is about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
     /// Nothing is wrong.
@@ -66,7 +65,7 @@ pub enum Of {
     Start,
     /// It has ended with a failure.
     End,
-    /// It starts again as a whole, or a pod was taken away.
+    /// The whole MiniCluster restarts, or a pod was lost.
     Loss,
 }
 
@@ -77,7 +76,7 @@ impl Of {
         (Of::Spec, "The spec, its view and its volumes"),
         (Of::Start, "It does not start, or not yet"),
         (Of::End, "It has failed"),
-        (Of::Loss, "It starts again, or a pod was taken away"),
+        (Of::Loss, "It restarts, or a pod was lost"),
     ];
 }
 
@@ -90,7 +89,7 @@ pub struct Reason {
 }
 
 impl Reason {
-    /// The type of the event that is made of it, if one is.
+    /// The type of its event, if it has one.
     pub fn event(&self) -> Option<&'static str> {
         match (self.name, self.of) {
             ("ValidWithNotes" | "Completed", _) => Some("Normal"),
@@ -109,7 +108,7 @@ const fn reason(of: Of, name: &'static str, meaning: &'static str) -> Reason {
     Reason { name, of, meaning }
 }
 
-/// Every reason of ours, and of Kubernetes' those that the operator knows. It hands others on as it finds them.
+/// Every reason of the operator, and those of Kubernetes that it knows. Others it passes on unchanged.
 pub const REASONS: &[Reason] = &[
     reason(Of::Progress, "NotRequested", "there is no Job yet"),
     reason(Of::Progress, "JobCreated", "the Job was created"),
@@ -125,13 +124,13 @@ pub const REASONS: &[Reason] = &[
     reason(Of::Progress, "Saved", "the archive was saved"),
     reason(Of::Progress, "None", "no specific reason"),
     reason(Of::Spec, "Valid", "every field can be used"),
-    reason(Of::Spec, "ValidWithNotes", "every field can be used, and something may not be what its author meant"),
+    reason(Of::Spec, "ValidWithNotes", "every field can be used, but one may not have the effect that was meant"),
     reason(Of::Spec, "Invalid", "a field cannot be used: the message names each"),
     reason(Of::Spec, "SizeBeyondMaximum", "`size` is larger than the maximum fixed when the cluster was created"),
     reason(
         Of::Spec,
         "SizeHeldByQueue",
-        "`size` was changed while the queue holds the number of pods that it has admitted",
+        "`size` was changed, but the queue holds the Job to the admitted number of pods",
     ),
     reason(Of::Spec, "ChangedTooLate", "the spec was changed while its Job was being created: the earlier one runs"),
     reason(
@@ -157,12 +156,16 @@ pub const REASONS: &[Reason] = &[
     reason(Of::Spec, "OperatorPanicked", "the event of a bug in the operator"),
     reason(Of::Spec, "Defect", "the reason of the condition `OperatorPanicked`"),
     reason(Of::Start, "BrokersNotReady", "too few brokers are ready; after 20 s the message says what they wait for"),
-    reason(Of::Start, "Queued", "it waits in a queue: the message names the queue, and what Kueue says of it"),
+    reason(
+        Of::Start,
+        "Queued",
+        "the MiniCluster waits in a queue: the message has the queue's name and Kueue's reason",
+    ),
     reason(Of::Start, "Forbidden", "the API server forbids the operator an object that the MiniCluster needs"),
     reason(
         Of::Start,
         "Refused",
-        "the API server refuses an object that the MiniCluster needs, as an admission policy does",
+        "the API server refuses an object that the MiniCluster needs, for example by an admission policy",
     ),
     reason(Of::Start, "NameTaken", "another object already has the name of one that the MiniCluster needs"),
     reason(Of::Start, "TooLarge", "an object would be larger than the API server accepts"),
@@ -172,26 +175,26 @@ pub const REASONS: &[Reason] = &[
     reason(Of::Start, "WaitingForPrevious", "an object of an earlier MiniCluster of this name is still being deleted"),
     reason(Of::Start, "WaitingForPods", "pods of a deleted Job still run"),
     reason(Of::Start, "SecretDeleted", "a Secret that new pods need was deleted"),
-    reason(Of::Start, "Unschedulable", "no node has room for a pod, or none fits (Kubernetes' word)"),
-    reason(Of::Start, "SchedulingGated", "a pod has a scheduling gate, set by a queue for instance (Kubernetes' word)"),
-    reason(Of::Start, "ErrImagePull", "an image cannot be pulled (Kubernetes' word)"),
-    reason(Of::Start, "ImagePullBackOff", "an image could not be pulled, and is tried again later (Kubernetes' word)"),
-    reason(Of::Start, "InvalidImageName", "an image's name cannot be read (Kubernetes' word)"),
-    reason(Of::Start, "ErrImageNeverPull", "an image is not on the node, and must not be pulled (Kubernetes' word)"),
-    reason(Of::Start, "CreateContainerError", "the node could not create a container (Kubernetes' word)"),
-    reason(Of::Start, "FailedMount", "a volume could not be mounted (Kubernetes' word)"),
+    reason(Of::Start, "Unschedulable", "no node has room for a pod or fits it (set by Kubernetes)"),
+    reason(Of::Start, "SchedulingGated", "a pod has a scheduling gate, for example set by a queue (set by Kubernetes)"),
+    reason(Of::Start, "ErrImagePull", "an image cannot be pulled (set by Kubernetes)"),
+    reason(Of::Start, "ImagePullBackOff", "an image could not be pulled, and is tried again later (set by Kubernetes)"),
+    reason(Of::Start, "InvalidImageName", "an image's name is not valid (set by Kubernetes)"),
+    reason(Of::Start, "ErrImageNeverPull", "an image is not on the node, and must not be pulled (set by Kubernetes)"),
+    reason(Of::Start, "CreateContainerError", "the node could not create a container (set by Kubernetes)"),
+    reason(Of::Start, "FailedMount", "a volume could not be mounted (set by Kubernetes)"),
     reason(Of::Start, "NotStarted", "the lead's pod ended before its program had started"),
-    reason(Of::Start, "InitFailed", "an init container of the agent's has failed"),
-    reason(Of::End, "NonZeroExitCode", "the command ended with a code of its own"),
+    reason(Of::Start, "InitFailed", "one of the agent's init containers has failed"),
+    reason(Of::End, "NonZeroExitCode", "the command ended with an exit code other than 0"),
     reason(Of::End, "Signalled", "a signal ended the command"),
-    reason(Of::End, "OOMKilled", "the container used more memory than its limit (Kubernetes' word)"),
+    reason(Of::End, "OOMKilled", "the container used more memory than its limit (set by Kubernetes)"),
     reason(Of::End, "SnippetFailed", "a snippet of `commands` has failed"),
     reason(Of::End, "Stopped", "the pod was stopped before its program had ended"),
     reason(Of::End, "DeadlineExceeded", "`deadlineSeconds` exceeded"),
-    reason(Of::End, "JobFailed", "the Job has failed, and no pod is left to say why"),
-    reason(Of::End, "LeadFailed", "the lead has failed by itself"),
+    reason(Of::End, "JobFailed", "the Job has failed, and no pod is left that shows why"),
+    reason(Of::End, "LeadFailed", "the lead has failed on its own: it was not lost"),
     reason(Of::End, "AgentFailed", "the agent failed without giving a category"),
-    reason(Of::End, "LeadLost", "the lead's pod was lost: it starts again, or `backoffLimit` is reached"),
+    reason(Of::End, "LeadLost", "the lead's pod was lost: the MiniCluster restarts, or `backoffLimit` is reached"),
     reason(Of::End, "SpecUnreadable", "exit code 240"),
     reason(Of::End, "SpecInvalid", "exit code 241"),
     reason(Of::End, "ViewMissing", "exit code 242"),
@@ -202,26 +205,30 @@ pub const REASONS: &[Reason] = &[
     reason(Of::End, "ShellMissing", "exit code 247"),
     reason(Of::End, "BrokerFailed", "exit code 248"),
     reason(Of::End, "Internal", "exit code 249"),
-    reason(Of::End, "BackoffLimitExceeded", "a pod was recreated as often as `backoffLimit` allows (Kubernetes' word)"),
-    reason(Of::End, "MaxFailedIndexesExceeded", "too many pods have failed (Kubernetes' word)"),
-    reason(Of::End, "FailedIndexes", "a pod has failed as often as it may (Kubernetes' word)"),
+    reason(
+        Of::End,
+        "BackoffLimitExceeded",
+        "a pod was recreated as often as `backoffLimit` allows (set by Kubernetes)",
+    ),
+    reason(Of::End, "MaxFailedIndexesExceeded", "too many pods have failed (set by Kubernetes)"),
+    reason(Of::End, "FailedIndexes", "a pod has failed as often as allowed (set by Kubernetes)"),
     reason(
         Of::End,
         "PodFailurePolicy",
-        "a pod's failure ended the Job, and no pod is left to say why (Kubernetes' word)",
+        "a pod's failure ended the Job, and no pod is left that shows why (set by Kubernetes)",
     ),
     reason(Of::Loss, "StartedAnew", "the event of a restart of the whole MiniCluster"),
-    reason(Of::Loss, "PodLost", "a follower was taken away while the job ran on it"),
-    reason(Of::Loss, "Requeued", "its queue has evicted it, and it waits there again"),
+    reason(Of::Loss, "PodLost", "a follower was lost while the job ran on it"),
+    reason(Of::Loss, "Requeued", "the queue has evicted the MiniCluster, which waits there again"),
     reason(Of::Loss, "JobDeleted", "the Job was deleted"),
     reason(Of::Loss, "NodeLost", "a pod's node has stopped answering"),
     reason(Of::Loss, "Deleted", "the pod was deleted"),
     reason(Of::Loss, "Gone", "the pod is gone, for an unknown reason"),
-    reason(Of::Loss, "Disrupted", "the cluster took the pod away without giving a reason"),
-    reason(Of::Loss, "Evicted", "the node evicted the pod, being short of memory or disk (Kubernetes' word)"),
-    reason(Of::Loss, "NodeShutdown", "the node was shut down (Kubernetes' word)"),
-    reason(Of::Loss, "Shutdown", "the node was shut down (an older word of Kubernetes')"),
-    reason(Of::Loss, "Terminated", "the node was shut down (another word of Kubernetes')"),
-    reason(Of::Loss, "Preempting", "the node needed the place for a critical pod (Kubernetes' word)"),
-    reason(Of::Loss, "ContainerStatusUnknown", "the node has lost track of the container (Kubernetes' word)"),
+    reason(Of::Loss, "Disrupted", "Kubernetes removed the pod without giving a reason"),
+    reason(Of::Loss, "Evicted", "the node evicted the pod, being short of memory or disk (set by Kubernetes)"),
+    reason(Of::Loss, "NodeShutdown", "the node was shut down (set by Kubernetes)"),
+    reason(Of::Loss, "Shutdown", "the node was shut down (set by older Kubernetes)"),
+    reason(Of::Loss, "Terminated", "the node was shut down (set by Kubernetes)"),
+    reason(Of::Loss, "Preempting", "the node needed the room for a critical pod (set by Kubernetes)"),
+    reason(Of::Loss, "ContainerStatusUnknown", "the node has lost track of the container (set by Kubernetes)"),
 ];

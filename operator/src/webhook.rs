@@ -1,15 +1,15 @@
-//! The conversion webhook: the API server asks it for a MiniCluster in the version that somebody wants.
+//! The conversion webhook: the API server calls it to convert a MiniCluster to the version that a client asks for.
 //!
 //! ```text
 //! keeper:  Secret ─► certificate (made, renewed) ─► Secret, caBundle of the CRD ─► the server's current certificate
 //! server:  TLS ─► POST /convert ─► review (shared::crd::convert) ─► answer
 //! ```
 //!
-//! It is a process of its own, with an account and a memory limit of its own: whoever calls it, the operator goes on. Every
+//! It is a process of its own, with an account and a memory limit of its own: its callers cannot hold up the operator. Every
 //! replica serves: the Secret is shared, and whichever replica is first makes it. v1alpha2 is what is stored, so only readers
 //! and writers of v1alpha1 depend on it.
 //!
-//! Told to stop it goes on for a while: the API server may not know yet, and every answer tells it to make a new connection.
+//! After a stop it serves for a while: the API server may not know yet, and every answer tells it to open a new connection.
 #![expect(
     clippy::disallowed_types,
     clippy::disallowed_methods,

@@ -58,7 +58,7 @@ pub struct AgentSpec {
     /// Number of pods at the start of the job, used in its flags.
     #[serde(default = "one")]
     pub size: u32,
-    /// Number of pods that there may ever be. Default: size.
+    /// Largest number of pods that size can be raised to. Default: size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max_size: Option<u32>,
     /// Brokers online before the job starts. Default: size.
@@ -67,10 +67,10 @@ pub struct AgentSpec {
     /// Total number of tasks of the job; 0: only the number of nodes is given.
     #[serde(default = "one")]
     pub tasks: u32,
-    /// Ask for `quorum` nodes at least, not for all of `size` (set when a minimum size is given).
+    /// The job asks for at least `quorum` nodes instead of all `size` (the operator sets it with minSize).
     #[serde(default, skip_serializing_if = "is_false")]
     pub elastic: bool,
-    /// Whether the kubelet starts a container again that has failed, as the pod's own `restartPolicy` says.
+    /// Whether the kubelet restarts a failed container: the same as the pod's `restartPolicy`.
     #[serde(default, skip_serializing_if = "RestartPolicy::is_never")]
     pub restart_policy: RestartPolicy,
     /// Where Flux's files are, in every container.
@@ -79,7 +79,7 @@ pub struct AgentSpec {
     /// State to restore and save, an absolute path.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<String>,
-    /// The view that brings Flux.
+    /// The view that provides Flux.
     #[serde(default)]
     pub view: View,
     /// How the brokers find each other.
@@ -97,22 +97,22 @@ pub struct AgentSpec {
     /// The container that runs Flux.
     #[serde(default)]
     pub runner: Runner,
-    /// Users to make on every pod. The password of each is the file of its name in the mounted Secret.
+    /// Users to create on every pod. The mounted Secret has a file with each user's password, by name.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<String>,
-    /// Containers beside it whose entrypoint is the agent, by name.
+    /// Sidecars whose entrypoint is the agent, by name.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sidecars: BTreeMap<String, Sidecar>,
 }
 
-/// Whether the kubelet starts a container again that has failed.
+/// Whether the kubelet restarts a failed container.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 pub enum RestartPolicy {
     /// No: the program starts once.
     #[default]
     Never,
-    /// Yes: a program that has failed runs again, in the same pods.
+    /// Yes: a failed program runs again, in the same pods.
     OnFailure,
 }
 

@@ -1,5 +1,5 @@
-//! Parts of broker.toml that a user adds: each a TOML text with a name. In the order of their names their tables are merged
-//! over those that the agent writes, key by key; a list takes the place of a list.
+//! Parts of broker.toml that a user adds: TOML texts, by name. Their tables are merged over the agent's, key by key, in the
+//! order of the names; a list replaces a list.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -10,8 +10,8 @@ use crate::toml_error::one_line;
 
 /// What the agent writes itself, or says in an option that counts for more: its keys, and what to do instead.
 const OWN: [(&[&str], &str); 5] = [
-    (&["bootstrap"], "brokers find each other by it: use flux.bursting and network"),
-    (&["resource", "path"], "R is the agent's: set `cores`, or list all hosts in resource.config"),
+    (&["bootstrap"], "the brokers find each other by it: use flux.bursting and network"),
+    (&["resource", "path"], "the agent writes R: set `cores`, or list all hosts in resource.config"),
     (&["tbon", "topo"], "set flux.topology"),
     (&["tbon", "connect_timeout"], "set flux.connectTimeout"),
     (&["modules", "alternatives", "sched"], "set flux.scheduler"),

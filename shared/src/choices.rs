@@ -6,7 +6,7 @@ pub(crate) const DNS_POLICIES: &[&str] = &["ClusterFirst", "ClusterFirstWithHost
 /// `spec.flux.scheduler.queuePolicy`: what Fluxion knows.
 pub(crate) const QUEUE_POLICIES: &[&str] = &["fcfs", "easy", "conservative", "hybrid"];
 
-/// How the view comes into the pods.
+/// How the view gets into the pods.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub enum ViewSource {
     /// An image volume where every node can mount one, else a copy.

@@ -16,7 +16,7 @@ pub fn seconds(text: &str) -> Result<f64, String> {
     };
     match number.parse::<f64>() {
         Ok(value) if value.is_finite() && value >= 0.0 => Ok(value * factor),
-        _ => Err(format!("`{text}` is not a number with ms, s, m, h or d behind it, such as 5s")),
+        _ => Err(format!("`{text}` is not a number followed by ms, s, m, h or d, such as 5s")),
     }
 }
 

@@ -1,5 +1,5 @@
-//! Hostlists (RFC 29) as flux-core 0.88 reads and writes them: `mc-[0-3],lead`. By hand: the order must be Flux's, since it is the ranks', and
-//! a list from a user needs a bound.
+//! Hostlists (RFC 29) as flux-core 0.88 reads and writes them: `mc-[0-3],lead`. By hand: the order must be Flux's, since it is
+//! the ranks', and a list from a user needs a bound.
 //!
 //! Facts that differ from the RFC's text: padding comes from the low end of each range; only the first bracket group
 //! of an entry expands; blanks separate like commas.
@@ -89,7 +89,7 @@ fn split_entries(list: &str) -> Result<Vec<String>, String> {
             _ => {}
         }
         if depth > 1 {
-            return Err("brackets inside brackets".into());
+            return Err("nested brackets".into());
         }
         if depth == 0 && (c == ',' || c.is_whitespace()) {
             if !entry.is_empty() {
@@ -118,7 +118,7 @@ fn expand_entry(entry: &str) -> Result<Vec<String>, String> {
         let (low, high) = range.split_once('-').unwrap_or((range, range));
         let (first, last) = (number(low)?, number(high)?);
         if last < first {
-            return Err(format!("`{range}` runs downwards"));
+            return Err(format!("`{range}` ends before it starts"));
         }
         if (last - first) as usize >= MAX_HOSTS || hosts.len() >= MAX_HOSTS {
             return Err(format!("more than {MAX_HOSTS} hosts"));

@@ -1,4 +1,4 @@
-//! The name that was meant, where one is misspelt.
+//! The known name that is nearest to a misspelt one.
 
 /// The nearest of `names`: the same in other letters' cases, or few letters away.
 pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {

@@ -1,4 +1,4 @@
-//! What a user lays over the pods that the operator renders (`spec.podTemplate`): Kubernetes' strategic merge on JSON, as
+//! The overlay of a user over the operator's pods (`spec.podTemplate`): Kubernetes' strategic merge on JSON, as
 //! `kubectl patch --type strategic` does it.
 //!
 //! ```text

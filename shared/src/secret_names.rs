@@ -1,4 +1,4 @@
-//! Names whose values are not shown to whom a person hands them on: those of environment variables, fields and options.
+//! Names of environment variables, fields and options whose values are redacted in what people hand on, such as a debug bundle.
 
 /// What stands in place of such a value.
 pub const LEFT_OUT: &str = "(left out)";

@@ -91,7 +91,7 @@ pub struct Endpoint {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum NoEndpoint {
     #[error(
-        "must begin with http://: the pods' agent speaks no TLS; an OpenTelemetry Collector in the cluster can send on with it"
+        "must begin with http://: the agent in the pods has no TLS; an OpenTelemetry Collector in the cluster can forward with TLS"
     )]
     Scheme,
     #[error("must be http://HOST[:PORT][/PATH], such as http://collector.observability:4318")]

@@ -36,7 +36,7 @@ impl Container {
         let (role, options, process) =
             known.unwrap_or_else(|| (ContainerRole::Runner, run::Options::default(), Process::own()));
         let (spec, mut facts) = options.facts(process)?;
-        // What is told here is handed on to who is to help.
+        // This output is handed on to helpers: secrets are left out.
         for (name, value) in &mut facts.environment {
             if is_secret(name) {
                 LEFT_OUT.clone_into(value);

@@ -1,4 +1,4 @@
-//! Looks at all that `preflight` judges.
+//! Collects the facts that `preflight` judges.
 #![expect(clippy::disallowed_methods, reason = "looks at files, the clock and the network")]
 
 use std::fs;
@@ -25,7 +25,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let at = |path: &str| pod.root.join(path.trim_start_matches('/'));
     let home = session.lookup("HOME").unwrap_or_default();
     let own = pod.spec.paths();
-    // As who Flux runs, where the agent may become that user.
+    // As Flux's user, if the agent may become that user.
     observe::be_owner(pod)?;
     // The folder itself belongs to the agent's user, who has perhaps not made Flux's yet.
     let written = [own.run_dir(), own.config_root()].into_iter().find(|path| at(path).is_dir()).unwrap_or_default();
@@ -146,7 +146,7 @@ fn rdma(folder: &Path) -> usize {
     names.filter(|name| name.to_string_lossy().starts_with("uverbs")).count()
 }
 
-/// Who has the capability IPC_LOCK has no limit.
+/// The capability IPC_LOCK, with which memory can be locked without a limit.
 const IPC_LOCK: u32 = 14;
 
 fn memory_lock(status: &Path) -> Option<u64> {

@@ -1,4 +1,4 @@
-//! What a broker says, and what the network says of those that are missing.
+//! Asks the broker for its state, and the network why other brokers are missing.
 #![expect(clippy::disallowed_methods, reason = "looks: asks the broker and the network")]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
@@ -150,7 +150,7 @@ fn broker(pod: &Pod) -> Broker {
 }
 
 /// An instance knows its owner only: root becomes that user, or it is an error. Another user stays who it is: the broker decides.
-/// Who answers at the socket's place may be anybody who runs there: root never speaks as root to what is not root's by the plan.
+/// Any user of the pod may listen at the socket's path: so root never connects as root, unless the plan's broker is root's.
 pub fn be_owner(pod: &Pod) -> Result<(), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());

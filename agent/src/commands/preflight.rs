@@ -1,4 +1,4 @@
-//! Judges what Flux needs of a pod: each thing passes, or has its remedy. Pure.
+//! Judges whether a pod has what Flux needs; each check that does not pass names a remedy. Pure.
 
 use std::net::IpAddr;
 
@@ -27,7 +27,7 @@ use Level::{Fail, Pass, Warn};
 pub struct Check {
     pub level: Level,
     pub topic: &'static str,
-    /// What is so, and what to do about it.
+    /// The finding, and the remedy.
     pub text: String,
 }
 
@@ -80,7 +80,7 @@ pub struct Numa {
     pub largest: usize,
 }
 
-/// What became of looking up names.
+/// The result of looking up names.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Names {
     pub asked: usize,
@@ -89,7 +89,7 @@ pub struct Names {
     pub missing: Vec<String>,
 }
 
-/// What the file R claims.
+/// What the file R lists.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Resources {
     pub hosts: usize,
@@ -231,9 +231,10 @@ fn cores(findings: &Findings) -> (Level, String) {
     let has = format!("{} cores{quota}, {} GPUs", facts.cores, facts.gpus);
     let throttled = facts.cpuset.filter(|own| facts.cpu_quota.is_some_and(|quota| quota < f64::from(*own)));
     match (findings.claimed_cores, throttled) {
-        (Some(claimed), _) if claimed > facts.cores => {
-            (Warn, format!("{has}, {claimed} are declared: tasks will share them. Lower `cores`, or take larger nodes"))
-        }
+        (Some(claimed), _) if claimed > facts.cores => (
+            Warn,
+            format!("{has}, but {claimed} are declared: tasks will share them. Lower `cores`, or use larger nodes"),
+        ),
         (_, Some(own)) => {
             (Warn, format!("{has}, {own} CPUs of its own: the quota stops tasks that use them all. Raise limits.cpu"))
         }
@@ -246,16 +247,16 @@ fn cores(findings: &Findings) -> (Level, String) {
 
 fn claimed(findings: &Findings, Resources { hosts, cores }: Resources) -> (Level, String) {
     let (size, own) = (findings.instance.hosts.len(), findings.facts.cores);
-    let claims = format!("R claims {hosts} nodes with {cores} cores");
+    let claims = format!("R lists {hosts} nodes with {cores} cores");
     match findings.claimed_cores {
         _ if hosts != size => (
             Fail,
             format!(
-                "{claims}, the instance has {size} brokers: Flux will not start. R and the hostlist must name the same hosts"
+                "{claims}, but the instance has {size} brokers: Flux will not start. R and the hostlist must name the same hosts"
             ),
         ),
         None if cores > own => {
-            (Fail, format!("{claims}, there are {own}: Flux will drain this node. Set `cores`, or renew R"))
+            (Fail, format!("{claims}, but there are {own}: Flux will drain this node. Set `cores`, or renew R"))
         }
         _ => (Pass, claims),
     }

@@ -1,4 +1,4 @@
-//! What an instance waits for, from what was seen of it. Pure.
+//! `status`: what an instance waits for, judged from what `observe` has seen. Pure.
 
 use serde_json::{Value, json};
 
@@ -21,7 +21,7 @@ pub struct State {
 }
 
 impl State {
-    /// The parent has let it in, so that questions to the lead get there.
+    /// The parent has admitted it, so that requests to the lead get through.
     pub fn has_joined(&self) -> bool {
         !matches!(self.name.as_str(), "none" | "load-builtins" | "join")
     }
@@ -37,7 +37,7 @@ impl State {
 pub enum Link {
     /// One connection stands.
     Steady,
-    /// None does, or always another: the parent closes them.
+    /// None stands, or each new one is closed by the parent.
     Broken,
 }
 
@@ -55,7 +55,7 @@ pub struct Absent {
 pub struct Seen<'a> {
     pub instance: &'a Instance,
     pub state: Result<State, Silence>,
-    /// What the pod's entrypoint is at.
+    /// What the pod's entrypoint is doing.
     pub activity: Option<Activity>,
     pub online: Option<Vec<u32>>,
     /// Online, and silent for a while.
@@ -87,7 +87,7 @@ impl<'a> Seen<'a> {
         }
     }
 
-    /// What goes on while there is no broker.
+    /// What the entrypoint does while there is no broker.
     fn activity(&self) -> Option<&Activity> {
         self.activity.as_ref().filter(|_| is_absent(&self.state))
     }
@@ -148,7 +148,7 @@ pub fn with_causes(why: String, seen: &Seen) -> String {
     causes.fold(why, |why, (topic, line)| format!("{why}; {topic}: {line}"))
 }
 
-/// What a person is told: topics with a line each.
+/// What a person reads: topics with a line each.
 #[derive(Debug)]
 pub struct Report<'a> {
     seen: &'a Seen<'a>,
@@ -256,18 +256,18 @@ fn parent(seen: &Seen, host: &str, link: &Result<Link, Missing>) -> String {
         Err(missing) => format!("{host}: {missing}. {}", remedy(missing)),
         Ok(_) if seen.activity().is_some() => format!("{host} answers"),
         Ok(Link::Broken) if matches!(seen.state, Err(Silence::NoSocket(_))) => format!(
-            "{host} answers, but is not connected: this broker has not started, or the certificates differ \
+            "{host} answers, but this broker is not connected: it has not started, or the certificates differ \
              (`/mnt/flux/flux-agent preflight` on both shows them)"
         ),
         Ok(Link::Broken) if stuck || seen.state.is_err() => format!(
-            "{host} answers, but is not connected: do the certificates differ? (`/mnt/flux/flux-agent preflight` \
+            "{host} answers, but this broker is not connected: do the certificates differ? (`/mnt/flux/flux-agent preflight` \
              on both shows them)"
         ),
         Ok(Link::Broken) => format!("{host} answers; not connected yet"),
         Ok(Link::Steady) if matches!(seen.state, Err(Silence::Slow)) => format!("{host} is connected"),
         Ok(Link::Steady) => {
             format!(
-                "{host} is connected, and has not let this broker in yet: `/mnt/flux/flux-agent status` there says why"
+                "{host} is connected, but has not admitted this broker yet: `/mnt/flux/flux-agent status` there says why"
             )
         }
     }
@@ -322,7 +322,8 @@ fn job(job: &Value) -> Option<String> {
     (state & WAITING != 0).then(|| format!("{id}{nodes} waits {}", why.unwrap_or(plain)))
 }
 
-/// A job's id as Flux writes it (RFC 19, F58): base 58 of a number. By hand: base58 crates encode bytes, with a digit for each leading zero.
+/// A job's id as Flux writes it (RFC 19, F58): base 58 of a number. By hand: base58 crates encode bytes, with a digit for each
+/// leading zero.
 fn f58(mut id: u64) -> String {
     const DIGITS: &[u8; 58] = b"123456789ABCDEFGHJKLMNPQRSTUVWXYZabcdefghijkmnopqrstuvwxyz";
     let mut text = Vec::new();

@@ -1,4 +1,4 @@
-//! `dry-run FILE`: the plans of all pods, by pretended facts.
+//! `dry-run FILE`: the plans of all pods, with assumed facts.
 #![expect(clippy::disallowed_methods, reason = "reads the files that it is given")]
 
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! What this container's entrypoint plans: the spec and the facts of the pod that it is called in, nothing pretended.
+//! `dry-run --here`: the plan of this container's entrypoint, from the pod's own spec and facts.
 
 use super::pods::Pod;
 use super::source::Kind;

@@ -1,4 +1,4 @@
-//! The plans of all pods, those that are alike told once.
+//! The plans of all pods; pods that are alike share one.
 
 use serde::Serialize;
 

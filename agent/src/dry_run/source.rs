@@ -30,7 +30,7 @@ pub struct Source {
     pub notices: Vec<String>,
     /// Containers that the agent has no part in, one a line.
     pub others: Vec<String>,
-    /// How the view comes into the pods; none for an AgentSpec, which need not know.
+    /// How the view gets into the pods; none for an AgentSpec, which does not say.
     pub view: Option<String>,
     pub(super) cluster: Option<Box<ValidMiniCluster>>,
 }
@@ -136,7 +136,7 @@ fn mini_cluster(text: &str) -> Result<Source, Vec<Problem>> {
     })
 }
 
-/// What the operator decides, and the pods need not know.
+/// How the view gets into the pods: the operator's decision, of which the pods know nothing.
 fn view(view: &ViewContainer) -> String {
     let ViewContainer { name, mount_path, .. } = view;
     let image = view.image.as_deref().unwrap_or("the operator's default image");
@@ -147,7 +147,7 @@ fn view(view: &ViewContainer) -> String {
         Some(ViewSource::Copy) => copied,
         Some(ViewSource::ImageVolume) => format!("{mounted}, nothing is copied; if it cannot be mounted, {copied}"),
         None | Some(ViewSource::Auto) => {
-            format!("where all nodes can, {mounted}, and nothing is copied; else {copied} (flux.container.source)")
+            format!("if all nodes support it, {mounted}, and nothing is copied; else {copied} (flux.container.source)")
         }
     }
 }

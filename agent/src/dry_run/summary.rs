@@ -12,7 +12,7 @@ use crate::facts::Facts;
 use crate::plan::display::word;
 use crate::plan::{Role, Step};
 
-const MORE: &str = "--full shows every file, variable and step, --index N those of one pod; --cpus, --uid and --facts pretend another host";
+const MORE: &str = "--full shows every file, variable and step, --index N those of one pod; --cpus, --uid and --facts assume another host";
 
 pub fn render(source: &Source, facts: &Facts, pods: &[Pod]) -> String {
     let spec = &source.spec;
@@ -73,9 +73,9 @@ fn output(source: &Source) -> String {
     let logs = if runner.logs.is_empty() { DEFAULT_LOGS } else { &runner.logs };
     let is_idle = runner.interactive || source.spec.network.lead.is_some();
     match runner.program {
-        _ if is_idle => "that of what you run, by flux-agent connect in a pod".into(),
-        Program::Persistent => "that of what you run, by flux-agent connect in a pod".into(),
-        Program::Diagnostics => "the log of the lead: three reports; then it stays up".into(),
+        _ if is_idle => "that of what you run with flux-agent connect in a pod".into(),
+        Program::Persistent => "that of what you run with flux-agent connect in a pod".into(),
+        Program::Diagnostics => "the log of the lead: three reports; then the instance stays up".into(),
         Program::Batch { .. } => {
             format!("{logs}/job-<line>.out and .err on the pod that ran the line; exit code 0 if all of them succeeded")
         }
@@ -86,7 +86,7 @@ fn output(source: &Source) -> String {
     }
 }
 
-/// With colours: titles and labels bold, notes yellow, what a reader may skip dim.
+/// With colours: titles and labels bold, notes yellow, details dim.
 pub fn paint(text: &str) -> String {
     let (bold, yellow, dim, plain) = ("\u{1b}[1m", "\u{1b}[33m", "\u{1b}[2m", "\u{1b}[0m");
     let lines: Vec<&str> = text.lines().collect();

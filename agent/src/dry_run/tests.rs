@@ -236,7 +236,7 @@ fn the_pods_of_a_jobset_are_planned_from_the_words_of_their_entrypoint() {
     assert!(text.contains("train-node-0-[0-2]") && text.contains("train-node-0-0.train.default.svc"), "{text}");
     assert!(text.contains("submit -N 3 --quiet --watch echo 'a  b' '$HOME'\n"), "{text}");
     let certificate =
-        "(a certificate derived from the seed in /etc/flux-agent/seed/seed, of train-node-0, 4-5, 1; never shown)";
+        "(a certificate derived from the seed in /etc/flux-agent/seed/seed and from train-node-0, 4-5, 1; never shown)";
     // The followers' file is told to be the same as the lead's.
     assert_eq!(text.matches(certificate).count(), 1, "{text}");
 

@@ -10,9 +10,9 @@ use crate::plan::{
     AtEnd, Content, EnvChange, Launch, Owner, Parent, Planned, Reach, Role, Snippet, Stage, Stdout, Step, Waits,
 };
 
-const ASSUMED: &str = "A step that depends on the real host says on what, in [brackets]. Pretend another host with --facts FILE, --cpus, --uid …";
-const FOUND: &str =
-    "A step that depends on the host says on what, in [brackets]. `flux-agent facts` prints what was found";
+const ASSUMED: &str =
+    "[Brackets] name the host facts that a step depends on. Assume another host with --facts FILE, --cpus, --uid …";
+const FOUND: &str = "[Brackets] name the host facts that a step depends on. `flux-agent facts` prints them";
 
 /// Where lines of words are broken.
 const WIDTH: usize = 100;
@@ -37,7 +37,7 @@ pub fn render(source: &Source, facts: &Facts, pods: &[Pod]) -> String {
     out
 }
 
-/// The steps in order. What is the very same as the lead's, and directories in a row, are told in one.
+/// The steps in order. Steps equal to the lead's, and directories in a row, share one line.
 fn steps(out: &mut String, steps: &[Planned], lead: &[Planned]) {
     let mut at = 0;
     while let Some(planned) = steps.get(at) {
@@ -137,13 +137,13 @@ fn heading(out: &mut String, pod: &Pod) {
     let Pod { indexes, plan } = pod;
     let many = indexes.contains('-');
     let title = match (&plan.role, plan.rank) {
-        (Role::Sidecar(name), _) if many => format!("Container {name} beside it, in the pods of index {indexes}"),
-        (Role::Sidecar(name), _) => format!("Container {name} beside it, in the pod of index {indexes}"),
+        (Role::Sidecar(name), _) if many => format!("Sidecar {name}: indexes {indexes}"),
+        (Role::Sidecar(name), _) => format!("Sidecar {name}: index {indexes}"),
         (Role::Lead, _) => format!("Lead: index {indexes}, host {}, rank 0", plan.hostname),
         (Role::Follower, rank) => {
             let rank = rank.map(|rank| rank.to_string()).unwrap_or_default();
             let alike = if many {
-                format!("Followers: indexes {indexes}, all alike; here index {}", plan.index)
+                format!("Followers: indexes {indexes}, all alike; shown: index {}", plan.index)
             } else {
                 format!("Follower: index {indexes}")
             };
@@ -152,7 +152,7 @@ fn heading(out: &mut String, pod: &Pod) {
     };
     section(out, &title);
     if let Some(binding) = &plan.binding {
-        line_of(out, 1, &format!("Binding of tasks to cores {}", binding.line()));
+        line_of(out, 1, &format!("Binding of tasks to cores is {}", binding.line()));
     }
     if let Some(trace) = &plan.trace {
         line_of(
@@ -174,7 +174,7 @@ fn heading(out: &mut String, pod: &Pod) {
 
 fn waits(waits: &Waits) -> Vec<String> {
     let lines = [
-        (waits.parent_deadline, "Exits when its parent has not answered at the start after"),
+        (waits.parent_deadline, "Exits at the start if its parent has not answered within"),
         (waits.lead_gone, "Exits when the lead's DNS name has been missing for"),
         (waits.lead_silent, "Exits when a lead that has answered before has been silent for"),
     ];
@@ -187,7 +187,7 @@ fn section(out: &mut String, title: &str) {
     line_of(out, 0, &"─".repeat(title.chars().count()));
 }
 
-/// A step on its first line, details below. `is_known`: the lead does the very same, and its long text stands there.
+/// A step on its first line, details below. `is_known`: the lead has the same step, so its long text is left out.
 fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
     let facts = brackets(planned);
     let mut first = |text: &str| {
@@ -239,10 +239,10 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         }
         Step::Once { record, restarts } => {
             let unless = once_unless(*restarts);
-            first(&format!("end at once if an earlier start of this container has {unless}: {}", quote(record)));
+            first(&format!("exit at once if the program has already {unless}, as recorded in {}", quote(record)));
         }
         Step::LeadLost { restarts_left: 0 } => {
-            first("end with lead-lost: an earlier pod of this lead was lost, and its program may have run");
+            first("exit with lead-lost: an earlier pod of this lead was lost, and its program may have run");
         }
         Step::LeadLost { .. } => {
             first("an earlier pod of this lead was lost: wait until the operator restarts the MiniCluster");
@@ -253,9 +253,9 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
 
 fn once_unless(restarts: u32) -> String {
     match restarts {
-        0 => "begun".to_owned(),
+        0 => "started".to_owned(),
         u32::MAX => "ended with 0".to_owned(),
-        restarts => format!("ended with 0, or after {restarts} more"),
+        restarts => format!("ended with 0 or been restarted {restarts} times"),
     }
 }
 
@@ -268,14 +268,14 @@ fn file(out: &mut String, content: &Content, is_known: bool) {
         Content::Text(_) | Content::Exports(_) if is_known => line_of(out, 2, "(the same as the lead's)"),
         Content::Text(text) => block(out, text),
         Content::Exports(exports) => {
-            line_of(out, 2, "(with the values of that moment)");
+            line_of(out, 2, "(with the values at this step)");
             exports.iter().for_each(|(name, value)| line_of(out, 2, &format!("│ export {name}={}", word(value))));
         }
         Content::Secret { source } => line_of(out, 2, &format!("(copied from {source}; never shown)")),
         Content::DerivedCurve { seed, of, .. } => line_of(
             out,
             2,
-            &format!("(a certificate derived from the seed in {seed}, of {}; never shown)", of.join(", ")),
+            &format!("(a certificate derived from the seed in {seed} and from {}; never shown)", of.join(", ")),
         ),
         Content::Curve { source } => line_of(out, 2, &format!("(the certificate of {source}, checked; never shown)")),
     }
@@ -294,7 +294,7 @@ fn variable(change: &EnvChange) -> String {
     }
 }
 
-/// The shell with its options, what its end means, whether it is heard.
+/// The shell with its options, what its exit code means, whether its output is shown.
 fn snippet_notes(snippet: &Snippet) -> String {
     let Snippet { name, shell, options, stage, strict, silent, .. } = snippet;
     let shell: Vec<String> = std::iter::once(quote(shell)).chain(options.iter().map(|option| quote(option))).collect();
@@ -307,37 +307,37 @@ fn snippet_notes(snippet: &Snippet) -> String {
     format!("{name}, in {}; {end}{silent}", shell.join(" "))
 }
 
-/// Whom a stop reaches and when, and where the broker is asked for its state.
+/// Which processes a stop signals and when, and where the broker is asked for its state.
 fn supervision(launch: &Launch) -> String {
     let who = match launch.signals {
-        Reach::Process => "this process alone",
-        Reach::Group => "all of its process group",
+        Reach::Process => "this process only",
+        Reach::Group => "its whole process group",
     };
     let mut notes = vec![match &launch.parent {
         Some(Parent { host, port, .. }) => {
             let host = host.trim_end_matches('.');
-            let bound = launch.hold_stop.map_or(String::new(), |bound| format!(", at most {bound} s,"));
-            format!("a stop waits{bound} as long as {host}:{port} may end the instance, then it reaches {who}")
+            let bound = launch.hold_stop.map_or(String::new(), |bound| format!(" up to {bound} s"));
+            format!("on a stop, wait{bound} for {host}:{port} to end the instance, then signal {who}")
         }
-        None => format!("a stop reaches {who}"),
+        None => format!("on a stop, signal {who}"),
     }];
-    notes.extend(launch.kill_after.map(|seconds| format!("what is left {seconds} s after the stop is killed")));
+    notes.extend(launch.kill_after.map(|seconds| format!("{seconds} s after the stop, kill what is left")));
     notes.extend(launch.lead.as_ref().map(|Parent { host, port, .. }| {
-        format!("whether the instance has ended is asked of {}:{port}", host.trim_end_matches('.'))
+        format!("ask {}:{port} whether the instance has ended", host.trim_end_matches('.'))
     }));
     notes.extend(launch.drain.map(|rank| match launch.below.as_str() {
-        "" => format!("one of this pod alone drains node {rank} and waits for its jobs"),
-        below => format!("one of this pod alone drains node {rank}, and {below} below it, and waits for their jobs"),
+        "" => format!("if only this pod is stopped, drain node {rank} and wait for its jobs"),
+        below => {
+            format!("if only this pod is stopped, drain node {rank} and {below} below it, and wait for their jobs")
+        }
     }));
-    notes.extend(
-        launch.job_shell.map(|name| format!("a {name} below this process means a job on this node: then it is killed")),
-    );
-    notes.extend(launch.socket.as_ref().map(|socket| format!("the broker's socket is {}", quote(socket))));
-    notes.extend(launch.metrics.as_ref().map(|metrics| format!("metrics are served on port {}", metrics.port)));
+    notes.extend(launch.job_shell.map(|name| format!("kill it instead while a {name} (a job) runs below it")));
+    notes.extend(launch.socket.as_ref().map(|socket| format!("broker socket: {}", quote(socket))));
+    notes.extend(launch.metrics.as_ref().map(|metrics| format!("serve metrics on port {}", metrics.port)));
     notes.join("; ")
 }
 
-/// Who it runs as, where its output goes, what its end means.
+/// The user it runs as, where its output goes, what its exit code means.
 fn launch_notes(launch: &Launch) -> String {
     let mut notes = vec![launch.label.to_owned()];
     notes.extend(launch.run_as.as_ref().map(|user| {
@@ -352,17 +352,17 @@ fn launch_notes(launch: &Launch) -> String {
     notes.push(match launch.at_end {
         AtEnd::Exit => "its exit code is the container's".into(),
         AtEnd::ExitUnlessStopped => {
-            "its exit code is the container's; 0 after a stop (SIGTERM) is 143, since nothing was completed".into()
+            "its exit code is the container's, but 0 after a stop (SIGTERM) becomes 143: nothing was completed".into()
         }
-        AtEnd::Complete { again: false } => "once it has joined, its end ends the container with 0".into(),
+        AtEnd::Complete { again: false } => "once it has joined, the container exits with 0 when it ends".into(),
         AtEnd::Complete { again: true } => {
-            "once it has joined, its failure ends the container with 0; after the lead's end it waits for the lead's next attempt".into()
+            "once it has joined, the container exits with 0 if it fails; after the lead's end, wait for the lead's next attempt".into()
         }
         AtEnd::RestartFollower { limit, again: false } => {
-            format!("a failure is retried, {limit} times at most; 0, or the lead's end, ends the container with 0")
+            format!("restarted if it fails, {limit} times at most; after exit code 0 or the lead's end, the container exits with 0")
         }
         AtEnd::RestartFollower { limit, again: true } => {
-            format!("a failure is retried, {limit} times at most; after 0, or the lead's end, it waits for the lead's next attempt")
+            format!("restarted if it fails, {limit} times at most; after exit code 0 or the lead's end, wait for the lead's next attempt")
         }
     });
     notes.join("; ")

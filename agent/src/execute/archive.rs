@@ -5,7 +5,7 @@
 //! after it: broker ended well? ─► synced ─► whole? ─► renamed ─► folder synced       else: removed, the archive stays
 //! ```
 //!
-//! Nothing of it is a failure of the job: why the archive was not saved stands in the termination message.
+//! An archive that is not saved is no failure of the job: the termination message says why.
 
 mod whole;
 

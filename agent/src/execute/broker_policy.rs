@@ -1,4 +1,4 @@
-//! What a stop means to a broker, and what else ends it: its parent that is lost, or a lead that stays while this pod goes.
+//! When a broker is stopped: on a stop of the pod, if its parent is lost, or if only this pod is removed while the lead stays.
 //!
 //! ```text
 //! told to stop ─► held back ─┬─ the parent has gone ────────────────────► SIGTERM, and a few seconds
@@ -26,11 +26,11 @@ const HOLD_LOOK: Duration = Duration::from_millis(500);
 /// Pods that are to stop together are told within this time.
 const ALONE_AFTER: Duration = Duration::from_secs(5);
 
-/// Of one launched program: a broker, or a command that has none of all this.
+/// The policy of one launched program: a broker, or a command, which has none of these fields.
 #[derive(Debug)]
 pub(super) struct BrokerPolicy<'a> {
     hold: Option<Hold<'a>>,
-    /// What the lead says to the others until it is told to stop.
+    /// The lead's membership in the group that tells followers that it stays, until it is stopped.
     staying: Option<&'a LeadPresence>,
     watch: Watch,
     lost: Option<Missing>,
@@ -49,7 +49,7 @@ pub(super) struct Ended {
     pub(super) lost: Option<Missing>,
     /// It was connected to its parent, as far as is known.
     pub(super) joined: bool,
-    /// Of a broker, whether the lead went on when it was on its way down; none: not known.
+    /// For a broker: whether the lead stayed up when the broker went down; none: unknown.
     pub(super) lead_goes_on: Option<bool>,
     pub(super) first_output: Option<Instant>,
 }

@@ -45,7 +45,7 @@ enum Verdict {
 /// The brokers above this one.
 struct Above {
     parent: Option<Parent>,
-    /// Where the parent is another.
+    /// The lead, if the parent is another broker.
     lead: Option<Parent>,
 }
 
@@ -135,7 +135,7 @@ impl Executor<'_> {
         self.supervisor.unless_stopped(tokio::time::sleep(pause)).await.map_err(wait_failed)
     }
 
-    /// What a broker that was killed has left running must not run on beside the next one.
+    /// Kills what a killed broker has left running, before the next broker starts.
     async fn end_orphans(&mut self, others: &BTreeSet<i32>) -> Result<(), Failure> {
         let count = orphans::end(self.supervisor, others).await.map_err(wait_failed)?;
         if count > 0 {
@@ -195,7 +195,7 @@ fn judge(ended: &Ended) -> Verdict {
     }
 }
 
-/// What becomes of a broker that has ended as if the instance had, while the lead goes on.
+/// What to do with a broker that has ended as at the instance's end, while the lead is still up.
 fn left_behind(ended: &Ended) -> Verdict {
     match ended.stopped {
         Some(_) => Verdict::Done(REPLACE),

@@ -67,7 +67,7 @@ impl Executor<'_> {
         }
         if end != ended.end {
             let code = ended.end.code();
-            tracing::info!(stage = "broker", "the job has succeeded; the broker ended after it with code {code}");
+            tracing::info!(stage = "broker", "the job succeeded; the broker then ended with code {code}");
         }
         match (end, ended.stopped) {
             (End::Exited(0), Some((signal, _))) if launch.at_end == AtEnd::ExitUnlessStopped => of_signal(signal),

@@ -20,7 +20,7 @@ pub struct Session {
     pub umask: u32,
     /// Limits that a snippet has changed: resource, soft, hard.
     pub limits: BTreeMap<&'static str, (u64, u64)>,
-    /// What a snippet's `asFlux` keeps for Flux, and for nobody else.
+    /// Variables that a snippet's `asFlux` sets for Flux only.
     pub as_flux: Environment,
     /// What the container's environment says of its own user.
     own_user: BTreeMap<&'static str, Option<OsString>>,
@@ -65,7 +65,7 @@ impl Session {
         for (name, value) in
             user.into_iter().flat_map(|user| OF_A_USER.into_iter().zip([&user.home, &user.name, &user.name]))
         {
-            // What somebody has set since is meant.
+            // A value that a snippet has set since is kept.
             if self.own_user.get(name).is_some_and(|own| own.as_ref() == self.environment.get(OsStr::new(name))) {
                 session.environment.insert(name.into(), value.into());
             }

@@ -67,7 +67,7 @@ pub enum Outcome {
     Lost(u8),
 }
 
-/// What came in place of a state.
+/// Why no state came.
 enum Unstated {
     Ended(u8),
     Lost(u8),

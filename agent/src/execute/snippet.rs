@@ -72,14 +72,14 @@ impl Executor<'_> {
         flow
     }
 
-    /// What followed from the end of this snippet is told with its name.
+    /// Failures after the end of this snippet are reported with its name.
     fn was_the_end(&mut self, name: &str, line: String) {
         self.ending.snippet = Some(name.to_owned());
         self.ending.note(line);
     }
 }
 
-/// What is told of a snippet that went to its end.
+/// Logs the end of a snippet that ran to its end.
 fn passed(snippet: &Snippet, code: u8, said: &str) {
     let name = snippet.name;
     match code {
@@ -87,7 +87,7 @@ fn passed(snippet: &Snippet, code: u8, said: &str) {
         code if !snippet.strict => {
             tracing::error!(stage = name, "the snippet {name} failed with exit code {code}; continuing{said}");
         }
-        // It has switched -e off: its own decision.
+        // A strict snippet that goes on after a failure has switched -e off itself.
         code => tracing::info!(stage = name, "the snippet {name} ended with code {code}"),
     }
 }

@@ -1,6 +1,6 @@
-//! The record of a container's starts, on the pod's volume, in a folder of the agent's alone: how often the program has
-//! begun, and how it ended. A container that is started again (after a crash of the node, or `restartPolicy: OnFailure`) so
-//! knows what must not happen twice, or once more than `backoffLimit` allows.
+//! The record of a container's starts, on the pod's volume, in a folder that only the agent uses: how often the program has
+//! started, and how it ended. From it a restarted container (after a crash of the node, or `restartPolicy: OnFailure`) knows
+//! whether the program may run again, within `backoffLimit`.
 //!
 //! ```text
 //! started TIMES ─► the broker, the program ─► ended CODE ─► what failed after it
@@ -82,7 +82,7 @@ fn parse(text: &str) -> Earlier {
 }
 
 impl Executor<'_> {
-    /// Whether to go on, by what the record says of earlier starts, of which the kubelet may make so many more.
+    /// Whether to go on, by what the record says of earlier starts; the kubelet may restart the container `restarts` times.
     pub(super) fn once(&mut self, record: &str, restarts: u32) -> Result<Flow, Failure> {
         let path = self.files.at(record);
         let folder = Path::new(record).parent().and_then(Path::to_str).unwrap_or("/");
@@ -106,19 +106,19 @@ impl Executor<'_> {
             }
             None if is_last && restarts == 0 => {
                 let cause = "this container was started again, and its program may have run";
-                let remedy = "restartPolicy OnFailure with a backoffLimit would let it run again";
+                let remedy = "to let it run again, set restartPolicy: OnFailure and backoffLimit";
                 return Err(Failure::new(Category::LeadLost, cause, remedy));
             }
             None if is_last => {
                 let cause = format!("this container was started again, and its program may have run {starts} times");
-                return Err(Failure::new(Category::LeadLost, cause, "a larger backoffLimit would let it run again"));
+                return Err(Failure::new(Category::LeadLost, cause, "to let it run again, raise backoffLimit"));
             }
             _ => {}
         }
         Ok(Flow::Next)
     }
 
-    /// Before the program: on the disk when this returns. Another attempt at the same start is not one more.
+    /// Called before the program: on the disk when this returns. A retry within one start is not counted again.
     pub(super) fn note_start(&mut self, record: &str) -> Result<(), Failure> {
         let record = match self.record.take() {
             Some(record) => record,

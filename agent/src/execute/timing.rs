@@ -1,7 +1,8 @@
 //! Where a start-up's time goes: stages with start and duration, and FLUXTIME lines.
 //!
-//! Not spans of `tracing`: those begin when they are made and have no times of their own. Stages are recorded once they are over, with
-//! a start in the past: those of the init containers, another process; name and connection, which one wait finds out; the program's.
+//! Not spans of `tracing`, which begin when they are created: a stage is recorded once it is over, with a start in the past.
+//! Such are the init containers' (another process), the wait for a name and a connection (one wait finds out both), the
+//! program's.
 #![expect(clippy::disallowed_methods, reason = "act: reads the clock")]
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -143,7 +144,7 @@ impl Timeline {
     }
 
     fn json(&self, role: &str, total: Duration, exit_code: u8) -> serde_json::Value {
-        // To the microsecond.
+        // Rounded to microseconds.
         let rounded = |seconds: f64| (seconds * 1e6).round() / 1e6;
         let stages: Vec<_> = self
             .stages

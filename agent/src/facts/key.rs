@@ -1,4 +1,4 @@
-//! What a job without an operator derives its curve certificate from.
+//! The inputs from which a job without an operator derives its curve certificate.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,5 +1,5 @@
-//! A follower that goes while the instance goes on: its node is drained first, so that no job comes to it any more, and those
-//! that are on it may end. In a tree, the brokers below it are in the instance by way of it: their nodes go along.
+//! A follower that leaves while the instance stays up: its node is drained first, so that it gets no new jobs, and its running
+//! jobs may end. In a tree, the brokers below it are connected through it: their nodes are drained with it.
 //!
 //! ```text
 //! told to stop, and the lead stays ─ `resource.drain` ─► no new job ─ no job has anything of it, twice ─► it may go
@@ -7,7 +7,7 @@
 //! a broker that has joined ─ `resource.status` ─► drained, for our reason ─ `resource.undrain` ─► jobs may come again
 //! ```
 //!
-//! Who has drained a node before, for a reason of theirs, undrains it.
+//! A node that somebody else has drained before, for another reason, is theirs to undrain.
 #![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
 
 use std::collections::BTreeSet;

@@ -1,4 +1,4 @@
-//! What runs on an instance, told to stop or killed by way of its broker, in Flux's own messages.
+//! Stops or kills the jobs of an instance through its broker, in Flux's own messages.
 
 use serde_json::Value;
 

@@ -1,11 +1,11 @@
-//! Whether the lead stays: a follower that is told to stop can so tell an end of all from its own.
+//! Whether the lead stays up: this tells a follower that is stopped whether the whole instance ends or only its own pod.
 //!
 //! ```text
 //! the lead's agent ─ `groups.join` ─► its broker, until it is told to stop (or the broker goes down)
 //! a follower's agent that is told to stop ─ `groups.get` ─► the lead's broker: is it still a member?
 //! ```
 //!
-//! Flux takes a client out of its groups when its connection ends. What is not known counts as an end of all.
+//! Flux takes a client out of its groups when its connection ends. If unknown, the whole instance counts as ending.
 #![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

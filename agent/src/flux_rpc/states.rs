@@ -1,11 +1,11 @@
-//! The states that a broker goes through, as it tells them itself: when it was up, complete, and on its way down.
+//! Follows the states of a broker: when it is up, complete, and shutting down.
 //!
 //! ```text
 //! its socket ─► `state-machine.monitor`, a stream ─► at every change `state-machine.get`: the state's name
 //!                                                       └─ it goes down ─► the same of rank 0: does the lead go on?
 //! ```
 //!
-//! Nothing is asked but at a change. Where the broker refuses (another user's), nothing is known.
+//! Requests are sent only at a change. If the broker refuses (it is another user's), its states are unknown.
 #![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
 
 use std::io;

@@ -1,4 +1,4 @@
-//! What an instance has and does, in figures.
+//! The resources and jobs of an instance, in numbers.
 //!
 //! ```text
 //! `groups.get`, `resource.sched-status`, `resource.status`, `job-list.job-stats` ─► counted (pure) ─► Usage

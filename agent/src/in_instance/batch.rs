@@ -13,7 +13,7 @@ use crate::report::failure::Failure;
 use crate::report::log;
 use crate::supervise::program::Output;
 
-/// So much of what a failed batch has printed is shown: lines, of so many bytes.
+/// How much of a failed batch's output is shown: lines, and bytes in which they are searched.
 const SHOWN: usize = 20;
 const SHOWN_OF: u64 = 64 << 10;
 
@@ -51,7 +51,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         }
         let id = text.split_whitespace().last();
         if let Some(id) = id.filter(|_| *events) {
-            // Its code says nothing about the batch.
+            // The exit code of wait-event says nothing about the batch.
             inside.run(&["flux", "job", "wait-event", "-v", id, "clean"].map(OsString::from), Output::Inherit).await?;
             if let Some(signal) = inside.supervisor.stop_wanted() {
                 return Ok(of_signal(signal));

@@ -1,4 +1,4 @@
-//! `flux-agent diagnostics`: reports on the instance, then holds it up.
+//! `flux-agent diagnostics`: reports on the instance, then keeps it up.
 
 use std::ffi::OsString;
 

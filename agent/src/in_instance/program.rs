@@ -1,5 +1,5 @@
-//! `flux-agent program`: the lead's program, of which the broker's code does not tell: how it ended is noted in a file, and a
-//! stop gives it or its jobs time.
+//! `flux-agent program`: runs the lead's program and notes in a file how it ended, which the broker's exit code does not tell.
+//! On a stop it gives the program or its jobs time.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -59,7 +59,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
 /// A stop is a wish for an end, with time to tidy up.
 #[derive(Debug)]
 struct Gently {
-    /// What runs on the instance is told in place of the program, which ends when it has ended: its broker.
+    /// The jobs of the instance are signalled instead of the program (their broker), which ends once they have.
     jobs: Option<Broker>,
     are_killed: bool,
 }

@@ -116,7 +116,7 @@ impl Server<'_> {
         if self.code.join(INSTALLED).exists() {
             return self.enter();
         }
-        // What a run before this one left half done goes with its folder.
+        // A half-done installation of an earlier run is removed with its folder.
         tracing::info!(stage = "restful", "fetching {} ({})", self.args.repository, self.args.branch);
         self.fetch().await?;
         tracing::info!(stage = "restful", "installing its Python dependencies with pip");
@@ -132,7 +132,7 @@ impl Server<'_> {
         if self.code.exists() {
             fs::remove_dir_all(&self.code).map_err(|error| failed("remove", &self.code, &error))?;
         }
-        // It would wait for somebody to type a name.
+        // Else git would wait for somebody to type a user name.
         self.inside.session.environment.insert("GIT_TERMINAL_PROMPT".into(), "0".into());
         let words = ["git", "clone", "--quiet", "--depth=1", "--branch", branch, "--", repository];
         let argv = words.into_iter().map(OsString::from).chain([self.code.clone().into()]);

@@ -1,4 +1,4 @@
-//! What the MiniCluster is on this machine: its containers, what each sees, and what cannot be had. Pure.
+//! The containers of a MiniCluster on this machine: what each sees, and what is not supported. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -48,7 +48,7 @@ pub struct Arrangement {
     pub grace_period: u64,
     /// The certificate's text, if the MiniCluster brings one.
     pub certificate: Option<String>,
-    /// What is otherwise than in a cluster, a line each.
+    /// What differs from a cluster, a line each.
     pub told: Vec<String>,
 }
 
@@ -129,7 +129,7 @@ impl Arrangement {
             return Err("its lead broker is in another cluster".into());
         }
         if spec.size > MOST {
-            return Err(format!("it has {} pods, and here may be {MOST}", spec.size));
+            return Err(format!("it has {} pods, but at most {MOST} are supported here", spec.size));
         }
         let mut told = Vec::new();
         let cluster = source.cluster();
@@ -266,7 +266,7 @@ fn files(spec: &AgentSpec, hostname: &str) -> BTreeMap<String, String> {
     files.into_iter().map(|(path, text)| (path.to_owned(), text)).collect()
 }
 
-/// What of the MiniCluster is not, or is otherwise.
+/// What of the MiniCluster is not supported here, or differs.
 fn tell(cluster: &ValidMiniCluster, machine: &Machine, told: &mut Vec<String>) {
     told.push(format!("this machine's programs are used in place of the image {}", cluster.runner.container.image));
     if cluster.max_size > cluster.size {

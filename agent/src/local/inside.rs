@@ -1,4 +1,4 @@
-//! From the inside: this process, the first of a process namespace, makes the container's root and becomes its entrypoint.
+//! Inside the namespaces: process 1 sets up the container's root folder and becomes its entrypoint.
 //!
 //! ```text
 //! container.json ─► folders and mounts below ROOT ─► read-only but for its own ─► ROOT is / ─► the agent's words
@@ -110,7 +110,7 @@ impl Root {
     fn open(&self, folder: &Path, is_apart: &dyn Fn(&Path) -> bool) -> Result<(), Failure> {
         let to = self.at(&folder.to_string_lossy());
         fs::create_dir_all(&to).map_err(|error| failed("create the folder", &to, &error))?;
-        // One that the machine does not have, or hides.
+        // A folder that the machine does not have, or that may not be read.
         let Ok(entries) = fs::read_dir(folder) else { return Ok(()) };
         for entry in entries.flatten() {
             let (path, kind) = (entry.path(), entry.file_type());
@@ -118,7 +118,7 @@ impl Root {
                 continue;
             }
             let to = to.join(entry.file_name());
-            // What cannot be had (a mount of another user's, a file that only root reads) is not there.
+            // Entries that cannot be mounted (another user's mount, a file that only root reads) are left out.
             let _ = match kind {
                 Ok(kind) if kind.is_symlink() => fs::read_link(&path).and_then(|target| symlink(target, &to)),
                 // Programs replace these: a mounted file could not be.

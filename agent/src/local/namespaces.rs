@@ -1,4 +1,4 @@
-//! Namespaces of the whole run: a network, and for who is not root a world in which they are.
+//! Namespaces of the whole run: a network namespace and, without root, a user namespace in which the caller is root.
 #![expect(clippy::disallowed_methods, reason = "act: writes the maps of ids")]
 
 use std::io;
@@ -21,7 +21,7 @@ pub fn enter(machine: &Machine) -> Result<(), Failure> {
     }
 }
 
-/// Who runs this is root here, and nobody else is anybody.
+/// The caller is root in this namespace; no other user is mapped.
 fn map_ids(machine: &Machine) -> io::Result<()> {
     std::fs::write("/proc/self/setgroups", "deny")?;
     std::fs::write("/proc/self/uid_map", format!("0 {} 1", machine.uid))?;

@@ -1,4 +1,4 @@
-//! The course of a run: all containers are started, their lines are told, and how they end decides.
+//! The course of a run: starts all containers, prints their lines, and ends when they do.
 //!
 //! As in a cluster: the lead's end is the end, a follower that fails ends all, and a stop is for all pods at once. What has
 //! not ended in the grace period is killed.
@@ -221,7 +221,7 @@ impl Course<'_> {
 
     fn signal(&self, signal: i32, whom: impl Fn(&Container) -> bool) {
         for running in self.all.iter().filter(|running| running.code.is_none() && whom(running.container)) {
-            // One that has just ended is the next event.
+            // It may have just ended: its end is the next event.
             let _ = raw::send(running.pid, signal);
         }
     }

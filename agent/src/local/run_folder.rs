@@ -29,7 +29,7 @@ pub struct Place {
 #[derive(Debug)]
 pub struct Ground {
     folder: PathBuf,
-    /// As long as it is held, the run is there.
+    /// Held as long as the run goes on.
     _lock: Flock<File>,
 }
 
@@ -49,7 +49,7 @@ impl Place {
         }
     }
 
-    /// What an earlier run has left goes.
+    /// Removes what an earlier run has left.
     pub fn take(self) -> Result<Ground, Failure> {
         let failed = |error: io::Error| Failure::write("create the folder", &self.folder, &error);
         match DirBuilder::new().mode(0o700).create(&self.folder) {

@@ -1,4 +1,4 @@
-//! A look inside of a run, from another terminal: a shell among a pod's processes, as `kubectl exec` gives one.
+//! `local --shell`: a shell in a running pod, from another terminal, as `kubectl exec` gives one.
 #![expect(clippy::disallowed_methods, reason = "act: enters the namespaces of another process")]
 
 use std::ffi::OsString;

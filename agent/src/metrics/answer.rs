@@ -1,4 +1,4 @@
-//! What is asked for, and the answer to it, by as much of HTTP/1.1 as that takes. Pure. By hand: one kind
+//! Reads a request and makes its response, with as much of HTTP/1.1 as that needs. Pure. By hand: one kind
 //! of request needs no server library in each pod.
 
 use std::fmt::Write as _;

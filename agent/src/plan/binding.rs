@@ -19,11 +19,11 @@ impl Binding {
     pub fn of(declared: Option<u32>, facts: &Facts) -> Binding {
         let (on, why) = match (declared, facts.cpuset) {
             (Some(cores), _) if cores > facts.cores => {
-                (false, format!("{cores} cores are declared and there are {}, which tasks share", facts.cores))
+                (false, format!("{cores} cores are declared, but there are {}: tasks share them", facts.cores))
             }
-            (_, Some(cpus)) if is_own(cpus, facts) => (true, format!("its cpuset of {} is its own", counted(cpus))),
-            (_, Some(cpus)) => (false, format!("its cpuset of {} is that of other pods, too; {WHOLE}", counted(cpus))),
-            (_, None) => (false, format!("all pods of the node compute on its CPUs; {WHOLE}")),
+            (_, Some(cpus)) if is_own(cpus, facts) => (true, format!("the cpuset of {} is exclusive", counted(cpus))),
+            (_, Some(cpus)) => (false, format!("other pods share the cpuset of {}; {WHOLE}", counted(cpus))),
+            (_, None) => (false, format!("the node's pods share its CPUs; {WHOLE}")),
         };
         Binding { on, why }
     }
@@ -75,8 +75,8 @@ mod tests {
     #[test]
     fn the_line_says_which_and_why_and_how_to_have_it_otherwise() {
         let off = of(Some(3), Facts { cores: 2, ..Facts::default() }).line();
-        assert!(off.starts_with("off: 3 cores are declared and there are 2") && off.contains("=per-task"), "{off}");
+        assert!(off.starts_with("off: 3 cores are declared, but there are 2") && off.contains("=per-task"), "{off}");
         let on = of(None, Facts { cpuset: Some(1), ..Facts::default() }).line();
-        assert!(on.starts_with("on: its cpuset of 1 CPU is its own") && on.contains("=off"), "{on}");
+        assert!(on.starts_with("on: the cpuset of 1 CPU is exclusive") && on.contains("=off"), "{on}");
     }
 }

@@ -58,7 +58,7 @@ impl PlanError {
                 "the pod's host name must be `<name>-<index>`: remove hostname and setHostnameAsFQDN from the pod, or add the host to the list. A pod with hostNetwork has its node's name: set network.host_network in the spec (from a MiniCluster, the operator does)"
             }
             PlanError::NoIndex { .. } => {
-                "the pods of network.host_network are those of a Job: set completionMode to Indexed, or JOB_COMPLETION_INDEX in the container's env"
+                "network.host_network needs a completion index: set the Job's completionMode to Indexed, or JOB_COMPLETION_INDEX in the container's env"
             }
             PlanError::Hostlist(_) => "write it like mc-[0-3],other",
             PlanError::Topology(_) => "use kary:K, mincrit, mincrit:K, binomial or custom",
@@ -70,7 +70,7 @@ impl PlanError {
             PlanError::ShellMissing(_) => "use an image with /bin/sh, or leave out snippets, scripts and batch",
             PlanError::UnknownSidecar(_) => "the container's argument must be the name of a wrapped container",
             PlanError::Variable { .. } => {
-                "set the variable in the container's env: from a label by `valueFrom.fieldRef`, or to what the Job says"
+                "set the variable in the container's env: from a label by `valueFrom.fieldRef`, or to a value"
             }
             PlanError::Render { .. } => "this is a bug in flux-agent: please report it with the spec",
         }

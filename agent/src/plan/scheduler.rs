@@ -38,8 +38,8 @@ pub fn notices(resolved: &Resolved) -> Vec<String> {
     }
     if resolved.spec.runner.gpus && flux.scheduler.is_none() && flux.queue_policy.is_none() {
         notices.push(match has_fluxion {
-            true => "Fluxion schedules, since GPUs are requested (flux.scheduler.simple: true changes that)".into(),
-            false => "GPUs are requested and the view has no Fluxion: the simple scheduler schedules".to_owned(),
+            true => "the scheduler is Fluxion, since GPUs are requested (flux.scheduler.simple: true selects the simple one)".into(),
+            false => "GPUs are requested, but the view has no Fluxion: the scheduler is the simple one".to_owned(),
         });
     }
     notices

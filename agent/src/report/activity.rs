@@ -1,6 +1,6 @@
-//! What the entrypoint is at while there is no broker. The container's termination message says it until the container ends: the
-//! kubelet makes that file for each start anew, any user may write to it, and a full or read-only volume does not matter. Of a
-//! container that is killed meanwhile, Kubernetes shows it.
+//! What the entrypoint is doing while there is no broker. It is in the container's termination message until the container
+//! ends: the kubelet creates that file anew for each start, any user may write to it, and a full or read-only volume does not
+//! matter. If the container is killed meanwhile, Kubernetes shows it.
 #![expect(clippy::disallowed_methods, reason = "acts: reads and writes the termination message")]
 
 use std::fmt;
@@ -8,16 +8,16 @@ use std::path::{Path, PathBuf};
 
 use super::failure::write_termination;
 
-/// What the entrypoint is at.
+/// What the entrypoint is doing.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Activity {
     /// The snippet of this name runs.
     Snippet(String),
-    /// It tries again what has failed and may not always fail.
+    /// It retries a step whose failure may be temporary.
     Waits(Awaited),
 }
 
-/// What may come or get better by itself.
+/// What a retry waits for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Awaited {
     Spec,
@@ -49,12 +49,12 @@ impl Activity {
     }
 }
 
-/// Where the entrypoint tells what it is at. None: nobody asks (a sidecar).
+/// Where the entrypoint writes what it is doing. None: nowhere (a sidecar).
 #[derive(Debug, Clone, Default)]
 pub struct Board(pub Option<PathBuf>);
 
 impl Board {
-    /// The entrypoint is at `activity` from now on; or at nothing that takes its time.
+    /// From now on the entrypoint is doing `activity`; None: nothing that takes long.
     pub fn tell(&self, activity: Option<&Activity>) {
         if let Some(path) = &self.0 {
             write_termination(path, &activity.map(Activity::to_string).unwrap_or_default());
@@ -62,7 +62,7 @@ impl Board {
     }
 }
 
-/// What the entrypoint of this container is at, by its termination message.
+/// What the entrypoint of this container is doing, by its termination message.
 pub fn now(termination_log: &Path) -> Option<Activity> {
     Activity::parse(std::fs::read_to_string(termination_log).ok()?.trim_end())
 }

@@ -83,7 +83,7 @@ pub fn plain(stage: &str, message: &str) {
 pub fn failure(failure: &Failure) {
     let said = Said { stage: failure.category.name().into(), message: failure.to_string() };
     let mut text = String::new();
-    // Not by way of the subscriber: a panic in it is told here, too.
+    // Not through the subscriber: a panic in the subscriber is reported here, too.
     if line(&mut text, format(), true, Level::ERROR, &said).is_ok() {
         write_whole(text);
     }

@@ -30,7 +30,7 @@ pub async fn end(supervisor: &mut Supervisor, others: &BTreeSet<i32>) -> io::Res
             return Ok(killed.len());
         }
         for pid in left {
-            // It may have ended by itself meanwhile.
+            // It may have ended meanwhile.
             let _ = raw::send(pid, libc::SIGKILL);
             killed.insert(pid);
         }

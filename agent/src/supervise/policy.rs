@@ -1,9 +1,9 @@
-//! What signals and time do to a program: the terms that any has, and a policy for what is particular to one.
+//! How a program is stopped, by signals and by time: terms that all programs share, and a policy for what is special to one.
 
 use std::pin::Pin;
 use std::time::{Duration, Instant};
 
-/// Whom a stop signal reaches.
+/// Which processes a stop signal reaches.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Target {
     /// The process alone: a broker, which ends its own in order.
@@ -12,7 +12,7 @@ pub enum Target {
     Group,
 }
 
-/// What one more stop signal does, after the first.
+/// What a second stop signal does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Again {
     /// SIGKILL to the group.
@@ -33,7 +33,7 @@ pub struct Terms {
 }
 
 impl Terms {
-    /// Of a short helper program: signals reach all that it started, and nothing ends it by time.
+    /// For a short helper program: signals reach its whole process group, and there is no deadline.
     pub fn of_group() -> Self {
         Terms { target: Target::Group, kill_after: None, again: Again::Kills }
     }
@@ -42,9 +42,9 @@ impl Terms {
 /// The program is to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Order {
-    /// What it is sent.
+    /// The signal that is sent.
     pub signal: i32,
-    /// What is left after so long is killed, if the terms do not say so earlier.
+    /// After this time remaining processes are killed, unless the terms say earlier.
     pub within: Option<Duration>,
 }
 
@@ -62,7 +62,7 @@ pub enum AtStop {
     Hold(Duration),
 }
 
-/// Until the program is to end for a reason of its policy's.
+/// A wait that ends when the policy has a reason to end the program.
 pub type Reason<'a> = Pin<Box<dyn Future<Output = Order> + 'a>>;
 /// Something that is asked of others while signals and children are heard; whether it was of use.
 pub type Request = Pin<Box<dyn Future<Output = bool>>>;

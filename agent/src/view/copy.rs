@@ -22,9 +22,9 @@ use rustix::fs::{Timespec, Timestamps, UTIME_OMIT, futimens, ioctl_ficlone};
 use super::progress::Progress;
 use super::tree::{Entry, Kind, Tree, TreeError, reading, writing};
 
-/// So much is read and written at once.
+/// Bytes that are read and written at once.
 const BUFFER: usize = 256 << 10;
-/// Where memory is scarce, so much is given back to the disk at once.
+/// If memory is scarce: bytes after which written pages are flushed to the disk.
 const PIECE: usize = 4 << 20;
 
 /// Of a time that is not set.
@@ -62,7 +62,7 @@ pub fn copy(tree: &Tree, target: &Path, spare_memory: bool, progress: &Progress)
             shares.push((&folder.path, others));
         }
     }
-    // The largest first.
+    // The largest share first, so that no thread is left with one at the end.
     shares.sort_by_key(|(_, entries)| std::cmp::Reverse(entries.iter().map(|entry| entry.size()).sum::<u64>()));
     let umask = umask();
     in_parallel(&shares, |(folder, entries), buffer| {

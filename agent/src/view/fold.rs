@@ -1,4 +1,4 @@
-//! Most folders of a view hold links to everything in one folder of a package. One link to that folder brings the same.
+//! Most folders of a view hold links to everything in one folder of a package. One link to that folder does the same.
 //!
 //! ```text
 //! view/libexec/flux/cmd/{a,b} ─► /opt/software/flux/libexec/flux/cmd/{a,b}    becomes    view/libexec/flux/cmd ─► …/cmd

@@ -3,8 +3,8 @@
 //! A broker whose parent was killed stays up for minutes (`heartbeat.timeout`). The kernel knows at once: the
 //! connection to the parent's port is no longer established. A probe then confirms that the parent is really gone.
 //!
-//! Once it has been found the connection is looked up by its name. A kernel that does not say (another one's, in a sandbox)
-//! still has /proc/net/tcp, where each look is a walk through all.
+//! Once found, the connection is looked up by its identity (addresses, ports, cookie). A kernel without sock_diag (in a sandbox)
+//! still has /proc/net/tcp, which lists all connections at each look.
 
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
@@ -17,7 +17,7 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(250);
 /// Looks without a connection before a parent that was once connected counts as lost.
 const LOST_AFTER: u32 = 2;
-/// … and before one that never was does: half a minute.
+/// Looks before a parent that was never connected counts as lost: half a minute.
 const NEVER_FOUND_AFTER: u32 = 120;
 /// TCP_ESTABLISHED in /proc/net/tcp.
 const ESTABLISHED: &str = "01";

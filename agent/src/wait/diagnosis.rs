@@ -1,7 +1,7 @@
 //! The kernel's answers about TCP connections of this network namespace (sock_diag(7), netlink).
 //!
-//! All connections to a port are a walk through the kernel's table, as reading /proc/net/tcp is: some milliseconds, since that
-//! is made for a whole node. One connection that is known is looked up by its name: some microseconds.
+//! To list the connections to a port, the kernel walks through the table of the whole node, as for /proc/net/tcp: some
+//! milliseconds. A known connection is looked up by its identity: some microseconds.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -82,7 +82,7 @@ fn take(mut part: &[u8], found: &mut Vec<Connection>) -> io::Result<bool> {
             netlink::ERROR => return Err(io::Error::from_raw_os_error(message.error().unwrap_or_default())),
             SOCK_DIAG_BY_FAMILY => {
                 let name = message.body.get(BEFORE_NAME..).and_then(<[u8]>::first_chunk);
-                let name = *name.ok_or_else(|| io::Error::other("a connection without its name"))?;
+                let name = *name.ok_or_else(|| io::Error::other("a connection without its identity"))?;
                 if message.body[1] == TCP_ESTABLISHED {
                     found.push(Connection { family: message.body[0], name });
                 }

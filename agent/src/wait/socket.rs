@@ -1,4 +1,4 @@
-//! Until a Unix socket exists and answers: told by inotify, with a slow poll as a net.
+//! Waits until a Unix socket exists and answers: by inotify, with a slow poll as a fallback.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};

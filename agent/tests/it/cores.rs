@@ -41,7 +41,7 @@ fn more_cores_than_there_are_are_one_notice_and_no_error_of_every_job() {
     let ended = run(&[Container::new(&image, "mc-0", &run_words(&[]))]).remove(0);
     assert_eq!((ended.code, ended.stdout), (0, all_cpus()), "{}", ended.stderr);
     let lines: Vec<&str> = ended.stderr.lines().filter(|line| line.contains("cores")).collect();
-    assert!(lines.len() == 1 && lines[0].contains("64 cores are declared and there are "), "{lines:#?}");
+    assert!(lines.len() == 1 && lines[0].contains("64 cores are declared, but there are "), "{lines:#?}");
     assert!(!ended.stderr.contains("ffinity"), "{}", ended.stderr);
 }
 
@@ -56,7 +56,7 @@ fn a_cpuset_of_the_containers_own_is_told_and_bound() {
     let ended = run(&[container]).remove(0);
     assert_eq!((ended.code, ended.stdout.as_str()), (0, "cpus 0\n"), "{}", ended.stderr);
     let defaults = std::fs::read_to_string(image.at("/mnt/flux/config/etc/flux/shell/flux-agent.lua")).unwrap();
-    assert!(defaults.contains("bound to cores: its cpuset of 1 CPU is its own"), "{defaults}");
+    assert!(defaults.contains("bound to cores: the cpuset of 1 CPU is exclusive"), "{defaults}");
     assert!(!defaults.contains("off"), "{defaults}");
 }
 
@@ -68,7 +68,7 @@ fn status_and_preflight_say_whether_tasks_are_bound_and_why() {
     let status = eventually("status", || Some(said("status")).filter(|text| text.contains("in state run")));
     for text in [status, said("preflight")] {
         let line = text.lines().find(|line| line.contains("binding")).unwrap_or_else(|| panic!("{text}"));
-        assert!(line.contains("off: all pods of the node compute on its CPUs"), "{line}");
+        assert!(line.contains("off: the node's pods share its CPUs"), "{line}");
     }
 }
 

@@ -90,7 +90,7 @@ fn in_a_pod_dry_run_tells_what_its_entrypoint_has_done_and_facts_what_it_found()
 
     let text = running.exec(&[AGENT, "dry-run", "--here"]);
     let text = String::from_utf8(text.stdout).unwrap();
-    assert!(text.contains("Host as found: root") && text.contains("a stop reaches this process alone"), "{text}");
+    assert!(text.contains("Host as found: root") && text.contains("on a stop, signal this process only"), "{text}");
     assert!(text.contains("snippet pre") && text.contains("its output is not shown"), "{text}");
 }
 

@@ -1,4 +1,4 @@
-//! The person's terminal while a program elsewhere has it: raw, and of the same size there as here.
+//! The person's terminal while a program in a pod uses it: raw, and with the same size there.
 #![expect(clippy::disallowed_methods, reason = "listens for the terminal's signals in the background")]
 
 use crossterm::terminal;

@@ -1,4 +1,4 @@
-//! What nobody but its owner is to read is taken out of objects and texts. Pure.
+//! Removes secrets from objects and texts. Pure.
 
 use flux_shared::secret_names::{LEFT_OUT, is_secret};
 use serde_json::Value;

@@ -1,6 +1,6 @@
-//! A log that breaks off is taken up where it was: no line twice, none left out. Pure.
+//! Resumes a log where its connection broke: no line twice, none left out. Pure.
 //!
-//! The API server is asked for times of lines, and from which second on. What has been seen of that second is passed over.
+//! The API server is asked for lines with their times, from a given second on. Lines of that second that were seen are skipped.
 
 use k8s_openapi::jiff::Timestamp;
 
@@ -49,7 +49,7 @@ impl Resume {
         let time: Option<Timestamp> = std::str::from_utf8(&head).ok().and_then(|text| text.parse().ok());
         match time {
             Some(time) => self.at(time),
-            // No time: what is there is the line's own.
+            // No time: the text is part of the line.
             None => {
                 self.skip = Some(0);
                 head.iter().for_each(|&byte| self.within_line(byte, new));

@@ -1,4 +1,4 @@
-//! Follows a MiniCluster: what it waits for, then what its job prints, to its end. The connection may come and go.
+//! Follows a MiniCluster to its end: shows what it waits for, then what its job prints. Survives lost connections.
 
 use std::collections::BTreeSet;
 use std::pin::Pin;
@@ -172,7 +172,7 @@ impl<'a> Follower<'a> {
                         self.seen.cluster = Some(cluster);
                     }
                     Event::Delete(cluster) if self.is_ours(&cluster) => self.is_gone = true,
-                    // Of another uid: ours is gone.
+                    // Another uid: ours is gone.
                     Event::Apply(_) | Event::InitApply(_) => self.is_gone = true,
                     Event::Init => self.seen.cluster = None,
                     Event::InitDone => self.is_gone |= self.seen.cluster.is_none(),

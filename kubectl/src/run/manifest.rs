@@ -1,4 +1,4 @@
-//! What `run` and its options become: a MiniCluster. Pure.
+//! Makes the MiniCluster of `run` and its options. Pure.
 
 use std::collections::BTreeMap;
 

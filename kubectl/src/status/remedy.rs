@@ -1,4 +1,4 @@
-//! What a reason means and what helps: the section of the page that people read. Pure.
+//! What a reason means and what to do: its section of `docs/troubleshooting.md`. Pure.
 
 /// The page has a section for every reason (`operator/tests/docs`).
 const PAGE: &str = include_str!("../../../docs/troubleshooting.md");

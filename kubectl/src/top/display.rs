@@ -1,4 +1,4 @@
-//! The person's terminal while figures are shown: they stand where they are and change. As it was, when this is dropped.
+//! The person's terminal while live figures are shown, updated in place. Dropping it restores the terminal.
 #![expect(clippy::disallowed_methods, reason = "writes to the terminal")]
 
 use std::io::Write;

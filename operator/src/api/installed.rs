@@ -1,4 +1,4 @@
-//! What this process makes for itself belongs to its Deployment, so that the two go together.
+//! Objects that this process creates for itself are owned by its Deployment, so that they are deleted with it.
 #![expect(clippy::disallowed_types, reason = "a client asks")]
 
 use k8s_openapi::api::apps::v1::Deployment;

@@ -141,7 +141,7 @@ impl Held {
     /// Renews the Lease for as long as that works. Its end means that somebody else may lead.
     pub async fn keep(&mut self, client: &Client) {
         let api = self.candidate.leases(client);
-        // Before others may take it.
+        // The deadline is before others may take the Lease.
         let deadline = self.candidate.duration - self.candidate.pause() / 2;
         loop {
             tokio::time::sleep(self.candidate.pause()).await;
@@ -154,7 +154,7 @@ impl Held {
                     self.version = version;
                     self.renewed = begin;
                 }
-                // Somebody else has written it: it is theirs.
+                // Another replica has written it and leads now.
                 Ok(Err(kube::Error::Api(status))) if matches!(status.code, 404 | 409) => return,
                 Ok(Err(error)) => crate::health::log::warn("failed to renew the lease", &error),
                 Err(_) => return,
@@ -170,7 +170,7 @@ impl Held {
         let api = self.candidate.leases(client);
         let spec =
             LeaseSpec { holder_identity: Some(String::new()), lease_duration_seconds: Some(1), ..LeaseSpec::default() };
-        // It would only take longer.
+        // If this fails, another replica leads a little later.
         let _ = tokio::time::timeout(self.candidate.pause(), self.candidate.write(&api, self.version, &spec)).await;
     }
 }

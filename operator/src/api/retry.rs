@@ -1,5 +1,5 @@
-//! Another try, with growing pauses: of a call that is waited for ([`until_done`]), and of small writes that nobody waits for
-//! ([`run_queue`]), of which one that fails is done later and holds up nothing meanwhile.
+//! Retries with growing pauses: of a call that is waited for ([`until_done`]), and of small writes in the background
+//! ([`run_queue`]), where a failed one does not hold up the others.
 #![expect(clippy::disallowed_methods, reason = "pauses")]
 
 use std::error::Error;

@@ -1,5 +1,5 @@
-//! What the API server would make of an object: a creation that it tries out (`dryRun=All`), strictly, so that a field which it
-//! does not know is told. Nothing is made.
+//! Asks the API server whether it would accept an object, by a dry run of its creation (`dryRun=All`) that reports unknown
+//! fields. Nothing is created.
 #![expect(clippy::disallowed_types, reason = "asks the API server")]
 
 use kube::Client;

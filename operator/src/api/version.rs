@@ -1,4 +1,4 @@
-//! Which Kubernetes this is. (What one may lack above the floor: `render::requirements`.)
+//! The version of Kubernetes. (Features that a supported version may lack: `render::requirements`.)
 #![expect(clippy::disallowed_types, reason = "asks, and asks again")]
 
 use std::convert::Infallible;

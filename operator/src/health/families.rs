@@ -1,4 +1,5 @@
-//! All that is measured: one table, from which the code registers, the reference is made, and alerts and dashboard are checked.
+//! All metrics in one table: the code registers them from it, the reference is made from it, and alerts and dashboard are
+//! checked against it.
 //!
 //! Names are controller-runtime's and client-go's where they have one, so that what people know of other operators holds here.
 //! Every label comes from a closed set, and none names an object: the number of series is bounded.

@@ -1,6 +1,7 @@
-//! A panic is a defect of ours, and of one object: it is caught where that object is looked at, told, and tried again later.
+//! A panic is a bug in the operator that one object triggers: it is caught in that object's reconcile, reported, and the object
+//! is retried later.
 //!
-//! What is told is where it was, and not what it said: that may hold a piece of anything, of a password too.
+//! Only its place is reported, not its message, which may contain anything, even a password.
 
 use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, set_hook};
@@ -21,7 +22,7 @@ pub fn hook() {
     set_hook(Box::new(|panic| {
         let place =
             panic.location().map_or_else(|| "an unknown place".to_owned(), |at| format!("{}:{}", at.file(), at.line()));
-        tracing::error!(place, "panicked: this is a defect of the operator");
+        tracing::error!(place, "panicked: this is a bug in the operator");
         PLACE.set(Some(place));
     }));
 }

@@ -1,4 +1,4 @@
-//! What the kernel says of this process, and what it is: the same for operator and webhook.
+//! Metrics of this process, from the kernel, and its version: the same for operator and webhook.
 
 use prometheus::Result;
 

@@ -1,4 +1,4 @@
-//! Which MiniClusters wait for their turn, since when, and which are being looked at.
+//! Which MiniClusters wait in the queue, since when, and which are being reconciled.
 
 use std::collections::HashMap;
 use std::hash::Hash;

@@ -1,4 +1,4 @@
-//! Figures of a process, registered by the table of families, as Prometheus' text.
+//! The metrics of a process, registered from the table of families, in Prometheus' text format.
 
 use prometheus::{CounterVec, Error, GaugeVec, HistogramOpts, HistogramVec, Opts, Registry, Result, TextEncoder};
 

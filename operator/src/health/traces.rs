@@ -1,5 +1,5 @@
-//! Sends spans (OpenTelemetry) of MiniClusters that have ended. It only informs: nobody waits for it, and what does not arrive is told in the
-//! log and dropped.
+//! Sends spans (OpenTelemetry) of MiniClusters that have ended. Nobody waits for it: spans that cannot be sent are dropped,
+//! with a line in the log.
 #![expect(clippy::disallowed_methods, reason = "act: a task, a connection, the clock")]
 
 use std::error::Error;

@@ -11,7 +11,7 @@ use super::registry::{Counter, Figures, Gauge, Histogram};
 /// The value of `webhook`: there is one.
 const PATH: &str = "/convert";
 
-/// Why a connection was turned away.
+/// Why a connection was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum TurnedAway {
     /// Too many wait for a place already.

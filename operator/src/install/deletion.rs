@@ -1,5 +1,5 @@
-//! The Job that deletes all MiniClusters before the chart deletes their definition, with an account of its own. Without the chart
-//! a person does that, by kubectl.
+//! The Job that deletes all MiniClusters before the chart deletes their definition, with an account of its own. Without the
+//! chart, an administrator does that with kubectl.
 
 use super::permissions::{Permission, allow};
 use super::task::Task;

@@ -15,10 +15,10 @@ pub const MIGRATION: &str = "flux-operator-migrate";
 /// How to migrate.
 #[derive(Debug, Clone, Args)]
 pub struct Migration {
-    /// Print a Job (with its account and permissions) that migrates in the cluster, and do nothing else
+    /// Only print a Job (with its account and permissions) that migrates in the cluster
     #[arg(long)]
     pub manifests: bool,
-    /// Image of the operator, for the Job; a digest is possible
+    /// Image of the operator, for the Job, with a tag or a digest
     #[arg(long, default_value = DEFAULT_IMAGE)]
     pub image: String,
     /// Namespace of the Job

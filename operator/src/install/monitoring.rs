@@ -1,5 +1,4 @@
-//! Who watches the operator: how Prometheus finds its metrics and what it is to warn of, where its operator is there, and a
-//! dashboard for Grafana.
+//! Monitoring of the operator: scraping and alerts for the Prometheus operator, and a dashboard for Grafana.
 
 use k8s_openapi::api::core::v1::{ConfigMap, Service};
 use serde_json::{Value, json};

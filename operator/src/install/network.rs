@@ -1,4 +1,4 @@
-//! Who may reach the operator's pods over the network, where a network plugin enforces it.
+//! NetworkPolicies of the operator's pods, for clusters whose network plugin enforces them.
 
 use k8s_openapi::api::networking::v1::NetworkPolicy;
 use serde_json::{Value, json};

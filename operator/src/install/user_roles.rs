@@ -1,4 +1,4 @@
-//! Roles for people: Kubernetes adds them to its own roles view, edit and admin.
+//! Roles for people, aggregated into Kubernetes' roles view, edit and admin.
 
 use super::permissions::{EDIT_PERMISSIONS, VIEW_PERMISSIONS};
 use super::role_with_labels;

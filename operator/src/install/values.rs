@@ -1,4 +1,5 @@
-//! What an administrator chooses: the Helm chart's values, in a file or by the chart's own defaults, and options over them.
+//! The settings of an installation: the Helm chart's values from a file, the chart's defaults for missing ones, and options
+//! that override both.
 
 use k8s_openapi::api::core::v1::{Affinity, LocalObjectReference, ResourceRequirements, Toleration};
 use serde::Deserialize;
@@ -290,7 +291,7 @@ fn checked(installation: Installation) -> Result<Installation, ValuesError> {
     if installation.cert_manager && !installation.converts() {
         return refused(
             "certManager.enabled",
-            "there is no webhook without v1alpha1, or where one namespace is served",
+            "must be false without v1alpha1, or if only one namespace is served: there is no webhook then",
         );
     }
     if !["IfNotPresent", "Always", "Never"].contains(&installation.pull_policy.as_str()) {

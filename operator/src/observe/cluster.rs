@@ -23,7 +23,7 @@ pub struct Cluster(pub Result<MiniCluster, InvalidObject>);
 
 impl<'de> Deserialize<'de> for Cluster {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Cluster, D::Error> {
-        // Skipped over, however deep it is.
+        // Skipped, however deeply nested.
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let read = match excess(text.get()) {
             Some(why) => Err(why),
@@ -37,7 +37,7 @@ impl<'de> Deserialize<'de> for Cluster {
             Ok(cluster) => Ok(Cluster(Ok(cluster))),
             Err(error) => {
                 let invalid = invalid(error).map_err(Error::custom)?;
-                // Nobody here has to understand it then.
+                // If another controller manages it, it need not be readable here.
                 Ok(Cluster(managed_elsewhere(text.get(), &invalid.metadata).ok_or(invalid)))
             }
         }

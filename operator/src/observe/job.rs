@@ -1,4 +1,4 @@
-//! What matters of a Job.
+//! What the operator keeps of a Job.
 
 use flux_shared::queueing::{ELASTIC_JOB, QUEUE_NAME};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};

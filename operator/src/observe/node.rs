@@ -1,4 +1,4 @@
-//! What matters of a node: whether it can mount an image as a volume.
+//! What the operator keeps of a node: whether it can mount an image as a volume.
 
 use serde::{Deserialize, Serialize};
 

@@ -1,4 +1,4 @@
-//! What matters of a pod of the Job.
+//! What the operator keeps of a pod of the Job.
 
 use k8s_openapi::api::core::v1::{ContainerStateTerminated, ContainerStateWaiting, ContainerStatus, PodStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -73,7 +73,7 @@ pub struct PodSeen {
 pub struct Exit {
     pub code: i32,
     pub signal: Option<i32>,
-    /// Kubernetes' word, such as OOMKilled.
+    /// Kubernetes' reason, such as OOMKilled.
     pub reason: String,
     /// What the agent left as the termination message: who ended it.
     pub said: Option<Termination>,

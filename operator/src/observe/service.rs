@@ -1,4 +1,4 @@
-//! What matters of a Service.
+//! What the operator keeps of a Service.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What there is of storage beside MiniClusters: the CSI volumes that were made for them, and the storage classes.
+//! Storage in the cluster: the CSI volumes that were created for MiniClusters, and the storage classes.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 

@@ -1,4 +1,4 @@
-//! The watches: what they bring goes into the index, and who has to be reconciled goes out.
+//! The watches: events go into the index, and the MiniClusters to reconcile come out.
 //!
 //! Only objects with our label are watched. ConfigMaps and Secrets are not: once made they never change.
 #![expect(clippy::disallowed_types, reason = "watches are clients")]
@@ -169,7 +169,7 @@ async fn follow<K: Resource>(
             }
             Ok(Event::Apply(object)) => outlets.wake(seen(&object), false),
             Ok(Event::Delete(object)) => {
-                // As it was at last, which may be news.
+                // The last state of the object may be news.
                 drop(seen(&object));
                 outlets.wake(index.gone(kind, object.meta()), false);
             }

@@ -1,4 +1,4 @@
-//! What Kueue says of a Job in one of its queues: the Workload that it makes of it.
+//! What Kueue says about a queued Job: the Workload that it creates for the Job.
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::Condition;
 use kube::ResourceExt;

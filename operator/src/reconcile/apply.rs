@@ -1,4 +1,4 @@
-//! Writes to the API server, and nothing that decides.
+//! Writes to the API server, without decisions.
 //!
 //! Creation is a POST, which never touches an object that exists. Where one does, its owner is looked up: ours is kept,
 //! an earlier MiniCluster's is waited for, anybody else's is an obstacle. What is changed later is changed by
@@ -128,7 +128,7 @@ impl Writer {
         config_map?;
         secrets?;
         headless?;
-        // Before there are brokers to be reached.
+        // Before there are brokers that could be reached.
         if let Some(policy) = network_policy {
             self.create(policy, &member.uid).await?;
         }

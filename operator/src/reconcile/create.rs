@@ -1,4 +1,4 @@
-//! Makes what a MiniCluster lacks, and changes what may change of what is there.
+//! Creates the objects that a MiniCluster lacks, and changes what may change in existing ones.
 
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::batch::v1::Job;
@@ -69,7 +69,7 @@ pub(super) async fn create_or_update(
         NextAction::MakeAnew { job_uid } => {
             gang::delete(target, &observed, context).await?;
             context.writer.delete_job(&target.key, &job_uid).await?;
-            tracing::info!("deleted the Job to recreate it: its spec was edited before anything had begun");
+            tracing::info!("deleted the Job to recreate it: the spec was edited before anything had started");
             Ok(Done::MadeJob)
         }
         NextAction::Keep(differences) => {

@@ -1,4 +1,4 @@
-//! Why a reconcile has to be repeated.
+//! Why a reconcile failed and is retried.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! What is deleted when a job has ended, when its time is over, or when its Job has to be made in another way.
+//! What is deleted after a job has ended: pods and volumes (`cleanupPods`), the MiniCluster (`ttlSecondsAfterFinished`), or a
+//! Job whose pods cannot mount the view's image.
 #![expect(clippy::disallowed_methods, reason = "the clock")]
 
 use std::time::{Duration, Instant};
@@ -15,7 +16,7 @@ use crate::reconcile::render::{self, Facts};
 use crate::reconcile::status::{self, patch};
 use crate::reconcile::target::Target;
 
-/// Deletes pods and volumes of a job that has completed, and then says so: who is killed in between does it again.
+/// Deletes pods and volumes of a finished job, then sets the status: an operator that is killed in between repeats it.
 pub(super) async fn clean_up(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -38,12 +39,12 @@ pub(super) async fn clean_up(
         && let Some(version) = context.writer.status(&target.key, &change).await?
     {
         context.remember(&target.uid, version, &cleaned, Instant::now());
-        tracing::info!("cleaned up: the job has completed");
+        tracing::info!("deleted pods and volumes (cleanupPods): the job has ended");
     }
     Ok(())
 }
 
-/// Deletes a Job whose pods cannot mount the view's image, as the status says now. The next one copies; nothing has run yet.
+/// Deletes a Job whose pods cannot mount the view's image, once the status says so. The next Job copies the view; nothing has run yet.
 pub(super) async fn make_anew_with_copy(
     target: &Target,
     after: &MiniClusterStatus,
@@ -60,7 +61,7 @@ pub(super) async fn make_anew_with_copy(
     Ok(())
 }
 
-/// Nothing is looked at again without a reason. A finished MiniCluster that has to go has one (and a status that waits).
+/// Deletes a MiniCluster whose `ttlSecondsAfterFinished` has passed, or comes back when it has. Otherwise waits for a change.
 pub(super) async fn delete_or_requeue(
     target: &Target,
     after: &MiniClusterStatus,

@@ -1,5 +1,5 @@
-//! Who goes first: a MiniCluster without its Job before what only describes one (statuses, labels, owners of a shared
-//! Service). In a rush all Jobs are there sooner so, and one write tells of more.
+//! The order of work: Jobs are created before writes that only describe MiniClusters (statuses, labels, owners of a shared
+//! Service). In a rush all Jobs exist sooner, and one later write covers more changes.
 #![expect(clippy::disallowed_methods, reason = "a bound in time")]
 
 use std::time::Duration;

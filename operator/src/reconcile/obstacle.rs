@@ -1,4 +1,4 @@
-//! What keeps the operator from doing its part, where a person can help.
+//! What keeps the operator from its work, and what a person can do about it.
 
 /// The API server does not take what lies over the pods: the spec is not valid.
 pub const POD_TEMPLATE_REFUSED: &str = "PodTemplateRefused";

@@ -1,4 +1,4 @@
-//! What a MiniCluster's status says already, and the forms in which one is written. Pure.
+//! What a MiniCluster's status says already, and how texts and times are written into it. Pure.
 
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
 use k8s_openapi::jiff::{Timestamp, Unit};

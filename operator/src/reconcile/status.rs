@@ -201,7 +201,7 @@ fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
         };
         known = restart::noted(&known, None, reason, message, inputs.now);
     }
-    // One more than is allowed runs nothing.
+    // A restart beyond the allowed ones runs nothing, so it is not counted.
     let allowed = match inputs.verdict {
         Verdict::Valid(cluster) => cluster.restarts_left(u32::try_from(known.backoff_limit_used).unwrap_or(0)),
         Verdict::Invalid(_) => u32::MAX,
@@ -259,7 +259,7 @@ pub fn panicked(
     now: Timestamp,
 ) -> MiniClusterStatus {
     let message = format!(
-        "{panicked}: this is a bug in the operator, please report it with this MiniCluster's spec; its pods go on, and the operator retries"
+        "{panicked}: this is a bug in the operator, please report it with this MiniCluster's spec; its pods keep running, and the operator retries"
     );
     let is_new = condition(before, OPERATOR_PANICKED).is_none_or(|before| before.message != message);
     if !is_new {

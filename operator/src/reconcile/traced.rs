@@ -1,4 +1,4 @@
-//! What a MiniCluster's life was, as spans: the root of its trace. Pure.
+//! The life of a MiniCluster as spans: the root of its trace. Pure.
 //!
 //! The pods' agents send theirs, which name this root by the same uid. Times are of whole seconds, as the API server keeps them.
 

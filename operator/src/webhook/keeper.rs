@@ -77,7 +77,7 @@ pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Curren
     let definitions: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(client);
     let definitions = watcher(definitions, only(CRD)).default_backoff().map(drop).boxed();
     let mut news = futures::stream::select(secrets, definitions);
-    // Not `retry::until_done`: news end a pause.
+    // Not `retry::until_done`: an event ends a pause here.
     let mut failures = 0;
     loop {
         let rest = match keeper.renew_if_due().await {

@@ -1,7 +1,7 @@
 //! Storage version migration: every stored MiniCluster is written once more, as v1alpha2, and then the definition says so.
 //!
 //! For clusters where v1alpha1 was stored. Until it has been done, the API server needs the webhook to read those objects;
-//! afterwards v1alpha1 could be dropped. It can be run again at any time, and broken off.
+//! afterwards v1alpha1 could be dropped. It can be interrupted and run again at any time.
 #![expect(
     clippy::disallowed_types,
     clippy::disallowed_methods,

@@ -99,7 +99,7 @@ pub fn answer(body: &[u8]) -> Answer {
     match verdict {
         Ok(verdict) => {
             out.extend_from_slice(b"],");
-            // The verdict's members, after the list.
+            // The members of the result, after the list.
             out.extend_from_slice(verdict.get(1..).unwrap_or_default());
             out.push(b'}');
             Answer { status: 200, could, body: out }

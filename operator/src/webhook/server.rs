@@ -1,4 +1,4 @@
-//! The HTTPS server: few connections, bounded bodies, an answer to everything. (What each caller may hold: `places`.)
+//! The HTTPS server: few connections, bounded bodies, an answer to everything. (Limits per caller: `places`.)
 #![expect(clippy::disallowed_methods, reason = "it listens, and has time limits")]
 
 use std::convert::Infallible;
@@ -110,7 +110,7 @@ pub(super) async fn serve(
 ) {
     let shared = Arc::new(Shared { acceptor, current, metrics, thread: Semaphore::new(1), drains });
     let places = Arc::new(Places::default());
-    // They end with this server.
+    // Dropped with the server, which ends all connections.
     let mut connections = JoinSet::new();
     loop {
         let (stream, peer) = match listener.accept().await {

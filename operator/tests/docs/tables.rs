@@ -138,7 +138,7 @@ const LABELS: &[(&str, &str)] = &[
     ("flux-framework.org/spec-hash", "what of the spec the Job was made from"),
     ("flux-framework.org/pod-template-hash", "hash of `podTemplate` and `servicesPodTemplate`, if one is set"),
     ("flux-framework.org/gang", "the object that makes a gang of the pods, if one does"),
-    ("flux-framework.org/view", "how the view comes into the pods"),
+    ("flux-framework.org/view", "how the view gets into the pods"),
     ("flux-framework.org/namespace", "the namespace of the MiniCluster that a PersistentVolume was made for"),
     ("flux-framework.org/owner-uid", "the uid of the MiniCluster that a PersistentVolume was made for"),
     ("flux-framework.org/keep", "a PersistentVolume that stays when its MiniCluster goes (`delete: false`)"),

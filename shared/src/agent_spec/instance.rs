@@ -20,7 +20,7 @@ fn submit_command() -> Vec<String> {
     vec!["flux".into(), "submit".into()]
 }
 
-/// The view that brings Flux.
+/// The view that provides Flux.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
@@ -31,7 +31,7 @@ pub struct View {
     /// PYTHONPATH in place of the view's own site-packages.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub python_path: Option<String>,
-    /// Without a view: the prefix of the image's own Flux. Unset: where PATH leads.
+    /// Without a view: the prefix of the image's own Flux. Unset: that of the `flux` on the PATH.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub install_root: Option<String>,
 }
@@ -56,7 +56,8 @@ pub struct Network {
     /// Domain of the cluster. Default: from resolv.conf, else cluster.local.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cluster_domain: Option<String>,
-    /// The pods have their nodes' network (`hostNetwork`), and so their nodes' host names: a pod is known by its completion index.
+    /// The pods use their nodes' network (`hostNetwork`) and have their nodes' host names, so the agent tells pods apart by
+    /// their completion index.
     #[serde(default, skip_serializing_if = "is_false")]
     pub host_network: bool,
     /// All hosts of the instance in rank order (RFC 29). Default: `<name>-[0-(max_size - 1)]`.
@@ -97,7 +98,7 @@ pub struct RemoteLead {
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Trace {
-    /// What takes OTLP over plain HTTP: `http://HOST[:4318][/PATH]`; `/v1/traces` is added.
+    /// Receiver of OTLP over plain HTTP: `http://HOST[:4318][/PATH]`; `/v1/traces` is added.
     #[cfg_attr(all(test, feature = "crd"), schemars(with = "String"))]
     pub endpoint: Endpoint,
     /// The span that the pods' spans are part of: `00-<trace id>-<span id>-01`.
@@ -148,17 +149,17 @@ pub struct Flux {
     /// Command in place of `flux submit`.
     #[serde(default = "submit_command")]
     pub submit_command: Vec<String>,
-    /// Arguments added to submit and batch.
+    /// Arguments added to `flux submit` and `flux batch`.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub option_flags: Vec<String>,
     /// `flux start --wrap=`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub wrap: Option<String>,
-    /// A follower ends after its broker's first end.
+    /// A follower ends when its broker ends, instead of restarting the broker.
     #[serde(default, skip_serializing_if = "is_false")]
     pub complete_workers: bool,
-    /// Which scheduler to load. Unset: Fluxion with a queue policy or where the runner asks for GPUs, if the view has it; else
-    /// the simple one. Without a view: what the image's Flux comes with.
+    /// Which scheduler to load. Unset: Fluxion, if the view has it, with a queue policy or if the runner requests GPUs; else
+    /// the simple one. Without a view: the default of the image's Flux.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub scheduler: Option<SchedulerKind>,
     /// Queue policy of Fluxion.
@@ -167,10 +168,10 @@ pub struct Flux {
     /// The whole broker.toml.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker_config: Option<String>,
-    /// Parts of it, by name: TOML whose tables are merged over those that the agent writes.
+    /// Parts of broker.toml, by name: TOML whose tables are merged over the agent's.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub configs: BTreeMap<String, String>,
-    /// Leave the socket where Flux puts it.
+    /// Leave the broker's socket at Flux's default path.
     #[serde(default, skip_serializing_if = "is_false")]
     pub disable_socket: bool,
     /// Environment of brokers and jobs, also in flux-view.sh.
@@ -203,32 +204,32 @@ impl Default for Flux {
     }
 }
 
-/// What is logged.
+/// What the pods log.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Logging {
-    /// Nothing but the job's output and errors.
+    /// Only the job's output and errors.
     #[serde(default, skip_serializing_if = "is_false")]
     pub quiet: bool,
     /// A failing snippet ends the entrypoint.
     #[serde(default = "yes")]
     pub strict: bool,
-    /// FLUXTIME lines, and at the end a table of the stages with their times, as a line of JSON, too.
+    /// Log wall times: FLUXTIME lines and, at the end, the stages with their times as a table and as one line of JSON.
     #[serde(default, skip_serializing_if = "is_false")]
     pub timed: bool,
-    /// -vvv for submit, the events of a batch; neither with quiet.
+    /// Log more: -vvv for submit, the events of a batch. No effect with quiet.
     #[serde(default, skip_serializing_if = "is_false")]
     pub debug: bool,
     /// `tbon.zmqdebug`.
     #[serde(default, skip_serializing_if = "is_false")]
     pub zeromq: bool,
-    /// How the agent's own lines look.
+    /// Format of the agent's own log lines.
     #[serde(default, skip_serializing_if = "LogFormat::is_text")]
     pub format: LogFormat,
 }
 
-/// How the agent's own lines look.
+/// Format of the agent's own log lines.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(rename_all = "lowercase")]

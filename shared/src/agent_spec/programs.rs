@@ -1,4 +1,4 @@
-//! Of what runs in the pods: the lead's program, snippets, sidecars.
+//! What runs in the pods: the lead's program, snippets, sidecars.
 
 use serde::{Deserialize, Serialize};
 
@@ -50,7 +50,7 @@ pub struct BatchLine {
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Runner {
-    /// No initial program even if one is given (`broker.rc2_none`).
+    /// Start no initial program, even if one is given (`broker.rc2_none`).
     #[serde(default, skip_serializing_if = "is_false")]
     pub interactive: bool,
     /// Words before submit, batch, the launcher's command, the broker and the followers' start.
@@ -59,7 +59,7 @@ pub struct Runner {
     /// Cores 0 to n-1 of every node. Unset: those that the container may use.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cores: Option<u32>,
-    /// The container asks for GPUs: Fluxion schedules unless something else is said.
+    /// The container requests GPUs: the scheduler is Fluxion, unless `scheduler` says otherwise.
     #[serde(default, skip_serializing_if = "is_false")]
     pub gpus: bool,
     /// Directory for the output of batch jobs.
@@ -68,7 +68,7 @@ pub struct Runner {
     /// The user to run Flux as. Unset: the container's own.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub user: Option<User>,
-    /// A directory that who runs Flux must be able to write to: the working directory that was asked for.
+    /// The requested working directory; the user that runs Flux must be able to write to it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub working_dir: Option<String>,
     /// The user's snippets.
@@ -87,7 +87,7 @@ pub struct Runner {
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Restful {
-    /// Address of its repository.
+    /// Git URL of its repository.
     #[serde(default = "restful_repository")]
     pub repository: String,
     /// Branch or tag.
@@ -138,41 +138,41 @@ impl Default for Runner {
     }
 }
 
-/// The user to run Flux as, made if missing.
+/// The user to run Flux as, created if missing.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct User {
-    /// Its name.
+    /// User name.
     pub name: String,
-    /// Used only if the user must be made.
+    /// User id, if the user must be created.
     pub uid: u32,
-    /// Make the user, but run Flux as root.
+    /// Create the user, but run Flux as root.
     #[serde(default, skip_serializing_if = "is_false")]
     pub run_flux_as_root: bool,
 }
 
-/// The user's shell source, in the order of running.
+/// The user's shell source, in the order in which it runs.
 #[derive(Debug, Clone, PartialEq, Default, Serialize, Deserialize)]
 #[cfg_attr(all(test, feature = "crd"), derive(schemars::JsonSchema))]
 #[serde(deny_unknown_fields)]
 pub struct Snippets {
-    /// First of all.
+    /// Runs first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<String>,
-    /// Once Flux's files are there.
+    /// Runs next, after Flux's files are written.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_command: Option<String>,
-    /// Then this one.
+    /// Runs next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre: Option<String>,
-    /// Then this one, on the lead.
+    /// Runs next, on the lead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub broker_pre: Option<String>,
-    /// Then this one, on the followers, before they wait for their parent.
+    /// Runs next, on the followers, before the wait for the parent broker.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub worker_pre: Option<String>,
-    /// After Flux has ended.
+    /// Runs after Flux has ended.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub post: Option<String>,
 }
@@ -185,25 +185,25 @@ pub struct Sidecar {
     /// Wait for the broker's socket before the command.
     #[serde(default = "yes")]
     pub wait_socket: bool,
-    /// First of all.
+    /// Runs first.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub init: Option<String>,
-    /// Then this one.
+    /// Runs next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre_command: Option<String>,
-    /// Then this one.
+    /// Runs next.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pre: Option<String>,
-    /// Then this one, before the socket is waited for.
+    /// Runs next, before the wait for the broker's socket.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub service_pre: Option<String>,
-    /// Shell source.
+    /// Shell source to run as the sidecar's program.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub command: Option<String>,
-    /// A script to run in place of the command, byte for byte.
+    /// A script to run instead of the command, byte for byte.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub script: Option<String>,
-    /// After the command.
+    /// Runs after the command.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub post: Option<String>,
 }

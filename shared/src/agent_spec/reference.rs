@@ -8,11 +8,11 @@ use super::AgentSpec;
 const HEAD: &str = "\
 # AgentSpec
 
-What `flux-agent run` reads in a pod: TOML, version 1, at `/etc/flux-agent/spec/agent.toml` or after `--spec`. The operator
-writes one for each MiniCluster; a person can for [any other Job](../examples/plain-job/README.md). Only `name` is needed,
-and an unknown field is an error. `flux-agent dry-run FILE` shows what it makes of a spec.
+`flux-agent run` reads this spec in a pod: TOML, version 1, from `/etc/flux-agent/spec/agent.toml` or the file that `--spec`
+names. The operator writes one for each MiniCluster; for [any other Job](../examples/plain-job/README.md) you can write one
+yourself. Only `name` is needed; an unknown field is an error. `flux-agent dry-run FILE` shows what a spec does.
 
-A *word* is a string, or where it refers to variables of the container's environment a list of its parts:
+A *word* is a string or, if it refers to variables of the container's environment, a list of parts:
 `[{ text = \"hello \" }, { env = \"USER\" }]`.
 
 <!-- made from shared/src/agent_spec.rs by `make generate` -->

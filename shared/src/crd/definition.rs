@@ -96,7 +96,7 @@ fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
     let spec = at(root, "spec")?;
     spec.insert(
         "description".into(),
-        json!("Desired state. Once the Job is created, only size, suspend and what follows the end can change."),
+        json!("Desired state. Once the Job is created, only size, suspend, maxRestarts, ttlSecondsAfterFinished and the cleanup fields can change."),
     );
     for (path, low, high) in RANGES {
         let schema = at(root, path)?;

@@ -1,4 +1,5 @@
-//! What the API server itself refuses: one line a rule. The list is the documentation; `definition` puts it into the CRD.
+//! The rules by which the API server itself refuses an object, one line each. The list is the documentation; `definition` puts
+//! it into the CRD.
 //!
 //! Rules are CEL. They stand where their estimated cost fits the API server's budget: plain messages, as far as they name
 //! the field, and `definition::bound` gives every string, list and map an upper bound. They are few, and stand as deep as
@@ -39,7 +40,7 @@ pub(super) const RULES: &[Rule] = &[
         says: "'is %d, but must not be larger than size, which is %d'.format([self.minSize, self.size])",
         ..rule("spec", ".minSize", "!has(self.minSize) || self.minSize <= self.size", "must not be larger than size")
     },
-    // From the beginning, unlike the others that are fixed: two who serve one would both have begun.
+    // Fixed from creation on, unlike the other fixed fields: else two controllers could both have started it.
     rule(
         "spec",
         ".managedBy",

@@ -1,4 +1,4 @@
-//! Schemas of fields that are Kubernetes' own or anything.
+//! Schemas of fields that have Kubernetes' own types, or any value.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,7 @@ pub fn security_context(generator: &mut schemars::SchemaGenerator) -> schemars::
             json!({
                 "type": "array",
                 "items": { "type": "string" },
-                "description": "Capabilities to add: the older spelling of capabilities.add.",
+                "description": "Capabilities to add. Alias of capabilities.add, for existing manifests.",
             }),
         );
     }
@@ -26,8 +26,7 @@ pub fn pod_security_context(generator: &mut schemars::SchemaGenerator) -> schema
     schema
 }
 
-/// The schema of what is laid over a pod's template: any object, which is one value to who owns it (so that nobody's field managers
-/// are as deep as it).
+/// The schema of a pod overlay: any object. It is atomic, so that server-side apply does not track its inner fields.
 pub fn overlay(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
     schemars::json_schema!({
         "type": "object",

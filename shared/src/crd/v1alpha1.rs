@@ -1,10 +1,9 @@
 //! `flux-framework.org/v1alpha1`: the version of 2023, as it was documented and as its manifests are.
 //!
-//! Where it differs from v1alpha2 is in what a missing field means: Flux comes from the container's own image, and runs
+//! It differs from v1alpha2 in what a missing field means: Flux comes from the container's own image, and runs
 //! as the user flux; a cluster without a command serves the Flux RESTful API; a finished cluster is cleaned up.
-//! Both shapes that the version had are accepted: options of Flux at the container, and in the `flux` block. What only
-//! v1alpha2 had at first has the same name and place here, so nothing is lost when one version is read as the other
-//! (see `convert`).
+//! Both shapes that the version had are accepted: options of Flux at the container, and in the `flux` block. Fields that came
+//! with v1alpha2 have the same name and place here, so nothing is lost when one version is read as the other (see `convert`).
 #![cfg_attr(feature = "crd", expect(clippy::duplicated_attributes, reason = "columns of one type, of one priority"))]
 
 use std::collections::BTreeMap;
@@ -92,8 +91,8 @@ fn port() -> i32 {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct MiniClusterSpec {
-    /// Number of pods, each one broker, and of brokers that must be online before the job starts. Can be changed while
-    /// the cluster runs, up to maxSize.
+    /// Number of pods; each runs one broker. Also the number of brokers that must be online before the job starts, unless
+    /// minSize is set. Can be changed while the cluster runs, up to maxSize.
     #[serde(default = "one")]
     pub size: i32,
     /// Largest number of pods that size may be raised to. Default: size.
@@ -102,7 +101,7 @@ pub struct MiniClusterSpec {
     /// Number of brokers that must be online before the job starts. Default: size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_size: Option<i32>,
-    /// Total number of tasks of the job (`-n`). With at least as many tasks as pods also `-N size`; 0: `-N size` only.
+    /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods; 0: `-N size` only.
     #[serde(default = "one")]
     pub tasks: i32,
     /// Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it with 0.
@@ -114,40 +113,41 @@ pub struct MiniClusterSpec {
     /// Labels of the Job object (not of its pods).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub job_labels: BTreeMap<String, String>,
-    /// Longest time from the first start to the end, in seconds, however often it starts again. Default: no limit.
+    /// Seconds from the first start after which the job is ended, restarts included. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<i64>,
-    /// How often the whole MiniCluster may start again because its lead was lost (with its node, by a drain, by a delete),
-    /// or its Job was deleted; also how often one follower that does not start is made again. Default: 100; 0: never.
-    /// A failure of the command is never retried.
+    /// How often the whole MiniCluster may be restarted because its lead was lost (its node failed or was drained, or its pod
+    /// was deleted) or its Job was deleted; also how often one follower that does not start is recreated. Default: 100; 0:
+    /// never. A failed command is retried only with pod.restartPolicy: OnFailure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backoff_limit: Option<i32>,
-    /// How often the whole MiniCluster may start again after its job has failed because a follower was taken away while the
-    /// job ran on it. May change at any time. Default: 0.
+    /// How often the whole MiniCluster may be restarted after its job failed because a follower was lost while the job ran on
+    /// it. Can be changed at any time. Default: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub max_restarts: i32,
-    /// When the cluster has finished, delete its pods, and the volumes and claims that were made for volumes (a volume
-    /// with delete: false stays). The MiniCluster and its status remain. v1alpha2's cleanupPods.
+    /// When the job has finished, delete the pods, and the PersistentVolumes and claims that were created for volumes, except
+    /// those with delete: false. The MiniCluster and its status remain. In v1alpha2: cleanupPods.
     #[serde(default = "yes")]
     pub cleanup: bool,
-    /// Delete the MiniCluster itself, and all that belongs to it, when it has finished. v1alpha2's cleanup.
+    /// Delete the MiniCluster, and everything that belongs to it, when the job has finished. In v1alpha2: cleanup.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cleanup_mini_cluster: bool,
-    /// Delete the MiniCluster this many seconds after it has finished. Default: never.
+    /// Delete the MiniCluster this many seconds after the job has finished. Default: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i32>,
-    /// Create the Job suspended, or suspend a running one: its pods go and come back when this is false again. Unset:
-    /// left to others. No effect in a Kueue queue, which alone suspends and resumes.
+    /// Create the Job suspended, or suspend a running one: its pods are deleted, and created again when this is false. Unset:
+    /// the Job's own suspend is left alone. No effect in a Kueue queue, which suspends and resumes the Job itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-    /// Controller that manages it (as managedBy of a Job). With any other value than the default, such as kueue.x-k8s.io/multikueue,
-    /// this operator ignores the MiniCluster. Cannot be changed. Default: flux-framework.org/flux-operator.
+    /// Controller that manages the MiniCluster, like managedBy of a Job. With another value than the default, such as
+    /// kueue.x-k8s.io/multikueue, this operator ignores the MiniCluster. Cannot be changed. Default:
+    /// flux-framework.org/flux-operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
-    /// Containers of a pod see each other's processes.
+    /// Share one process namespace among the containers of a pod.
     #[serde(default, skip_serializing_if = "is_false")]
     pub share_process_namespace: bool,
-    /// Where to load the state of an earlier MiniCluster from, and save it to.
+    /// File that Flux's state is restored from and saved to, so that a later MiniCluster can continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<Archive>,
     /// Network of the pods.
@@ -162,33 +162,34 @@ pub struct MiniClusterSpec {
     /// Attributes of every pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
-    /// Schedule all pods of the MiniCluster or none (minSize of them, if set), so that two of them that each hold half of the
-    /// nodes never wait for each other: "on", "off" or "auto". Default: "auto", which is on if the operator is installed with
-    /// gangs and the cluster has a gang API. Quote the value: YAML reads a bare on or off as true or false.
+    /// Schedule all pods of the MiniCluster (minSize of them, if set) or none, so that two MiniClusters that each hold half of
+    /// the nodes never wait for each other: "on", "off" or "auto". Default: "auto", which is on if the operator is installed
+    /// with gangs and the cluster has a gang API. Quote the value: YAML reads a bare on or off as true or false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<String>,
-    /// A strategic merge patch on the template of the MiniCluster's pods, for every field of a pod or a container that
-    /// has no place here. Lists are merged by name; `$patch: delete` removes an item. What the operator and the agent rely on
-    /// cannot be patched: the error names the field to use instead.
+    /// A strategic merge patch on the template of the MiniCluster's pods, for pod and container fields that this spec lacks.
+    /// Lists are merged by name; `$patch: delete` removes an item. Fields that the operator or the agent relies on cannot be
+    /// patched: the error names the field to use instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::overlay"))]
     pub pod_template: Option<serde_json::Value>,
-    /// The same for the pod of services.
+    /// A strategic merge patch on the template of the services pod, like podTemplate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::overlay"))]
     pub services_pod_template: Option<serde_json::Value>,
-    /// Users to make on every pod, each with a password of 8 characters at most.
+    /// Users to create on every pod, each with a password of 8 characters at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<User>,
-    /// The Flux RESTful API: served by a cluster that has no command and is not interactive.
+    /// The Flux RESTful API, which the lead serves if the cluster has no command or script and is not interactive.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux_restful: Option<FluxRestful>,
-    /// Volumes that the operator makes, each with a PersistentVolume and a claim; containers name them in volumes.
+    /// Volumes that the operator creates, by name: each is a PersistentVolume and a claim. A container mounts one by naming it
+    /// in its volumes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub volumes: BTreeMap<String, MadeVolume>,
-    /// Containers of every pod: exactly one runs Flux, the others serve it.
+    /// Containers of every pod: exactly one runs Flux, the others are its sidecars.
     pub containers: Vec<Container>,
-    /// Containers of one more pod beside the cluster, `<name>-services`.
+    /// Containers of one extra pod, `<name>-services`, which runs no broker.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<Container>,
 }
@@ -199,13 +200,13 @@ block! {
         /// Architecture of the nodes, as in their label kubernetes.io/arch: amd64, arm64 (or arm).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub arch: Option<String>,
-        /// A container that brings Flux. Without this block Flux comes from the Flux runner's own image.
+        /// A container that provides Flux. Without this block, Flux comes from the image of the Flux runner.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub container: Option<FluxContainer>,
-        /// Prefix of the image's own Flux.
+        /// Prefix of the image's own Flux, such as /opt/flux.
         #[serde(default = "install_root")]
         pub install_root: String,
-        /// A follower whose broker has ended completes, and is not restarted.
+        /// A follower completes when its broker ends, instead of restarting the broker.
         #[serde(default, skip_serializing_if = "is_false")]
         pub complete_workers: bool,
         /// Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: flat.
@@ -214,13 +215,13 @@ block! {
         /// Command in place of `flux submit`.
         #[serde(default = "submit_command")]
         pub submit_command: String,
-        /// Flags added to submit and batch, such as -ompi=openmpi@5.
+        /// Flags added to `flux submit` and `flux batch`, such as -ompi=openmpi@5.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         pub option_flags: String,
-        /// Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). Quiet logging means 0.
+        /// Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). logging.quiet sets 0.
         #[serde(default = "log_level")]
         pub log_level: i32,
-        /// Arguments, separated by commas, put before the broker (`flux start --wrap`) on every pod.
+        /// Command that runs the broker on every pod (`flux start --wrap`), its words separated by commas, such as strace,-f.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub wrap: Option<String>,
         /// The scheduler.
@@ -232,11 +233,11 @@ block! {
         /// The whole broker.toml, used as it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub broker_config: Option<String>,
-        /// Parts of broker.toml, by name: TOML whose tables are merged over those of the agent's, such as queues, policy, exec
-        /// and ingest. In the order of their names.
+        /// Parts of broker.toml, by name: TOML whose tables, such as queues, policy, exec and ingest, are merged over the
+        /// agent's in the order of the names.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub configs: BTreeMap<String, String>,
-        /// The curve certificate (as flux keygen writes it), to share one between clusters. Default: made once, at random.
+        /// The curve certificate (as flux keygen writes it), to share one between clusters. Default: generated once.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub curve_cert: Option<String>,
         /// A Secret whose key curve.cert is the curve certificate, in place of curveCert.
@@ -245,8 +246,8 @@ block! {
         /// Timeout of one attempt to connect to the parent broker, such as 5s; empty: Flux's own.
         #[serde(default = "connect_timeout")]
         pub connect_timeout: String,
-        /// How long a follower's broker runs without a heartbeat from the lead, such as 60s; 0: no limit. Default: Flux's
-        /// own, 5m. A pod that is gone is noticed sooner, by its connections.
+        /// How long a follower's broker keeps running without a heartbeat from the lead, such as 60s; 0: no limit. Default:
+        /// Flux's own, 5m. A lost pod is noticed sooner, by its closed connections.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub heartbeat_timeout: Option<String>,
         /// Seconds a follower waits for its parent broker at the start before it exits. Default: never.
@@ -265,16 +266,16 @@ block! {
         /// Other clusters of the same Flux instance.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub bursting: Option<Bursting>,
-        /// The documented place of bursting.leadBroker.
+        /// Alias of bursting.leadBroker, for existing manifests.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lead_broker: Option<LeadBroker>,
-        /// Leave the broker's socket at Flux's own path.
+        /// Leave the broker's socket at Flux's default path, which other containers do not see.
         #[serde(default, skip_serializing_if = "is_false")]
         pub disable_socket: bool,
-        /// Sidecars do not wait for the broker's socket.
+        /// Start the sidecars' commands without waiting for the broker's socket.
         #[serde(default, skip_serializing_if = "is_false")]
         pub no_wait_socket: bool,
-        /// A Secret, mounted at /etc/munge.
+        /// Secret to mount at /etc/munge.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub munge_secret: Option<String>,
         /// Environment of the brokers, and so of the jobs; also set by flux-view.sh.
@@ -302,11 +303,11 @@ block! {
         /// Name of the ServiceAccount.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub service_account_name: Option<String>,
-        /// Never (default) or OnFailure. With OnFailure a user's failure is retried by the kubelet, up to backoffLimit.
+        /// Never (default) or OnFailure. With OnFailure the kubelet restarts a failed command, up to backoffLimit times.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub restart_policy: Option<String>,
-        /// Seconds from SIGTERM to SIGKILL at a stop: for the program to tidy up, and for the archive
-        /// to be written. Default: 30.
+        /// Seconds from SIGTERM to SIGKILL when a pod is stopped: for the program to clean up and the archive to be saved.
+        /// Default: 30.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub termination_grace_period_seconds: Option<i64>,
         /// Name of the RuntimeClass.
@@ -334,8 +335,8 @@ block! {
         /// Labels that the nodes must have, each with the values allowed.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub node_affinity: BTreeMap<String, Vec<String>>,
-        /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet (the default with podTemplate's hostNetwork),
-        /// Default or None.
+        /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet (the default with podTemplate's hostNetwork)
+        /// or Default. None is not supported.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub dns_policy: Option<String>,
     }
@@ -351,11 +352,11 @@ block! {
         /// Image; that of the Flux runner has Flux in it. Default: ghcr.io/rse-ops/accounting:app-latest.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub image: Option<String>,
-        /// Cores that Flux manages on every node: 0 to cores-1. Default: those that the container may use.
+        /// Number of cores that Flux manages on every node: 0 to cores-1. Default: all that the container may use.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub cores: Option<i32>,
-        /// On the Flux runner: the job's command, split into arguments with POSIX quoting; none serves the Flux RESTful API,
-        /// unless interactive. On a sidecar: shell source. On a service: replaces the image's entrypoint.
+        /// On the Flux runner: the job's command, split into arguments with POSIX quoting; without one, the lead serves the
+        /// Flux RESTful API, unless interactive. On a sidecar: shell source. On a service: replaces the image's entrypoint.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub command: Option<String>,
         /// Requests and limits.
@@ -364,7 +365,7 @@ block! {
         /// Secret to pull the image with.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub image_pull_secret: Option<String>,
-        /// Working directory; made if it is missing, and given to the user that Flux runs as. Default: the image's.
+        /// Working directory; created if missing, and owned by the user that Flux runs as. Default: the image's.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub working_dir: Option<String>,
         /// Pull the image at every start.
@@ -376,7 +377,7 @@ block! {
         /// This container runs Flux. Default: true if it is the only one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub run_flux: Option<bool>,
-        /// Environment.
+        /// Environment variables.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub environment: BTreeMap<String, String>,
         /// Environment variables from Secrets: each names a Secret and a key in it.
@@ -397,13 +398,13 @@ block! {
         /// Instead of the command: report the overlay, attributes and log of the instance, then stay up.
         #[serde(default, skip_serializing_if = "is_false")]
         pub diagnostics: bool,
-        /// The user to run Flux as; made if missing. Default: flux, with id 1000.
+        /// The user to run Flux as; created if missing. Default: flux, with id 1000.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub flux_user: Option<FluxUser>,
-        /// The documented spelling of fluxUser.
+        /// Alias of fluxUser, for existing manifests.
         #[serde(default, rename = "fluxuser", skip_serializing_if = "Option::is_none")]
         pub fluxuser: Option<FluxUser>,
-        /// The command goes straight to flux start, not wrapped in flux submit.
+        /// Pass the command to flux start without flux submit: the command launches Flux jobs itself.
         #[serde(default, skip_serializing_if = "is_false")]
         pub launcher: bool,
         /// Each line of the command is one job of a flux batch.
@@ -415,7 +416,7 @@ block! {
         /// With batch: directory for the jobs' output. Default: /tmp/fluxout.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub logs: Option<String>,
-        /// Hooks of the container.
+        /// Lifecycle hooks of the container.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub life_cycle: Option<LifeCycle>,
         /// Snippets and wrappers around the start of Flux.
@@ -444,7 +445,7 @@ block! {
         /// User name.
         #[serde(default = "flux_name")]
         pub name: String,
-        /// User id, if the user must be made.
+        /// User id, if the user must be created.
         #[serde(default = "flux_uid")]
         pub uid: i64,
         /// Run Flux as the container's own user.
@@ -456,22 +457,22 @@ block! {
 block! {
     /// The Flux RESTful API, to submit jobs over HTTP.
     pub struct FluxRestful {
-        /// Do not serve it: without a command, the broker only stays up.
+        /// Do not serve the API: without a command, the broker just stays up.
         #[serde(default, skip_serializing_if = "is_false")]
         pub disable: bool,
-        /// Branch or tag of its repository.
+        /// Branch or tag of the API's repository.
         #[serde(default = "branch")]
         pub branch: String,
         /// Port that it listens on.
         #[serde(default = "port")]
         pub port: i32,
-        /// Key that encodes the payloads. Default: made at random. Kept in the Secret that the status names.
+        /// Key that encodes the payloads. Default: generated. Stored in the Secret that status.fluxRestfulSecret names.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub secret_key: Option<String>,
         /// User name of its clients. Default: flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub username: Option<String>,
-        /// Token (password) of that user. Default: made at random. Kept in the Secret that the status names.
+        /// Token (password) of that user. Default: generated. Stored in the Secret that status.fluxRestfulSecret names.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub token: Option<String>,
     }
@@ -481,7 +482,7 @@ block! {
     /// What the MiniCluster is doing.
     #[derive(Default)]
     pub struct MiniClusterStatus {
-        /// Always empty: readers of 2023 expect it.
+        /// Always empty; kept for clients of 2023.
         #[serde(default)]
         pub jobid: String,
         /// All else is as in v1alpha2.

@@ -82,7 +82,7 @@ pub(crate) fn headless_name() -> String {
 )]
 #[serde(rename_all = "camelCase")]
 pub struct MiniClusterSpec {
-    /// Number of pods, each one broker. Also the number of brokers that must be online before the job starts, unless
+    /// Number of pods; each runs one broker. Also the number of brokers that must be online before the job starts, unless
     /// minSize is set. Can be changed while the cluster runs, up to maxSize.
     #[serde(default = "one")]
     pub size: i32,
@@ -92,7 +92,7 @@ pub struct MiniClusterSpec {
     /// Number of brokers that must be online before the job starts. Default: size.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub min_size: Option<i32>,
-    /// Total number of tasks of the job (`-n`). With at least as many tasks as pods also `-N size`; 0: `-N size` only.
+    /// Total number of tasks of the job (`-n`). `-N size` is added if there are at least as many tasks as pods; 0: `-N size` only.
     #[serde(default = "one")]
     pub tasks: i32,
     /// Start the broker without a program and keep it up, for `kubectl exec`. `flux shutdown` then ends it with 0.
@@ -104,46 +104,47 @@ pub struct MiniClusterSpec {
     /// Labels of the Job object (not of its pods).
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub job_labels: BTreeMap<String, String>,
-    /// Longest time from the first start to the end, in seconds, however often it starts again. Default: no limit.
+    /// Seconds from the first start after which the job is ended, restarts included. Default: no limit.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub deadline_seconds: Option<i64>,
-    /// How often the whole MiniCluster may start again because its lead was lost (with its node, by a drain, by a delete),
-    /// or its Job was deleted; also how often one follower that does not start is made again. Default: 100; 0: never.
-    /// A failure of the command is never retried.
+    /// How often the whole MiniCluster may be restarted because its lead was lost (its node failed or was drained, or its pod
+    /// was deleted) or its Job was deleted; also how often one follower that does not start is recreated. Default: 100; 0:
+    /// never. A failed command is retried only with pod.restartPolicy: OnFailure.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub backoff_limit: Option<i32>,
-    /// How often the whole MiniCluster may start again after its job has failed because a follower was taken away while the
-    /// job ran on it. May change at any time. Default: 0.
+    /// How often the whole MiniCluster may be restarted after its job failed because a follower was lost while the job ran on
+    /// it. Can be changed at any time. Default: 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub max_restarts: i32,
-    /// Delete the MiniCluster, and all that belongs to it, when it has finished.
+    /// Delete the MiniCluster, and everything that belongs to it, when the job has finished.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cleanup: bool,
-    /// When it has finished, delete its pods, and the volumes and claims that were made for volumes (a volume with
-    /// delete: false stays). The MiniCluster and its status remain. v1alpha1's cleanup.
+    /// When the job has finished, delete the pods, and the PersistentVolumes and claims that were created for volumes, except
+    /// those with delete: false. The MiniCluster and its status remain. In v1alpha1: cleanup.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cleanup_pods: bool,
-    /// Delete the MiniCluster this many seconds after it has finished. Default: never.
+    /// Delete the MiniCluster this many seconds after the job has finished. Default: never.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ttl_seconds_after_finished: Option<i32>,
-    /// Create the Job suspended, or suspend a running one: its pods go and come back when this is false again. Unset:
-    /// left to others. No effect in a Kueue queue, which alone suspends and resumes.
+    /// Create the Job suspended, or suspend a running one: its pods are deleted, and created again when this is false. Unset:
+    /// the Job's own suspend is left alone. No effect in a Kueue queue, which suspends and resumes the Job itself.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub suspend: Option<bool>,
-    /// Controller that manages it (as managedBy of a Job). With any other value than the default, such as kueue.x-k8s.io/multikueue,
-    /// this operator ignores the MiniCluster. Cannot be changed. Default: flux-framework.org/flux-operator.
+    /// Controller that manages the MiniCluster, like managedBy of a Job. With another value than the default, such as
+    /// kueue.x-k8s.io/multikueue, this operator ignores the MiniCluster. Cannot be changed. Default:
+    /// flux-framework.org/flux-operator.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub managed_by: Option<String>,
     /// Share one process namespace among the containers of a pod.
     #[serde(default, skip_serializing_if = "is_false")]
     pub share_process_namespace: bool,
-    /// Where to load the state of an earlier MiniCluster from, and save it to.
+    /// File that Flux's state is restored from and saved to, so that a later MiniCluster can continue.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub archive: Option<Archive>,
     /// Network of the pods.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub network: Option<Network>,
-    /// Options of Flux, and of the container that brings it.
+    /// Options of Flux, and of the container that provides it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux: Option<Flux>,
     /// What the pods log.
@@ -152,33 +153,34 @@ pub struct MiniClusterSpec {
     /// Attributes of every pod.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
-    /// Schedule all pods of the MiniCluster or none (minSize of them, if set), so that two of them that each hold half of the
-    /// nodes never wait for each other: "on", "off" or "auto". Default: "auto", which is on if the operator is installed with
-    /// gangs and the cluster has a gang API. Quote the value: YAML reads a bare on or off as true or false.
+    /// Schedule all pods of the MiniCluster (minSize of them, if set) or none, so that two MiniClusters that each hold half of
+    /// the nodes never wait for each other: "on", "off" or "auto". Default: "auto", which is on if the operator is installed
+    /// with gangs and the cluster has a gang API. Quote the value: YAML reads a bare on or off as true or false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<String>,
-    /// A strategic merge patch on the template of the MiniCluster's pods, for every field of a pod or a container that
-    /// has no place here. Lists are merged by name; `$patch: delete` removes an item. What the operator and the agent rely on
-    /// cannot be patched: the error names the field to use instead.
+    /// A strategic merge patch on the template of the MiniCluster's pods, for pod and container fields that this spec lacks.
+    /// Lists are merged by name; `$patch: delete` removes an item. Fields that the operator or the agent relies on cannot be
+    /// patched: the error names the field to use instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::overlay"))]
     pub pod_template: Option<serde_json::Value>,
-    /// The same for the pod of services.
+    /// A strategic merge patch on the template of the services pod, like podTemplate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[cfg_attr(feature = "crd", schemars(schema_with = "crate::crd::schemas::overlay"))]
     pub services_pod_template: Option<serde_json::Value>,
-    /// Users to make on every pod, each with a password of 8 characters at most.
+    /// Users to create on every pod, each with a password of 8 characters at most.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub users: Vec<User>,
-    /// Without a command, script or interactive: the lead serves the Flux RESTful API. Unset: it serves none.
+    /// The Flux RESTful API, which the lead serves if the cluster has no command or script and is not interactive. Unset: not served.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub flux_restful: Option<FluxRestful>,
-    /// Volumes that the operator makes, each with a PersistentVolume and a claim; containers name them in volumes.
+    /// Volumes that the operator creates, by name: each is a PersistentVolume and a claim. A container mounts one by naming it
+    /// in its volumes.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub volumes: BTreeMap<String, MadeVolume>,
-    /// Containers of every pod: exactly one runs Flux, the others serve it.
+    /// Containers of every pod: exactly one runs Flux, the others are its sidecars.
     pub containers: Vec<Container>,
-    /// Containers of one more pod beside the cluster, `<name>-services`.
+    /// Containers of one extra pod, `<name>-services`, which runs no broker.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub services: Vec<Container>,
 }
@@ -193,9 +195,9 @@ impl MiniClusterSpec {
 block! {
     /// State kept between MiniClusters.
     pub struct Archive {
-        /// A file on a volume that outlives the pods. Restored at the start if it exists; written at the end and on a
-        /// stop, to a file beside it that takes its place once it is whole. The suffix names the format: .tar, .tgz,
-        /// .tar.gz, .tar.bz2, .tar.xz or .zip.
+        /// A file on a volume that outlives the pods. Restored at the start if it exists. Saved at the end and on a stop:
+        /// written to a file beside it, which replaces it once complete. The suffix selects the format: .tar, .tgz, .tar.gz,
+        /// .tar.bz2, .tar.xz or .zip.
         pub path: String,
     }
 }
@@ -206,7 +208,7 @@ block! {
         /// Name of the headless Service. MiniClusters of one namespace may share it.
         #[serde(default = "headless_name")]
         pub headless_name: String,
-        /// Turn off the default rule of one pod per node within one zone, which is a preference and not a requirement.
+        /// Turn off the default preference (not a requirement) for one pod per node, all in one zone.
         #[serde(default, skip_serializing_if = "is_false")]
         pub disable_affinity: bool,
     }
@@ -230,10 +232,10 @@ block! {
         /// Report the wall time of flux start and of the job (lines that begin with FLUXTIME).
         #[serde(default, skip_serializing_if = "is_false")]
         pub timed: bool,
-        /// More about the submission of the job (-vvv), or the events of a batch. Not with quiet.
+        /// Log more about the submission of the job (-vvv), or the events of a batch. No effect with quiet.
         #[serde(default, skip_serializing_if = "is_false")]
         pub debug: bool,
-        /// Messages of ZeroMQ's connections.
+        /// Log the events of ZeroMQ connections between brokers.
         #[serde(default, skip_serializing_if = "is_false")]
         pub zeromq: bool,
         /// Format of the agent's own log lines: text (default), or json, one object per line.
@@ -267,11 +269,11 @@ block! {
         /// Name of the ServiceAccount.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub service_account_name: Option<String>,
-        /// Never (default) or OnFailure. With OnFailure a user's failure is retried by the kubelet, up to backoffLimit.
+        /// Never (default) or OnFailure. With OnFailure the kubelet restarts a failed command, up to backoffLimit times.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub restart_policy: Option<String>,
-        /// Seconds from SIGTERM to SIGKILL at a stop: for the program to tidy up, and for the archive
-        /// to be written. Default: 30.
+        /// Seconds from SIGTERM to SIGKILL when a pod is stopped: for the program to clean up and the archive to be saved.
+        /// Default: 30.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub termination_grace_period_seconds: Option<i64>,
         /// Name of the RuntimeClass.
@@ -300,7 +302,7 @@ block! {
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub node_affinity: BTreeMap<String, Vec<String>>,
         /// Kubernetes' dnsPolicy: ClusterFirst (default), ClusterFirstWithHostNet (the default with podTemplate's hostNetwork)
-        /// or Default (None takes name servers, which there is no field for).
+        /// or Default. None is not supported.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub dns_policy: Option<String>,
     }
@@ -310,7 +312,7 @@ block! {
     /// A taint that the pods tolerate.
     #[derive(Default)]
     pub struct Toleration {
-        /// Key of the taint; empty with operator Exists: every taint.
+        /// Key of the taint. Empty, with operator Exists: every taint.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub key: Option<String>,
         /// Equal (default) or Exists.
@@ -322,7 +324,7 @@ block! {
         /// NoSchedule, PreferNoSchedule or NoExecute; unset: all.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub effect: Option<String>,
-        /// How long an evicted pod may stay, in seconds, with NoExecute.
+        /// With NoExecute: seconds a pod may stay on a node that gets the taint. Default: no limit.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub toleration_seconds: Option<i64>,
     }

@@ -1,4 +1,4 @@
-//! Whether an overlay is one that can be merged: directives where they mean something, items with the key that they are merged by.
+//! Whether an overlay can be merged: directives are where they have an effect, and list items have their merge key.
 
 use serde_json::{Map, Value};
 

@@ -1,4 +1,4 @@
-//! What of a pod is not an overlay's to change: what the operator and the agent rely on. Each with its reason and the remedy.
+//! What an overlay must not change in a pod, since the operator or the agent relies on it: each with the reason and the remedy.
 
 use serde_json::{Map, Value};
 
@@ -53,7 +53,7 @@ const ENTRYPOINT: &str = "the agent is the entrypoint: set spec.containers[].com
 /// Fields of containers that the operator makes for `spec.containers`.
 const CONTAINER: [(&str, &str); 2] = [
     ("image", "how Flux gets into the pod depends on it: set spec.containers[].image"),
-    ("securityContext", "who may write what root runs depends on it: set spec.containers[].securityContext"),
+    ("securityContext", "it decides who can write files that root runs: set spec.containers[].securityContext"),
 ];
 /// Of the one that runs Flux.
 const RUNNER: [(&str, &str); 7] = [
@@ -176,7 +176,7 @@ impl Pod {
             let name = text(item, "name").unwrap_or_default();
             let part = self.part(name);
             if part.is_some() && directive(item).is_some() {
-                found.add(path, "is needed: leave it out of spec.containers or spec.services, if it may be");
+                found.add(path, "is needed: to do without it, remove it from spec.containers or spec.services");
                 continue;
             }
             if part.is_some() && retains(item) {
@@ -289,7 +289,7 @@ impl Pod {
     }
 }
 
-const TAKES_AWAY: &str = "would remove what the pod needs: name what is to change";
+const TAKES_AWAY: &str = "would remove fields that the pod needs: set only the fields to change";
 
 #[derive(Default)]
 struct Found(Vec<Problem>);

@@ -228,7 +228,7 @@ fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option
         if scheduler.simple == Some(true) && policy != "fcfs" {
             report.problem(
                 "spec.flux.scheduler.queuePolicy",
-                "is Fluxion's: leave scheduler.simple out, or set it to false",
+                "needs Fluxion: leave out scheduler.simple, or set it to false",
             );
         }
     }
@@ -246,11 +246,11 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
     let lead = bursting.lead_broker.clone().or_else(|| flux.lead_broker.clone());
     let given = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
     let list = given(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| given(&lead.hostlist)));
-    // Both sides may have one text: of the cluster that it names it is the lead that is meant, and that is here.
+    // All clusters may share one text: the cluster that it names is the lead itself.
     let is_root = lead.as_ref().is_some_and(|lead| lead.name.as_deref() == Some(name));
     let lead = lead.filter(|_| !is_root);
     if is_root {
-        report.notice(field, "names this cluster, which leads: address and port are for the others");
+        report.notice(field, "names this cluster, which is the lead: only the other clusters use address and port");
     }
     if list.is_some() && !bursting.clusters.is_empty() {
         report.problem("spec.flux.bursting.hostlist", "names all hosts, so clusters must be left out");
@@ -360,7 +360,7 @@ pub(super) fn view(spec: &MiniClusterSpec, report: &mut Report) -> ViewContainer
     let is_within =
         |folder: &&str| mount_path.strip_prefix(folder).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'));
     if is_taken || ["/proc", "/sys", "/dev", "/etc/flux-agent", "/opt/software"].iter().any(is_within) {
-        report.problem(format!("{field}.mountPath"), "would hide the image's files there: choose a folder of its own");
+        report.problem(format!("{field}.mountPath"), "would hide the image's files there: choose an unused folder");
     }
     if let Some(secret) = &view.image_pull_secret {
         report.take(format!("{field}.imagePullSecret"), object_name(secret));

@@ -1,4 +1,4 @@
-//! Whether all pods start or none.
+//! `gang`: whether all pods start or none.
 
 use std::collections::BTreeMap;
 

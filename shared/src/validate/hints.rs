@@ -1,5 +1,5 @@
-//! What is valid, works, and surprises all the same. Told to who asks before a run (`validate`, `dry-run`), and by no condition:
-//! nothing is wrong.
+//! Hints on valid specs whose effect may surprise. Only `validate` and `dry-run` show them; no condition does, since nothing is
+//! wrong.
 
 use std::path::Path;
 

@@ -1,4 +1,4 @@
-//! Where the lead serves the instance's figures: a port of its own in the pod.
+//! The port on which the lead serves the instance's metrics: no other container of the pod may use it.
 
 use super::report::Report;
 use crate::agent_spec::Network;

@@ -1,4 +1,4 @@
-//! What is laid over the pods: well formed, and nothing of the operator's in it.
+//! The pod overlays: well formed, and without changes to what the operator or the agent relies on.
 
 use serde_json::Value;
 

@@ -67,7 +67,7 @@ fn capacity(volume: &MadeVolume) -> Result<(), String> {
     let text = &volume.capacity.0;
     let number = text.split(|c: char| c.is_ascii_alphabetic()).next().unwrap_or_default();
     match number.starts_with('-') || !number.contains(|c: char| matches!(c, '1'..='9')) {
-        true => Err(format!("`{text}` must be more than nothing")),
+        true => Err(format!("`{text}` must be greater than 0")),
         false => Ok(()),
     }
 }

@@ -108,7 +108,7 @@ fn a_follower_says_what_its_parent_lacks() {
         (state("join", 60), Ok(Link::Broken), "certificate"),
         (Err(Silence::NoSocket("/x".into())), Ok(Link::Broken), "has not started, or the certificates differ"),
         (state("join", 1), Ok(Link::Broken), "not connected yet"),
-        (state("join", 60), Ok(Link::Steady), "has not let this broker in"),
+        (state("join", 60), Ok(Link::Steady), "has not admitted this broker yet"),
     ];
     let mut stopped = Seen::new(&follower, Err(Silence::Slow));
     stopped.parent = Some(("mc-0.flux.".into(), Ok(Link::Steady)));

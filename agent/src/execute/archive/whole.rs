@@ -26,7 +26,7 @@ pub fn check(file: &File, path: &Path) -> io::Result<()> {
             tar(&mut text)?;
             match text.into_inner().fill_buf()?.is_empty() {
                 true => Ok(()),
-                false => Err(bad("something follows its end")),
+                false => Err(bad("there is data after its end")),
             }
         }
         Some(".tar.bz2") => bzip2(&tail(&mut reader, length, 11)?),
@@ -49,7 +49,7 @@ fn tar(reader: &mut impl Read) -> io::Result<()> {
     loop {
         match rest.read(&mut chunk)? {
             0 => break,
-            count if chunk[..count].iter().any(|byte| *byte != 0) => return Err(bad("something follows its end")),
+            count if chunk[..count].iter().any(|byte| *byte != 0) => return Err(bad("there is data after its end")),
             count => left += count as u64,
         }
     }

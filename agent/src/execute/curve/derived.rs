@@ -1,5 +1,5 @@
-//! A certificate that all pods of a job derive alike, without a word to each other: HKDF-SHA256 (RFC 5869) of a seed that
-//! nobody else knows, for this job alone. What it is derived *of* is public; without the seed it helps nobody.
+//! A certificate that each pod of a job derives by itself, with the same result: HKDF-SHA256 (RFC 5869) of a secret seed, for
+//! this job only. The other inputs are public; without the seed they help nobody.
 
 use std::path::Path;
 
@@ -29,8 +29,11 @@ impl Certificate {
             )
         })?;
         if seed.len() < LEAST {
-            let cause =
-                format!("failed to use the seed {}: it has {} bytes of {LEAST} at least", path.display(), seed.len());
+            let cause = format!(
+                "failed to use the seed {}: it has {} bytes, but needs at least {LEAST}",
+                path.display(),
+                seed.len()
+            );
             return Err(Failure::new(Category::CurveUnreadable, cause, "create one with `openssl rand -hex 32`"));
         }
         let text =

@@ -1,4 +1,4 @@
-//! What Prometheus is to warn of. `docs/tasks/alerts.md` has a section for each: what it means, and what to do.
+//! Alerts for Prometheus. `docs/tasks/alerts.md` has a section for each: what it means, and what to do.
 
 use serde_json::{Map, Value, json};
 

@@ -1,4 +1,4 @@
-//! A dashboard for Grafana: a panel a question.
+//! A dashboard for Grafana; each panel answers one question.
 
 use serde_json::{Value, json};
 
@@ -51,16 +51,16 @@ pub const PANELS: &[Panel] = &[
             ),
             (
                 "sum(rate(controller_runtime_terminal_reconcile_errors_total{controller=\"minicluster\",namespace=~\"$namespace\"}[$__rate_interval]))",
-                "failed, needs a change",
+                "failed, needs a user's change",
             ),
             (
                 "sum(rate(controller_runtime_reconcile_panics_total{controller=\"minicluster\",namespace=~\"$namespace\"}[$__rate_interval]))",
-                "failed, defect",
+                "panicked",
             ),
         ],
     ),
     panel(
-        "Time of a reconcile",
+        "Duration of a reconcile",
         "s",
         &[
             (
@@ -84,7 +84,7 @@ pub const PANELS: &[Panel] = &[
             ("sum(workqueue_depth{controller=\"minicluster\",namespace=~\"$namespace\"})", "waiting"),
             (
                 "sum(controller_runtime_active_workers{controller=\"minicluster\",namespace=~\"$namespace\"})",
-                "under way",
+                "in progress",
             ),
             (
                 "sum(rate(workqueue_adds_total{controller=\"minicluster\",namespace=~\"$namespace\"}[$__rate_interval]))",
@@ -92,12 +92,12 @@ pub const PANELS: &[Panel] = &[
             ),
             (
                 "sum(rate(workqueue_retries_total{controller=\"minicluster\",namespace=~\"$namespace\"}[$__rate_interval]))",
-                "tried again, per second",
+                "retried, per second",
             ),
         ],
     ),
     panel(
-        "Wait for a turn",
+        "Wait in the queue",
         "s",
         &[
             (
@@ -116,7 +116,7 @@ pub const PANELS: &[Panel] = &[
         )],
     ),
     panel(
-        "Answers of the API server",
+        "Responses of the API server",
         "reqps",
         &[(
             "sum by (code) (rate(rest_client_requests_total{job=\"flux-operator-metrics\",namespace=~\"$namespace\"}[$__rate_interval]))",
@@ -124,7 +124,7 @@ pub const PANELS: &[Panel] = &[
         )],
     ),
     panel(
-        "Time of an answer of the API server, 99 %",
+        "Latency of the API server, 99 %",
         "s",
         &[(
             "histogram_quantile(0.99, sum by (le, verb) (rate(rest_client_request_duration_seconds_bucket{job=\"flux-operator-metrics\",namespace=~\"$namespace\"}[$__rate_interval])))",
@@ -132,7 +132,7 @@ pub const PANELS: &[Panel] = &[
         )],
     ),
     panel(
-        "Leads, and is ready",
+        "Leader, and ready pods",
         "short",
         &[
             (
@@ -152,16 +152,16 @@ pub const PANELS: &[Panel] = &[
             ),
             (
                 "sum(rate(flux_operator_webhook_conversions_total{result=\"failure\",namespace=~\"$namespace\"}[$__rate_interval]))",
-                "could not be converted",
+                "failed conversions",
             ),
             (
                 "sum by (reason) (rate(flux_operator_webhook_refusals_total{namespace=~\"$namespace\"}[$__rate_interval]))",
-                "turned away: {{reason}}",
+                "rejected: {{reason}}",
             ),
         ],
     ),
     panel(
-        "Time of a conversion, and those under way",
+        "Duration of conversions, and how many are in progress",
         "s",
         &[
             (
@@ -170,7 +170,7 @@ pub const PANELS: &[Panel] = &[
             ),
             (
                 "sum(controller_runtime_webhook_requests_in_flight{webhook=\"/convert\",namespace=~\"$namespace\"})",
-                "under way (a number)",
+                "in progress (count)",
             ),
         ],
     ),
@@ -207,7 +207,7 @@ pub const PANELS: &[Panel] = &[
         )],
     ),
     panel(
-        "Open files, of those that may be",
+        "Open files, share of the limit",
         "percentunit",
         &[(
             "process_open_fds{namespace=~\"$namespace\"} / process_max_fds and on (job, instance) flux_operator_build_info",
@@ -215,7 +215,7 @@ pub const PANELS: &[Panel] = &[
         )],
     ),
     panel(
-        "Versions, by age",
+        "Uptime by version",
         "s",
         &[(
             "(time() - process_start_time_seconds{namespace=~\"$namespace\"}) * on (job, instance) group_left (component, version) flux_operator_build_info",

@@ -1,4 +1,4 @@
-//! An image, as values name it.
+//! An image, as the values give it.
 
 use serde::Deserialize;
 

@@ -1,4 +1,4 @@
-//! The object that makes a gang of a Job's pods: of an API that no type of ours has, so it is JSON.
+//! The object that schedules a Job's pods as a gang. It is JSON, since there are no Rust types for its APIs.
 #![expect(clippy::disallowed_types, reason = "this is where the API client is used")]
 
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
@@ -108,7 +108,7 @@ impl Writer {
         let found = self.gangs(namespace, *api).get_metadata_opt(name).await;
         let Some(there) = found.map_err(|error| sorted_of(api.kind(), "get", name, error))? else { return Ok(None) };
         if controller_uid(&there.metadata) != Some(owner) {
-            tracing::warn!(gang = %at, "the Job names a gang that is not the MiniCluster's: it is left alone");
+            tracing::warn!(gang = %at, "the Job names a gang that another object owns: left unchanged");
             return Ok(None);
         }
         Ok(there.metadata.uid)

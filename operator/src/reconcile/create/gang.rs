@@ -1,5 +1,4 @@
-//! What makes a gang of the pods: before the Job, with its size, and after a Job that is gone. Where nobody wants a gang, it costs no
-//! call.
+//! The gang object of the pods: created before the Job, resized with it, deleted after it. Without gangs it costs no call.
 
 use flux_shared::validate::{Gang, ValidMiniCluster};
 use k8s_openapi::api::batch::v1::JobSpec;
@@ -55,7 +54,7 @@ pub(super) async fn turn<'a>(
     context: &'a Context,
 ) -> Result<Option<MutexGuard<'a, ()>>, ReconcileError> {
     let GangOf::Object(object) = &objects.gang else { return Ok(None) };
-    // Of a suspended one a queue, or somebody, says when it has its pods.
+    // A suspended Job gets its pods when a queue, or somebody, resumes it.
     let has_pods = |job: &JobSpec| job.suspend != Some(true) && job.completions > Some(1);
     if !gang_turn::takes_turns(object) || !objects.job.rendered.spec.as_ref().is_some_and(has_pods) {
         return Ok(None);
@@ -73,8 +72,8 @@ pub(super) async fn turn<'a>(
     Err(ApplyError::from(Obstacle { reason: WAITING_FOR_GANG, message }).into())
 }
 
-/// What earlier Jobs of the MiniCluster left goes first. One that has had no Job makes no call for that, and one that cannot tidy up
-/// starts all the same.
+/// Deletes the gangs of the MiniCluster's earlier Jobs. If it has had none, no call is made; a failure does not keep it from
+/// starting.
 pub(super) async fn before(objects: &Objects, target: &Target, observed: &Observed, context: &Context) {
     let GangOf::Object(object) = &objects.gang else { return };
     if target.status.maximum_size.is_none() && observed.last_job.is_none() {
@@ -87,17 +86,17 @@ pub(super) async fn before(objects: &Objects, target: &Target, observed: &Observ
     }
 }
 
-/// After the objects were made, or not: after an API that is gone the next is looked for.
+/// After the objects were created or not: if the gang's API is gone, the next reconcile looks for another.
 pub(super) async fn after(objects: &Objects, made: &Result<(), ApplyError>, context: &Context) {
     let GangOf::Object(object) = &objects.gang else { return };
     match made {
-        Ok(()) => tracing::info!(gang = %object.at, "the Job's pods are a gang"),
+        Ok(()) => tracing::info!(gang = %object.at, "created the gang of the Job's pods"),
         Err(error) if error.is_not_found() => context.reader.forget_gangs().await,
         Err(_) => {}
     }
 }
 
-/// Deletes that of a Job whose spec was edited, and may ask for another API now or for no gang.
+/// Deletes the gang of a Job whose spec was edited: the new spec may need another API, or no gang.
 pub(super) async fn delete(target: &Target, observed: &Observed, context: &Context) -> Result<(), ApplyError> {
     let at = observed.job.as_ref().and_then(|job| GangRef::read(job.gang.as_deref()?));
     match at.filter(|_| context.options.gang) {
@@ -115,7 +114,7 @@ pub(super) async fn resize(
     size: u32,
     context: &Context,
 ) -> Result<(), ReconcileError> {
-    // Who has installed it without gangs since has taken the permission away, too.
+    // An operator that was reinstalled without gangs has no permission for them any more.
     let Some(job) = context.index.observed(&target.key).job.filter(|_| context.options.gang) else { return Ok(()) };
     let Some(at) = job.gang.as_deref().and_then(GangRef::read) else { return Ok(()) };
     let full = cluster.min_size.or(job.initial_size);

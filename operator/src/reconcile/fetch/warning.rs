@@ -1,4 +1,4 @@
-//! The last warning about an object that waits without a word: where neither a Job's nor a pod's status says why (a quota,
+//! The last warning event of an object whose status does not say why it waits: where neither a Job's nor a pod's status says why (a quota,
 //! an account or a Secret that is not there), only events do.
 #![expect(clippy::disallowed_types, reason = "a client that reads")]
 

@@ -187,7 +187,7 @@ fn joined() -> Probe {
     Probe {
         exec: Some(ExecAction { command: Some(command.to_vec()) }),
         period_seconds: Some(1),
-        // Beyond the wait: to find out who is missing.
+        // Longer than the wait, to find out which brokers are missing.
         timeout_seconds: Some(60),
         failure_threshold: Some(i32::MAX),
         ..Probe::default()

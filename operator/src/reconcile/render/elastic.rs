@@ -1,4 +1,4 @@
-//! What may change of a Job that exists: its size, and whether it is suspended. Everything else of a Job is fixed.
+//! What may change in an existing Job: its size, and whether it is suspended. All else is fixed.
 
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::batch::v1::Job;

@@ -1,4 +1,4 @@
-//! Who reaches the brokers of a MiniCluster: its own pods. Its other ports are for anybody, as without a NetworkPolicy.
+//! The NetworkPolicy of a MiniCluster: only its own pods reach its brokers. Other ports stay open to all, as without a policy.
 
 use flux_shared::names;
 use flux_shared::validate::ValidMiniCluster;

@@ -1,5 +1,5 @@
-//! Objects with what a user lays over their pods (`spec.podTemplate`), and with what ties these to a gang. Both may have fields that
-//! our types don't know, so what is sent is JSON then; where there is none, it is the object as it was rendered.
+//! Objects whose pods have an overlay (`spec.podTemplate`) or belong to a gang. Both may use fields that the Rust types lack,
+//! so these objects are sent as JSON; all others as rendered.
 
 use flux_shared::overlay::Overlay;
 use serde::de::Error;

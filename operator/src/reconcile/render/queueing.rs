@@ -1,4 +1,4 @@
-//! What a queue finds on the Job and its pods: the MiniCluster's own labels and annotations for it, and what its sizes mean to a queue.
+//! Labels and annotations for a queue on the Job and its pods: those of the MiniCluster, and those that follow from its sizes.
 
 use std::collections::BTreeMap;
 

@@ -1,4 +1,4 @@
-//! What the API server says of an object that something lies over, in the terms of who wrote the overlay. Pure.
+//! Translates the API server's refusal of an object with an overlay into the fields of the overlay. Pure.
 
 use flux_shared::overlay::merge_key;
 use flux_shared::validate::Problem;

@@ -1,5 +1,5 @@
-//! What objects need of Kubernetes: its version, where that is beyond the floor, 1.31 (an older API server drops such a field
-//! without a word), and room.
+//! What objects require: a Kubernetes newer than the oldest supported one, 1.31 (an older API server silently drops such a
+//! field), and a size that the API server accepts.
 
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::PodSpec;

@@ -1,5 +1,5 @@
 //! The Secrets with what users log in with: the passwords of `spec.users`, and the key and token of the Flux RESTful API.
-//! What the user did not give is made at random, once.
+//! Missing values are generated, once.
 
 use std::collections::BTreeMap;
 

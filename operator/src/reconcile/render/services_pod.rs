@@ -22,7 +22,7 @@ pub(super) fn pod(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<Po
     pod_labels.remove(labels::AUTOSCALER);
     pod_labels.remove(labels::CLUSTER);
     pod_labels.insert(labels::SERVICES_OF.into(), cluster.name.clone());
-    // As the documents have it for every pod.
+    // The documents promise this label on every pod.
     pod_labels.insert(labels::JOB_INDEX.into(), "services".into());
     if cluster.flux.minimal_service {
         // The headless Service then names pods of this index alone; this one keeps its name by it. No Job looks at it: a pod

@@ -1,4 +1,4 @@
-//! What a Job was made from, in short: whether an edit came too late for it. Pure.
+//! A hash of the spec that a Job was created from: it tells whether an edit came too late. Pure.
 
 use flux_shared::crd::FIXED;
 use flux_shared::crd::v1alpha2::MiniClusterSpec;

@@ -43,7 +43,7 @@ fn persistent(cluster: &ValidMiniCluster, wanted: &Wanted, facts: &Facts) -> Per
     let mut spec = PersistentVolumeSpec {
         access_modes: Some(vec![MODE.into()]),
         capacity: Some(storage(wanted)),
-        // Nobody else's claim gets it.
+        // Reserved: no other claim can bind to it.
         claim_ref: Some(ObjectReference {
             api_version: Some("v1".into()),
             kind: Some("PersistentVolumeClaim".into()),

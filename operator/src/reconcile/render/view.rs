@@ -1,4 +1,4 @@
-//! How the view comes into the pods.
+//! How the view gets into the pods.
 
 use flux_shared::validate::{ValidMiniCluster, ViewSource};
 

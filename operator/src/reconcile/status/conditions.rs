@@ -1,4 +1,4 @@
-//! The conditions. The documented types keep their names; Kubernetes' own habits (`kubectl wait`) stand beside them.
+//! The conditions. The documented types keep their names; those that Kubernetes' tools expect (`kubectl wait`, kstatus) are added.
 
 use flux_shared::crd::v1alpha2::Condition;
 use flux_shared::termination::{Ender, Termination};
@@ -169,7 +169,7 @@ fn brokers(state: JobState, facts: &Facts) -> Statement {
     }
 }
 
-/// As kstatus and `kubectl wait` want it: true as well when there is nothing left to do, so that nobody waits for ever.
+/// As kstatus and `kubectl wait` expect it: also true once the job has completed, so that nobody waits for ever.
 fn ready(state: JobState, facts: &Facts, outcome: &Outcome) -> Statement {
     const TYPE: &str = "Ready";
     match state {
@@ -184,7 +184,7 @@ fn ready(state: JobState, facts: &Facts, outcome: &Outcome) -> Statement {
     }
 }
 
-/// By kstatus' convention it is there only while it is true: something is on its way.
+/// By kstatus' convention present only while true: the MiniCluster is starting.
 fn reconciling(state: JobState, facts: &Facts, is_stalled: bool, ready: &Statement) -> Option<Statement> {
     const TYPE: &str = "Reconciling";
     match state {
@@ -195,7 +195,7 @@ fn reconciling(state: JobState, facts: &Facts, is_stalled: bool, ready: &Stateme
     }
 }
 
-/// By kstatus' convention it is there only while it is true: only a person can help.
+/// By kstatus' convention present only while true: only a person can help.
 fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
     const TYPE: &str = "Stalled";
     let obstacle =
@@ -262,7 +262,9 @@ fn volumes(inputs: &Inputs) -> Option<Statement> {
     let problems: Vec<String> = shared.into_iter().chain(unknown).collect();
     match (disks.is_empty(), problems.is_empty()) {
         (true, _) => None,
-        (false, true) => say(true, "Valid", "each has a handle of its own and an existing storage class".to_owned()),
+        (false, true) => {
+            say(true, "Valid", "each CSI volume has its own handle and an existing storage class".to_owned())
+        }
         (false, false) => say(false, reason, problems.join("; ")),
     }
 }

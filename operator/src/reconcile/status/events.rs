@@ -1,5 +1,4 @@
-//! What a person would want to know: events, from the difference of two statuses, so that their number is bounded by the
-//! number of changes.
+//! Events for people, from the difference of two statuses: their number is bounded by the number of changes.
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use kube::runtime::events::{Event, EventType};
@@ -9,10 +8,10 @@ use crate::reconcile::status::{ARCHIVE_SAVED, OPERATOR_PANICKED, VIEW_MOUNTED, V
 /// The API server's limit is 1 KiB.
 const NOTE_MAX: usize = 1000;
 
-/// The event of a start after the first one.
+/// The event of a restart.
 pub fn started_anew(status: &MiniClusterStatus) -> Option<Event> {
     let restart = status.restarts.last()?;
-    let note = format!("start {} after the first one ({}): {}", status.restart_count, restart.reason, restart.message);
+    let note = format!("restart {} ({}): {}", status.restart_count, restart.reason, restart.message);
     Some(Event {
         type_: EventType::Warning,
         reason: "StartedAnew".into(),
@@ -22,7 +21,7 @@ pub fn started_anew(status: &MiniClusterStatus) -> Option<Event> {
     })
 }
 
-/// The events that a change is worth.
+/// The events of a change.
 pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Event> {
     let mut events = Vec::new();
     let turned = |type_: &str, to: &str| {

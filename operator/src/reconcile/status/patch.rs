@@ -1,4 +1,4 @@
-//! The least that has to be sent to turn one status into another: a JSON patch.
+//! The smallest JSON patch that turns one status into another.
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use serde_json::{Map, Value, json};

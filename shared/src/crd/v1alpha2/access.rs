@@ -10,7 +10,7 @@ block! {
     pub struct User {
         /// User name.
         pub name: String,
-        /// Password, 8 characters at most. Default: made at random. Kept in the Secret that the status names.
+        /// Password, 8 characters at most. Default: generated. Stored in the Secret that status.usersSecret names.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub password: Option<String>,
     }
@@ -20,22 +20,22 @@ block! {
     /// The Flux RESTful API, to submit jobs over HTTP.
     #[derive(Default)]
     pub struct FluxRestful {
-        /// Do not serve it, as without this block.
+        /// Do not serve the API, as without this block.
         #[serde(default, skip_serializing_if = "is_false")]
         pub disable: bool,
-        /// Branch or tag of its repository. Default: main.
+        /// Branch or tag of the API's repository. Default: main.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub branch: Option<String>,
         /// Port that it listens on. Default: 5000.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub port: Option<i32>,
-        /// Key that encodes the payloads. Default: made at random. Kept in the Secret that the status names.
+        /// Key that encodes the payloads. Default: generated. Stored in the Secret that status.fluxRestfulSecret names.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub secret_key: Option<String>,
         /// User name of its clients. Default: flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub username: Option<String>,
-        /// Token (password) of that user. Default: made at random. Kept in the Secret that the status names.
+        /// Token (password) of that user. Default: generated. Stored in the Secret that status.fluxRestfulSecret names.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub token: Option<String>,
     }

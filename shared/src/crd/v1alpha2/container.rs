@@ -31,11 +31,11 @@ block! {
         /// Image. Default: ghcr.io/rse-ops/accounting:app-latest.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub image: Option<String>,
-        /// Cores that Flux manages on every node: 0 to cores-1. Default: those that the container may use.
+        /// Number of cores that Flux manages on every node: 0 to cores-1. Default: all that the container may use.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub cores: Option<i32>,
-        /// On the Flux runner: the job's command, split into arguments with POSIX quoting; none keeps the cluster up. On a
-        /// sidecar: shell source. On a service: replaces the image's entrypoint.
+        /// On the Flux runner: the job's command, split into arguments with POSIX quoting; without one, the cluster stays up.
+        /// On a sidecar: shell source. On a service: replaces the image's entrypoint.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub command: Option<String>,
         /// Requests and limits.
@@ -56,7 +56,7 @@ block! {
         /// This container runs Flux. Default: true if it is the only one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub run_flux: Option<bool>,
-        /// Environment.
+        /// Environment variables.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub environment: BTreeMap<String, String>,
         /// Environment variables from Secrets: each names a Secret and a key in it.
@@ -71,7 +71,7 @@ block! {
         /// Instead of the command: report the overlay, attributes and log of the instance, then stay up.
         #[serde(default, skip_serializing_if = "is_false")]
         pub diagnostics: bool,
-        /// The user to run Flux as; made if missing (which takes root). Default: the container's own user.
+        /// The user to run Flux as; created if missing, which needs root. Default: the container's own user.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub flux_user: Option<FluxUser>,
         /// The same as flux.optionFlags, on the Flux runner.
@@ -80,10 +80,10 @@ block! {
         /// The same as flux.logLevel, on the Flux runner.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub flux_log_level: Option<i32>,
-        /// The documented spelling of fluxUser.
+        /// Alias of fluxUser, for existing manifests.
         #[serde(default, rename = "fluxuser", skip_serializing_if = "Option::is_none")]
         pub fluxuser: Option<FluxUser>,
-        /// The command goes straight to flux start, not wrapped in flux submit.
+        /// Pass the command to flux start without flux submit: the command launches Flux jobs itself.
         #[serde(default, skip_serializing_if = "is_false")]
         pub launcher: bool,
         /// Each line of the command is one job of a flux batch.
@@ -95,7 +95,7 @@ block! {
         /// With batch: directory for the jobs' output. Default: /tmp/fluxout.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub logs: Option<String>,
-        /// Hooks of the container.
+        /// Lifecycle hooks of the container.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub life_cycle: Option<LifeCycle>,
         /// Snippets and wrappers around the start of Flux.
@@ -134,7 +134,7 @@ block! {
         /// User name. Default: flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub name: Option<String>,
-        /// User id, if the user must be made. Default: 1000.
+        /// User id, if the user must be created. Default: 1000.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub uid: Option<i64>,
         /// Run Flux as the container's own user, as without this block.
@@ -144,7 +144,7 @@ block! {
 }
 
 block! {
-    /// Hooks of the container: commands, split into arguments with POSIX quoting.
+    /// Lifecycle hooks of the container: commands, split into arguments with POSIX quoting.
     #[derive(Default)]
     pub struct LifeCycle {
         /// Run after the container has started.
@@ -157,28 +157,28 @@ block! {
 }
 
 block! {
-    /// Shell snippets, run in the image's own shell (bash, else sh); what one sets, the next one sees.
+    /// Shell snippets, run in the image's own shell (bash, else sh); what one sets, the next ones see.
     #[derive(Default)]
     pub struct Commands {
-        /// Before everything.
+        /// Runs first, on every pod.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub init: Option<String>,
         /// On every pod, before Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub pre: Option<String>,
-        /// A program, in place of command; `\$` becomes `$`, all else is kept byte for byte.
+        /// A script to run instead of command; `\$` becomes `$`, the rest is kept byte for byte.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub script: Option<String>,
         /// On the lead, before Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub broker_pre: Option<String>,
-        /// The documented spelling of brokerPre.
+        /// Alias of brokerPre, for existing manifests.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub pre_broker: Option<String>,
         /// On the followers, before Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub worker_pre: Option<String>,
-        /// The documented spelling of workerPre.
+        /// Alias of workerPre, for existing manifests.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub pre_worker: Option<String>,
         /// After Flux has ended.
@@ -187,7 +187,7 @@ block! {
         /// Command put before submit, batch, the launcher's command, the broker and the followers' start.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub prefix: Option<String>,
-        /// On sidecars, before they wait for the broker's socket.
+        /// On sidecars, before the wait for the broker's socket.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub service_pre: Option<String>,
         /// Run Flux as root, even with fluxUser.
@@ -209,28 +209,28 @@ block! {
         /// An empty directory that lives as long as the pod.
         #[serde(default, skip_serializing_if = "is_false")]
         pub empty_dir: bool,
-        /// memory: kept in memory, and mounted at /dev/shm.
+        /// memory: the directory is kept in memory and mounted at /dev/shm.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub empty_dir_medium: Option<String>,
         /// Largest size of the empty directory, such as 64Gi.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub empty_dir_size_limit: Option<Quantity>,
-        /// A PersistentVolumeClaim.
+        /// Name of a PersistentVolumeClaim.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub claim_name: Option<String>,
-        /// A ConfigMap.
+        /// Name of a ConfigMap.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub config_map_name: Option<String>,
         /// Keys of the ConfigMap or Secret, each with its path below the mount. Default: all.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub items: BTreeMap<String, String>,
-        /// A Secret.
+        /// Name of a Secret.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub secret_name: Option<String>,
         /// Mount it read-only.
         #[serde(default, skip_serializing_if = "is_false")]
         pub read_only: bool,
-        /// A CSI driver, for an ephemeral volume.
+        /// Name of a CSI driver, for an ephemeral volume.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub csi_driver: Option<String>,
         /// Attributes for the CSI driver.

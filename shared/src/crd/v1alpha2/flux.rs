@@ -27,15 +27,15 @@ pub(crate) fn submit_command() -> String {
 }
 
 block! {
-    /// Options of Flux, and of the container that brings it.
+    /// Options of Flux, and of the container that provides it.
     pub struct Flux {
         /// Architecture of the nodes, as in their label kubernetes.io/arch: amd64, arm64 (or arm).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub arch: Option<String>,
-        /// The container that brings Flux.
+        /// The container that provides Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub container: Option<FluxContainer>,
-        /// A follower whose broker has ended completes, and is not restarted.
+        /// A follower completes when its broker ends, instead of restarting the broker.
         #[serde(default, skip_serializing_if = "is_false")]
         pub complete_workers: bool,
         /// Shape of the tree of brokers: kary:K, binomial, mincrit or mincrit:K. Default: flat.
@@ -44,13 +44,13 @@ block! {
         /// Command in place of `flux submit`.
         #[serde(default = "submit_command")]
         pub submit_command: String,
-        /// Flags added to submit and batch, such as -ompi=openmpi@5.
+        /// Flags added to `flux submit` and `flux batch`, such as -ompi=openmpi@5.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         pub option_flags: String,
-        /// Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). Quiet logging means 0.
+        /// Level of the broker's messages on standard error, 0 (emergencies only) to 7 (debug). logging.quiet sets 0.
         #[serde(default = "log_level")]
         pub log_level: i32,
-        /// Arguments, separated by commas, put before the broker (`flux start --wrap`) on every pod.
+        /// Command that runs the broker on every pod (`flux start --wrap`), its words separated by commas, such as strace,-f.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub wrap: Option<String>,
         /// The scheduler.
@@ -62,11 +62,11 @@ block! {
         /// The whole broker.toml, used as it is.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub broker_config: Option<String>,
-        /// Parts of broker.toml, by name: TOML whose tables are merged over those of the agent's, such as queues, policy, exec
-        /// and ingest. In the order of their names.
+        /// Parts of broker.toml, by name: TOML whose tables, such as queues, policy, exec and ingest, are merged over the
+        /// agent's in the order of the names.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub configs: BTreeMap<String, String>,
-        /// The curve certificate (as flux keygen writes it), to share one between clusters. Default: made once, at random.
+        /// The curve certificate (as flux keygen writes it), to share one between clusters. Default: generated once.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub curve_cert: Option<String>,
         /// A Secret whose key curve.cert is the curve certificate, in place of curveCert.
@@ -75,8 +75,8 @@ block! {
         /// Timeout of one attempt to connect to the parent broker, such as 5s; empty: Flux's own.
         #[serde(default = "connect_timeout")]
         pub connect_timeout: String,
-        /// How long a follower's broker runs without a heartbeat from the lead, such as 60s; 0: no limit. Default: Flux's
-        /// own, 5m. A pod that is gone is noticed sooner, by its connections.
+        /// How long a follower's broker keeps running without a heartbeat from the lead, such as 60s; 0: no limit. Default:
+        /// Flux's own, 5m. A lost pod is noticed sooner, by its closed connections.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub heartbeat_timeout: Option<String>,
         /// Seconds a follower waits for its parent broker at the start before it exits. Default: never.
@@ -95,19 +95,19 @@ block! {
         /// Other clusters of the same Flux instance.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub bursting: Option<Bursting>,
-        /// The documented place of bursting.leadBroker.
+        /// Alias of bursting.leadBroker, for existing manifests.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lead_broker: Option<LeadBroker>,
-        /// With container.disable: the prefix of the image's own Flux, such as /opt/flux. Default: where PATH leads.
+        /// With container.disable: the prefix of the image's own Flux, such as /opt/flux. Default: that of the `flux` on the PATH.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub install_root: Option<String>,
-        /// Leave the broker's socket at Flux's own path.
+        /// Leave the broker's socket at Flux's default path, which other containers do not see.
         #[serde(default, skip_serializing_if = "is_false")]
         pub disable_socket: bool,
-        /// Sidecars do not wait for the broker's socket.
+        /// Start the sidecars' commands without waiting for the broker's socket.
         #[serde(default, skip_serializing_if = "is_false")]
         pub no_wait_socket: bool,
-        /// A Secret, mounted at /etc/munge.
+        /// Secret to mount at /etc/munge.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub munge_secret: Option<String>,
         /// Environment of the brokers, and so of the jobs; also set by flux-view.sh.
@@ -151,15 +151,15 @@ impl Default for Flux {
 }
 
 block! {
-    /// The container that brings Flux as a view (a tree of links below one folder).
+    /// The container that provides Flux as a view (a tree of links below one folder).
     pub struct FluxContainer {
         /// Image with the view; its libc must not be newer than that of the Flux runner's image. Default: set by the
         /// operator, ghcr.io/converged-computing/flux-view-rocky:tag-9.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub image: Option<String>,
-        /// How the view comes into the pods: imageVolume mounts its image, read-only, and copies nothing (Kubernetes 1.35,
-        /// containerd 2.1 or CRI-O 1.33); copy lets an init container copy it; auto takes the image volume where every
-        /// node can. Default: the operator's option, else auto.
+        /// How the view gets into the pods: imageVolume mounts its image read-only (Kubernetes 1.35, containerd 2.1 or CRI-O
+        /// 1.33); copy copies it in an init container; auto mounts it if every node can, else copies it. Default: the
+        /// operator's --view-source, else auto.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub source: Option<String>,
         /// Name of the init container and of its volume.
@@ -218,8 +218,8 @@ block! {
         /// Queue policy of Fluxion: fcfs, easy, conservative or hybrid. Default: fcfs.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub queue_policy: Option<String>,
-        /// Use Flux's own simple scheduler (true) or Fluxion (false). Default: simple, but Fluxion with a queuePolicy or where
-        /// the Flux runner asks for GPUs, if the view has it; without a view, what the image's Flux comes with.
+        /// Use Flux's own simple scheduler (true) or Fluxion (false). Default: Fluxion, if the view has it, with a queuePolicy
+        /// or if the Flux runner requests GPUs; else simple. Without a view: the default of the image's Flux.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub simple: Option<bool>,
     }
@@ -232,10 +232,10 @@ block! {
         /// The lead broker, if it is in another cluster.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub lead_broker: Option<LeadBroker>,
-        /// The clusters that may join, in order.
+        /// The clusters that may join, in rank order.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub clusters: Vec<BurstedCluster>,
-        /// The whole list of hosts, in place of the one made from clusters.
+        /// All hosts of the instance as a hostlist, in rank order, instead of those from clusters.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub hostlist: Option<String>,
     }
@@ -256,7 +256,7 @@ block! {
         /// Number of hosts of its MiniCluster. Default: this cluster's size.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub size: Option<i32>,
-        /// The documented place of bursting.hostlist.
+        /// Alias of bursting.hostlist, for existing manifests.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub hostlist: Option<String>,
     }

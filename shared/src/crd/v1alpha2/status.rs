@@ -1,4 +1,4 @@
-//! What the operator tells.
+//! The status: what the operator reports.
 
 use serde::{Deserialize, Serialize};
 
@@ -17,7 +17,7 @@ block! {
         /// Number of pods whose Flux runner is ready.
         #[serde(default)]
         pub ready_size: i32,
-        /// Largest size allowed, fixed when the cluster was made.
+        /// Largest size allowed, fixed when the cluster was created.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub maximum_size: Option<i32>,
         /// Selector of the pods, for autoscalers.
@@ -29,7 +29,7 @@ block! {
         /// When the Job started.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub start_time: Option<String>,
-        /// When it ended.
+        /// When the Job ended.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub completion_time: Option<String>,
         /// When each step of the last start was reached.
@@ -44,32 +44,31 @@ block! {
         /// Index of the pod that failed first.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub failed_index: Option<i32>,
-        /// Why, in one word.
+        /// Reason for the phase, in one word.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub reason: Option<String>,
-        /// Why, in one sentence.
+        /// Reason for the phase, in one sentence.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub message: Option<String>,
-        /// How often it was started again, in all: each start is told in restarts.
+        /// Total number of restarts. The latest are listed in restarts.
         #[serde(default, skip_serializing_if = "is_zero")]
         pub restart_count: i32,
-        /// How many of these starts count towards backoffLimit.
+        /// Number of restarts that count towards backoffLimit.
         #[serde(default, skip_serializing_if = "is_zero")]
         pub backoff_limit_used: i32,
-        /// How many of these starts count towards maxRestarts.
+        /// Number of restarts that count towards maxRestarts.
         #[serde(default, skip_serializing_if = "is_zero")]
         pub max_restarts_used: i32,
-        /// How many of these starts were the kubelet's, of the lead's container of the present Job (restartPolicy
-        /// OnFailure).
+        /// Number of restarts of the lead's container by the kubelet, in the current Job (restartPolicy OnFailure).
         #[serde(default, skip_serializing_if = "is_zero")]
         pub container_restarts: i32,
-        /// The last 20 starts after the first one, the latest last, and why.
+        /// The last 20 restarts with their reasons, the latest last.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub restarts: Vec<Restart>,
-        /// Pods that were taken away since the last start, the latest last: 8 at most.
+        /// Pods lost since the last restart, the latest last; 8 at most.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub lost_pods: Vec<LostPod>,
-        /// Uid of the Job that runs it.
+        /// Uid of the current Job.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub job_uid: Option<String>,
         /// Secret with the passwords of users, one key each.
@@ -78,75 +77,75 @@ block! {
         /// Secret with the Flux RESTful API's key, user and token.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub flux_restful_secret: Option<String>,
-        /// Conditions, each of its own type.
+        /// Conditions, one of each type.
         #[serde(default, skip_serializing_if = "Vec::is_empty")]
         pub conditions: Vec<Condition>,
     }
 }
 
 block! {
-    /// A start after the first one.
+    /// A restart.
     pub struct Restart {
-        /// When it was decided.
+        /// When the restart was decided.
         pub time: String,
-        /// Why, in one word: LeadLost, PodLost, JobDeleted, Suspended or the reason why the lead did not start.
+        /// Why, in one word: LeadLost, PodLost, JobDeleted, Suspended, Requeued, or the reason why the lead did not start.
         pub reason: String,
-        /// Which pod was lost, on which node, and what took it.
+        /// Which pod was lost, on which node, and why.
         pub message: String,
-        /// Uid of the Job that was given up, if it was.
+        /// Uid of the Job that was replaced, if there was one.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub job_uid: Option<String>,
     }
 }
 
 block! {
-    /// A pod that was taken away.
+    /// A pod that was lost: deleted, evicted, or on a failed node.
     #[derive(Default)]
     pub struct LostPod {
-        /// Its name.
+        /// Name of the pod.
         pub name: String,
-        /// Its completion index; 0 is the lead.
+        /// Completion index of the pod; 0 is the lead.
         #[serde(default)]
         pub index: i32,
-        /// Its node.
+        /// Node that the pod was on.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub node: Option<String>,
-        /// What took it, in one word.
+        /// Why the pod was lost, in one word.
         pub reason: String,
-        /// What took it, in one sentence.
+        /// Why the pod was lost, in one sentence.
         #[serde(default, skip_serializing_if = "String::is_empty")]
         pub message: String,
-        /// When that was first seen.
+        /// When the loss was first seen.
         pub time: String,
     }
 }
 
 block! {
-    /// The steps of a start, after `metadata.creationTimestamp` and `startTime`. What the agents did in between stands in their
-    /// pods' logs.
+    /// When the steps of the last start were reached, after `metadata.creationTimestamp` and `startTime`. The pods' logs have
+    /// the agents' steps in between.
     #[derive(Default)]
     pub struct Timeline {
-        /// Every pod has a node.
+        /// When every pod had a node.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub scheduled: Option<String>,
-        /// The lead's container runs.
+        /// When the lead's container started.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub running: Option<String>,
-        /// Enough brokers are ready, as the condition Ready says.
+        /// When enough brokers were ready (condition Ready).
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub ready: Option<String>,
     }
 }
 
 block! {
-    /// One aspect of the state, as Kubernetes' own conditions.
+    /// One aspect of the state, in the form of Kubernetes' conditions.
     pub struct Condition {
         /// Name of the condition.
         #[serde(rename = "type")]
         pub type_: String,
         /// True, False or Unknown.
         pub status: String,
-        /// The generation of the spec that it describes.
+        /// The generation of the spec that the condition describes.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub observed_generation: Option<i64>,
         /// When the status last changed.

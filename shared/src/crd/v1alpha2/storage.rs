@@ -24,9 +24,9 @@ fn is_true(value: &bool) -> bool {
 }
 
 block! {
-    /// A volume that the operator makes: a PersistentVolume, and a claim on it, of mode ReadWriteMany.
+    /// A volume that the operator creates: a PersistentVolume and a claim on it, of mode ReadWriteMany.
     pub struct MadeVolume {
-        /// The directory of the node (storageClass hostpath); made there if it is missing.
+        /// Directory of the node (storageClass hostpath); created if missing.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub path: Option<String>,
         /// Storage class of the volume and its claim. hostpath: a directory of the node; any other: a CSI volume.
@@ -44,22 +44,22 @@ block! {
         /// Annotations of its claim.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub claim_annotations: BTreeMap<String, String>,
-        /// Delete the volume with the MiniCluster (or when it is cleaned up); false: it stays.
+        /// Delete the PersistentVolume with the MiniCluster or by its cleanup; false: keep it. The data are always kept.
         #[serde(default = "yes", skip_serializing_if = "is_true")]
         pub delete: bool,
-        /// CSI driver.
+        /// Name of the CSI driver.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub driver: Option<String>,
         /// CSI handle of the volume. Default: the storage class.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub volume_handle: Option<String>,
-        /// The documented spelling of volumeHandle.
+        /// Alias of volumeHandle, for existing manifests.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub volume_name: Option<String>,
         /// Attributes for the CSI driver.
         #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
         pub attributes: BTreeMap<String, String>,
-        /// Secret for the CSI driver.
+        /// Name of a Secret for the CSI driver.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub secret: Option<String>,
         /// Namespace of that Secret.
@@ -95,13 +95,13 @@ block! {
         /// Where it is mounted in the container.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub path: Option<String>,
-        /// A PersistentVolumeClaim.
+        /// Name of a PersistentVolumeClaim.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub claim_name: Option<String>,
-        /// A ConfigMap.
+        /// Name of a ConfigMap.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub config_map_name: Option<String>,
-        /// A Secret.
+        /// Name of a Secret.
         #[serde(default, skip_serializing_if = "Option::is_none")]
         pub secret_name: Option<String>,
         /// Keys of the ConfigMap or Secret, each with its path below the mount. Default: all.
