@@ -44,7 +44,7 @@ pub struct Cli {
 
 const EXIT_CODES: &str = "\
 Exit codes of run and sidecar: those of the program (128 + n for signal n, 127 not found, 126 not executable).
-If the agent itself fails, with one line on standard error (the termination message says so, too):
+If the agent itself fails, with one line on standard error (the termination message says who ended the pod):
   240 spec-unreadable   241 spec-invalid      242 view-missing    243 parent-unreachable  244 user-failed
   245 write-failed      246 curve-unreadable  247 shell-missing   248 broker-failed       249 internal
   239 lead-lost; 238: only this follower was stopped";
@@ -90,7 +90,7 @@ enum Command {
         #[command(flatten)]
         options: run::Options,
     },
-    /// Run as the entrypoint of a sidecar: its snippets, then its command once the broker's socket exists
+    /// Run as the entrypoint of a sidecar: its snippets, then its command once the broker answers on its socket
     Sidecar {
         /// The container's name in the MiniCluster
         name: String,

@@ -16,7 +16,7 @@ pub enum Format {
 /// How a command prints its result.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, clap::Args)]
 pub struct Output {
-    /// Print the result in this format, for programs; not all commands have one
+    /// Print the result as JSON or YAML, for programs; some commands do not support it
     #[arg(id = "output", long, short, global = true, value_name = "FORMAT", value_enum, help_heading = "Output")]
     pub format: Option<Format>,
 }

@@ -41,7 +41,9 @@ impl Way {
             Way::ShutDown => format!("shutting down {name}: its programs get SIGTERM and the grace period"),
             Way::Deleted => format!("deleted {name}"),
             Way::Suspended => {
-                format!("suspended {name}, which now has no pods: you may neither delete it nor shut down its instance")
+                format!(
+                    "suspended {name}, which now has no pods (you have no permission to delete it or to shut down its instance)"
+                )
             }
             Way::HadEnded => format!("{name} has already ended"),
         }

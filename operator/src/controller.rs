@@ -279,6 +279,10 @@ async fn reconciles(
             Err(controller::Error::ObjectNotFound(gone)) => {
                 queue_of.leaves(&Key::new(gone.namespace.unwrap_or_default(), gone.name));
             }
+            // It asks every second, and its status says so.
+            Err(controller::Error::ReconcilerFailed(error, object)) if error.waits_for_turn() => {
+                tracing::debug!("{object}: {error}");
+            }
             Err(controller::Error::ReconcilerFailed(error, object)) => {
                 crate::health::log::warn(&format!("failed to reconcile {object}; retrying"), &error);
             }

@@ -155,9 +155,9 @@ impl Index {
         self.state().clusters.get(cluster).is_some_and(|observed| observed.job.is_some())
     }
 
-    /// The key of a MiniCluster whose objects are `wanted`, if there is one.
-    pub fn find(&self, wanted: impl Fn(&Observed) -> bool) -> Option<Key> {
-        self.state().clusters.iter().find(|(_, observed)| wanted(observed)).map(|(key, _)| key.clone())
+    /// Whether what has been seen of any MiniCluster is `wanted`.
+    pub fn any(&self, wanted: impl Fn(&Key, &Observed) -> bool) -> bool {
+        self.state().clusters.iter().any(|(key, observed)| wanted(key, observed))
     }
 
     pub fn headless(&self, service: &Key) -> Option<Arc<ServiceSeen>> {

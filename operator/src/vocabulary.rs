@@ -15,7 +15,11 @@ const fn condition(name: &'static str, when_true: &'static str, when_false: &'st
 
 /// Every type of a condition.
 pub const CONDITIONS: &[ConditionType] = &[
-    condition("Valid", "every field can be used", "a field cannot be used, or the running Job does not match the spec"),
+    condition(
+        "Valid",
+        "every field can be used",
+        "a field cannot be used, the API server refuses the pods, or the Job does not match the spec",
+    ),
     condition(
         "Ready",
         "enough brokers are ready, or the job has completed",
@@ -171,7 +175,11 @@ pub const REASONS: &[Reason] = &[
     reason(Of::Start, "TooLarge", "an object would be larger than the API server accepts"),
     reason(Of::Start, "Unsupported", "this Kubernetes is too old for a field of the spec"),
     reason(Of::Start, "GangUnavailable", "`gang` is on, and the cluster has no gang API"),
-    reason(Of::Start, "WaitingForGang", "another gang is being placed: Kubernetes 1.35 is given one after the other"),
+    reason(
+        Of::Start,
+        "WaitingForGang",
+        "another gang is being placed: on Kubernetes 1.35 the operator creates gangs one after the other",
+    ),
     reason(Of::Start, "WaitingForPrevious", "an object of an earlier MiniCluster of this name is still being deleted"),
     reason(Of::Start, "WaitingForPods", "pods of a deleted Job still run"),
     reason(Of::Start, "SecretDeleted", "a Secret that new pods need was deleted"),
@@ -192,7 +200,11 @@ pub const REASONS: &[Reason] = &[
     reason(Of::End, "Stopped", "the pod was stopped before its program had ended"),
     reason(Of::End, "DeadlineExceeded", "`deadlineSeconds` exceeded"),
     reason(Of::End, "JobFailed", "the Job has failed, and no pod is left that shows why"),
-    reason(Of::End, "LeadFailed", "the lead has failed on its own: it was not lost"),
+    reason(
+        Of::End,
+        "LeadFailed",
+        "the lead has failed on its own, after it had replaced a pod or while it was disrupted",
+    ),
     reason(Of::End, "AgentFailed", "the agent failed without giving a category"),
     reason(Of::End, "LeadLost", "the lead's pod was lost: the MiniCluster restarts, or `backoffLimit` is reached"),
     reason(Of::End, "SpecUnreadable", "exit code 240"),

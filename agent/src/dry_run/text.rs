@@ -202,7 +202,7 @@ fn step(out: &mut String, number: &str, planned: &Planned, is_known: bool) {
         }
         Step::Daemon { argv } => first(&format!("start {}, which goes to the background", argv.join(" "))),
         Step::Give { path, owner } => {
-            first(&format!("give {} to {}, unless it is on a volume", quote(path), ids(owner)));
+            first(&format!("change the owner of {} to {}, unless it is on a volume", quote(path), ids(owner)));
         }
         Step::Directory { path, mode, owner } => {
             first(&format!("directory {} {:04o} {}", quote(path), mode.0, ids(owner)))
@@ -331,7 +331,9 @@ fn supervision(launch: &Launch) -> String {
             format!("if only this pod is stopped, drain node {rank} and {below} below it, and wait for their jobs")
         }
     }));
-    notes.extend(launch.job_shell.map(|name| format!("kill it instead while a {name} (a job) runs below it")));
+    notes.extend(
+        launch.job_shell.map(|name| format!("if a job (a {name} below the broker) still runs then, kill the broker")),
+    );
     notes.extend(launch.socket.as_ref().map(|socket| format!("broker socket: {}", quote(socket))));
     notes.extend(launch.metrics.as_ref().map(|metrics| format!("serve metrics on port {}", metrics.port)));
     notes.join("; ")

@@ -176,10 +176,10 @@ impl Hold<'_> {
     fn alone(&self, why: &str, child: i32) -> Order {
         let (signal, how) = match () {
             () if self.job_shell.is_some_and(|name| orphans::has_descendant(child, name)) => {
-                (libc::SIGKILL, "killing this broker, on which a job runs")
+                (libc::SIGKILL, "killing this broker: a job runs on it")
             }
             () if self.going.as_ref().is_some_and(Going::takes_jobs_along) => {
-                (libc::SIGKILL, "killing this broker, below which a job runs")
+                (libc::SIGKILL, "killing this broker: a job runs on a broker below it in the tree")
             }
             () => (libc::SIGTERM, "stopping this broker"),
         };

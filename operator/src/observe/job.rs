@@ -46,6 +46,7 @@ pub struct JobSeen {
     pub queue: Option<String>,
     /// The queue lets it be resized while it runs.
     pub is_elastic: bool,
+    pub created: Option<Timestamp>,
     pub start_time: Option<Timestamp>,
     pub completion_time: Option<Timestamp>,
     pub complete: Option<Verdict>,
@@ -91,6 +92,7 @@ impl JobSeen {
             suspended: size.suspend.unwrap_or(false),
             queue: queue.cloned(),
             is_elastic: annotation(ELASTIC_JOB).is_some_and(|said| said == "true"),
+            created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             start_time: status.and_then(|status| status.start_time.as_ref()).map(|time| time.0),
             completion_time: status.and_then(|status| status.completion_time.as_ref()).map(|time| time.0),
             complete: condition(status, "Complete"),

@@ -14,11 +14,11 @@ use crate::health::traces::Traces;
 use crate::observe::pod::Trouble;
 use crate::observe::{Index, Key};
 use crate::reconcile::apply::Writer;
+use crate::reconcile::decide::gang_turn::Waiting;
 use crate::reconcile::decide::silent_wait::{Look, Turns};
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::fetch::warning::Reader;
 use crate::reconcile::job_first::JobFirst;
-use crate::reconcile::obstacle::WAITING_FOR_GANG;
 use crate::reconcile::render::Options;
 use crate::reconcile::target::Target;
 use tokio::sync::{Semaphore, SemaphorePermit};
@@ -35,8 +35,8 @@ const WHILE_PODS_COME: Duration = Duration::from_secs(30);
 const FIRST_STATUS: Duration = Duration::from_secs(10);
 /// The longest pause when only somebody's change can help, which mostly is seen and ends it.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// The longest pause while another gang is being placed, which mostly takes less than that.
-const LONGEST_TURN: Duration = Duration::from_secs(2);
+/// The pause while another gang is being placed: that is no failure.
+const BETWEEN_TURNS: Duration = Duration::from_secs(1);
 /// The longest pause when the API server could not do it, which it may any moment.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(30);
 
@@ -73,8 +73,8 @@ pub struct Context {
     pub traces: Traces,
     pub queue: Queue<Key>,
     pub job_first: JobFirst,
-    /// Held by who makes a gang where they are made one after the other (`decide::gang_turn`).
-    pub gang_turn: tokio::sync::Mutex<()>,
+    /// Held while a gang is created, where that is done one after the other (`decide::gang_turn`).
+    pub gang_turn: tokio::sync::Mutex<Waiting>,
     /// Statuses that were written and have not come back by the watch: version and status, by uid.
     written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
     /// By uid.
@@ -216,13 +216,13 @@ impl Context {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         let count = failures.entry(key.clone()).or_default();
         let is_outage = error.obstacle().is_none() && !matches!(error, ReconcileError::Panicked(_));
-        let longest = match error.obstacle() {
-            Some(obstacle) if obstacle.reason == WAITING_FOR_GANG => LONGEST_TURN,
-            _ if is_outage => LONGEST_OUTAGE,
-            _ => LONGEST_PAUSE,
+        let longest = if is_outage { LONGEST_OUTAGE } else { LONGEST_PAUSE };
+        let pause = if error.waits_for_turn() {
+            BETWEEN_TURNS
+        } else {
+            *count = count.saturating_add(1);
+            pauses::after(*count, FIRST_PAUSE, longest).max(error.asked_to_wait())
         };
-        *count = count.saturating_add(1);
-        let pause = pauses::after(*count, FIRST_PAUSE, longest).max(error.asked_to_wait());
         let mut hasher = DefaultHasher::new();
         (key, *count).hash(&mut hasher);
         pause.mul_f64(1.0 + (hasher.finish() % 256) as f64 / 1024.0)
@@ -233,7 +233,7 @@ impl Context {
 mod tests {
     use super::*;
     use crate::reconcile::apply::ApplyError;
-    use crate::reconcile::obstacle::Obstacle;
+    use crate::reconcile::obstacle::{Obstacle, WAITING_FOR_GANG};
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "some point in time")]
@@ -274,11 +274,11 @@ mod tests {
         assert!(pauses[0] < 0.4 && pauses[3] > 1.9 && (30.0..=37.5).contains(&pauses[11]), "{pauses:?}");
         assert!((300.0..=375.0).contains(&context.pause(&one, &obstacle()).as_secs_f64()));
         assert!(context.pause(&two, &failed(500, 0)) < Duration::from_millis(400), "nobody else waits");
-        let turn = Obstacle { reason: WAITING_FOR_GANG, message: String::new() };
-        assert!(
-            context.pause(&one, &ApplyError::from(turn).into()) <= Duration::from_millis(2500),
-            "however long it waits"
-        );
+        let turn = || ApplyError::from(Obstacle { reason: WAITING_FOR_GANG, message: String::new() }).into();
+        for _ in 0..20 {
+            assert!(context.pause(&two, &turn()) <= Duration::from_millis(1250), "however long it waits");
+        }
+        assert!(context.pause(&two, &failed(500, 0)) < Duration::from_millis(800), "that is no failure");
         context.succeeded(&one);
         assert!(context.pause(&one, &failed(429, 7)) >= Duration::from_secs(7), "as long as the API server asks");
     }

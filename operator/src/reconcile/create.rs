@@ -57,9 +57,9 @@ pub(super) async fn create_or_update(
             let facts = Facts { gangs: gang::served(cluster, context).await?, ..facts };
             let objects = objects(cluster, &facts, context)?;
             gang::refuse_unserved(&objects)?;
-            let _turn = gang::turn(&objects, target, context).await?;
             try_overlays(&objects, &target.key, context).await?;
             refuse_unsupported(&objects, &target.key, context).await?;
+            let _turn = gang::turn(&objects, cluster, target, context).await?;
             gang::before(&objects, target, &observed, context).await;
             let made = context.writer.create_all(&context.index, &objects, &member(target, cluster)).await;
             gang::after(&objects, &made, context).await;

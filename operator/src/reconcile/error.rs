@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::health::panics::Panicked;
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::keys;
-use crate::reconcile::obstacle::Obstacle;
+use crate::reconcile::obstacle::{Obstacle, WAITING_FOR_GANG};
 use crate::reconcile::render::RenderError;
 
 /// Why a reconcile has to be repeated.
@@ -34,6 +34,11 @@ impl ReconcileError {
             ReconcileError::Apply(ApplyError::Obstacle(obstacle)) => Some(obstacle),
             _ => None,
         }
+    }
+
+    /// Nothing is wrong: another gang is being placed.
+    pub fn waits_for_turn(&self) -> bool {
+        self.obstacle().is_some_and(|obstacle| obstacle.reason == WAITING_FOR_GANG)
     }
 
     /// How long the API server, which has too much to do, asks to wait.

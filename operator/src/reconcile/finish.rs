@@ -16,7 +16,7 @@ use crate::reconcile::render::{self, Facts};
 use crate::reconcile::status::{self, patch};
 use crate::reconcile::target::Target;
 
-/// Deletes pods and volumes of a finished job, then sets the status: an operator that is killed in between repeats it.
+/// Deletes pods and volumes of a completed job, then sets the status: an operator that is killed in between repeats it.
 pub(super) async fn clean_up(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -39,7 +39,7 @@ pub(super) async fn clean_up(
         && let Some(version) = context.writer.status(&target.key, &change).await?
     {
         context.remember(&target.uid, version, &cleaned, Instant::now());
-        tracing::info!("deleted pods and volumes (cleanupPods): the job has ended");
+        tracing::info!("deleted pods and volumes (cleanupPods): the job has completed");
     }
     Ok(())
 }

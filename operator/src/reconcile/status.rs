@@ -196,8 +196,10 @@ fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
     let was_suspended = condition(&known, "Suspended").is_some_and(|condition| condition.status == "True");
     if job.suspended && had_begun && !was_suspended {
         let (reason, message) = match job.queue {
-            Some(_) => (restart::REQUEUED, "the queue stopped its pods; it restarts when it is admitted again"),
-            None => (restart::SUSPENDED, "its pods were stopped to suspend it; it restarts when it is resumed"),
+            Some(_) => (restart::REQUEUED, "the queue stopped the pods; it restarts when it is admitted again"),
+            None => {
+                (restart::SUSPENDED, "the pods were stopped to suspend the MiniCluster; it restarts when it is resumed")
+            }
         };
         known = restart::noted(&known, None, reason, message, inputs.now);
     }
@@ -246,7 +248,7 @@ pub fn cleaned_up(status: &MiniClusterStatus, now: Timestamp) -> MiniClusterStat
         observed_generation: status.observed_generation,
         last_transition_time: rfc3339(now),
         reason: "Completed".into(),
-        message: "pods, claims and volumes were deleted after the job had finished, because of cleanupPods".into(),
+        message: "pods, claims and volumes were deleted after the job had completed, because of cleanupPods".into(),
     });
     status
 }

@@ -221,8 +221,8 @@ fn page(version: &str, words: &str) -> String {
          *Service*, *volume*: Kubernetes, in the objects of that kind that the operator makes of it. *operator*: itself, while the \
          MiniCluster lives and after its end. (A test sets each field to several values and looks where they make a difference.)\n\n\
          **Can change:** a field that cannot is fixed once the \
-         cluster has been made (`status.maximumSize` is set); the API server then refuses an edit: *cannot change once the cluster has \
-         been made: delete and recreate the MiniCluster*. `size` \
+         Job has been created (`status.maximumSize` is set); the API server then refuses an edit: *cannot change once the Job has \
+         been created: delete and recreate the MiniCluster*. `size` \
          cannot exceed the larger of `size` and `maxSize` at creation.\n\n\
          **Example:** the shortest that explains the field. **Default:** *none* where nothing takes its place. \
          Beside what the API server refuses, the operator checks each value: `flux-operator validate FILE` tells all.\n\n\

@@ -55,7 +55,7 @@ fn every_field_of_a_cluster_that_was_made_is_followed_or_refused_with_the_remedy
                 (Ok(object), Some(_)) => object["metadata"]["generation"] == 2,
                 (Err(why), None) => {
                     let named = why.split("spec: Forbidden: ").nth(1).unwrap_or_default();
-                    let named = named.split(" cannot change once the cluster has been made: delete").next();
+                    let named = named.split(" cannot change once the Job has been created: delete").next();
                     named.is_some_and(|fields| fields.split(' ').any(|field| field == top))
                 }
                 _ => false,

@@ -201,7 +201,7 @@ fn what_is_the_operators_is_refused_and_what_lies_over_pods_that_run_stays() {
         let api = fixture.api::<MiniCluster>();
         let refused =
             api.patch("mc", &PatchParams::default(), &change(json!({ "priorityClassName": "x" }))).await.unwrap_err();
-        assert!(refused.to_string().contains("podTemplate cannot change once the cluster has been made"), "{refused}");
+        assert!(refused.to_string().contains("podTemplate cannot change once the Job has been created"), "{refused}");
         // One key in another's place: the API server's rule overlooks it (k8s.io/apiserver, unstructuredMap.Equal), the operator does not.
         match api.patch("mc", &PatchParams::default(), &change(json!({ "hostNetwork": null, "hostPID": true }))).await {
             Err(refused) => assert!(refused.to_string().contains("cannot change"), "{refused}"),

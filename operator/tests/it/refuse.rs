@@ -172,7 +172,7 @@ fn fields_that_made_the_pods_cannot_change() {
         let change = json!({ "spec": { "tasks": 4, "maxSize": 9, "size": 1 } });
         let error = fixture.patch::<MiniCluster>("mc", change).await.unwrap_err().to_string();
         assert!(
-            error.contains("spec: Forbidden: maxSize tasks cannot change once the cluster has been made"),
+            error.contains("spec: Forbidden: maxSize tasks cannot change once the Job has been created"),
             "{error}"
         );
         fixture

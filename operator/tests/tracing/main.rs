@@ -54,8 +54,9 @@ async fn trace_of(fixture: &Fixture, cluster: &MiniCluster) -> Vec<Span> {
     let root = format!("MiniCluster {}/{}", fixture.namespace, cluster.name_any());
     fixture
         .until(&format!("the trace of {}", cluster.name_any()), async || {
-            let spans: Vec<Span> = spans(fixture).await.into_iter().filter(|span| span["Trace ID"] == id).collect();
-            let has = |name: &str| spans.iter().any(|span| span["Name"] == name);
+            let spans: Vec<Span> =
+                spans(fixture).await.into_iter().filter(|span| span.get("Trace ID") == Some(&id)).collect();
+            let has = |name: &str| spans.iter().any(|span| span.get("Name").is_some_and(|it| it == name));
             (has(&root) && has("pod 0") && has("pod 1")).then_some(spans)
         })
         .await

@@ -149,7 +149,7 @@ fn lifetime_rules(root: &mut Map<String, Value>) {
         {
             "rule": format!("!({is_made}) || self.spec == oldSelf.spec || ({})", all(is_as_before, " && ")),
             "messageExpression": format!(
-                "{} + 'cannot change once the cluster has been made: delete and recreate the MiniCluster'",
+                "{} + 'cannot change once the Job has been created: delete and recreate the MiniCluster'",
                 all(|field| format!("({} ? '' : '{field} ')", is_as_before(field)), " + "),
             ),
             "fieldPath": ".spec",

@@ -188,7 +188,7 @@ pub(super) const EXISTING_VOLUME_RULES: &[Rule] = &[
     ),
 ];
 
-/// Fields of the spec that are fixed once the cluster has been made.
+/// Fields of the spec that are fixed once the Job has been created.
 pub const FIXED: &[&str] = &[
     "managedBy",
     "maxSize",

@@ -119,8 +119,9 @@ pub struct MiniClusterSpec {
     /// Delete the MiniCluster, and everything that belongs to it, when the job has finished.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cleanup: bool,
-    /// When the job has finished, delete the pods, and the PersistentVolumes and claims that were created for volumes, except
-    /// those with delete: false. The MiniCluster and its status remain. In v1alpha1: cleanup.
+    /// When the job has completed (exit code 0), delete the pods, and the PersistentVolumes and claims that were created for
+    /// volumes; a PersistentVolume with delete: false stays. After a failure everything stays. The MiniCluster and its status
+    /// remain. In v1alpha1: cleanup.
     #[serde(default, skip_serializing_if = "is_false")]
     pub cleanup_pods: bool,
     /// Delete the MiniCluster this many seconds after the job has finished. Default: never.
@@ -154,7 +155,7 @@ pub struct MiniClusterSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub pod: Option<Pod>,
     /// Schedule all pods of the MiniCluster (minSize of them, if set) or none, so that two MiniClusters that each hold half of
-    /// the nodes never wait for each other: "on", "off" or "auto". Default: "auto", which is on if the operator is installed
+    /// the nodes do not block each other: "on", "off" or "auto". Default: "auto", which is on if the operator is installed
     /// with gangs and the cluster has a gang API. Quote the value: YAML reads a bare on or off as true or false.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gang: Option<String>,

@@ -1,14 +1,15 @@
 //! The gang object of the pods: created before the Job, resized with it, deleted after it. Without gangs it costs no call.
 
+use std::time::Instant;
+
 use flux_shared::validate::{Gang, ValidMiniCluster};
-use k8s_openapi::api::batch::v1::JobSpec;
 use k8s_openapi::jiff::Timestamp;
 use tokio::sync::MutexGuard;
 
-use crate::observe::Observed;
+use crate::observe::{Key, Observed};
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
-use crate::reconcile::decide::gang_turn;
+use crate::reconcile::decide::gang_turn::{self, Waiting};
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::obstacle::{Obstacle, WAITING_FOR_GANG};
 use crate::reconcile::render::gang::{GangOf, GangRef, Served, api_for, count, recounted};
@@ -47,29 +48,32 @@ pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     }
 }
 
-/// Where gangs are made one after the other: until it is dropped, nobody else makes one.
+/// Where gangs are created one after the other, this MiniCluster's turn: until it is dropped, nobody else creates one.
 pub(super) async fn turn<'a>(
     objects: &Objects,
+    cluster: &ValidMiniCluster,
     target: &Target,
     context: &'a Context,
-) -> Result<Option<MutexGuard<'a, ()>>, ReconcileError> {
+) -> Result<Option<MutexGuard<'a, Waiting>>, ReconcileError> {
     let GangOf::Object(object) = &objects.gang else { return Ok(None) };
     // A suspended Job gets its pods when a queue, or somebody, resumes it.
-    let has_pods = |job: &JobSpec| job.suspend != Some(true) && job.completions > Some(1);
-    if !gang_turn::takes_turns(object) || !objects.job.rendered.spec.as_ref().is_some_and(has_pods) {
+    let is_suspended = objects.job.rendered.spec.as_ref().is_some_and(|job| job.suspend == Some(true));
+    if is_suspended || count(cluster.min_size, cluster.size) < 2 || !gang_turn::takes_turns(object) {
         return Ok(None);
     }
-    let turn = context.gang_turn.lock().await;
     let now = Timestamp::now();
-    let Some(other) = context.index.find(|observed| gang_turn::has_turn(observed, now)) else { return Ok(Some(turn)) };
-    // What others have in their namespaces is not for everybody to read.
-    let other = match other.namespace == target.key.namespace {
-        true => format!("MiniCluster {}", other.name),
-        false => "one in another namespace".to_owned(),
-    };
+    let is_placed = |key: &Key, observed: &Observed| *key != target.key && gang_turn::has_turn(observed, now);
+    // Whoever holds it is creating a gang at this moment.
+    if let Ok(mut waiting) = context.gang_turn.try_lock()
+        && waiting.is_first(&target.key, Instant::now())
+        && !context.index.any(is_placed)
+    {
+        waiting.leave(&target.key);
+        return Ok(Some(waiting));
+    }
     let message =
-        format!("this Kubernetes places gangs one after the other: waiting for {other}, for a minute at most");
-    Err(ApplyError::from(Obstacle { reason: WAITING_FOR_GANG, message }).into())
+        "on this Kubernetes, gangs are created one after the other: waiting until the pods of another one have nodes";
+    Err(ApplyError::from(Obstacle { reason: WAITING_FOR_GANG, message: message.to_owned() }).into())
 }
 
 /// Deletes the gangs of the MiniCluster's earlier Jobs. If it has had none, no call is made; a failure does not keep it from

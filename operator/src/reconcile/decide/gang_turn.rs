@@ -1,32 +1,52 @@
-//! Kubernetes 1.35 places a gang pod by pod, and holds each until the others have a place: of two that are made together each may
-//! hold half of the nodes, and neither starts. So such gangs are made one after the other.
+//! Kubernetes 1.35 places a gang pod by pod, and holds each until the others have a place: of two that are created together each may
+//! hold half of the nodes, and neither starts. So such gangs are created one after the other.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
 
 use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
-use crate::observe::Observed;
+use crate::observe::{Key, Observed};
 use crate::reconcile::render::gang::{GangApi, GangObject, GangRef};
 
-/// How long a gang without a place keeps others from being made: there may be no room for it, but for them.
+/// How long a gang without a place keeps others from being created: there may be no room for it, but for them.
 const TURN: SignedDuration = SignedDuration::from_secs(60);
+/// Whoever has not asked for so long is gone, or waits for something else. One asks about once a second.
+const ASKS: Duration = Duration::from_secs(5);
 
-/// Whether a gang is made in its turn only.
+/// Whether a gang is created in its turn only.
 pub fn takes_turns(gang: &GangObject) -> bool {
     gang.at.api == GangApi::WorkloadV1alpha1
 }
 
-/// Whether these are the objects of a gang whose turn it is: its pods are to be placed, none of them is, and it has not been tried for
-/// too long.
+/// Whether these are the objects of a gang whose turn it is: none of its pods has a place yet, and it has not been tried for too long.
 pub fn has_turn(observed: &Observed, now: Timestamp) -> bool {
     let Some(job) = &observed.job else { return false };
-    let gang = job.gang.as_deref().and_then(GangRef::read);
-    let waits = !job.suspended && !job.deleting && !job.is_finished() && job.failing.is_none();
-    let is_new = job.start_time.is_none_or(|start| now.duration_since(start) < TURN);
-    gang.is_some_and(|gang| gang.api == GangApi::WorkloadV1alpha1)
-        && job.completions > 1
-        && waits
-        && is_new
+    // By the API server's clock: a Job that nobody starts must not keep all others waiting.
+    let since = job.start_time.or(job.created);
+    let waits = !job.suspended && !job.deleting && !job.is_finished() && job.failing.is_none() && job.completions > 1;
+    waits
+        && since.is_some_and(|since| now.duration_since(since) < TURN)
+        && job.gang.as_deref().and_then(GangRef::read).is_some_and(|gang| gang.api == GangApi::WorkloadV1alpha1)
         && !observed.has_begun(job)
         && !observed.pods_of(job).any(|pod| pod.scheduled)
+}
+
+/// Who waits to create a gang: since when, and when it has last asked.
+#[derive(Debug, Default)]
+pub struct Waiting(HashMap<Key, (Instant, Instant)>);
+
+impl Waiting {
+    /// Whether it is the turn of `key`, which asks: whoever has waited longest comes first.
+    pub fn is_first(&mut self, key: &Key, now: Instant) -> bool {
+        self.0.retain(|_, (_, asked)| now.saturating_duration_since(*asked) < ASKS);
+        self.0.entry(key.clone()).or_insert((now, now)).1 = now;
+        self.0.iter().min_by_key(|(key, (since, _))| (*since, *key)).is_some_and(|(first, _)| first == key)
+    }
+
+    pub fn leave(&mut self, key: &Key) {
+        self.0.remove(key);
+    }
 }
 
 #[cfg(test)]
@@ -49,10 +69,9 @@ mod tests {
         let after = |seconds| start + SignedDuration::from_secs(seconds);
         assert!(!has_turn(&Observed::default(), start));
         assert!(has_turn(&with(&job, &[]), start) && has_turn(&with(&job, &[false, false]), after(59)));
-        assert!(
-            has_turn(&with(&JobSeen { start_time: None, ..job.clone() }, &[]), after(999)),
-            "its controller is slow"
-        );
+        let unstarted = JobSeen { start_time: None, created: Some(start), ..job.clone() };
+        assert!(has_turn(&with(&unstarted, &[]), after(59)), "its controller is slow");
+        assert!(!has_turn(&with(&unstarted, &[]), after(60)), "somebody may have made one that no controller starts");
         assert!(!has_turn(&with(&job, &[false, false]), after(60)), "there may be no room for it");
         assert!(!has_turn(&with(&job, &[true, false]), after(1)), "the others of it have a place, too");
         let verdict = Some(Verdict { reason: String::new(), message: String::new(), since: None });
@@ -68,5 +87,19 @@ mod tests {
         ] {
             assert!(!has_turn(&with(&other, &[]), start), "{other:?}");
         }
+    }
+    #[test]
+    fn whoever_has_waited_longest_comes_first_unless_it_asks_no_more() {
+        let mut waiting = Waiting::default();
+        let start = Instant::now();
+        let at = |seconds| start + Duration::from_secs(seconds);
+        let (one, two) = (Key::new("a", "one"), Key::new("b", "two"));
+        assert!(waiting.is_first(&one, at(0)) && !waiting.is_first(&two, at(1)));
+        assert!(!waiting.is_first(&two, at(4)) && waiting.is_first(&one, at(4)), "whoever asks first");
+        assert!(!waiting.is_first(&two, at(8)));
+        assert!(waiting.is_first(&two, at(9)), "one has not asked for five seconds");
+        assert!(!waiting.is_first(&one, at(9)), "and begins anew");
+        waiting.leave(&two);
+        assert!(waiting.is_first(&one, at(10)));
     }
 }

@@ -134,7 +134,7 @@ pub fn told(lost: &LostPod) -> String {
     let whose = if lost.index == 0 { "the lead's pod".to_owned() } else { format!("the pod of index {}", lost.index) };
     let node = lost.node.as_deref().map(|node| format!(" on node {node}")).unwrap_or_default();
     let words = if lost.message.is_empty() { String::new() } else { format!(": {}", lost.message) };
-    format!("{whose}, {}{node}, was taken away ({}{words})", lost.name, lost.reason)
+    format!("{whose}, {}{node}, was lost ({}{words})", lost.name, lost.reason)
 }
 
 /// The words for a job that failed since a follower was lost.
@@ -180,7 +180,7 @@ fn of_no_job(observation: &Observation) -> Decision {
     if last.is_some_and(|last| last.complete.is_some() || last.has_succeeded)
         || leads.iter().any(|(_, end)| *end == Some(End::Succeeded))
     {
-        let message = "the job ended with exit code 0; its Job was deleted later".to_owned();
+        let message = "the job ended with exit code 0; the Job was deleted later".to_owned();
         return Decision::Over { reason: "Completed".into(), message };
     }
     // Whatever it may have been allowed before: who deletes a Job that has failed wants no other.
@@ -195,7 +195,7 @@ fn of_no_job(observation: &Observation) -> Decision {
     if replaces_unseen(observation, &leads) {
         return Decision::Over { reason: LEAD_LOST.into(), message: MAY_HAVE_ENDED.into() };
     }
-    let message = "its Job was deleted before it had finished".to_owned();
+    let message = "the Job was deleted before it had finished".to_owned();
     again(
         observation,
         Chance { job_uid: uid, is_there: false, is_failing: false },
@@ -257,9 +257,9 @@ fn of_job(observation: &Observation, job: &JobSeen) -> Decision {
     if job.suspended {
         // Its pods were stopped, and the Job judged them: for a moment, they are still its own.
         let (reason, who) = if job.queue.is_some() {
-            (REQUEUED, "the queue stopped its pods")
+            (REQUEUED, "the queue stopped the pods")
         } else {
-            (SUSPENDED, "its pods were stopped to suspend it")
+            (SUSPENDED, "the pods were stopped to suspend the MiniCluster")
         };
         let message = format!("{who}, which the Job counted as a failure");
         return if is_failing { again(observation, chance(), reason, message, Limit::None) } else { Decision::Goes };
@@ -327,7 +327,7 @@ fn ended_by_itself(lead: &PodSeen) -> String {
 /// A lead replaces another that nobody has seen end.
 fn unseen(observation: &Observation, chance: Chance, lead: &PodSeen) -> Decision {
     if !replaces_failed(observation, lead) {
-        let message = format!("an earlier pod of the lead was taken away; {} replaced it", lead.name);
+        let message = format!("an earlier pod of the lead was lost; {} replaced it", lead.name);
         return again(observation, chance, LEAD_LOST, message, Limit::Backoff);
     }
     if chance.is_failing {

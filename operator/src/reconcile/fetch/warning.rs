@@ -1,5 +1,5 @@
-//! The last warning event of an object whose status does not say why it waits: where neither a Job's nor a pod's status says why (a quota,
-//! an account or a Secret that is not there), only events do.
+//! The last warning event of an object that waits, if neither a Job's nor a pod's status says why: of a quota, or of an account or a Secret
+//! that is not there, only events tell.
 #![expect(clippy::disallowed_types, reason = "a client that reads")]
 
 use std::sync::Arc;

@@ -207,7 +207,7 @@ fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcom
             TYPE,
             true,
             &valid.reason,
-            "the running Job does not match the spec: see the condition Valid",
+            "the spec cannot be used, or the Job does not match it: see the condition Valid",
         )),
         _ => obstacle.map(|obstacle| Statement::new(TYPE, true, obstacle.reason, obstacle.message.clone())),
     }

@@ -28,7 +28,7 @@ impl Outcome {
 pub(super) fn outcome(inputs: &Inputs, facts: &Facts) -> Outcome {
     if let Some(restart) = starting_anew(inputs) {
         let message = format!(
-            "restarting when its pods are gone ({} restarts so far): {}",
+            "restarting once the pods of the earlier Job are gone ({} restarts so far): {}",
             inputs.previous.restart_count, restart.message
         );
         return Outcome::new(restart.reason.clone(), message);

@@ -90,7 +90,7 @@ block! {
         pub time: String,
         /// Why, in one word: LeadLost, PodLost, JobDeleted, Suspended, Requeued, or the reason why the lead did not start.
         pub reason: String,
-        /// Which pod was lost, on which node, and why.
+        /// Why, in one sentence, such as which pod was lost, and on which node.
         pub message: String,
         /// Uid of the Job that was replaced, if there was one.
         #[serde(default, skip_serializing_if = "Option::is_none")]

@@ -186,7 +186,7 @@ fn a_pod_that_was_taken_away_or_never_started_is_told_from_one_that_failed() {
             vec![PodSeen { deleting: true, ..ended(0, 143, 5) }],
             Some(0),
             "LeadLost",
-            "the lead's pod, mc-0, was taken away (Deleted: it was deleted); no restart left: backoffLimit is 100",
+            "the lead's pod, mc-0, was lost (Deleted: it was deleted); no restart left: backoffLimit is 100",
         ),
         (
             "PodFailurePolicy",
