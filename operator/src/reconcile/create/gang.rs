@@ -62,11 +62,11 @@ pub(super) async fn turn<'a>(
         return Ok(None);
     }
     let now = Timestamp::now();
-    let is_placed = |key: &Key, observed: &Observed| *key != target.key && gang_turn::has_turn(observed, now);
+    let is_being_placed = |key: &Key, observed: &Observed| *key != target.key && gang_turn::has_turn(observed, now);
     // Whoever holds it is creating a gang at this moment.
     if let Ok(mut waiting) = context.gang_turn.try_lock()
         && waiting.is_first(&target.key, Instant::now())
-        && !context.index.any(is_placed)
+        && !context.index.any(is_being_placed)
     {
         waiting.leave(&target.key);
         return Ok(Some(waiting));
