@@ -10,6 +10,7 @@ use crate::crd::convert::{Version, convert_spec};
 use crate::crd::shape;
 use crate::crd::v1alpha2::{KIND, MiniClusterSpec};
 use crate::near;
+use crate::overlay::drop_nulls;
 use crate::problem::Problem;
 use crate::queueing::Queueing;
 use crate::validate::validate;
@@ -166,18 +167,6 @@ fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Pro
 
 /// Fields in which no value means something: that what is below goes.
 const OVERLAYS: [&str; 2] = ["podTemplate", "servicesPodTemplate"];
-
-/// A field with no value is as one that is left out: the API server drops it as well.
-fn drop_nulls(value: &mut Value) {
-    match value {
-        Value::Object(map) => {
-            map.retain(|_, value| !value.is_null());
-            map.values_mut().for_each(drop_nulls);
-        }
-        Value::Array(list) => list.iter_mut().for_each(drop_nulls),
-        _ => {}
-    }
-}
 
 #[cfg(test)]
 mod tests {

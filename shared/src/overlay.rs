@@ -17,6 +17,7 @@ mod protected;
 mod strategic_merge;
 
 pub use protected::{Part, Pod};
+pub(crate) use strategic_merge::drop_nulls;
 pub use strategic_merge::{MERGED_LISTS, merge_key};
 
 /// An overlay that may lie over a pod's template: well formed, and nothing of the operator's in it.

@@ -145,7 +145,8 @@ fn without_directives(map: Object) -> Object {
     kept.map(|(key, value)| (key, clean(value))).collect()
 }
 
-fn drop_nulls(value: &mut Value) {
+/// A field with no value is as one that is left out: the API server drops it as well.
+pub fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {
             map.retain(|_, value| !value.is_null());
