@@ -27,6 +27,9 @@ pub const MAXIMUM_SIZE: &str = "flux-framework.org/maximum-size";
 pub const INITIAL_SIZE: &str = "flux-framework.org/initial-size";
 /// On the Job: what of the spec it was made from (`reconcile::target::Target::spec_hash`).
 pub const SPEC_HASH: &str = "flux-framework.org/spec-hash";
+/// On the Job, if the MiniCluster tells a queue something: what of that it was made with, as JSON (`Queueing`). What the
+/// MiniCluster says later counts for the next Job only.
+pub const QUEUEING: &str = "flux-framework.org/queueing";
 /// On the Job, if something lies over its pods: what (`render::overlay_hash`).
 pub const OVERLAY_HASH: &str = "flux-framework.org/pod-template-hash";
 /// On the Job, if its pods are a gang: by which object (`render::gang`).

@@ -66,6 +66,9 @@ pub fn is_first(object: &Cluster, context: &Context) -> bool {
 /// One reconcile.
 pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     let target = context.latest(Target::of(&object));
+    let observed = context.index.observed(&target.key);
+    let job = observed.job_of(&target.uid);
+    let target = target.with_queueing_of(job);
     let checked = target.validate();
     if let Some(cluster) = checked.as_ref().ok().filter(|_| !target.deleting && !status::is_finished(&target.status)) {
         join_index(&target, cluster, &context);

@@ -14,6 +14,7 @@ pub(crate) fn target(uid: &str, status: &MiniClusterStatus) -> Target {
         generation: Some(1),
         deleting: false,
         queueing: Default::default(),
+        queueing_changed: false,
         spec: Err(Vec::new()),
         status: status.clone(),
         has_status: true,

@@ -2,6 +2,8 @@
 
 use std::collections::BTreeMap;
 
+use serde::{Deserialize, Serialize};
+
 use crate::problem::Problem;
 
 /// Domains of the queue's labels and annotations.
@@ -20,9 +22,12 @@ const OF_PODS: &str = "kueue.x-k8s.io/podset-";
 const FIXING: [&str; 2] = ["kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-preferred-topology"];
 
 /// Labels and annotations for the queue.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[derive(Debug, Clone, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Queueing {
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub labels: BTreeMap<String, String>,
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
     pub annotations: BTreeMap<String, String>,
 }
 
@@ -80,16 +85,29 @@ impl Queueing {
         }
     }
 
+    /// With the queue's labels among those of the Job.
+    pub fn with_job_labels(mut self, job_labels: &BTreeMap<String, String>) -> Queueing {
+        for (key, value) in job_labels.iter().filter(|(key, _)| is_of_queue(key)) {
+            self.labels.entry(key.clone()).or_insert_with(|| value.clone());
+        }
+        self
+    }
+
     /// With the queue's labels among those of the Job, and what contradicts itself.
-    pub fn check(mut self, asked: &Asked) -> (Queueing, Vec<Problem>) {
+    pub fn check(self, asked: &Asked) -> (Queueing, Vec<Problem>) {
         let mut problems = Vec::new();
         for (key, value) in asked.job_labels.iter().filter(|(key, _)| is_of_queue(key)) {
             if self.labels.get(key).is_some_and(|own| own != value) {
                 let message = "contradicts the MiniCluster's own label: set only one";
                 problems.push(Problem::new(format!("spec.jobLabels[{key}]"), message));
             }
-            self.labels.entry(key.clone()).or_insert_with(|| value.clone());
         }
+        let queueing = self.with_job_labels(asked.job_labels);
+        queueing.check_annotations(asked, &mut problems);
+        (queueing, problems)
+    }
+
+    fn check_annotations(&self, asked: &Asked, problems: &mut Vec<Problem>) {
         if self.annotations.contains_key(QUEUE_NAME) {
             let message = "is a label of Kueue, not an annotation: move it to metadata.labels";
             problems.push(Problem::new(annotation(QUEUE_NAME), message));
@@ -100,9 +118,8 @@ impl Queueing {
                 problems.push(Problem::new(format!("spec.pod.annotations[{key}]"), message));
             }
         }
-        self.check_part(asked, &mut problems);
-        self.check_elastic(asked, &mut problems);
-        (self, problems)
+        self.check_part(asked, problems);
+        self.check_elastic(asked, problems);
     }
 
     /// A part of the pods can be admitted only where the brokers know it, too, and pods and completions stay one number.

@@ -1,6 +1,6 @@
 //! What the operator keeps of a Job.
 
-use flux_shared::queueing::{ELASTIC_JOB, QUEUE_NAME};
+use flux_shared::queueing::{ELASTIC_JOB, QUEUE_NAME, Queueing};
 use k8s_openapi::api::batch::v1::{Job, JobStatus};
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 use k8s_openapi::jiff::Timestamp;
@@ -44,6 +44,8 @@ pub struct JobSeen {
     pub suspended: bool,
     /// The queue that suspends and resumes it, and nobody else.
     pub queue: Option<String>,
+    /// What the MiniCluster told a queue when it was made.
+    pub queueing: Queueing,
     /// The queue lets it be resized while it runs.
     pub is_elastic: bool,
     pub created: Option<Timestamp>,
@@ -91,6 +93,7 @@ impl JobSeen {
             completions: size.completions.and_then(|n| u32::try_from(n).ok()).unwrap_or(0),
             suspended: size.suspend.unwrap_or(false),
             queue: queue.cloned(),
+            queueing: annotation(labels::QUEUEING).and_then(|text| serde_json::from_str(text).ok()).unwrap_or_default(),
             is_elastic: annotation(ELASTIC_JOB).is_some_and(|said| said == "true"),
             created: metadata.creation_timestamp.as_ref().map(|time| time.0),
             start_time: status.and_then(|status| status.start_time.as_ref()).map(|time| time.0),

@@ -5,9 +5,11 @@
 
 use std::collections::{BTreeSet, HashMap, HashSet};
 use std::fmt::Debug;
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 use std::task::Poll;
 
+use flux_shared::queueing::Queueing;
 use futures::{Stream, StreamExt};
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{Node, PersistentVolume, Pod, Service};
@@ -115,19 +117,22 @@ pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
     let events = watched(api::<Cluster>(client, namespace), watcher::Config::default().page_size(LARGE_PAGE))
         .modify(cluster::shrink)
         .reflect(writer);
-    // The spec's generation as last seen: our own status patches are no news. A deletion raises it too.
-    let mut generations: HashMap<String, Option<i64>> = HashMap::new();
+    // Generation of the spec, and hash of what is for a queue, as last seen: our own status patches are no news. A deletion raises
+    // the generation, too; labels and annotations do not.
+    let mut last_seen: HashMap<String, (Option<i64>, u64)> = HashMap::new();
     let drive = events.for_each(move |event| {
         match event {
             Ok(Event::Apply(cluster) | Event::InitApply(cluster)) => {
-                let (uid, generation) = (cluster.uid().unwrap_or_default(), cluster.meta().generation);
-                if generations.insert(uid, generation) != Some(generation) {
-                    outlets.wake([Key::of(cluster.meta())], true);
+                let metadata = cluster.meta();
+                let queueing = Queueing::of(metadata.labels.as_ref(), metadata.annotations.as_ref());
+                let now = (metadata.generation, BuildHasherDefault::<DefaultHasher>::default().hash_one(&queueing));
+                if last_seen.insert(cluster.uid().unwrap_or_default(), now) != Some(now) {
+                    outlets.wake([Key::of(metadata)], true);
                 }
             }
             Ok(Event::Delete(cluster)) => {
                 let uid = cluster.uid().unwrap_or_default();
-                generations.remove(&uid);
+                last_seen.remove(&uid);
                 for orphan in index.orphans(&uid) {
                     let _ = outlets.orphans.send(orphan);
                 }

@@ -8,6 +8,7 @@ use kube::Resource;
 
 use crate::observe::Key;
 use crate::observe::cluster::{Cluster, version};
+use crate::observe::job::JobSeen;
 use crate::reconcile::render;
 
 /// What one reconcile is about.
@@ -19,6 +20,8 @@ pub struct Target {
     pub deleting: bool,
     /// What its labels and annotations tell a queue.
     pub queueing: Queueing,
+    /// It tells a queue something else now than when its Job was made.
+    pub queueing_changed: bool,
     pub spec: Result<MiniClusterSpec, Vec<Problem>>,
     pub status: MiniClusterStatus,
     /// It has a status at all.
@@ -39,11 +42,22 @@ impl Target {
             generation: metadata.generation,
             deleting: metadata.deletion_timestamp.is_some(),
             queueing: Queueing::of(metadata.labels.as_ref(), metadata.annotations.as_ref()),
+            queueing_changed: false,
             spec,
             has_status: status.is_some(),
             status: status.unwrap_or_default(),
             resource_version: version(object),
         }
+    }
+
+    /// With what it told a queue when its Job was made, if there is one: its labels and annotations may change at any time, and
+    /// then count for the next Job.
+    pub fn with_queueing_of(mut self, job: Option<&JobSeen>) -> Target {
+        let Some(job) = job else { return self };
+        let told = std::mem::replace(&mut self.queueing, job.queueing.clone());
+        let job_labels = self.spec.as_ref().map(|spec| spec.job_labels.clone()).unwrap_or_default();
+        self.queueing_changed = told.with_job_labels(&job_labels) != self.queueing;
+        self
     }
 
     /// Of what cannot change of the spec, once its Job has been made.
@@ -55,6 +69,11 @@ impl Target {
     pub fn validate(&self) -> Result<ValidMiniCluster, Vec<Problem>> {
         let spec = self.spec.clone()?;
         let (name, namespace) = (self.key.name.clone(), self.key.namespace.clone());
-        validate_and_note(&Manifest { name, namespace, queueing: self.queueing.clone(), spec })
+        let mut cluster = validate_and_note(&Manifest { name, namespace, queueing: self.queueing.clone(), spec })?;
+        if self.queueing_changed {
+            let message = "those for a queue have changed since the Job was made: they have no effect on it";
+            cluster.notices.push(Problem::new("metadata.labels and metadata.annotations", message));
+        }
+        Ok(cluster)
     }
 }

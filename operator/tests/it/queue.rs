@@ -331,6 +331,67 @@ fn what_contradicts_itself_in_a_queue_makes_no_job() {
     });
 }
 
+/// Labels and annotations raise no generation.
+#[test]
+fn who_follows_the_remedy_of_a_contradiction_has_its_job() {
+    test("remedied", async |fixture| {
+        let operator = fixture.operator().await;
+        let object = json!({
+            "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster",
+            "metadata": { "name": "mc", "labels": { QUEUE: "team" }, "annotations": { LEAST: "2" } },
+            "spec": { "size": 4, "containers": [{ "image": "app:1" }] },
+        });
+        let object: MiniCluster = serde_json::from_value(object).unwrap();
+        fixture.api().create(&PostParams::default(), &object).await.unwrap();
+        let status = fixture.when("mc", "invalid", |status| status["reason"] == "Invalid").await["status"].clone();
+        assert!(status["message"].as_str().unwrap().contains("leave it out"), "{status:#}");
+        fixture.patch::<MiniCluster>("mc", json!({ "metadata": { "annotations": { LEAST: null } } })).await.unwrap();
+        fixture.when("mc", "queued", |status| status["reason"] == "Queued").await;
+        assert_eq!(sizes(&fixture.job("mc").await), (Some(4), Some(4), Some(true)));
+        // Other labels are no news.
+        operator.settled().await;
+        let before = operator.calls.counted().len();
+        fixture.patch::<MiniCluster>("mc", json!({ "metadata": { "labels": { "mine": "1" } } })).await.unwrap();
+        operator.settled().await;
+        assert_eq!(operator.calls.counted().len(), before);
+        operator.stop().await;
+    });
+}
+
+#[test]
+fn what_is_told_to_a_queue_once_the_job_is_made_changes_nothing_of_it() {
+    test("relabelled", async |fixture| {
+        let operator = fixture.operator().await;
+        let containers = json!([{ "image": "app:1", "command": "hostname" }]);
+        fixture.create("mc", json!({ "size": 3, "minSize": 2, "maxSize": 8, "containers": containers })).await.unwrap();
+        run(&fixture, "mc", 3).await;
+        // In a queue that would be invalid: its size may change, and a part of it would be enough.
+        fixture.patch::<MiniCluster>("mc", json!({ "metadata": { "labels": { QUEUE: "team" } } })).await.unwrap();
+        let noted = |status: &Value| condition(status, "Valid")["reason"] == "ValidWithNotes";
+        let now = fixture.when("mc", "noted", noted).await["status"].clone();
+        assert!(condition(&now, "Valid")["message"].as_str().unwrap().contains("since the Job was made"), "{now:#}");
+        assert_eq!((&now["phase"], &condition(&now, "Stalled")), (&json!("Running"), &Value::Null), "{now:#}");
+        fixture.patch::<MiniCluster>("mc", json!({ "spec": { "size": 4 } })).await.unwrap();
+        run(&fixture, "mc", 4).await;
+        assert_eq!(sizes(&fixture.job("mc").await), (Some(4), Some(4), Some(false)));
+        operator.stop().await;
+
+        // The other way round, by an operator that starts only then.
+        let operator = fixture.operator().await;
+        queue(&fixture, "queued", json!({ ELASTIC: "false" }), json!({ "size": 4, "minSize": 2, "maxSize": 8 })).await;
+        operator.stop().await;
+        let none = json!({ "metadata": { "labels": { QUEUE: null }, "annotations": { ELASTIC: null } } });
+        fixture.patch::<MiniCluster>("queued", none).await.unwrap();
+        let operator = fixture.operator().await;
+        fixture.when("queued", "noted", noted).await;
+        admit(&fixture, "queued", 2).await;
+        run(&fixture, "queued", 2).await;
+        let now = status(&fixture, "queued").await;
+        assert_eq!((&now["phase"], &now["readySize"]), (&json!("Running"), &json!(2)), "{now:#}");
+        operator.stop().await;
+    });
+}
+
 /// As MultiKueue has it of what runs in another cluster.
 #[test]
 fn what_is_managed_elsewhere_is_left_alone_and_who_manages_it_never_changes() {

@@ -2,10 +2,12 @@
 
 use std::collections::BTreeMap;
 
-use flux_shared::queueing::{ELASTIC_JOB, EQUAL_PARALLELISM, MIN_PARALLELISM};
+use flux_shared::queueing::{ELASTIC_JOB, EQUAL_PARALLELISM, MIN_PARALLELISM, Queueing};
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
+
+use crate::labels;
 
 /// Puts the labels and annotations for a queue onto those of the Job.
 pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
@@ -14,6 +16,9 @@ pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
         labels.entry(key.clone()).or_insert_with(|| value.clone());
     }
     let annotations = metadata.annotations.get_or_insert_default();
+    if cluster.queueing != Queueing::default() {
+        annotations.insert(labels::QUEUEING.to_owned(), json!(cluster.queueing).to_string());
+    }
     for (key, value) in &cluster.queueing.annotations {
         annotations.entry(key.clone()).or_insert_with(|| value.clone());
     }
