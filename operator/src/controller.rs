@@ -322,6 +322,7 @@ async fn in_turn(
     let result = caught_and_told(cluster, context.clone(), (place, first)).instrument(span).boxed().await;
     let outcome = match &result {
         Ok(_) => Outcome::Success,
+        Err(error) if error.waits_for_turn() => Outcome::Success,
         Err(error) if error.obstacle().is_some() => Outcome::Obstacle,
         Err(ReconcileError::Panicked(_)) => Outcome::Panic,
         Err(_) => Outcome::Error,
@@ -394,7 +395,9 @@ fn on_its_own<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static)
 
 /// A failure delays its own object only.
 fn pause(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Context>) -> Action {
-    context.metrics.retries();
+    if !error.waits_for_turn() {
+        context.metrics.retries();
+    }
     Action::requeue(context.pause(&Key::of(kube::Resource::meta(&*cluster)), error))
 }
 

@@ -74,7 +74,8 @@ pub struct Context {
     pub queue: Queue<Key>,
     pub job_first: JobFirst,
     /// Held while a gang is created, where that is done one after the other (`decide::gang_turn`).
-    pub gang_turn: tokio::sync::Mutex<Waiting>,
+    pub gang_turn: tokio::sync::Mutex<()>,
+    gangs_waiting: Mutex<Waiting>,
     /// Statuses that were written and have not come back by the watch: version and status, by uid.
     written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
     /// By uid.
@@ -99,6 +100,7 @@ impl Context {
             queue: Queue::default(),
             job_first: JobFirst::default(),
             gang_turn: tokio::sync::Mutex::default(),
+            gangs_waiting: Mutex::default(),
             written: Mutex::default(),
             written_at: Mutex::default(),
             looks: Mutex::default(),
@@ -161,6 +163,11 @@ impl Context {
         let permits = bytes.saturating_mul(TIMES).min(ROOM).div_ceil(UNIT);
         // The semaphore is never closed: this cannot fail.
         self.room.acquire_many(u32::try_from(permits).unwrap_or(u32::MAX)).await.ok()
+    }
+
+    /// Those that wait to create a gang.
+    pub fn gangs_waiting(&self) -> MutexGuard<'_, Waiting> {
+        self.gangs_waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Notes that `object` waits without a word. Whether it is time to look why: its own time, and its turn.

@@ -1,5 +1,7 @@
 //! Creates the objects that a MiniCluster lacks, and changes what may change in existing ones.
 
+use std::time::Instant;
+
 use flux_shared::validate::ValidMiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::Pod;
@@ -57,8 +59,11 @@ pub(super) async fn create_or_update(
             let facts = Facts { gangs: gang::served(cluster, context).await?, ..facts };
             let objects = objects(cluster, &facts, context)?;
             gang::refuse_unserved(&objects)?;
-            try_overlays(&objects, &target.key, context).await?;
-            refuse_unsupported(&objects, &target.key, context).await?;
+            // What waits for its turn asks every second: it was looked at before it began to wait.
+            if !context.gangs_waiting().has(target, Instant::now()) {
+                try_overlays(&objects, &target.key, context).await?;
+                refuse_unsupported(&objects, &target.key, context).await?;
+            }
             let _turn = gang::turn(&objects, cluster, target, context).await?;
             gang::before(&objects, target, &observed, context).await;
             let made = context.writer.create_all(&context.index, &objects, &member(target, cluster)).await;

@@ -2,8 +2,11 @@
 
 use std::collections::BTreeSet;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use flux_operator::controller::Settings;
+use flux_operator::health::metrics::Metrics;
 use flux_operator::install::{self, GANG_PERMISSIONS};
 use flux_operator::reconcile::render::gang::{GangApi, GangOf, Served};
 use flux_operator::reconcile::render::{self, Facts, Options};
@@ -23,6 +26,8 @@ use test_support::api_server::{
 use test_support::call::granted;
 use test_support::committed::same;
 use test_support::control_plane::ControlPlane;
+
+mod turn;
 
 /// What switches Kubernetes' own API on, in each version that has one.
 const SWITCHED_ON: [(&str, &str); 2] =
@@ -226,7 +231,7 @@ fn who_may_not_ask_which_apis_there_are_is_told_so_where_a_gang_is_wanted() {
 fn scheduler_plugins_and_volcano_have_their_own_pod_groups() {
     test("gang-others", async |fixture| {
         // The first Job's creation is lost: what was made before it is found again.
-        let is_lost = std::sync::Arc::new(AtomicBool::new(false));
+        let is_lost = Arc::new(AtomicBool::new(false));
         let lost = is_lost.clone();
         let calls = Calls::with_faults(move |call: &Call| {
             let is_job = call.verb == "create" && call.resource == "jobs" && call.name == "volcano";
@@ -369,28 +374,6 @@ async fn has_another_gang(fixture: &Fixture, api: GangApi, name: &str, before: &
     .await;
 }
 
-/// While no pod of a gang has a place, no other gang is made.
-async fn are_made_one_after_the_other(fixture: &Fixture) {
-    let place = async |cluster: &str| {
-        let placed = json!({ "status": { "conditions": [{ "type": "PodScheduled", "status": "True" }] } });
-        let pod = fixture.all_pods(cluster).await.into_iter().find(|pod| pod.metadata.deletion_timestamp.is_none());
-        fixture.patch_pod_status(&pod.unwrap(), placed).await;
-    };
-    place("mc").await;
-    fixture.create("first", spec(json!({}))).await.unwrap();
-    fixture.pods("first", 2).await;
-    fixture.create("next", spec(json!({}))).await.unwrap();
-    let waits = fixture.when("next", "waits", |status| status["reason"] == "WaitingForGang").await["status"].clone();
-    assert!(waits["message"].as_str().unwrap().contains("one after the other"), "{waits:#}");
-    assert!(condition(&waits, "Stalled").is_null(), "nobody has to do anything: {waits:#}");
-    // One pod alone holds nothing that others need.
-    fixture.create("alone", json!({ "size": 1 })).await.unwrap();
-    fixture.pods("alone", 1).await;
-    assert!(fixture.api::<Job>().get_opt("next").await.unwrap().is_none());
-    place("first").await;
-    fixture.pods("next", 2).await;
-}
-
 /// Kubernetes' own API, which is off by default, on a control plane of its own.
 #[test]
 fn kubernetes_own_api_is_found_in_each_version_that_has_one() {
@@ -422,7 +405,9 @@ fn kubernetes_own_api_is_found_in_each_version_that_has_one() {
             let is_new = call.verb == "create" && call.resource == "workloads";
             (is_new && gone.load(Ordering::SeqCst)).then_some(Fault::Answer(404))
         });
-        let operator = fixture.operator_as(plane.kubeconfig_path(), calls.clone(), |it| it.options.gang = true).await;
+        let metrics = Arc::new(Metrics::new().unwrap());
+        let settings = |it: &mut Settings| (it.options.gang, it.metrics) = (true, metrics.clone());
+        let operator = fixture.operator_as(plane.kubeconfig_path(), calls.clone(), settings).await;
         fixture.create("mc", spec(json!({}))).await.unwrap();
         let made = gang(&fixture, api, "mc").await;
         assert_eq!(
@@ -442,7 +427,7 @@ fn kubernetes_own_api_is_found_in_each_version_that_has_one() {
             let shrinks = async || (fixture.job("mc").await.spec?.completions == Some(1)).then_some(());
             until("it shrinks though its gang's API is gone", shrinks).await;
             is_gone.store(false, Ordering::SeqCst);
-            are_made_one_after_the_other(&fixture).await;
+            turn::gangs_are_made_one_after_the_other(&fixture, &operator, &metrics).await;
         }
         // The same object twice is one.
         fixture.create("off", spec(json!({ "gang": "off" }))).await.unwrap();

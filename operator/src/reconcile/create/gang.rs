@@ -9,7 +9,7 @@ use tokio::sync::MutexGuard;
 use crate::observe::{Key, Observed};
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
-use crate::reconcile::decide::gang_turn::{self, Waiting};
+use crate::reconcile::decide::gang_turn;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::obstacle::{Obstacle, WAITING_FOR_GANG};
 use crate::reconcile::render::gang::{GangOf, GangRef, Served, api_for, count, recounted};
@@ -54,22 +54,22 @@ pub(super) async fn turn<'a>(
     cluster: &ValidMiniCluster,
     target: &Target,
     context: &'a Context,
-) -> Result<Option<MutexGuard<'a, Waiting>>, ReconcileError> {
+) -> Result<Option<MutexGuard<'a, ()>>, ReconcileError> {
     let GangOf::Object(object) = &objects.gang else { return Ok(None) };
     // A suspended Job gets its pods when a queue, or somebody, resumes it.
     let is_suspended = objects.job.rendered.spec.as_ref().is_some_and(|job| job.suspend == Some(true));
     if is_suspended || count(cluster.min_size, cluster.size) < 2 || !gang_turn::takes_turns(object) {
         return Ok(None);
     }
-    let now = Timestamp::now();
+    let (now, clock) = (Timestamp::now(), Instant::now());
     let is_being_placed = |key: &Key, observed: &Observed| *key != target.key && gang_turn::has_turn(observed, now);
-    // Whoever holds it is creating a gang at this moment.
-    if let Ok(mut waiting) = context.gang_turn.try_lock()
-        && waiting.is_first(&target.key, Instant::now())
+    if context.gangs_waiting().ask(target, clock)
+        // Whoever holds it is creating a gang at this moment.
+        && let Ok(turn) = context.gang_turn.try_lock()
         && !context.index.any(is_being_placed)
     {
-        waiting.leave(&target.key);
-        return Ok(Some(waiting));
+        context.gangs_waiting().took_turn(&target.key, clock);
+        return Ok(Some(turn));
     }
     let message =
         "on this Kubernetes, gangs are created one after the other: waiting until the pods of another one have nodes";

@@ -8,11 +8,14 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 
 use crate::observe::{Key, Observed};
 use crate::reconcile::render::gang::{GangApi, GangObject, GangRef};
+use crate::reconcile::target::Target;
 
 /// How long a gang without a place keeps others from being created: there may be no room for it, but for them.
 const TURN: SignedDuration = SignedDuration::from_secs(60);
 /// Whoever has not asked for so long is gone, or waits for something else. One asks about once a second.
 const ASKS: Duration = Duration::from_secs(5);
+/// How long the last turn of a namespace counts: longer than many others' turns take.
+const REMEMBERED: Duration = Duration::from_secs(3600);
 
 /// Whether a gang is created in its turn only.
 pub fn takes_turns(gang: &GangObject) -> bool {
@@ -32,25 +35,64 @@ pub fn has_turn(observed: &Observed, now: Timestamp) -> bool {
         && !observed.pods_of(job).any(|pod| pod.scheduled)
 }
 
-/// Who waits to create a gang: since when, and when it has last asked.
+/// Who waits to create a gang.
 #[derive(Debug, Default)]
-pub struct Waiting(HashMap<Key, (Instant, Instant)>);
+pub struct Waiting {
+    waiters: HashMap<Key, Waiter>,
+    /// When a namespace last had a turn.
+    last_turns: HashMap<String, Instant>,
+}
+
+#[derive(Debug)]
+struct Waiter {
+    uid: String,
+    generation: Option<i64>,
+    since: Instant,
+    last_asked: Instant,
+}
 
 impl Waiting {
-    /// Whether it is the turn of `key`, which asks: whoever has waited longest comes first.
-    pub fn is_first(&mut self, key: &Key, now: Instant) -> bool {
-        self.0.retain(|_, (_, asked)| now.saturating_duration_since(*asked) < ASKS);
-        self.0.entry(key.clone()).or_insert((now, now)).1 = now;
-        self.0.iter().min_by_key(|(key, (since, _))| (*since, *key)).is_some_and(|(first, _)| first == key)
+    /// Whether this generation of it waits: what else may keep it from being created has been looked at.
+    pub fn has(&self, target: &Target, now: Instant) -> bool {
+        self.waiters.get(&target.key).is_some_and(|waiter| waiter.waits(now) && waiter.is(target))
     }
 
-    pub fn leave(&mut self, key: &Key) {
-        self.0.remove(key);
+    /// Whether it is this one's turn. The namespace whose last turn is longest ago comes first, so that nobody's many gangs keep
+    /// others waiting; of its gangs, the one that has waited longest.
+    pub fn ask(&mut self, target: &Target, now: Instant) -> bool {
+        self.waiters.retain(|_, waiter| waiter.waits(now));
+        self.last_turns.retain(|_, turn| now.saturating_duration_since(*turn) < REMEMBERED);
+        let new = || Waiter { uid: String::new(), generation: None, since: now, last_asked: now };
+        let waiter = self.waiters.entry(target.key.clone()).or_insert_with(new);
+        (waiter.uid, waiter.generation, waiter.last_asked) = (target.uid.clone(), target.generation, now);
+        let first = self.waiters.iter().min_by_key(|(key, waiter)| {
+            // (None, a namespace that has had none, is less than any.)
+            (self.last_turns.get(&key.namespace), waiter.since, *key)
+        });
+        first.is_some_and(|(first, _)| *first == target.key)
+    }
+
+    /// It has its turn.
+    pub fn took_turn(&mut self, key: &Key, now: Instant) {
+        self.waiters.remove(key);
+        self.last_turns.insert(key.namespace.clone(), now);
+    }
+}
+
+impl Waiter {
+    fn waits(&self, now: Instant) -> bool {
+        now.saturating_duration_since(self.last_asked) < ASKS
+    }
+
+    fn is(&self, target: &Target) -> bool {
+        self.uid == target.uid && self.generation == target.generation
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use flux_shared::crd::v1alpha2::MiniClusterStatus;
+
     use super::*;
     use crate::observe::job::{JobSeen, Verdict};
     use crate::observe::pod::PodSeen;
@@ -88,18 +130,57 @@ mod tests {
             assert!(!has_turn(&with(&other, &[]), start), "{other:?}");
         }
     }
+
+    fn target(namespace: &str, name: &str) -> Target {
+        let uid = format!("{namespace}-{name}");
+        Target { key: Key::new(namespace, name), ..crate::testing::target(&uid, &MiniClusterStatus::default()) }
+    }
+
     #[test]
     fn whoever_has_waited_longest_comes_first_unless_it_asks_no_more() {
         let mut waiting = Waiting::default();
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
-        let (one, two) = (Key::new("a", "one"), Key::new("b", "two"));
-        assert!(waiting.is_first(&one, at(0)) && !waiting.is_first(&two, at(1)));
-        assert!(!waiting.is_first(&two, at(4)) && waiting.is_first(&one, at(4)), "whoever asks first");
-        assert!(!waiting.is_first(&two, at(8)));
-        assert!(waiting.is_first(&two, at(9)), "one has not asked for five seconds");
-        assert!(!waiting.is_first(&one, at(9)), "and begins anew");
-        waiting.leave(&two);
-        assert!(waiting.is_first(&one, at(10)));
+        let (one, two) = (target("a", "one"), target("a", "two"));
+        assert!(waiting.ask(&one, at(0)) && !waiting.ask(&two, at(1)));
+        assert!(!waiting.ask(&two, at(4)) && waiting.ask(&one, at(4)), "whoever asks first");
+        assert!(!waiting.ask(&two, at(8)));
+        assert!(waiting.ask(&two, at(9)), "one has not asked for five seconds");
+        assert!(!waiting.ask(&one, at(9)), "and begins anew");
+        waiting.took_turn(&two.key, at(9));
+        assert!(waiting.ask(&one, at(10)));
+    }
+
+    #[test]
+    fn many_gangs_of_one_namespace_keep_no_other_waiting() {
+        let mut waiting = Waiting::default();
+        let start = Instant::now();
+        let many: Vec<Target> = (0..100).map(|number| target("greedy", &format!("mc-{number:03}"))).collect();
+        let all_ask = |waiting: &mut Waiting, now| -> Vec<usize> {
+            (0..many.len()).filter(|number| waiting.ask(&many[*number], now)).collect()
+        };
+        assert_eq!(all_ask(&mut waiting, start), [0]);
+        waiting.took_turn(&many[0].key, start);
+        let modest = target("modest", "mc");
+        let now = start + Duration::from_secs(1);
+        all_ask(&mut waiting, now);
+        assert!(waiting.ask(&modest, now), "it came last, and its namespace has had no turn");
+        waiting.took_turn(&modest.key, now);
+        let later = start + Duration::from_secs(3);
+        assert_eq!(all_ask(&mut waiting, later), [1], "of these the one that has waited longest");
+        assert!(!waiting.ask(&target("modest", "again"), later), "each in its turn");
+    }
+
+    #[test]
+    fn what_was_looked_at_before_it_waits_is_known_by_uid_and_generation() {
+        let mut waiting = Waiting::default();
+        let start = Instant::now();
+        let one = Target { generation: Some(1), ..target("a", "one") };
+        assert!(!waiting.has(&one, start));
+        waiting.ask(&one, start);
+        assert!(waiting.has(&one, start + Duration::from_secs(4)));
+        assert!(!waiting.has(&Target { generation: Some(2), ..one.clone() }, start), "its spec was edited");
+        assert!(!waiting.has(&Target { uid: "other".into(), ..one.clone() }, start), "it was made anew");
+        assert!(!waiting.has(&one, start + Duration::from_secs(5)), "it has not asked for long");
     }
 }

@@ -185,10 +185,17 @@ fn scheduler(cluster: &ValidMiniCluster) -> Option<&str> {
 
 /// The API by which the pods of a cluster are a gang. None: there is none for it, or nobody wants one.
 pub fn api_for(cluster: &ValidMiniCluster, served: Served) -> Option<GangApi> {
-    // Where a gang's size is fixed, nobody gets one without asking whose cluster is made to grow.
-    let is_fixed = |api: &GangApi| api.resize() == Resize::Never && cluster.max_size > cluster.size;
+    // Where a gang's size is fixed, nobody gets one without asking whose cluster is made to grow, or may be admitted in part.
+    let is_fixed = |api: &GangApi| {
+        api.resize() == Resize::Never && (cluster.max_size > cluster.size || is_admitted_in_part(cluster))
+    };
     let api = served.for_scheduler(scheduler(cluster)).filter(|_| cluster.gang != Gang::Off);
     api.filter(|api| cluster.gang == Gang::On || !is_fixed(api))
+}
+
+/// Whether a queue may start the cluster with fewer pods, by another parallelism of its Job.
+fn is_admitted_in_part(cluster: &ValidMiniCluster) -> bool {
+    cluster.queueing.least(cluster.size, cluster.min_size).is_some()
 }
 
 /// Pods that have to fit at once.
@@ -198,6 +205,9 @@ pub fn count(least: Option<u32>, size: u32) -> u32 {
 
 pub(super) fn gang(cluster: &ValidMiniCluster, is_installed: bool, facts: &Facts) -> GangOf {
     match api_for(cluster, facts.gangs).filter(|_| is_installed) {
+        Some(api) if api.resize() == Resize::Never && is_admitted_in_part(cluster) => GangOf::Unserved(
+            "spec.gang: on this Kubernetes the size of a gang's Job is fixed, so a queue cannot admit a part of it (spec.minSize): leave out minSize, or set gang: auto to start without a gang".to_owned(),
+        ),
         Some(api) => GangOf::Object(Box::new(object(cluster, api, facts))),
         None if cluster.gang == Gang::On => GangOf::Unserved(why_not(cluster, is_installed)),
         None => GangOf::None,
@@ -341,6 +351,25 @@ mod tests {
             let fewer = recounted(&cluster, &made.at, &facts, 2);
             assert_eq!(fewer.body.pointer(count_at(api)), Some(&json!(2)), "{api:?}");
             assert_eq!(fewer.body["metadata"], made.body["metadata"]);
+        }
+    }
+
+    #[test]
+    fn where_a_gangs_size_is_fixed_nothing_that_a_queue_admits_in_part_is_a_gang() {
+        let of = |gang: &str, queued: bool, min: u32, api| {
+            let labels = if queued { "\njobLabels: {kueue.x-k8s.io/queue-name: team}" } else { "" };
+            let cluster = crate::testing::cluster(&format!("size: 4\nminSize: {min}\ngang: {gang}{labels}"));
+            let gangs = Served { kubernetes: Some(api), ..Served::default() };
+            super::gang(&cluster, true, &Facts { uid: Some("uid".into()), gangs, ..Facts::default() })
+        };
+        let fixed = GangApi::PodGroupV1alpha2;
+        assert_eq!(of("auto", true, 2, fixed), GangOf::None);
+        let GangOf::Unserved(why) = of("\"on\"", true, 2, fixed) else { panic!("it would never start") };
+        assert!(why.contains("leave out minSize"), "{why}");
+        for whole in
+            [of("auto", false, 2, fixed), of("auto", true, 4, fixed), of("auto", true, 2, GangApi::PodGroupV1beta1)]
+        {
+            assert!(matches!(whole, GangOf::Object(_)), "{whole:?}");
         }
     }
 
