@@ -129,10 +129,7 @@ const LABELS: &[(&str, &str)] = &[
     ("job-index", "`services` on the services pod, `0` on the lead's, as documented"),
     ("hpa-selector", "the MiniCluster's name: what `status.selector` names, for autoscalers"),
     ("namespace", "the pod's namespace, as documented"),
-    (
-        "flux-framework.org/rendered-hash",
-        "hash of the rendered object: if it differs, the object has to be written",
-    ),
+    ("flux-framework.org/rendered-hash", "hash of the rendered object: if it differs, the object has to be written"),
     ("flux-framework.org/maximum-size", "the largest size, fixed when the Job was created"),
     ("flux-framework.org/initial-size", "the size when the Job was created"),
     ("flux-framework.org/spec-hash", "hash of the part of the spec that the Job was made from"),
