@@ -146,7 +146,7 @@ impl Page<'_> {
         );
         if path == "spec.services[]" {
             self.text +=
-                "\nThe fields are those of [spec.containers](#speccontainers). Those about Flux are refused here.\n";
+                "\nThe fields are those of [spec.containers](#speccontainers). Fields about Flux are refused here.\n";
             return self.refusals(schema);
         }
         let needed: Vec<&str> = schema["required"].as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -205,7 +205,7 @@ impl Page<'_> {
             }
         }
         if !lines.is_empty() {
-            self.text += &format!("\nThe API server refuses otherwise, with these words:\n\n{}", lines.concat());
+            self.text += &format!("\nThe API server refuses other values, with these messages:\n\n{}", lines.concat());
         }
     }
 }
@@ -217,16 +217,16 @@ fn page(version: &str, words: &str) -> String {
     page.text = format!(
         "# Fields of {version}\n\n<!-- made from the CustomResourceDefinition by `make generate` -->\n\n{words} `kubectl explain \
          minicluster.spec --api-version=flux-framework.org/{version}` says the same.\n\n\
-         **Read by:** who acts on the field. *agent*: `flux-agent` in each pod, which plans by it and hands it to Flux. *Job*, *pods*, \
-         *Service*, *volume*: Kubernetes, in the objects of that kind that the operator makes of it. *operator*: itself, while the \
-         MiniCluster lives and after its end. (A test sets each field to several values and looks where they make a difference.)\n\n\
+         **Read by:** who acts on the field. *agent*: `flux-agent` in each pod, which plans by it and passes it to Flux. *Job*, *pods*, \
+         *Service*, *volume*: Kubernetes, through the objects of that kind that the operator makes. *operator*: the operator itself, during \
+         the life of the MiniCluster and after its end. (A test sets each field to several values and observes where they make a difference.)\n\n\
          **Can change:** a field that cannot is fixed once the \
          Job has been created (`status.maximumSize` is set); the API server then refuses an edit: *cannot change once the Job has \
          been created: delete and recreate the MiniCluster*. `size` \
          cannot exceed the larger of `size` and `maxSize` at creation.\n\n\
-         **Example:** the shortest that explains the field. **Default:** *none* where nothing takes its place. \
-         Beside what the API server refuses, the operator checks each value: `flux-operator validate FILE` tells all.\n\n\
-         `metadata.name` has 54 characters at most: lower case letters, digits and `-`, beginning with a letter.\n"
+         **Example:** the shortest one that explains the field. **Default:** *none* means that nothing is used in its place. \
+         In addition to the API server's checks, the operator checks each value: `flux-operator validate FILE` lists every problem.\n\n\
+         `metadata.name` has at most 54 characters: lower case letters, digits and `-`, beginning with a letter.\n"
     );
     page.section("spec", &root["properties"]["spec"]);
     page.section("status", &root["properties"]["status"]);
@@ -236,14 +236,14 @@ fn page(version: &str, words: &str) -> String {
 
 #[test]
 fn the_fields_of_v1alpha2_are_those_of_its_schema() {
-    let words = "The version that is stored. Every object can be read and written as either version.";
+    let words = "The stored version. Every object can be read and written as either version.";
     is_committed("v1alpha2.md", &page("v1alpha2", words));
 }
 
 #[test]
 fn the_fields_of_v1alpha1_are_those_of_its_schema() {
-    let words = "The version of 2023, served by a conversion webhook: Flux comes with the image, runs as user `flux`, and tokens \
-                 of service accounts are mounted. [v1alpha2](v1alpha2.md) has the same fields under the same names, but for \
+    let words = "The older version, served by a conversion webhook: Flux comes with the image and runs as user `flux`, and service \
+                 account tokens are mounted. [v1alpha2](v1alpha2.md) has the same fields under the same names, except \
                  `cleanup`, which is `cleanupPods` there, and `cleanupMiniCluster`, which is `cleanup` there.";
     is_committed("v1alpha1.md", &page("v1alpha1", words));
 }

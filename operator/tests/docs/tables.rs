@@ -20,15 +20,15 @@ const MADE: &str = "<!-- made from the code by `make generate` -->";
 fn conditions_reasons_and_events_are_those_of_the_code() {
     let mut text = format!(
         "# Conditions, reasons and events\n\n{MADE}\n\n`kubectl wait --for=condition=TYPE minicluster/NAME` waits for a condition. \
-         `kubectl get minicluster NAME -o wide` shows the reason that matters most (`status.reason`), and `kubectl describe` all \
+         `kubectl get minicluster NAME -o wide` shows the most important reason (`status.reason`), and `kubectl describe` shows all \
          of them with the events.\n\n## Conditions\n\n| condition | true | false |\n| --- | --- | --- |\n"
     );
     for it in CONDITIONS {
         text += &format!("| `{}` | {} | {} |\n", it.name, it.when_true, it.when_false);
     }
-    text += "\n## Reasons\n\nA reason is one word: of a condition, of `status.reason`, of `status.restarts` and `status.lostPods`, \
-             and of an event. What each means in full, and what to do, stands in [troubleshooting](../troubleshooting.md). Kubernetes \
-             has more words of its own, which the operator hands on as it finds them.\n";
+    text += "\n## Reasons\n\nA reason is one word, in a condition, `status.reason`, `status.restarts`, `status.lostPods` or an event. \
+             [Troubleshooting](../troubleshooting.md) explains each in full and says what to do. The operator passes on further reasons \
+             of Kubernetes unchanged.\n";
     for (of, title) in vocabulary::Of::ALL {
         text += &format!("\n### {title}\n\n| reason | meaning | event |\n| --- | --- | --- |\n");
         for reason in REASONS.iter().filter(|reason| reason.of == of) {
@@ -41,19 +41,19 @@ fn conditions_reasons_and_events_are_those_of_the_code() {
 
 fn meaning(category: Category) -> &'static str {
     match category {
-        Category::LeadLost => "run the command again: an earlier pod of this lead was lost, and may have run it",
-        Category::SpecUnreadable => "read its spec",
-        Category::SpecInvalid => "use its spec: an unknown field, or another version",
-        Category::ViewMissing => "find Flux: no view, or no `flux` on the PATH",
-        Category::ParentUnreachable => "reach its parent broker within the deadline that was asked for",
-        Category::UserFailed => "find or make the user",
-        Category::WriteFailed => "write a file",
-        Category::CurveUnreadable => "read the curve certificate",
-        Category::ShellMissing => "find a shell for a snippet",
+        Category::LeadLost => "an earlier pod of this lead was lost and may have run the command; it is not run again",
+        Category::SpecUnreadable => "the spec cannot be read",
+        Category::SpecInvalid => "the spec cannot be used: an unknown field, or another version",
+        Category::ViewMissing => "Flux was not found: no view, or no `flux` on the PATH",
+        Category::ParentUnreachable => "the parent broker was not reached within `flux.parentDeadlineSeconds`",
+        Category::UserFailed => "the user to run Flux as cannot be found or created",
+        Category::WriteFailed => "a file cannot be written",
+        Category::CurveUnreadable => "the curve certificate cannot be read, or is not valid",
+        Category::ShellMissing => "the image has no shell for a snippet",
         Category::BrokerFailed => {
-            "bring up the instance: a broker does not start, or ends before the command has begun"
+            "the instance did not come up: a broker does not start, or ends before the command has begun"
         }
-        Category::Internal => "explain it: a defect of the agent",
+        Category::Internal => "internal error: a bug in the agent",
     }
 }
 
@@ -62,12 +62,12 @@ fn exit_codes_are_those_of_the_code() {
     let mut text = format!(
         "# Exit codes\n\n{MADE}\n\nThe pod of the lead, the Job's status and the MiniCluster's `status.exitCode` have the code of your \
          command: 0 to 255, 128 + n where signal n ended it, {NOT_FOUND} where it was not found, {NOT_EXECUTABLE} where it could not be \
-         executed. A snippet that fails ends the pod with the snippet's code.\n\nWhere the agent itself gives up, it ends with a code of \
-         its own. Your command may end with the same number: who ended the pod stands in its termination message (one line of JSON), \
-         and so in the reason of the status.\n\n| code | name | the agent could not … |\n| --- | --- | --- |\n"
+         executed. A snippet that fails ends the pod with the snippet's code.\n\nIf the agent itself fails, it exits with one of the codes \
+         below. Your command may exit with the same number: the pod's termination message (one line of JSON) says who ended it, and so \
+         does the reason of the status.\n\n| code | name | meaning |\n| --- | --- | --- |\n"
     );
     text += &format!(
-        "| [{REPLACE}](../troubleshooting.md#exit-code-{REPLACE}) | | stay: only this follower was stopped. Not a failure: another pod replaces it |\n"
+        "| [{REPLACE}](../troubleshooting.md#exit-code-{REPLACE}) | | this follower alone was stopped; not a failure: if the pod is still wanted, another replaces it |\n"
     );
     for category in Category::ALL {
         let (code, name) = (category.code(), category.name());
@@ -81,9 +81,9 @@ fn metrics_are_those_of_the_code() {
     let mut text = format!(
         "# Metrics\n\n{MADE}\n\nOperator and webhook answer on port 8080 of their pods, path `/metrics`, in Prometheus' text format \
          (option `--health`; `install` sets it). With `install`'s NetworkPolicies, namespaces with the label \
-         `flux-framework.org/metrics: allowed` reach it. Names are controller-runtime's where it has one. Every label has a closed \
-         set of values, and none names an object. [Monitoring](../tasks/monitoring.md) says how to collect them, and \
-         [alerts](../tasks/alerts.md) what they can warn of.\n"
+         `flux-framework.org/metrics: allowed` reach it. Names are controller-runtime's where it has one. Every label has a fixed \
+         set of values, and none names an object. [Monitoring](../tasks/monitoring.md) explains how to collect the metrics, and \
+         [alerts](../tasks/alerts.md) lists the alerts on them.\n"
     );
     for (of, title) in [(Of::Both, "Both"), (Of::Operator, "The operator"), (Of::Webhook, "The webhook")] {
         text += &format!("\n## {title}\n\n| metric | type | meaning | labels |\n| --- | --- | --- | --- |\n");
@@ -129,21 +129,18 @@ const LABELS: &[(&str, &str)] = &[
     ("job-index", "`services` on the services pod, `0` on the lead's, as documented"),
     ("hpa-selector", "the MiniCluster's name: what `status.selector` names, for autoscalers"),
     ("namespace", "the pod's namespace, as documented"),
-    (
-        "flux-framework.org/rendered-hash",
-        "what the object was rendered to: another value means that it has to be written",
-    ),
-    ("flux-framework.org/maximum-size", "the largest size, fixed when the Job was made"),
-    ("flux-framework.org/initial-size", "the size when the Job was made"),
-    ("flux-framework.org/spec-hash", "what of the spec the Job was made from"),
+    ("flux-framework.org/rendered-hash", "hash of the rendered object: if it differs, the object has to be written"),
+    ("flux-framework.org/maximum-size", "the largest size, fixed when the Job was created"),
+    ("flux-framework.org/initial-size", "the size when the Job was created"),
+    ("flux-framework.org/spec-hash", "hash of the part of the spec that the Job was made from"),
     ("flux-framework.org/pod-template-hash", "hash of `podTemplate` and `servicesPodTemplate`, if one is set"),
-    ("flux-framework.org/gang", "the object that makes a gang of the pods, if one does"),
+    ("flux-framework.org/gang", "the object that makes the pods a gang, if there is one"),
     ("flux-framework.org/view", "how the view gets into the pods"),
-    ("flux-framework.org/namespace", "the namespace of the MiniCluster that a PersistentVolume was made for"),
-    ("flux-framework.org/owner-uid", "the uid of the MiniCluster that a PersistentVolume was made for"),
-    ("flux-framework.org/keep", "a PersistentVolume that stays when its MiniCluster goes (`delete: false`)"),
+    ("flux-framework.org/namespace", "the namespace of the MiniCluster that the PersistentVolume was created for"),
+    ("flux-framework.org/owner-uid", "the uid of the MiniCluster that the PersistentVolume was created for"),
+    ("flux-framework.org/keep", "the PersistentVolume is kept when its MiniCluster is deleted (`delete: false`)"),
     ("flux-framework.org/disk", "the CSI driver and handle of a PersistentVolume"),
-    ("flux-framework.org/volume-uid", "the uid of the PersistentVolume that was made for the claim"),
+    ("flux-framework.org/volume-uid", "the uid of the PersistentVolume that was created for the claim"),
 ];
 
 fn keys(value: &Value, found: &mut BTreeMap<String, BTreeSet<String>>, kind: &str) {
@@ -202,14 +199,14 @@ fn labels_and_annotations_are_those_of_what_is_rendered() {
     let idle: Vec<_> = own.iter().filter(|key| !found.contains_key(**key)).collect();
     assert!(idle.is_empty(), "explained here, and not rendered by these examples: {idle:?}");
     let mut text = format!(
-        "# Labels and annotations\n\n{MADE}\n\nThe operator's values stand over the author's own.\n\n| key | on | meaning |\n| --- | --- | --- |\n"
+        "# Labels and annotations\n\n{MADE}\n\nThe operator's values override the author's.\n\n| key | on | meaning |\n| --- | --- | --- |\n"
     );
     for (key, meaning) in LABELS {
         let places: Vec<&str> = found[*key].iter().map(String::as_str).collect();
         text += &format!("| `{key}` | {} | {meaning} |\n", places.join(", "));
     }
     text += "\nKubernetes itself gives every pod of a Job \
-             `batch.kubernetes.io/job-name` and `batch.kubernetes.io/job-completion-index`: select a pod by these.\n\nLabels and annotations of a MiniCluster whose domain is `kueue.x-k8s.io` or \
+             `batch.kubernetes.io/job-name` and `batch.kubernetes.io/job-completion-index`: use these to select a pod.\n\nLabels and annotations of a MiniCluster whose domain is `kueue.x-k8s.io` or \
              `provreq.kueue.x-k8s.io` are put on its Job, and annotations that begin with `kueue.x-k8s.io/podset-` on its pods as well: \
              [queues](../tasks/queues.md).\n";
     is_committed("labels.md", &text);

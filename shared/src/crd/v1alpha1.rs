@@ -1,4 +1,4 @@
-//! `flux-framework.org/v1alpha1`: the version of 2023, as it was documented and as its manifests are.
+//! `flux-framework.org/v1alpha1`: the older version, as it was documented and as its manifests are.
 //!
 //! It differs from v1alpha2 in what a missing field means: Flux comes from the container's own image, and runs
 //! as the user flux; a cluster without a command serves the Flux RESTful API; a finished cluster is cleaned up.
@@ -59,7 +59,7 @@ fn port() -> i32 {
 }
 
 /// A MiniCluster is a Flux instance in Kubernetes: an Indexed Job whose pod 0 is the lead broker and whose other pods
-/// join it. This is the version of 2023; v1alpha2 is the current one.
+/// join it. This is the older version, v1alpha1; v1alpha2 is the current one.
 #[derive(Debug, Clone, PartialEq, Serialize, Deserialize)]
 #[cfg_attr(feature = "crd", derive(kube::CustomResource, schemars::JsonSchema))]
 #[cfg_attr(
