@@ -38,7 +38,7 @@ use crate::observe::{Key, Unlabelled};
 use crate::reconcile::apply::Writer;
 use crate::reconcile::context::Context;
 use crate::reconcile::error::ReconcileError;
-use crate::reconcile::fetch::warning::Reader;
+use crate::reconcile::lookups::warning::Reader;
 use crate::reconcile::render::Options;
 use crate::reconcile::{is_first, reconcile, report_panic};
 

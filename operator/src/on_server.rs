@@ -17,7 +17,7 @@ use kube::{Client, Resource};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::api::trial::{self, Verdict};
+use crate::api::dry_run::{self, Verdict};
 use crate::offline::{self, Judged, Judgement};
 use crate::reconcile::render::overlaid::Overlaid;
 use crate::reconcile::render::{self, Facts, Options, refusal};
@@ -150,7 +150,7 @@ impl Check<'_> {
         path: &str,
         object: &impl Serialize,
     ) -> Result<Option<Verdict>, CheckError> {
-        match trial::create(self.client, path, object).await {
+        match dry_run::create(self.client, path, object).await {
             Ok(verdict) => {
                 self.judged.checked.push(what);
                 Ok(Some(verdict))

@@ -1,8 +1,10 @@
 //! One reconcile of a MiniCluster, from what there is to what there should be.
 //!
 //! ```text
-//! fetch ─► validate ─► decide ─► render ─► apply ─► status ─► one patch, events ─► when to look again
+//! observed (watches) ─► validate ─► decide ─► render ─► apply ─► status ─► one patch, events ─► when to look again
 //! ```
+//!
+//! What no watch brings (gang APIs, events, specs too large for the cache) is read when it is needed (`lookups`).
 //!
 //! The process may be killed after each step: the next reconcile finds the same, or does the rest.
 #![expect(clippy::disallowed_methods, reason = "the clock and the log of one reconcile")]
@@ -39,16 +41,16 @@ mod create;
 pub mod decide;
 mod diagnose;
 pub mod error;
-pub mod fetch;
 mod finish;
 pub mod job_first;
-pub mod keys;
+pub mod lookups;
 pub mod obstacle;
 pub mod previous_status;
+pub mod random;
 pub mod render;
+mod spans;
 pub mod status;
 pub mod target;
-mod traced;
 
 /// How long after its Job was made a MiniCluster's status is written: its pods are there then, and one write tells all.
 const TO_TELL: Duration = Duration::from_millis(100);
@@ -288,7 +290,7 @@ fn trace_end(object: &Cluster, target: &Target, after: &MiniClusterStatus, conte
         return;
     }
     let created = object.meta().creation_timestamp.as_ref();
-    let traced = created.and_then(|created| traced::traced(&target.key, &target.uid, created.0, after));
+    let traced = created.and_then(|created| spans::spans(&target.key, &target.uid, created.0, after));
     if let Some(traced) = traced {
         context.traces.send(traced);
     }

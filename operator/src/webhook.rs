@@ -1,7 +1,7 @@
 //! The conversion webhook: the API server calls it to convert a MiniCluster to the version that a client asks for.
 //!
 //! ```text
-//! keeper:  Secret ─► certificate (made, renewed) ─► Secret, caBundle of the CRD ─► the server's current certificate
+//! certificate_renewal:  Secret ─► certificate (made, renewed) ─► Secret, caBundle of the CRD ─► the server's current certificate
 //! server:  TLS ─► POST /convert ─► review (shared::crd::convert) ─► answer
 //! ```
 //!
@@ -32,9 +32,9 @@ use crate::health::webhook_metrics::WebhookMetrics;
 use crate::labels;
 
 mod certificate;
-mod keeper;
+mod certificate_renewal;
+mod limits;
 pub mod migrate;
-mod places;
 pub mod review;
 mod server;
 
@@ -153,8 +153,10 @@ pub async fn run(
         tokio::time::sleep(drain).await;
     };
     let keeps = match (&settings.directory, client) {
-        (Some(directory), _) => keeper::keep_files(directory, &current, &metrics).boxed(),
-        (None, Some(client)) => keeper::keep(client, settings.clone(), current.clone(), metrics.clone()).boxed(),
+        (Some(directory), _) => certificate_renewal::keep_files(directory, &current, &metrics).boxed(),
+        (None, Some(client)) => {
+            certificate_renewal::keep(client, settings.clone(), current.clone(), metrics.clone()).boxed()
+        }
         (None, None) => return Err(WebhookError::NoCertificate),
     };
     let acceptor = server::acceptor(current.clone())?;

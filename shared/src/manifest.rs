@@ -9,10 +9,10 @@ use serde_json::Value;
 use crate::crd::convert::{Version, convert_spec};
 use crate::crd::shape;
 use crate::crd::v1alpha2::{KIND, MiniClusterSpec};
-use crate::near;
 use crate::overlay::drop_nulls;
 use crate::problem::Problem;
 use crate::queueing::Queueing;
+use crate::suggest;
 use crate::validate::validate;
 
 pub use crate::validate::Manifest;
@@ -79,7 +79,7 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
 const GROUP: &str = "flux-framework.org/";
 
 fn is_nearly_ours(kind: &str) -> bool {
-    near::nearest(kind, [KIND].into_iter()).is_some()
+    suggest::nearest(kind, [KIND].into_iter()).is_some()
 }
 
 /// The MiniCluster of one parsed document.

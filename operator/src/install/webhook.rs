@@ -151,7 +151,7 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
                             { "name": "HEALTH_ADDRESS", "value": format!("[::]:{HEALTH_PORT}") },
                             { "name": "POD_NAMESPACE", "value": settings.namespace },
                         ],
-                        // Bodies and their answers are bounded to a good half of it (webhook/places.rs).
+                        // Bodies and their answers are bounded to a good half of it (webhook/limits.rs).
                         "resources": settings.webhook_resources,
                         "securityContext": without_privilege(),
                         "terminationMessagePolicy": "FallbackToLogsOnError",

@@ -17,7 +17,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::api::trial::{self, Verdict};
+use crate::api::dry_run::{self, Verdict};
 use crate::labels;
 use crate::observe::cluster::{Cluster, version};
 use crate::observe::job::JobSeen;
@@ -224,7 +224,7 @@ impl Writer {
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
-        match trial::create(&self.client, &K::url_path(&(), Some(&key.namespace)), &cover.sent).await {
+        match dry_run::create(&self.client, &K::url_path(&(), Some(&key.namespace)), &cover.sent).await {
             Ok(Verdict::Taken(kept)) => Ok(Ok(Some(kept))),
             Ok(Verdict::Exists) => Ok(Ok(None)),
             Ok(Verdict::Refused(status)) => Ok(Err(status.message.clone())),

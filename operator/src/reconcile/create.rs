@@ -11,8 +11,8 @@ use crate::observe::Key;
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
 use crate::reconcile::decide::next_action::{self, Differences, NextAction, ServicesPod};
-use crate::reconcile::keys;
 use crate::reconcile::obstacle::{Obstacle, POD_TEMPLATE_REFUSED};
+use crate::reconcile::random;
 use crate::reconcile::render::overlaid::Cover;
 use crate::reconcile::render::services::Member;
 use crate::reconcile::render::{self, Facts, refusal};
@@ -140,7 +140,7 @@ pub(super) fn objects(
     context: &Context,
 ) -> Result<render::Objects, ReconcileError> {
     let facts = Facts { nodes_mount_images: context.index.nodes_mount_images(), ..facts.clone() };
-    Ok(render::objects(cluster, &context.options, &facts, keys::chance(cluster)?)?)
+    Ok(render::objects(cluster, &context.options, &facts, random::generate(cluster)?)?)
 }
 
 /// Has the API server look at what lies over the pods, before anything is made. Where nothing does, it costs no call.

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::health::panics::Panicked;
 use crate::reconcile::apply::ApplyError;
-use crate::reconcile::keys;
 use crate::reconcile::obstacle::{Obstacle, WAITING_FOR_GANG};
+use crate::reconcile::random;
 use crate::reconcile::render::RenderError;
 
 /// Why a reconcile has to be repeated.
@@ -16,7 +16,7 @@ pub enum ReconcileError {
     #[error(transparent)]
     Render(#[from] RenderError),
     #[error(transparent)]
-    Key(#[from] keys::KeyError),
+    Key(#[from] random::RandomError),
     #[error("failed to get the MiniCluster, whose spec is too large for the cache")]
     Cluster(#[source] kube::Error),
     #[error("failed to get the version of Kubernetes")]

@@ -1,4 +1,4 @@
-//! The HTTPS server: few connections, bounded bodies, an answer to everything. (Limits per caller: `places`.)
+//! The HTTPS server: few connections, bounded bodies, an answer to everything. (Limits per caller: `limits`.)
 #![expect(clippy::disallowed_methods, reason = "it listens, and has time limits")]
 
 use std::convert::Infallible;
@@ -19,7 +19,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::{self, ServerConfig};
 
 use super::certificate::Current;
-use super::places::{BODY_MAX, Place, Places, Room};
+use super::limits::{BODY_MAX, Place, Places, Room};
 use super::{PATH, review};
 use crate::health::log;
 use crate::health::webhook_metrics::{TurnedAway, WebhookMetrics};

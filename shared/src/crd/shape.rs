@@ -8,8 +8,8 @@
 use serde_json::{Map, Value};
 
 use super::convert::Version;
-use crate::near;
 use crate::problem::Problem;
+use crate::suggest;
 
 const V1ALPHA1: &str = include_str!("shape/v1alpha1.json");
 const V1ALPHA2: &str = include_str!("shape/v1alpha2.json");
@@ -89,7 +89,7 @@ fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem
 /// What to say of a field that is not there: the nearest name, or the place that has one of this name.
 fn unknown(key: &str, fields: &Map<String, Value>, top: &Value) -> String {
     let names = fields.keys().map(|field| field.trim_end_matches('!'));
-    if let Some(name) = near::nearest(key, names) {
+    if let Some(name) = suggest::nearest(key, names) {
         return format!("no such field; did you mean {name}?");
     }
     match place_of(key, top, "spec") {

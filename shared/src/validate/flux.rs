@@ -11,7 +11,7 @@ use crate::choices::QUEUE_POLICIES;
 use crate::crd::v1alpha2::{self, Bursting, Container, Flux, LeadBroker, MiniClusterSpec};
 use crate::curve::Certificate;
 use crate::toml_error::one_line;
-use crate::{broker_config, fsd, hostlist, names, words};
+use crate::{broker_config, flux_duration, hostlist, names, words};
 
 /// The level where none is given.
 pub(super) const DEFAULT_LOG_LEVEL: u8 = 6;
@@ -34,7 +34,7 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     drop_empty(&mut [&mut flux.topology, &mut flux.wrap, &mut flux.munge_secret, &mut flux.curve_cert_secret]);
     let connect_timeout = match flux.connect_timeout.as_str() {
         "" => None,
-        text => report.take("spec.flux.connectTimeout", fsd::seconds(text)).map(|_| text.to_owned()),
+        text => report.take("spec.flux.connectTimeout", flux_duration::seconds(text)).map(|_| text.to_owned()),
     };
     let heartbeat_timeout = given(&flux.heartbeat_timeout);
     if let Some(timeout) = &heartbeat_timeout {
@@ -145,7 +145,7 @@ fn configs(flux: &Flux, hosts: Option<&[String]>, report: &mut Report) -> BTreeM
 
 /// A broker hears of the lead every two seconds.
 fn check_heartbeat(text: &str) -> Result<(), String> {
-    match fsd::seconds(text)? {
+    match flux_duration::seconds(text)? {
         0.0 => Ok(()),
         seconds if seconds > 2.0 => Ok(()),
         _ => Err("must be longer than the 2s between two heartbeats, or 0 for never".into()),

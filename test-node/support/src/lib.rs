@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! pages, pattern, committed, repository     what is written down, against what is so
-//! mutate, upstream_manifests, tried         inputs
+//! mutate, upstream_manifests, field_values  inputs
 //! waiting                                   until something is so
 //! report                                    the figures of benches
 //! helm                                      programs that the test node builds
@@ -29,6 +29,6 @@ pub mod api_server;
 pub mod call;
 pub mod control_plane;
 #[cfg(feature = "cluster")]
-pub mod node;
+pub mod field_values;
 #[cfg(feature = "cluster")]
-pub mod tried;
+pub mod node;

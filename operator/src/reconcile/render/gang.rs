@@ -1,5 +1,5 @@
 //! All pods start or none: an object of one of the APIs for that, and what ties the pods to it. Each Kubernetes has had an API of
-//! its own; which of them is served is found out (`fetch::gangs`), never concluded from a version.
+//! its own; which of them is served is found out (`lookups::gangs`), never concluded from a version.
 //!
 //! | API | object | the pods' tie |
 //! | --- | --- | --- |

@@ -9,14 +9,14 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
 
 /// A wire to the API server that can be cut.
-pub struct Wire {
+pub struct Proxy {
     pub address: SocketAddr,
     is_cut: Arc<AtomicBool>,
     cut: broadcast::Sender<()>,
 }
 
-impl Wire {
-    pub async fn to(server: String, listener: TcpListener) -> Wire {
+impl Proxy {
+    pub async fn to(server: String, listener: TcpListener) -> Proxy {
         let address = listener.local_addr().unwrap();
         let is_cut = Arc::new(AtomicBool::new(false));
         let (cut, _) = broadcast::channel(1);
@@ -37,7 +37,7 @@ impl Wire {
                 });
             }
         });
-        Wire { address, is_cut, cut }
+        Proxy { address, is_cut, cut }
     }
 
     pub fn cut(&self) {

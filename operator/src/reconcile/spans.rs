@@ -12,7 +12,7 @@ use crate::health::traces::Traced;
 use crate::observe::Key;
 
 /// The spans of one that has ended so. None: it has no uid by which a trace could be known, or no times.
-pub fn traced(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatus) -> Option<Traced> {
+pub fn spans(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatus) -> Option<Traced> {
     let root = TraceParent::of_uid(uid)?;
     let begin = since_epoch(created)?;
     let end = time(status.completion_time.as_deref())?.max(begin);

@@ -14,7 +14,7 @@ use crate::observe::Key;
 use crate::observe::cluster::Cluster;
 use crate::observe::pod::{Trouble, first_line};
 use crate::observe::workload::{self, QUEUED, Workload};
-use crate::reconcile::fetch::gangs;
+use crate::reconcile::lookups::gangs;
 use crate::reconcile::render::gang::Served;
 
 /// What is older has been got over: Kubernetes tries, and warns, again at least every two minutes.

@@ -18,12 +18,12 @@ pub const RIGHTS: &[(&str, &str)] = &[
 ];
 
 #[derive(Debug, Clone)]
-pub struct Person {
+pub struct UserAccount {
     pub kubeconfig: PathBuf,
     pub namespace: String,
 }
 
-impl Person {
+impl UserAccount {
     /// An account of the namespace, made by `kubectl`, which is called there as an administrator.
     pub fn with(
         namespace: &str,
@@ -31,14 +31,14 @@ impl Person {
         rights: &[(&str, &str)],
         kubeconfig: PathBuf,
         kubectl: impl Fn(&[&str]),
-    ) -> Person {
+    ) -> UserAccount {
         for (number, (resource, verbs)) in rights.iter().enumerate() {
             let role = format!("{name}-{number}");
             kubectl(&["create", "role", &role, &format!("--verb={verbs}"), &format!("--resource={resource}")]);
             let account = format!("--serviceaccount={namespace}:{name}");
             kubectl(&["create", "rolebinding", &role, &format!("--role={role}"), &account]);
         }
-        Person { kubeconfig, namespace: namespace.to_owned() }
+        UserAccount { kubeconfig, namespace: namespace.to_owned() }
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
