@@ -183,7 +183,9 @@ async fn control(
     let watches = future::join_all(watches);
     let background = {
         let context = context.clone();
-        async move { tokio::join!(watches, dispatch(&context, woken, is_synced, queue_in), label(&context, unlabelled)) }
+        async move {
+            tokio::join!(watches, dispatch(&context, woken, is_synced, queue_in), label_leads(&context, unlabelled))
+        }
     };
     // Sweeps and reconciles are one task: the store tells only the last task that asked when it is ready.
     let sweeps = sweep(&context, &store, orphans);
@@ -318,7 +320,7 @@ async fn in_turn(
     let begin = Instant::now();
     let working = context.queue.begins(&key, begin);
     context.metrics.waited(working.waited);
-    let span = tracing::info_span!("reconcile", id);
+    let span = tracing::info_span!("reconcile", id, minicluster = %key);
     let result = caught_and_told(cluster, context.clone(), (place, first)).instrument(span).boxed().await;
     let outcome = match &result {
         Ok(_) => Outcome::Success,
@@ -454,24 +456,13 @@ async fn sweep(context: &Context, store: &Store<Cluster>, orphans: mpsc::Unbound
 }
 
 /// Writes the documented label on leads' pods, one call each.
-async fn label(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unlabelled>) {
+async fn label_leads(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unlabelled>) {
     let write = |pod: Unlabelled| async move {
         context.job_first.wait_for_jobs().await;
-        context.writer.label(&pod).await
+        context.writer.label_lead(&pod).await
     };
     retry::run_queue(unlabelled, BACKGROUND_WRITES, "failed to label a pod; retrying", write).await;
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_may_wait_for_their_turn() {
-        fn size<A, B, C, D, F>(_: impl Fn(A, B, C, D) -> F) -> usize {
-            size_of::<F>()
-        }
-        let waiting = size(in_turn);
-        assert!(waiting <= 1024, "each that waits takes {waiting} bytes");
-    }
-}
+mod tests;

@@ -159,7 +159,7 @@ async fn write_status(
             count_ready(object, &target.status, after, context);
             trace_end(object, target, after, context);
         }
-        context.writer.tell(object, &events::events(&target.status, after)).await;
+        context.writer.write_events(object, &events::events(&target.status, after)).await;
     }
     Ok(later)
 }
@@ -233,7 +233,7 @@ async fn start_anew(
     if *is_there {
         context.writer.delete_job(&target.key, job_uid).await?;
     }
-    context.writer.tell(object, events::started_anew(&after).as_slice()).await;
+    context.writer.write_events(object, events::started_anew(&after).as_slice()).await;
     context.succeeded(&target.key);
     Ok(Action::requeue(TO_TELL))
 }
@@ -272,7 +272,7 @@ pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panick
         Ok(None) => return,
         Err(error) => crate::health::log::warn("failed to write a status", &error),
     }
-    context.writer.tell(object, &events::events(&target.status, &after)).await;
+    context.writer.write_events(object, &events::events(&target.status, &after)).await;
 }
 
 fn count_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {

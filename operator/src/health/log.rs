@@ -3,6 +3,8 @@
 
 use clap::Args;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::util::SubscriberInitExt;
 
 /// What is logged.
 #[derive(Debug, Clone, Args)]
@@ -14,11 +16,18 @@ pub struct Filter {
 
 /// Sets the log up, once.
 pub fn start(Filter { log: filter }: &Filter) {
+    let _ = lines(filter, std::io::stderr).try_init();
+    crate::health::panics::hook();
+}
+
+/// Writes what passes the filter, with the spans that it is in.
+pub(crate) fn lines<W>(filter: &str, writer: W) -> impl tracing::Subscriber + Send + Sync + 'static
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
     // The client logs a response that it cannot read, and a response may hold a Secret.
     let filter = EnvFilter::builder().parse_lossy(format!("{filter},kube_client=off"));
-    let log = tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter);
-    let _ = log.with_writer(std::io::stderr).try_init();
-    crate::health::panics::hook();
+    tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).with_writer(writer).finish()
 }
 
 /// Something went wrong that will be tried again.

@@ -10,8 +10,8 @@ use flux_shared::names;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
-use kube::core::{NamespaceResourceScope, PartialObjectMeta, Request};
-use kube::runtime::events::{Event, Recorder, Reporter};
+use kube::core::{NamespaceResourceScope, Request};
+use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -23,7 +23,7 @@ use crate::observe::cluster::{Cluster, version};
 use crate::observe::job::JobSeen;
 use crate::observe::pod::PodSeen;
 use crate::observe::service::ServiceSeen;
-use crate::observe::{Index, Key, Unlabelled, controller_uid, is_minicluster};
+use crate::observe::{Index, Key, controller_uid, is_minicluster};
 use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::Objects;
 use crate::reconcile::render::gang::GangOf;
@@ -31,8 +31,10 @@ use crate::reconcile::render::hidden_secret::HiddenSecret;
 use crate::reconcile::render::overlaid::{Cover, Overlaid};
 use crate::reconcile::render::services::Member;
 
+mod events;
 pub mod gang;
 pub mod headless;
+mod lead_label;
 pub mod storage;
 
 /// Why something could not be written.
@@ -69,13 +71,6 @@ impl std::fmt::Debug for Writer {
 
 fn post() -> PostParams {
     PostParams { dry_run: false, field_manager: Some(labels::MANAGER.into()) }
-}
-
-/// Whether the namespace is on its way out, so that nobody will read what could be written.
-fn is_going(error: &kube::Error) -> bool {
-    let kube::Error::Api(status) = error else { return false };
-    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
-    causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
 }
 
 /// Of an object that was seen, and of no other that has its name now; what it owns goes after it.
@@ -150,7 +145,7 @@ impl Writer {
         if let Some(pod) = services_pod {
             self.services_pod(index, pod, &member.uid).await?;
         }
-        tracing::info!(cluster = %key, uid = %member.uid, "created the Job");
+        tracing::info!(uid = %member.uid, "created the Job");
         // It joins later, with others: the Job does not wait for a Service that many share.
         self.headless.announce(&service, member);
         Ok(())
@@ -382,46 +377,6 @@ impl Writer {
         let parameters = DeleteParams { propagation_policy: pods_first, ..only(Some(uid.to_owned())) };
         let deleted = api.delete(&cluster.name, &parameters).await.map(drop);
         unless_gone(deleted).map_err(|error| sorted::<Job>("delete", &cluster.name, error))
-    }
-
-    /// The documented label on the lead's pod, and the condition that the Job's failure policy knows it by: one call, since a
-    /// pod's status takes labels along.
-    pub async fn label(&self, pod: &Unlabelled) -> Result<(), ApplyError> {
-        let change = json!({
-            "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: "0" } },
-            "status": { "conditions": [{ "type": labels::LEAD, "status": "True" }] },
-        });
-        match self.patch_status_of(pod, &change).await {
-            Ok(_) => Ok(()),
-            // Gone. (A conflict is none of these: the names of a Job's pods are not used again.)
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(sorted::<Pod>("label", &pod.name, error)),
-        }
-    }
-
-    /// Changes a pod through its status. The answer is its metadata: the whole pod would be many times the change.
-    async fn patch_status_of(&self, pod: &Unlabelled, change: &Value) -> Result<(), kube::Error> {
-        const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
-        let pods = Request::new(Pod::url_path(&(), Some(&pod.namespace)));
-        let request = pods.patch_subresource("status", &pod.name, &parameters, &Patch::Strategic(change));
-        let mut request = request.map_err(kube::Error::BuildRequest)?;
-        request.headers_mut().insert(http::header::ACCEPT, http::HeaderValue::from_static(METADATA));
-        self.client.request::<PartialObjectMeta<Pod>>(request).await.map(drop)
-    }
-
-    /// Tells people. Best effort: an event that cannot be written is only logged.
-    pub async fn tell(&self, object: &Cluster, events: &[Event]) {
-        if object.meta().deletion_timestamp.is_some() {
-            return;
-        }
-        for event in events {
-            if let Err(error) = self.recorder.publish(event, &object.object_ref(&())).await
-                && !is_going(&error)
-            {
-                crate::health::log::warn("failed to write an event", &error);
-            }
-        }
     }
 }
 

@@ -146,7 +146,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
     ),
     ("operator/src/reconcile/decide", &["gang_turn", "restart", "next_action", "silent_wait"]),
     ("operator/src/reconcile/lookups", &["gangs", "warning"]),
-    ("operator/src/reconcile/apply", &["gang", "headless", "storage"]),
+    ("operator/src/reconcile/apply", &["events", "gang", "headless", "lead_label", "storage"]),
     ("operator/src/reconcile/status", &["patch", "outcome", "conditions", "events"]),
     (
         "operator/src/health",

@@ -269,7 +269,7 @@ impl Fixture {
                 secondary: None,
             };
             let cluster: flux_operator::observe::cluster::Cluster = self.api().get("exists").await.unwrap();
-            writer.tell(&cluster, &[event]).await;
+            writer.write_events(&cluster, &[event]).await;
         }
         calls.all()
     }

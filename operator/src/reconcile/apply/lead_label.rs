@@ -1,0 +1,39 @@
+//! The lead's pod gets a label and a condition once it is there: the Job controller writes neither.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::Resource;
+use kube::api::{Patch, PatchParams};
+use kube::core::{PartialObjectMeta, Request};
+use serde_json::{Value, json};
+
+use super::{ApplyError, Writer, sorted};
+use crate::labels;
+use crate::observe::Unlabelled;
+
+impl Writer {
+    /// The documented label on the lead's pod, and the condition that the Job's failure policy knows it by: one call, since a
+    /// pod's status takes labels along.
+    pub async fn label_lead(&self, pod: &Unlabelled) -> Result<(), ApplyError> {
+        let change = json!({
+            "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: "0" } },
+            "status": { "conditions": [{ "type": labels::LEAD, "status": "True" }] },
+        });
+        match self.patch_status_of(pod, &change).await {
+            Ok(_) => Ok(()),
+            // Gone. (A conflict is none of these: the names of a Job's pods are not used again.)
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => Err(sorted::<Pod>("label", &pod.name, error)),
+        }
+    }
+
+    /// Changes a pod through its status. The answer is its metadata: the whole pod would be many times the change.
+    async fn patch_status_of(&self, pod: &Unlabelled, change: &Value) -> Result<(), kube::Error> {
+        const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let pods = Request::new(Pod::url_path(&(), Some(&pod.namespace)));
+        let request = pods.patch_subresource("status", &pod.name, &parameters, &Patch::Strategic(change));
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
+        request.headers_mut().insert(http::header::ACCEPT, http::HeaderValue::from_static(METADATA));
+        self.client.request::<PartialObjectMeta<Pod>>(request).await.map(drop)
+    }
+}
