@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use flux_operator::offline::{self, Judgement};
+use flux_operator::offline::{self, Judgement, ValidateArgs};
 use flux_operator::on_server;
 use flux_operator::reconcile::render::Options;
 use serde_json::{Value, json};
@@ -70,13 +70,10 @@ enum Command {
     /// Write a debug bundle (objects, events, logs; no secrets) into one file
     Debug(debug::Args),
     /// Check MiniClusters: list every problem with its field, and exit with 1 if there is one
-    Validate {
-        /// A file with MiniClusters, or - for standard input
-        file: PathBuf,
-        /// Also ask the API server, by a dry run with your own permissions; nothing is created
-        #[arg(long)]
-        server: bool,
-    },
+    #[command(mut_arg("server", |server| {
+        server.help("Also ask the API server, by a dry run with your own permissions; nothing is created")
+    }))]
+    Validate(ValidateArgs),
     /// Print the objects that the operator creates for a MiniCluster, as YAML (keys redacted)
     Render {
         /// A file with a MiniCluster, or - for standard input
@@ -130,7 +127,7 @@ fn completer_words() -> Option<Vec<String>> {
 fn answer(cli: Cli) -> Result<u8, Failure> {
     let output = cli.output;
     match &cli.command {
-        Command::Validate { file, server: false } => told(offline::judge(&read(file)?), output),
+        Command::Validate(ValidateArgs { file, server: false }) => told(offline::judge(&read(file)?), output),
         Command::DryRun(args) => dry_run(args, output),
         Command::Completion { folder } => {
             output.refuse("completion", "it makes a link for kubectl")?;
@@ -216,7 +213,7 @@ async fn ask(cli: Cli) -> Result<u8, Failure> {
         Command::Debug(args) => debug::debug(&place, &args, output).await,
         Command::Timeline(args) => timeline::timeline(&place, &args, output).await,
         Command::Top(args) => top::top(&place, &args, output).await,
-        Command::Validate { file, .. } => {
+        Command::Validate(ValidateArgs { file, .. }) => {
             let target = on_server::Target { namespace: &place.namespace, is_asked_for };
             told(on_server::judge(&place.client, target, &read(&file)?, &Options::default()).await?, output)
         }

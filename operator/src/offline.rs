@@ -1,5 +1,7 @@
 //! Manifests without a cluster: `flux-operator render` and `validate`, and `kubectl minicluster`'s.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use flux_shared::agent_spec;
 use flux_shared::curve::Certificate;
@@ -12,6 +14,16 @@ use serde_json::Value;
 use crate::reconcile::render::gang::GangOf;
 use crate::reconcile::render::{self, Facts, Objects, Options};
 use crate::yaml::{self, YamlError};
+
+/// The command line of `validate`.
+#[derive(Debug, Args)]
+pub struct ValidateArgs {
+    /// A file with MiniClusters, or - for standard input
+    pub file: PathBuf,
+    /// Also ask the API server, by a dry run of the MiniCluster and its Job; nothing is created
+    #[arg(long)]
+    pub server: bool,
+}
 
 /// What an administrator chooses for all MiniClusters.
 #[derive(Debug, Args)]

@@ -302,6 +302,7 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "committed",
             "call",
             "control_plane",
+            "installation",
             "api_server",
             "mutate",
             "field_values",

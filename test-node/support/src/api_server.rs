@@ -35,6 +35,7 @@ pub use calls::{Calls, Fault};
 
 pub use crate::call::Call;
 use crate::control_plane::ControlPlane;
+use crate::installation::installation;
 
 /// Far more than anything takes on a quiet machine.
 pub const DEADLINE: Duration = Duration::from_secs(150);
@@ -57,14 +58,7 @@ static PLANE: OnceLock<Plane> = OnceLock::new();
 fn plane() -> &'static Plane {
     PLANE.get_or_init(|| {
         let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
-        let settings = install::Installation {
-            image: "operator:test".into(),
-            agent_image: "agent:test".into(),
-            view_image: "view:test".into(),
-            restful_repository: "repository:test".into(),
-            kueue: true,
-            ..install::Installation::usual("flux-operator").unwrap()
-        };
+        let settings = install::Installation { kueue: true, ..installation() };
         plane.apply(&install::manifests(&settings).unwrap()).unwrap();
         let token = plane.kubectl(&["-n", "flux-operator", "create", "token", "flux-operator"]).unwrap();
         let operator_kubeconfig = plane.kubeconfig_for_token("operator", &token).unwrap();

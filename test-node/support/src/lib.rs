@@ -3,6 +3,7 @@
 //! ```text
 //! pages, pattern, committed, repository     what is written down, against what is so
 //! mutate, upstream_manifests, field_values  inputs
+//! installation                            what is applied to a control plane
 //! waiting                                   until something is so
 //! report                                    the figures of benches
 //! helm                                      programs that the test node builds
@@ -15,6 +16,8 @@
 
 pub mod committed;
 pub mod helm;
+#[cfg(feature = "cluster")]
+mod installation;
 pub mod mutate;
 pub mod pages;
 pub mod pattern;
@@ -30,5 +33,8 @@ pub mod call;
 pub mod control_plane;
 #[cfg(feature = "cluster")]
 pub mod field_values;
+
+#[cfg(feature = "cluster")]
+pub use installation::installation;
 #[cfg(feature = "cluster")]
 pub mod node;
