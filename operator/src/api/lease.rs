@@ -62,6 +62,7 @@ impl Candidate {
     pub async fn acquire(self, client: &Client) -> Held {
         // A clock of somebody else's means nothing: what counts is how long we have seen no change.
         let mut seen = None;
+        // Not `retry::until_done`: that another replica leads is no failure, and no reason for longer pauses.
         loop {
             let begin = Instant::now();
             match self.attempt(client, &mut seen).await {

@@ -1,4 +1,7 @@
-//! The smallest JSON patch that turns one status into another.
+//! The JSON patch that turns one status into another: whole fields of the status, as few as differ.
+//!
+//! By hand: the crate json-patch descends into lists and names conditions by their index, which is another condition's by
+//! the time the patch arrives if somebody else has written the status.
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use serde_json::{Map, Value, json};
