@@ -27,7 +27,7 @@ use tracing::Instrument;
 use crate::api::lease::Candidate;
 use crate::api::retry;
 use crate::api::version;
-use crate::health::metrics::{Metrics, Outcome, Seen};
+use crate::health::metrics::{LiveState, Metrics, Outcome};
 use crate::health::panics;
 use crate::health::queue::Queue;
 use crate::health::server;
@@ -40,15 +40,15 @@ use crate::reconcile::context::Context;
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::lookups::warning::Reader;
 use crate::reconcile::render::Options;
-use crate::reconcile::{is_first, reconcile, report_panic};
+use crate::reconcile::{has_priority, reconcile, report_panic};
 
 /// How long news about the same MiniCluster is collected.
 const BURST: Duration = Duration::from_millis(100);
 /// Reconciles at the same time, each with a connection of its own (150 kB). Fewer leave the API server idle in between, more only queue
 /// up in it.
 const CONCURRENCY: usize = 48;
-/// How long a reconcile may take one of these places: what is slow (an admission webhook, say) must not delay others.
-const PLACE: Duration = Duration::from_secs(2);
+/// How long a reconcile may take one of these slots: what is slow (an admission webhook, say) must not delay others.
+const SLOT_TIME: Duration = Duration::from_secs(2);
 /// Labels written at the same time, and volumes deleted: less urgent than anything else.
 const BACKGROUND_WRITES: usize = 4;
 
@@ -109,17 +109,17 @@ async fn lead(
 ) -> Result<(), ControllerError> {
     let mut stop = std::pin::pin!(stop.fuse());
     let Some(candidate) = settings.candidate.clone() else {
-        settings.metrics.leads(true);
+        settings.metrics.set_leader(true);
         return control(client.clone(), settings, health, stop).await;
     };
-    health.waits(true);
+    health.set_waiting(true);
     tracing::info!(identity = candidate.identity, "waiting for the leader lease");
     let mut held = tokio::select! {
         held = candidate.acquire(client) => held,
         () = &mut stop => return Ok(()),
     };
-    health.waits(false);
-    settings.metrics.leads(true);
+    health.set_waiting(false);
+    settings.metrics.set_leader(true);
     tracing::info!("became leader");
     let result = tokio::select! {
         () = held.keep(client) => Err(ControllerError::LostLease),
@@ -167,7 +167,7 @@ async fn control(
     let nodes = watch::nodes(client.clone(), index.clone(), outlets.clone());
     let classes = watch::storage_classes(client.clone(), index.clone(), outlets.clone());
     let volumes = watch::volumes(client, namespace, index, outlets);
-    health.serves(store.clone(), is_synced.clone(), context.queue.clone());
+    health.set_serving(store.clone(), is_synced.clone(), context.queue.clone());
     let listed = all_listed(is_synced.clone());
     let (queue_in, queue) = mpsc::channel(1024);
     // Boxed, since what the client makes of a watch is large, and would be moved over the stack.
@@ -191,7 +191,7 @@ async fn control(
     let sweeps = sweep(&context, &store, orphans);
     let reconciles = std::pin::pin!(reconciles(store.clone(), context.clone(), listed, queue, stop));
     tokio::select! {
-        _ = future::join(on_its_own(background), sweeps) => Err(ControllerError::Watches),
+        _ = future::join(in_own_task(background), sweeps) => Err(ControllerError::Watches),
         () = reconciles => {
             tracing::info!("stopped");
             Ok(())
@@ -224,11 +224,11 @@ impl Health {
         Health { metrics, waits: AtomicBool::new(false), serving: OnceLock::new() }
     }
 
-    fn waits(&self, waits: bool) {
+    fn set_waiting(&self, waits: bool) {
         self.waits.store(waits, Ordering::Relaxed);
     }
 
-    fn serves(&self, store: Store<Cluster>, is_synced: signal::Receiver<usize>, queue: Queue<Key>) {
+    fn set_serving(&self, store: Store<Cluster>, is_synced: signal::Receiver<usize>, queue: Queue<Key>) {
         // Once a process: it ends when it stops to serve.
         let _ = self.serving.set(Serving { store, is_synced, queue });
     }
@@ -244,8 +244,8 @@ impl server::Answers for Health {
         let serving = self.serving.get();
         let clusters = serving.map(|serving| serving.store.state()).unwrap_or_default();
         let phases = clusters.iter().filter_map(|cluster| cluster.0.as_ref().ok()?.status.as_ref()?.phase.as_deref());
-        let queue = serving.map(|serving| serving.queue.look(Instant::now())).unwrap_or_default();
-        self.metrics.text(Seen { is_ready: self.is_ready(), queue, phases })
+        let queue = serving.map(|serving| serving.queue.snapshot(Instant::now())).unwrap_or_default();
+        self.metrics.text(LiveState { is_ready: self.is_ready(), queue, phases })
     }
 }
 
@@ -266,11 +266,11 @@ async fn reconciles(
         .map(|key| Ok::<_, std::convert::Infallible>(ObjectRef::<Cluster>::new(&key.name).within(&key.namespace)))
         .take_until(stop);
     let config = controller::Config::default();
-    let places = Arc::new(Semaphore::new(CONCURRENCY));
+    let slots = Arc::new(Semaphore::new(CONCURRENCY));
     let number = AtomicU64::new(0);
     let reconcile = |cluster: Arc<Cluster>, context: Arc<Context>| {
         let id = number.fetch_add(1, Ordering::Relaxed);
-        on_its_own(in_turn(cluster, context, places.clone(), id)).boxed()
+        in_own_task(in_turn(cluster, context, slots.clone(), id)).boxed()
     };
     let queue_of = context.queue.clone();
     let results = applier(reconcile, pause, context, store, queue, config);
@@ -279,7 +279,7 @@ async fn reconciles(
             Ok(_) => {}
             // Gone between the watch and the reconcile.
             Err(controller::Error::ObjectNotFound(gone)) => {
-                queue_of.leaves(&Key::new(gone.namespace.unwrap_or_default(), gone.name));
+                queue_of.remove(&Key::new(gone.namespace.unwrap_or_default(), gone.name));
             }
             // It asks every second, and its status says so.
             Err(controller::Error::ReconcilerFailed(error, object)) if error.waits_for_turn() => {
@@ -300,13 +300,13 @@ async fn reconciles(
 async fn in_turn(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     id: u64,
 ) -> Result<Action, ReconcileError> {
     let key = Key::of(kube::Resource::meta(&*cluster));
-    waits(&context, &key);
+    enqueue(&context, &key);
     let large = cluster::left_out(&cluster);
-    let first = (large.is_none() && is_first(&cluster, &context)).then(|| context.job_first.begin());
+    let first = (large.is_none() && has_priority(&cluster, &context)).then(|| context.job_first.begin());
     if first.is_none() && large.is_none() {
         context.job_first.wait_for_jobs().await;
     }
@@ -316,12 +316,12 @@ async fn in_turn(
         None => None,
     };
     // The semaphore is never closed: this cannot fail.
-    let place = places.acquire().await;
+    let slot = slots.acquire().await;
     let begin = Instant::now();
-    let working = context.queue.begins(&key, begin);
-    context.metrics.waited(working.waited);
+    let working = context.queue.start(&key, begin);
+    context.metrics.dequeued_after(working.waited);
     let span = tracing::info_span!("reconcile", id, minicluster = %key);
-    let result = caught_and_told(cluster, context.clone(), (place, first)).instrument(span).boxed().await;
+    let result = reconcile_catching_panics(cluster, context.clone(), (slot, first)).instrument(span).boxed().await;
     let outcome = match &result {
         Ok(_) => Outcome::Success,
         Err(error) if error.obstacle().is_some() => Outcome::Obstacle,
@@ -333,15 +333,15 @@ async fn in_turn(
     result
 }
 
-/// A panic is told of the MiniCluster. `place` is given back when that takes too long.
-async fn caught_and_told(
+/// A panic is told of the MiniCluster. `slot` is given back when that takes too long.
+async fn reconcile_catching_panics(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
-    place: impl Sized,
+    slot: impl Sized,
 ) -> Result<Action, ReconcileError> {
-    let mut work = panics::caught(whole_and_reconcile(cluster.clone(), context.clone())).boxed();
-    let in_time = tokio::time::timeout(PLACE, &mut work).await;
-    drop(place);
+    let mut work = panics::caught(reconcile_whole(cluster.clone(), context.clone())).boxed();
+    let in_time = tokio::time::timeout(SLOT_TIME, &mut work).await;
+    drop(slot);
     let result = match in_time {
         Ok(result) => result,
         Err(_) => work.await,
@@ -357,14 +357,14 @@ async fn caught_and_told(
 }
 
 /// Its turn will come.
-fn waits(context: &Context, key: &Key) {
-    if context.queue.waits(key, Instant::now()) {
+fn enqueue(context: &Context, key: &Key) {
+    if context.queue.enqueue(key, Instant::now()) {
         context.metrics.queued();
     }
 }
 
 /// Reconciles the whole of a MiniCluster, which may not be kept.
-async fn whole_and_reconcile(cluster: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
+async fn reconcile_whole(cluster: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     if cluster::is_managed_elsewhere(&cluster) {
         return Ok(Action::await_change());
     }
@@ -383,7 +383,7 @@ async fn whole_and_reconcile(cluster: Arc<Cluster>, context: Arc<Context>) -> Re
 /// A task that ends with its future. kube's controller looks at all reconciles that have begun whenever one of them moves,
 /// and whoever waits in one task is looked at with all others there: with thousands, a fifth of all work. To look at a task is
 /// cheap.
-fn on_its_own<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> impl Future<Output = T> + Send {
+fn in_own_task<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> impl Future<Output = T> + Send {
     let task = AbortOnDropHandle::new(tokio::spawn(work));
     async {
         match task.await {
@@ -396,7 +396,7 @@ fn on_its_own<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static)
 
 /// A failure delays its own object only.
 fn pause(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Context>) -> Action {
-    context.metrics.retries();
+    context.metrics.retried();
     Action::requeue(context.pause(&Key::of(kube::Resource::meta(&*cluster)), error))
 }
 
@@ -419,7 +419,7 @@ async fn dispatch(
             wake = woken.recv() => match wake {
                 None => return,
                 Some(Wake { key, at_once }) => {
-                    waits(context, &key);
+                    enqueue(context, &key);
                     if !at_once {
                         if later.is_empty() {
                             burst_ends = tokio::time::Instant::now() + BURST;

@@ -56,7 +56,7 @@ pub mod target;
 const TO_TELL: Duration = Duration::from_millis(100);
 
 /// Whether a MiniCluster waits for something to happen, and not only to be told of: it has no Job, or an edit is new.
-pub fn is_first(object: &Cluster, context: &Context) -> bool {
+pub fn has_priority(object: &Cluster, context: &Context) -> bool {
     let status = object.0.as_ref().ok().and_then(|cluster| cluster.status.as_ref());
     match status.and_then(|status| status.observed_generation) {
         _ if is_managed_elsewhere(object) => false,
@@ -74,7 +74,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     }
     let known = with_losses(&target, &context);
     let decision = decide(&target, checked.as_ref().ok(), &known, &context);
-    if let Decision::Again { job_uid, is_there, .. } = &decision {
+    if let Decision::Restart { job_uid, is_there, .. } = &decision {
         let before = context.index.observed(&target.key);
         let now = context.writer.job_now(&context.index, &target.key).await?;
         if now.as_ref().map(|job| &job.uid) != is_there.then_some(job_uid)
@@ -87,12 +87,12 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     }
     let done = carry_out(&decision, &target, checked.as_ref().ok(), &context).await;
     if let Ok(Done::MadeJob) = done {
-        context.made_job(&target.uid, Instant::now());
-        context.succeeded(&target.key);
+        context.note_job_created(&target.uid, Instant::now());
+        context.clear_failures(&target.key);
         return Ok(Action::requeue(TO_TELL));
     }
     let over = match (&decision, &done) {
-        (Decision::Over { reason, message }, _) => Some(ended_job(&target, reason, message)),
+        (Decision::Ended { reason, message }, _) => Some(ended_job(&target, reason, message)),
         (_, Ok(Done::OutOfTime)) => {
             Some(ended_job(&target, "DeadlineExceeded", "deadlineSeconds exceeded before it could restart"))
         }
@@ -108,7 +108,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
         make_anew_with_copy(&target, &after, &context).await?;
     }
     let action = delete_or_requeue(&target, &after, &context).await?;
-    context.succeeded(&target.key);
+    context.clear_failures(&target.key);
     let sooner = later.or(look.map(|(_, wait)| wait));
     Ok(sooner.map_or(action, Action::requeue))
 }
@@ -121,7 +121,7 @@ async fn carry_out(
     context: &Context,
 ) -> Result<Done, ReconcileError> {
     match decision {
-        Decision::Again { .. } | Decision::Over { .. } => Ok(Done::All),
+        Decision::Restart { .. } | Decision::Ended { .. } => Ok(Done::All),
         Decision::Wait => {
             let message = "the Job was deleted, but its pods still run: the MiniCluster restarts when they are gone";
             Err(ApplyError::from(Obstacle { reason: "WaitingForPods", message: message.to_owned() }).into())
@@ -136,7 +136,7 @@ async fn carry_out(
                 context.writer.fail_job(&target.key, job_uid, reason, &previous_status::short(message), &now).await;
             failed.map(|()| Done::All).map_err(Into::into)
         }
-        Decision::Goes => create_or_update(target, cluster, context).await,
+        Decision::Continue => create_or_update(target, cluster, context).await,
     }
 }
 
@@ -154,8 +154,8 @@ async fn write_status(
         .wait_to_write(&target.uid, pods_come, is_first_of_job, Instant::now())
         .filter(|_| is_first_of_job || !patch::is_telling(&target.status, after));
     if later.is_none() {
-        if let Some(version) = context.writer.status(&target.key, &change).await? {
-            context.remember(&target.uid, version, after, Instant::now());
+        if let Some(version) = context.writer.patch_status(&target.key, &change).await? {
+            context.remember_status(&target.uid, version, after, Instant::now());
             count_ready(object, &target.status, after, context);
             trace_end(object, target, after, context);
         }
@@ -190,11 +190,11 @@ fn decide(
     known: &MiniClusterStatus,
     context: &Context,
 ) -> Decision {
-    let Some(cluster) = cluster.filter(|_| !target.deleting) else { return Decision::Goes };
+    let Some(cluster) = cluster.filter(|_| !target.deleting) else { return Decision::Continue };
     let observed = context.index.observed(&target.key);
     let job = observed.job_of(&target.uid);
     if observed.job.is_some() && job.is_none() {
-        return Decision::Goes;
+        return Decision::Continue;
     }
     let last_job = observed.last_job.as_deref().filter(|last| last.owner_uid.as_deref() == Some(&target.uid));
     let uid = job.or(last_job).map(|job| job.uid.clone()).or_else(|| known.job_uid.clone());
@@ -220,21 +220,21 @@ async fn start_anew(
     decision: &Decision,
     context: &Context,
 ) -> Result<Action, ReconcileError> {
-    let Decision::Again { job_uid, is_there, reason, message, limit } = decision else {
+    let Decision::Restart { job_uid, is_there, reason, message, limit } = decision else {
         return Ok(Action::await_change());
     };
-    let after = restart::counted(known, job_uid, reason, message, *limit, Timestamp::now());
+    let after = restart::with_counted_restart(known, job_uid, reason, message, *limit, Timestamp::now());
     if let Some(change) = patch::patch(target, &target.status, &after) {
-        let counted = context.writer.count(&target.key, target.resource_version, &change).await?;
+        let counted = context.writer.patch_status_if_unchanged(&target.key, target.resource_version, &change).await?;
         let Some(version) = counted else { return Ok(Action::await_change()) };
-        context.remember(&target.uid, version, &after, Instant::now());
+        context.remember_status(&target.uid, version, &after, Instant::now());
     }
     tracing::info!(reason, message, count = after.restart_count, "restarting the MiniCluster");
     if *is_there {
         context.writer.delete_job(&target.key, job_uid).await?;
     }
     context.writer.write_events(object, events::started_anew(&after).as_slice()).await;
-    context.succeeded(&target.key);
+    context.clear_failures(&target.key);
     Ok(Action::requeue(TO_TELL))
 }
 
@@ -267,8 +267,8 @@ pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panick
     let target = context.latest(Target::of(object));
     let after = status::panicked(&target.status, target.generation, panicked, Timestamp::now());
     let Some(change) = patch::patch(&target, &target.status, &after) else { return };
-    match context.writer.status(&target.key, &change).await {
-        Ok(Some(version)) => context.remember(&target.uid, version, &after, Instant::now()),
+    match context.writer.patch_status(&target.key, &change).await {
+        Ok(Some(version)) => context.remember_status(&target.uid, version, &after, Instant::now()),
         Ok(None) => return,
         Err(error) => crate::health::log::warn("failed to write a status", &error),
     }

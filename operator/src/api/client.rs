@@ -85,8 +85,8 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::health::metrics::Seen;
-    use crate::health::queue::Look;
+    use crate::health::metrics::LiveState;
+    use crate::health::queue::QueueSnapshot;
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_says_nothing_is_given_up() {
@@ -95,7 +95,7 @@ mod tests {
         let counted = Counted { inner: silent, metrics: metrics.clone() };
         let request = Request::get("/api/v1/namespaces/a/pods/b").body(()).unwrap();
         assert!(counted.oneshot(request).await.is_err());
-        let seen = Seen { is_ready: true, queue: Look::default(), phases: std::iter::empty() };
+        let seen = LiveState { is_ready: true, queue: QueueSnapshot::default(), phases: std::iter::empty() };
         let (text, begin) = (metrics.text(seen), "rest_client_request_duration_seconds");
         for line in [
             "flux_operator_api_calls_total{code=\"none\",resource=\"pods\",verb=\"get\"} 1\n",

@@ -45,7 +45,7 @@ pub struct Held {
 }
 
 /// The Lease as it was when we last saw it change.
-struct Seen {
+struct LastChange {
     version: Option<String>,
     since: Instant,
     /// It goes with the operator's Deployment.
@@ -75,7 +75,11 @@ impl Candidate {
     }
 
     /// The version of the Lease, if it is ours now.
-    async fn attempt(&self, client: &Client, seen: &mut Option<Seen>) -> Result<Option<Option<String>>, kube::Error> {
+    async fn attempt(
+        &self,
+        client: &Client,
+        seen: &mut Option<LastChange>,
+    ) -> Result<Option<Option<String>>, kube::Error> {
         let api = self.leases(client);
         let Some(lease) = api.get_opt(NAME).await? else {
             return self.create(client, seen.as_ref().is_some_and(|seen| seen.is_owned)).await;
@@ -88,7 +92,7 @@ impl Candidate {
             Some(seen) if seen.version == version => seen.since,
             _ => {
                 let is_owned = !lease.owner_references().is_empty();
-                seen.insert(Seen { version: version.clone(), since: Instant::now(), is_owned }).since
+                seen.insert(LastChange { version: version.clone(), since: Instant::now(), is_owned }).since
             }
         };
         if holder.is_empty() || holder == self.identity || since.elapsed() >= duration {

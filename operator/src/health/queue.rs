@@ -31,7 +31,7 @@ impl<K> Clone for Queue<K> {
 
 /// A look at the queue.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Look {
+pub struct QueueSnapshot {
     pub depth: usize,
     /// How long the one that waits longest has waited.
     pub oldest: Duration,
@@ -56,7 +56,7 @@ fn lock<K>(state: &Mutex<State<K>>) -> MutexGuard<'_, State<K>> {
 
 impl<K: Hash + Eq + Clone> Queue<K> {
     /// It waits from now on, unless it does so already. Whether it is new.
-    pub fn waits(&self, key: &K, now: Instant) -> bool {
+    pub fn enqueue(&self, key: &K, now: Instant) -> bool {
         let mut state = lock(&self.0);
         match state.waiting.contains_key(key) {
             true => false,
@@ -65,12 +65,12 @@ impl<K: Hash + Eq + Clone> Queue<K> {
     }
 
     /// There is nothing to do for it any more.
-    pub fn leaves(&self, key: &K) {
+    pub fn remove(&self, key: &K) {
         lock(&self.0).waiting.remove(key);
     }
 
     /// Its turn has come.
-    pub fn begins(&self, key: &K, now: Instant) -> Working<K> {
+    pub fn start(&self, key: &K, now: Instant) -> Working<K> {
         let mut state = lock(&self.0);
         let waited = state.waiting.remove(key).map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         let id = state.next;
@@ -79,11 +79,11 @@ impl<K: Hash + Eq + Clone> Queue<K> {
         Working { queue: self.0.clone(), id, waited }
     }
 
-    pub fn look(&self, now: Instant) -> Look {
+    pub fn snapshot(&self, now: Instant) -> QueueSnapshot {
         let state = lock(&self.0);
         let age = |since: &Instant| now.saturating_duration_since(*since);
         let oldest = |all: &mut dyn Iterator<Item = &Instant>| all.min().map(age).unwrap_or_default();
-        Look {
+        QueueSnapshot {
             depth: state.waiting.len(),
             oldest: oldest(&mut state.waiting.values()),
             workers: state.working.len(),
@@ -109,20 +109,20 @@ mod tests {
         let queue = Queue::default();
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        assert!(queue.waits(&"a", at(0)) && queue.waits(&"b", at(2)) && queue.waits(&"gone", at(3)));
-        assert!(!queue.waits(&"a", at(4)), "it waits already");
-        let look = queue.look(at(5));
-        assert_eq!((look.depth, look.oldest, look.workers), (3, Duration::from_secs(5), 0));
-        queue.leaves(&"gone");
-        let one = queue.begins(&"a", at(6));
+        assert!(queue.enqueue(&"a", at(0)) && queue.enqueue(&"b", at(2)) && queue.enqueue(&"gone", at(3)));
+        assert!(!queue.enqueue(&"a", at(4)), "it waits already");
+        let now = queue.snapshot(at(5));
+        assert_eq!((now.depth, now.oldest, now.workers), (3, Duration::from_secs(5), 0));
+        queue.remove(&"gone");
+        let one = queue.start(&"a", at(6));
         assert_eq!(one.waited, Duration::from_secs(6));
-        let other = queue.begins(&"never seen", at(8));
+        let other = queue.start(&"never seen", at(8));
         assert_eq!(other.waited, Duration::ZERO);
-        let look = queue.look(at(10));
-        assert_eq!((look.depth, look.oldest, look.workers), (1, Duration::from_secs(8), 2));
-        assert_eq!((look.longest, look.unfinished), (Duration::from_secs(4), Duration::from_secs(6)));
+        let now = queue.snapshot(at(10));
+        assert_eq!((now.depth, now.oldest, now.workers), (1, Duration::from_secs(8), 2));
+        assert_eq!((now.longest, now.unfinished), (Duration::from_secs(4), Duration::from_secs(6)));
         drop((one, other));
-        drop(queue.begins(&"b", at(11)));
-        assert_eq!(queue.look(at(12)), Look::default());
+        drop(queue.start(&"b", at(11)));
+        assert_eq!(queue.snapshot(at(12)), QueueSnapshot::default());
     }
 }

@@ -19,7 +19,7 @@ pub struct Histogram(HistogramVec);
 // A number of labels that is not the table's would be an error, which nobody could do anything about: a test has every series.
 impl Counter {
     /// The series is there from the start, so that its first count is an increase.
-    pub fn begins(self, labels: &[&str]) -> Counter {
+    pub fn with_series(self, labels: &[&str]) -> Counter {
         self.add(labels, 0.0);
         self
     }
@@ -64,7 +64,7 @@ impl Histogram {
     }
 
     /// As that of a counter.
-    pub fn begins(self, labels: &[&str]) -> Histogram {
+    pub fn with_series(self, labels: &[&str]) -> Histogram {
         let _ = self.0.get_metric_with_label_values(labels);
         self
     }

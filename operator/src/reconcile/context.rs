@@ -15,7 +15,7 @@ use crate::observe::pod::Trouble;
 use crate::observe::{Index, Key};
 use crate::reconcile::apply::Writer;
 use crate::reconcile::decide::gang_turn::Waiting;
-use crate::reconcile::decide::silent_wait::{Look, Turns};
+use crate::reconcile::decide::silent_wait::{EventCheck, Turns};
 use crate::reconcile::error::ReconcileError;
 use crate::reconcile::job_first::JobFirst;
 use crate::reconcile::lookups::warning::Reader;
@@ -80,7 +80,7 @@ pub struct Context {
     /// By uid.
     written_at: Mutex<HashMap<String, WrittenAt>>,
     /// What waits without a word, by the MiniCluster's uid.
-    looks: Mutex<HashMap<String, Look>>,
+    event_checks: Mutex<HashMap<String, EventCheck>>,
     turns: Mutex<Turns>,
     room: Semaphore,
     /// Failures in a row.
@@ -101,7 +101,7 @@ impl Context {
             gang_turn: tokio::sync::Mutex::default(),
             written: Mutex::default(),
             written_at: Mutex::default(),
-            looks: Mutex::default(),
+            event_checks: Mutex::default(),
             turns: Mutex::default(),
             room: Semaphore::new(ROOM / UNIT),
             failures: Mutex::default(),
@@ -123,7 +123,7 @@ impl Context {
     }
 
     /// There is a Job now: its first status need not be written before its pods are there.
-    pub fn made_job(&self, uid: &str, now: Instant) {
+    pub fn note_job_created(&self, uid: &str, now: Instant) {
         self.note_write(uid, now);
     }
 
@@ -146,14 +146,14 @@ impl Context {
         (!wait.is_zero()).then_some(wait)
     }
 
-    pub fn remember(&self, uid: &str, version: u64, status: &MiniClusterStatus, now: Instant) {
+    pub fn remember_status(&self, uid: &str, version: u64, status: &MiniClusterStatus, now: Instant) {
         self.note_write(uid, now);
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         written.insert(uid.to_owned(), (version, status.clone()));
     }
 
-    fn looks(&self) -> MutexGuard<'_, HashMap<String, Look>> {
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn event_checks(&self) -> MutexGuard<'_, HashMap<String, EventCheck>> {
+        self.event_checks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Room for what is made of a spec of so many bytes, as soon as there is some.
@@ -164,50 +164,51 @@ impl Context {
     }
 
     /// Notes that `object` waits without a word. Whether it is time to look why: its own time, and its turn.
-    pub fn waits(&self, namespace: &str, uid: &str, object: &str, at_once: bool, now: Instant) -> bool {
-        let mut looks = self.looks();
-        let look = looks.entry(uid.to_owned()).or_insert_with(|| Look::new(object, at_once, now));
-        if !look.is_about(object) {
-            *look = Look::new(object, false, now);
+    pub fn check_events_now(&self, namespace: &str, uid: &str, object: &str, at_once: bool, now: Instant) -> bool {
+        let mut event_checks = self.event_checks();
+        let check = event_checks.entry(uid.to_owned()).or_insert_with(|| EventCheck::new(object, at_once, now));
+        if !check.is_about(object) {
+            *check = EventCheck::new(object, false, now);
         }
-        if !look.is_time(now) {
+        if !check.is_due(now) {
             return false;
         }
-        let turn = self.turns.lock().unwrap_or_else(PoisonError::into_inner).turn(namespace, look.has_turn, now);
+        let turn =
+            self.turns.lock().unwrap_or_else(PoisonError::into_inner).take_or_defer(namespace, check.has_turn, now);
         match turn {
-            Some(later) => look.waits_for_turn(later),
-            None => look.is_looked_at(now),
+            Some(later) => check.defer_until(later),
+            None => check.schedule_next(now),
         }
         turn.is_none()
     }
 
     /// Nothing waits without a word.
-    pub fn goes_on(&self, uid: &str) {
-        self.looks().remove(uid);
+    pub fn forget_event_check(&self, uid: &str) {
+        self.event_checks().remove(uid);
     }
 
     /// What a look has found.
-    pub fn found(&self, uid: &str, found: Option<Trouble>) {
-        if let Some(look) = self.looks().get_mut(uid) {
-            look.found = found;
+    pub fn note_finding(&self, uid: &str, found: Option<Trouble>) {
+        if let Some(check) = self.event_checks().get_mut(uid) {
+            check.found = found;
         }
     }
 
     /// What was found last, and the time until the next look.
-    pub fn look(&self, uid: &str, now: Instant) -> Option<(Option<Trouble>, Duration)> {
-        self.looks().get(uid).map(|look| (look.found.clone(), look.wait(now)))
+    pub fn last_finding(&self, uid: &str, now: Instant) -> Option<(Option<Trouble>, Duration)> {
+        self.event_checks().get(uid).map(|check| (check.found.clone(), check.time_left(now)))
     }
 
     /// The MiniCluster is gone.
     pub fn forget(&self, key: &Key, uid: &str) {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         self.written_at.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-        self.looks().remove(uid);
-        self.succeeded(key);
+        self.event_checks().remove(uid);
+        self.clear_failures(key);
         self.index.leave(key);
     }
 
-    pub fn succeeded(&self, key: &Key) {
+    pub fn clear_failures(&self, key: &Key) {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
@@ -279,7 +280,7 @@ mod tests {
             assert!(context.pause(&two, &turn()) <= Duration::from_millis(1250), "however long it waits");
         }
         assert!(context.pause(&two, &failed(500, 0)) < Duration::from_millis(800), "that is no failure");
-        context.succeeded(&one);
+        context.clear_failures(&one);
         assert!(context.pause(&one, &failed(429, 7)) >= Duration::from_secs(7), "as long as the API server asks");
     }
 }

@@ -25,11 +25,16 @@ pub(super) async fn diagnose_and_mend(
     let observed = context.index.observed(&target.key);
     let job = observed.job_of(&target.uid);
     let (Some(job), Some(wait)) = (job, silent_wait::silent_wait(job, &observed).filter(|_| !target.deleting)) else {
-        context.goes_on(&target.uid);
+        context.forget_event_check(&target.uid);
         return Ok(None);
     };
-    if context.waits(&target.key.namespace, &target.uid, &wait.object(), target.status.reason.is_some(), Instant::now())
-    {
+    if context.check_events_now(
+        &target.key.namespace,
+        &target.uid,
+        &wait.object(),
+        target.status.reason.is_some(),
+        Instant::now(),
+    ) {
         match read_warning(&target.key.namespace, wait, context).await {
             Ok(mut found) => {
                 if let (Some(cluster), Some(found)) = (cluster, found.as_mut()) {
@@ -39,12 +44,12 @@ pub(super) async fn diagnose_and_mend(
                         None => {}
                     }
                 }
-                context.found(&target.uid, found);
+                context.note_finding(&target.uid, found);
             }
             Err(error) => crate::health::log::warn("failed to read events", &error),
         }
     }
-    Ok(context.look(&target.uid, Instant::now()))
+    Ok(context.last_finding(&target.uid, Instant::now()))
 }
 
 async fn recreate_config_map(

@@ -201,7 +201,7 @@ fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
                 (restart::SUSPENDED, "the pods were stopped to suspend the MiniCluster; it restarts when it is resumed")
             }
         };
-        known = restart::noted(&known, None, reason, message, inputs.now);
+        known = restart::with_restart(&known, None, reason, message, inputs.now);
     }
     // A restart beyond the allowed ones runs nothing, so it is not counted.
     let allowed = match inputs.verdict {

@@ -43,7 +43,7 @@ const FILES: Duration = Duration::from_secs(60);
 
 /// Why the certificate is not in its place.
 #[derive(Debug, thiserror::Error)]
-enum KeepError {
+enum RenewalError {
     #[error("failed to {verb} {kind} {name}")]
     Api { verb: &'static str, kind: &'static str, name: &'static str, source: Box<kube::Error> },
     #[error("the webhook's Deployment is gone, and its Secret with it")]
@@ -54,25 +54,25 @@ enum KeepError {
     File { path: String, source: std::io::Error },
 }
 
-fn of_secret(verb: &'static str) -> impl Fn(kube::Error) -> KeepError {
-    move |source| KeepError::Api { verb, kind: "Secret", name: NAME, source: Box::new(source) }
+fn of_secret(verb: &'static str) -> impl Fn(kube::Error) -> RenewalError {
+    move |source| RenewalError::Api { verb, kind: "Secret", name: NAME, source: Box::new(source) }
 }
 
-fn of_owner(source: kube::Error) -> KeepError {
-    KeepError::Api { verb: "get", kind: "Deployment", name: NAME, source: Box::new(source) }
+fn of_owner(source: kube::Error) -> RenewalError {
+    RenewalError::Api { verb: "get", kind: "Deployment", name: NAME, source: Box::new(source) }
 }
 
-fn of_crd(verb: &'static str) -> impl Fn(kube::Error) -> KeepError {
-    move |source| KeepError::Api { verb, kind: "CustomResourceDefinition", name: CRD, source: Box::new(source) }
+fn of_crd(verb: &'static str) -> impl Fn(kube::Error) -> RenewalError {
+    move |source| RenewalError::Api { verb, kind: "CustomResourceDefinition", name: CRD, source: Box::new(source) }
 }
 
 /// Keeps for ever.
 pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Current>, metrics: Arc<WebhookMetrics>) {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &settings.namespace);
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let mut keeper = Keeper { client: client.clone(), secrets, definitions, settings, current, is_owned: false };
+    let mut renewal = Renewal { client: client.clone(), secrets, definitions, settings, current, is_owned: false };
     let only = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let secrets: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), &keeper.settings.namespace);
+    let secrets: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), &renewal.settings.namespace);
     let secrets = watcher(secrets, only(NAME)).default_backoff().map(drop).boxed();
     let definitions: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(client);
     let definitions = watcher(definitions, only(CRD)).default_backoff().map(drop).boxed();
@@ -80,13 +80,13 @@ pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Curren
     // Not `retry::until_done`: an event ends a pause here.
     let mut failures = 0;
     loop {
-        let rest = match keeper.renew_if_due().await {
+        let rest = match renewal.renew_if_due().await {
             Ok(()) => {
                 failures = 0;
                 CHECK
             }
             Err(error) => {
-                metrics.failed_to_keep();
+                metrics.renewal_failed();
                 log::warn("failed to keep the webhook's certificate; retrying", &error);
                 failures += 1;
                 tokio::time::sleep(pauses::after(failures, PAUSES.0, PAUSES.1)).await;
@@ -100,7 +100,7 @@ pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Curren
     }
 }
 
-struct Keeper {
+struct Renewal {
     client: Client,
     secrets: Api<Secret>,
     definitions: Api<CustomResourceDefinition>,
@@ -110,9 +110,9 @@ struct Keeper {
     is_owned: bool,
 }
 
-impl Keeper {
+impl Renewal {
     /// Creates or renews the certificate where it is missing or due, publishes its authority in the CRD, and serves it.
-    async fn renew_if_due(&mut self) -> Result<(), KeepError> {
+    async fn renew_if_due(&mut self) -> Result<(), RenewalError> {
         let names = self.settings.names();
         let found = self.secrets.get_opt(NAME).await.map_err(of_secret("get"))?;
         self.is_owned |= found.as_ref().is_some_and(|secret| !secret.owner_references().is_empty());
@@ -138,7 +138,7 @@ impl Keeper {
     }
 
     /// Puts the pair into the Secret, unless another replica was faster: then that one's will be found.
-    async fn store(&self, pair: &Pair, found: Option<Secret>) -> Result<(), KeepError> {
+    async fn store(&self, pair: &Pair, found: Option<Secret>) -> Result<(), RenewalError> {
         let parameters = PostParams { field_manager: Some(labels::MANAGER.into()), ..PostParams::default() };
         let namespace = self.settings.namespace.as_str();
         match found {
@@ -146,7 +146,7 @@ impl Keeper {
                 let owner = installed::owner(&self.client, namespace, NAME).await.map_err(of_owner)?;
                 // It went with the Deployment, and so will this process: another one would stay for ever.
                 if owner.is_none() && self.is_owned {
-                    return Err(KeepError::Uninstalled);
+                    return Err(RenewalError::Uninstalled);
                 }
                 let secret = pair.to_secret(namespace, NAME, owner, None);
                 self.secrets.create(&parameters, &secret).await.map_err(of_secret("create"))?
@@ -161,7 +161,7 @@ impl Keeper {
 
     /// Puts the bundle into the CRD, if that has a webhook. Another replica may be about to use one that it has put there: that
     /// stays, and what was written since we looked is not overwritten (409: we look again).
-    async fn publish(&self, bundle: &str) -> Result<(), KeepError> {
+    async fn publish(&self, bundle: &str) -> Result<(), RenewalError> {
         let definition = self.definitions.get(CRD).await.map_err(of_crd("get"))?;
         let client = definition.spec.conversion.and_then(|conversion| conversion.webhook?.client_config);
         let Some(client) = client else { return Ok(()) };
@@ -191,17 +191,17 @@ pub(super) async fn keep_files(directory: &Path, current: &Current, metrics: &We
             Ok(())
         });
         if let Err(error) = taken {
-            metrics.failed_to_keep();
+            metrics.renewal_failed();
             log::warn("failed to use the webhook's certificate files", &error);
         }
         tokio::time::sleep(FILES).await;
     }
 }
 
-fn files(directory: &Path) -> Result<(Vec<u8>, Vec<u8>), KeepError> {
+fn files(directory: &Path) -> Result<(Vec<u8>, Vec<u8>), RenewalError> {
     let read = |name: &str| {
         let path = directory.join(name);
-        std::fs::read(&path).map_err(|source| KeepError::File { path: path.display().to_string(), source })
+        std::fs::read(&path).map_err(|source| RenewalError::File { path: path.display().to_string(), source })
     };
     Ok((read("tls.crt")?, read("tls.key")?))
 }

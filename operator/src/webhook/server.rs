@@ -22,7 +22,7 @@ use super::certificate::Current;
 use super::limits::{BODY_MAX, Place, Places, Room};
 use super::{PATH, review};
 use crate::health::log;
-use crate::health::webhook_metrics::{TurnedAway, WebhookMetrics};
+use crate::health::webhook_metrics::{RejectReason, WebhookMetrics};
 
 /// Longest time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
@@ -71,14 +71,14 @@ struct InFlight(Arc<WebhookMetrics>);
 
 impl InFlight {
     fn new(metrics: &Arc<WebhookMetrics>) -> InFlight {
-        metrics.begins();
+        metrics.request_started();
         InFlight(metrics.clone())
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.ends();
+        self.0.request_ended();
     }
 }
 
@@ -124,20 +124,20 @@ pub(super) async fn serve(
         };
         while connections.try_join_next().is_some() {}
         let Some(turn) = places.turn(peer) else {
-            shared.metrics.refused(TurnedAway::Full);
+            shared.metrics.rejected(RejectReason::QueueFull);
             continue;
         };
         let (places, shared) = (places.clone(), shared.clone());
         connections.spawn(async move {
             let Some(place) = places.enter(peer).await.map(Arc::new) else {
-                return shared.metrics.refused(TurnedAway::Place);
+                return shared.metrics.rejected(RejectReason::NoSlot);
             };
             drop(turn);
             let metrics = shared.metrics.clone();
             tokio::select! {
                 () = connection(stream, place.clone(), shared) => {}
                 () = place.has_to_leave() => {}
-                () = takes_too_long(&place) => metrics.refused(TurnedAway::Slow),
+                () = takes_too_long(&place) => metrics.rejected(RejectReason::Slow),
             }
         });
     }

@@ -160,7 +160,7 @@ fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
         .await;
         fixture.create("good", json!({ "size": 2 })).await.unwrap();
         is_whole(&fixture, "good").await;
-        let text = metrics.text(flux_operator::health::metrics::Seen::<std::iter::Empty<&str>>::default());
+        let text = metrics.text(flux_operator::health::metrics::LiveState::<std::iter::Empty<&str>>::default());
         let count = text.lines().find_map(|line| {
             line.strip_prefix("controller_runtime_reconcile_panics_total{controller=\"minicluster\"} ")
         });

@@ -221,7 +221,7 @@ fn starts_after_losses(cluster: &ValidMiniCluster) -> i32 {
             gone: Vec::new(),
             now: Timestamp::UNIX_EPOCH,
         };
-        if !matches!(decide(&observation), Decision::Again { .. }) {
+        if !matches!(decide(&observation), Decision::Restart { .. }) {
             return status.max_restarts_used;
         }
         status.max_restarts_used += 1;

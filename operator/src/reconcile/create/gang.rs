@@ -65,7 +65,7 @@ pub(super) async fn turn<'a>(
     let is_being_placed = |key: &Key, observed: &Observed| *key != target.key && gang_turn::has_turn(observed, now);
     // Whoever holds it is creating a gang at this moment.
     if let Ok(mut waiting) = context.gang_turn.try_lock()
-        && waiting.is_first(&target.key, Instant::now())
+        && waiting.ask_for_turn(&target.key, Instant::now())
         && !context.index.any(is_being_placed)
     {
         waiting.leave(&target.key);

@@ -38,7 +38,7 @@ pub struct Waiting(HashMap<Key, (Instant, Instant)>);
 
 impl Waiting {
     /// Whether it is the turn of `key`, which asks: whoever has waited longest comes first.
-    pub fn is_first(&mut self, key: &Key, now: Instant) -> bool {
+    pub fn ask_for_turn(&mut self, key: &Key, now: Instant) -> bool {
         self.0.retain(|_, (_, asked)| now.saturating_duration_since(*asked) < ASKS);
         self.0.entry(key.clone()).or_insert((now, now)).1 = now;
         self.0.iter().min_by_key(|(key, (since, _))| (*since, *key)).is_some_and(|(first, _)| first == key)
@@ -94,12 +94,12 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let (one, two) = (Key::new("a", "one"), Key::new("b", "two"));
-        assert!(waiting.is_first(&one, at(0)) && !waiting.is_first(&two, at(1)));
-        assert!(!waiting.is_first(&two, at(4)) && waiting.is_first(&one, at(4)), "whoever asks first");
-        assert!(!waiting.is_first(&two, at(8)));
-        assert!(waiting.is_first(&two, at(9)), "one has not asked for five seconds");
-        assert!(!waiting.is_first(&one, at(9)), "and begins anew");
+        assert!(waiting.ask_for_turn(&one, at(0)) && !waiting.ask_for_turn(&two, at(1)));
+        assert!(!waiting.ask_for_turn(&two, at(4)) && waiting.ask_for_turn(&one, at(4)), "whoever asks first");
+        assert!(!waiting.ask_for_turn(&two, at(8)));
+        assert!(waiting.ask_for_turn(&two, at(9)), "one has not asked for five seconds");
+        assert!(!waiting.ask_for_turn(&one, at(9)), "and begins anew");
         waiting.leave(&two);
-        assert!(waiting.is_first(&one, at(10)));
+        assert!(waiting.ask_for_turn(&one, at(10)));
     }
 }

@@ -285,7 +285,7 @@ mod tests {
         let none = MiniClusterStatus { job_uid: Some("job".into()), ..MiniClusterStatus::default() };
         assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), NextAction::Nothing);
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
-        let told = restart::counted(&none, "job", "LeadLost", "gone", restart::Limit::Backoff, now);
+        let told = restart::with_counted_restart(&none, "job", "LeadLost", "gone", restart::Limit::Backoff, now);
         assert_eq!(decide("size: 2", &told, Some(job(2)), false), NextAction::Nothing);
         let NextAction::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
         assert_eq!(facts.backoff_limit_used, 1);

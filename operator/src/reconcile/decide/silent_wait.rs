@@ -101,7 +101,7 @@ pub fn missing(cluster: &ValidMiniCluster, uid: &str, warning: &Trouble) -> Opti
 
 /// When one waiting object is looked at, and what was found.
 #[derive(Debug, Clone)]
-pub struct Look {
+pub struct EventCheck {
     object: String,
     begin: Instant,
     next: Instant,
@@ -110,34 +110,34 @@ pub struct Look {
     pub found: Option<Trouble>,
 }
 
-impl Look {
+impl EventCheck {
     /// `at_once`: it has waited before.
-    pub fn new(object: &str, at_once: bool, now: Instant) -> Look {
+    pub fn new(object: &str, at_once: bool, now: Instant) -> EventCheck {
         let next = if at_once { now } else { now + PATIENCE };
-        Look { object: object.to_owned(), begin: now, next, has_turn: false, found: None }
+        EventCheck { object: object.to_owned(), begin: now, next, has_turn: false, found: None }
     }
 
     pub fn is_about(&self, object: &str) -> bool {
         self.object == object
     }
 
-    pub fn is_time(&self, now: Instant) -> bool {
+    pub fn is_due(&self, now: Instant) -> bool {
         now >= self.next
     }
 
     /// Others go first.
-    pub fn waits_for_turn(&mut self, turn: Instant) {
+    pub fn defer_until(&mut self, turn: Instant) {
         (self.next, self.has_turn) = (turn, true);
     }
 
     /// The next time is ever later.
-    pub fn is_looked_at(&mut self, now: Instant) {
+    pub fn schedule_next(&mut self, now: Instant) {
         self.next = now + ((now - self.begin) / 2).clamp(PATIENCE, LONGEST_PAUSE);
         self.has_turn = false;
     }
 
-    /// Time until the next look.
-    pub fn wait(&self, now: Instant) -> Duration {
+    /// Time until the next check.
+    pub fn time_left(&self, now: Instant) -> Duration {
         self.next.saturating_duration_since(now)
     }
 }
@@ -157,7 +157,7 @@ pub struct Turns {
 
 impl Turns {
     /// None: it is the turn of one in this namespace. Else: when to ask again, which is its turn.
-    pub fn turn(&mut self, namespace: &str, has_turn: bool, now: Instant) -> Option<Instant> {
+    pub fn take_or_defer(&mut self, namespace: &str, has_turn: bool, now: Instant) -> Option<Instant> {
         if !has_turn {
             self.of_namespace.retain(|_, next| *next + OF_NAMESPACE * AT_ONCE > now);
             let next = self.of_namespace.get(namespace).copied();
@@ -251,13 +251,13 @@ mod tests {
     fn looks_are_ever_rarer() {
         let mut now = Instant::now();
         let begin = now;
-        let mut look = Look::new("a", false, now);
-        assert!(!look.is_time(now));
+        let mut check = EventCheck::new("a", false, now);
+        assert!(!check.is_due(now));
         let mut looks = 0;
         while now - begin < Duration::from_secs(3600) {
-            now += look.wait(now);
-            assert!(look.is_time(now));
-            look.is_looked_at(now);
+            now += check.time_left(now);
+            assert!(check.is_due(now));
+            check.schedule_next(now);
             looks += 1;
         }
         assert!((10..30).contains(&looks), "{looks} in an hour");
@@ -273,7 +273,7 @@ mod tests {
         for tenths in 0..1000 {
             let now = begin + Duration::from_millis(100) * tenths;
             for (next, has_turn) in waiting.iter_mut().filter(|(next, _)| *next <= now) {
-                match turns.turn("busy", *has_turn, now) {
+                match turns.take_or_defer("busy", *has_turn, now) {
                     Some(later) => (*next, *has_turn) = (later, true),
                     None => {
                         looks += 1;
@@ -282,7 +282,7 @@ mod tests {
                 }
             }
             if tenths % 50 == 49 {
-                other += u32::from(turns.turn("quiet", false, now).is_none());
+                other += u32::from(turns.take_or_defer("quiet", false, now).is_none());
             }
         }
         assert!((90..=110).contains(&looks), "{looks} in 100 s");

@@ -207,7 +207,7 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
         let lost = restart::lost_to(&observation, lead, *end)?;
         let code = lead.exit.as_ref().map(|exit| format!("; the lead ended with exit code {}", exit.code));
         let limit = format!("no restart left: maxRestarts is {max_restarts}");
-        let message = format!("{}{}; {limit}", restart::told_of_follower(lost), code.unwrap_or_default());
+        let message = format!("{}{}; {limit}", restart::describe_lost_follower(lost), code.unwrap_or_default());
         let index = Some(lost.map_or(0, |lost| lost.index));
         return Some(Outcome { index, ..Outcome::new(restart::POD_LOST, message) });
     }
@@ -217,7 +217,7 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
     let taken = leads.iter().find(|(_, end)| *end == End::Taken).map(|(lead, _)| pod_end::loss(lead));
     let remembered = inputs.previous.lost_pods.iter().rev().find(|lost| lost.index == 0).cloned();
     let what = match taken.or(remembered) {
-        Some(lost) => restart::told(&lost),
+        Some(lost) => restart::describe_loss(&lost),
         None if leads.iter().any(|(_, end)| *end == End::Refused) => "an earlier pod of the lead was lost".to_owned(),
         None => return None,
     };

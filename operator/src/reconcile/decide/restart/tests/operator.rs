@@ -76,7 +76,7 @@ impl World {
         }
         let (known, now) = self.known();
         match self.decision(&known, now) {
-            Decision::Again { job_uid, is_there, reason, message, limit } => {
+            Decision::Restart { job_uid, is_there, reason, message, limit } => {
                 // Asked once more, without a cache.
                 let there = self.job.as_ref().map(|job| &job.uid);
                 let has_completed = self.job.as_ref().is_some_and(|job| job.seen.complete.is_some());
@@ -84,7 +84,7 @@ impl World {
                     return;
                 }
                 if may() {
-                    self.write(counted(&known, &job_uid, &reason, &message, limit, now));
+                    self.write(with_counted_restart(&known, &job_uid, &reason, &message, limit, now));
                 }
                 if may() && is_there {
                     self.delete_job_of(&job_uid);
@@ -103,13 +103,13 @@ impl World {
                     self.tell_job();
                 }
             }
-            Decision::Over { reason, .. } => {
+            Decision::Ended { reason, .. } => {
                 if may() {
                     self.finish(&reason);
                 }
             }
             Decision::Wait => {}
-            Decision::Goes => self.make_and_tell(known, may),
+            Decision::Continue => self.make_and_tell(known, may),
         }
     }
 
