@@ -17,11 +17,11 @@ use crate::failure::{FAILED, Failure, chain};
 use crate::input::read;
 use crate::logs;
 use crate::output::Output;
-use crate::place::{Access, Place};
 use crate::run;
 use crate::screen;
 use crate::status;
 use crate::stop;
+use crate::target::{Access, Target};
 use crate::timeline;
 use crate::top;
 use crate::wait;
@@ -185,37 +185,37 @@ async fn ask(cli: Cli) -> Result<u8, Failure> {
         }
         command => command,
     };
-    let place = Place::find(&access).await?;
+    let target = Target::find(&access).await?;
     let is_asked_for = access.namespace.is_some();
     match command {
-        Command::Run(args) => run::run(place, is_asked_for, &args, output).await,
-        Command::Status(args) => status::status(&place, &args, output).await,
+        Command::Run(args) => run::run(target, is_asked_for, &args, output).await,
+        Command::Status(args) => status::status(&target, &args, output).await,
         Command::Logs(args) => {
             output.refuse("logs", "it prints what the pods have printed")?;
-            logs::logs(&place, &args).await
+            logs::logs(&target, &args).await
         }
         Command::Wait(args) => {
             output.refuse("wait", "it prints nothing; its exit code is the answer")?;
-            wait::wait(&place, &args).await
+            wait::wait(&target, &args).await
         }
         Command::Stop(args) => {
-            let way = stop::stop(&place, &args).await?;
+            let way = stop::stop(&target, &args).await?;
             let about = json!({ "name": args.name, "way": way });
             output.show(&about, || format!("{}\n", way.told(&args.name))).map(|()| 0)
         }
-        Command::Scale(args) => wait::scale(&place, &args, output).await,
+        Command::Scale(args) => wait::scale(&target, &args, output).await,
         Command::Connect(args) => {
             output.refuse("connect", "it prints what the program in the instance prints")?;
-            connect::connect(&place, &args).await
+            connect::connect(&target, &args).await
         }
-        Command::Submit(args) => connect::submit(&place, &args, output).await,
-        Command::Jobs(args) => connect::jobs(&place, &args, output).await,
-        Command::Debug(args) => debug::debug(&place, &args, output).await,
-        Command::Timeline(args) => timeline::timeline(&place, &args, output).await,
-        Command::Top(args) => top::top(&place, &args, output).await,
+        Command::Submit(args) => connect::submit(&target, &args, output).await,
+        Command::Jobs(args) => connect::jobs(&target, &args, output).await,
+        Command::Debug(args) => debug::debug(&target, &args, output).await,
+        Command::Timeline(args) => timeline::timeline(&target, &args, output).await,
+        Command::Top(args) => top::top(&target, &args, output).await,
         Command::Validate(ValidateArgs { file, .. }) => {
-            let target = on_server::Target { namespace: &place.namespace, is_asked_for };
-            told(on_server::judge(&place.client, target, &read(&file)?, &Options::default()).await?, output)
+            let asked = on_server::Target { namespace: &target.namespace, is_asked_for };
+            told(on_server::judge(&target.client, asked, &read(&file)?, &Options::default()).await?, output)
         }
         Command::Render { .. } | Command::DryRun(_) | Command::Completion { .. } | Command::Complete { .. } => Ok(0),
     }

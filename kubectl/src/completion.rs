@@ -11,7 +11,7 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 
 use crate::failure::Failure;
-use crate::place::{Access, Place};
+use crate::target::{Access, Target};
 
 /// The name by which kubectl finds who completes this plugin.
 pub const COMPLETER: &str = "kubectl_complete-minicluster";
@@ -63,8 +63,8 @@ pub async fn complete(command: &Command, words: &[String]) -> String {
 
 /// Who cannot be asked has none.
 async fn names(access: &Access) -> Vec<String> {
-    let Ok(place) = Place::find(access).await else { return Vec::new() };
-    let clusters = place.clusters().list_metadata(&ListParams::default()).await;
+    let Ok(target) = Target::find(access).await else { return Vec::new() };
+    let clusters = target.clusters().list_metadata(&ListParams::default()).await;
     clusters.map(|all| all.items.iter().map(|it| it.name_any()).collect()).unwrap_or_default()
 }
 
@@ -119,8 +119,8 @@ fn choose(command: &Command, before: &[String], current: &str) -> Choice {
         return Choice::These(shown.map(|it| it.get_name().to_owned()).collect());
     }
     match command.get_positionals().filter(|it| !it.is_last_set()).nth(places) {
-        Some(place) if place.get_id() == "name" => Choice::Names,
-        Some(place) => values(place),
+        Some(positional) if positional.get_id() == "name" => Choice::Names,
+        Some(positional) => values(positional),
         None => Choice::These(Vec::new()),
     }
 }

@@ -11,9 +11,9 @@ use kube::Api;
 use kube::api::LogParams;
 
 use crate::failure::{self, Failure};
-use crate::place::Place;
+use crate::observed::{self, Start};
 use crate::screen;
-use crate::seen::{self, Start};
+use crate::target::Target;
 use resume::Resume;
 
 /// Nothing may come for as long as a job likes. After this time without a byte it is asked anew, whether the connection lives or not.
@@ -46,21 +46,21 @@ pub struct Args {
 }
 
 /// Prints what was asked for.
-pub async fn logs(place: &Place, args: &Args) -> Result<u8, Failure> {
-    let mut pods = place.pods_of(&args.name).await?;
+pub async fn logs(target: &Target, args: &Args) -> Result<u8, Failure> {
+    let mut pods = target.pods_of(&args.name).await?;
     if pods.is_empty() {
-        place.cluster(&args.name).await?;
+        target.cluster(&args.name).await?;
         return Err(Failure::Told(format!("{} has no pods: `kubectl minicluster why {0}` says why", args.name)));
     }
-    pods.sort_by_key(|pod| (seen::index(pod), seen::created(pod)));
+    pods.sort_by_key(|pod| (observed::index(pod), observed::created(pod)));
     if !args.all {
-        pods.retain(|pod| seen::index(pod) == Some(args.index));
+        pods.retain(|pod| observed::index(pod) == Some(args.index));
         let Some(latest) = pods.pop() else {
             return Err(Failure::Told(format!("no pod with index {} in {}", args.index, args.name)));
         };
-        return one(place, &latest, args).await.map(|()| 0);
+        return one(target, &latest, args).await.map(|()| 0);
     }
-    let each = pods.iter().filter(|pod| seen::index(pod).is_some()).map(|pod| with_prefix(place, pod, args));
+    let each = pods.iter().filter(|pod| observed::index(pod).is_some()).map(|pod| with_prefix(target, pod, args));
     // A follower's log that cannot be read hides no other's.
     for told in futures::future::join_all(each).await {
         if let Err(failure) = told {
@@ -71,21 +71,21 @@ pub async fn logs(place: &Place, args: &Args) -> Result<u8, Failure> {
 }
 
 fn container<'a>(pod: &'a Pod, args: &'a Args) -> &'a str {
-    args.container.as_deref().or(seen::runner(pod)).unwrap_or_default()
+    args.container.as_deref().or(observed::runner(pod)).unwrap_or_default()
 }
 
-async fn one(place: &Place, pod: &Pod, args: &Args) -> Result<(), Failure> {
+async fn one(target: &Target, pod: &Pod, args: &Args) -> Result<(), Failure> {
     let container = container(pod, args);
-    match (args.follow, seen::started(pod)) {
-        (true, Some(start)) if args.container.is_none() => follow(&place.pods(), pod, &start, || ()).await,
-        _ => stream(&place.pods(), pod, args, container, screen::put).await,
+    match (args.follow, observed::started(pod)) {
+        (true, Some(start)) if args.container.is_none() => follow(&target.pods(), pod, &start, || ()).await,
+        _ => stream(&target.pods(), pod, args, container, screen::put).await,
     }
 }
 
-async fn with_prefix(place: &Place, pod: &Pod, args: &Args) -> Result<(), Failure> {
-    let index = seen::index(pod).unwrap_or_default();
+async fn with_prefix(target: &Target, pod: &Pod, args: &Args) -> Result<(), Failure> {
+    let index = observed::index(pod).unwrap_or_default();
     let mut begins = true;
-    stream(&place.pods(), pod, args, container(pod, args), |bytes| {
+    stream(&target.pods(), pod, args, container(pod, args), |bytes| {
         let mut marked = Vec::new();
         for line in bytes.split_inclusive(|&byte| byte == b'\n') {
             if begins {
@@ -107,7 +107,7 @@ async fn stream(
     container: &str,
     mut put: impl FnMut(&[u8]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let name = seen::name(pod);
+    let name = observed::name(pod);
     let doing = || format!("read the log of {name}, container {container}");
     let parameters = LogParams {
         container: Some(container.to_owned()),
@@ -127,7 +127,7 @@ async fn stream(
 /// The log of one start of a pod's runner to its end, to standard output, whatever happens to the connection. `first` is called
 /// before anything is written.
 pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn()) -> Result<(), Failure> {
-    let (name, container) = (seen::name(pod), seen::runner(pod).unwrap_or_default());
+    let (name, container) = (observed::name(pod), observed::runner(pod).unwrap_or_default());
     let mut resume = Resume::default();
     let (mut failures, mut is_over) = (0, false);
     loop {
@@ -157,7 +157,7 @@ pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn())
         // If the call fails, the pod counts as running.
         match pods.get_opt(name).await {
             Ok(None) => return Ok(()),
-            Ok(Some(pod)) => is_over = seen::is_over(&pod, start),
+            Ok(Some(pod)) => is_over = observed::is_over(&pod, start),
             Err(_) => {}
         }
         match failures {

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::place::Place;
+use crate::target::Target;
 
 /// Of the widest bar.
 const WIDTH: f64 = 50.0;
@@ -29,8 +29,8 @@ pub struct Step {
 }
 
 /// Prints it.
-pub async fn timeline(place: &Place, args: &Args, output: Output) -> Result<u8, Failure> {
-    let cluster = place.cluster(&args.name).await?;
+pub async fn timeline(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
+    let cluster = target.cluster(&args.name).await?;
     let steps = steps(&cluster);
     output.show(&steps, || text(&steps)).map(|()| 0)
 }

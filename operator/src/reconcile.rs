@@ -76,7 +76,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     let decision = decide(&target, checked.as_ref().ok(), &known, &context);
     if let Decision::Restart { job_uid, is_there, .. } = &decision {
         let before = context.index.observed(&target.key);
-        let now = context.writer.job_now(&context.index, &target.key).await?;
+        let now = context.writer.read_job(&context.index, &target.key).await?;
         if now.as_ref().map(|job| &job.uid) != is_there.then_some(job_uid)
             || decide(&target, checked.as_ref().ok(), &known, &context) != decision
         {

@@ -69,12 +69,12 @@ impl std::fmt::Debug for Writer {
     }
 }
 
-fn post() -> PostParams {
+fn post_params() -> PostParams {
     PostParams { dry_run: false, field_manager: Some(labels::MANAGER.into()) }
 }
 
 /// Of an object that was seen, and of no other that has its name now; what it owns goes after it.
-pub(crate) fn only(uid: Option<String>) -> DeleteParams {
+pub(crate) fn delete_only(uid: Option<String>) -> DeleteParams {
     DeleteParams { preconditions: Some(Preconditions { uid, resource_version: None }), ..DeleteParams::background() }
 }
 
@@ -87,11 +87,11 @@ pub(crate) fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::E
 }
 
 /// The error of a call, sorted by who can help.
-fn sorted<K: Resource<DynamicType = ()>>(verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
-    sorted_of(&K::kind(&()), verb, name, source)
+fn api_error<K: Resource<DynamicType = ()>>(verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
+    api_error_of(&K::kind(&()), verb, name, source)
 }
 
-fn sorted_of(kind: &str, verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
+fn api_error_of(kind: &str, verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
     let kind = kind.to_owned();
     let reason = match &source {
         kube::Error::Api(status) if status.code == 403 => "Forbidden",
@@ -116,8 +116,8 @@ impl Writer {
         let key = Key::of(&job.metadata);
         let service = Key::of(&headless.metadata);
         let (config_map, secrets, headless) = tokio::join!(
-            self.config_map(config_map, &member.uid),
-            self.secrets(secrets),
+            self.create_config_map(config_map, &member.uid),
+            self.create_secrets(secrets),
             self.headless.ensure(self, index, &service, member),
         );
         config_map?;
@@ -128,14 +128,14 @@ impl Writer {
             self.create(policy, &member.uid).await?;
         }
         for service in services {
-            self.service(index, service, &member.uid).await?;
+            self.create_service(index, service, &member.uid).await?;
         }
         for volume in volumes {
-            self.volume(volume, &member.uid).await?;
+            self.create_volume(volume, &member.uid).await?;
         }
         // Schedulers know a pod's gang when they see the pod.
         if let GangOf::Object(object) = gang {
-            self.gang(&key.namespace, object, &member.uid).await?;
+            self.create_gang(&key.namespace, object, &member.uid).await?;
         }
         let made = self.create_as(&job.rendered, job, &member.uid).await?.into_object();
         let seen = JobSeen::of(&made);
@@ -143,7 +143,7 @@ impl Writer {
         let services_pod = services_pod.as_ref().filter(|_| !seen.suspended);
         index.job(&made.metadata, seen);
         if let Some(pod) = services_pod {
-            self.services_pod(index, pod, &member.uid).await?;
+            self.create_services_pod(index, pod, &member.uid).await?;
         }
         tracing::info!(uid = %member.uid, "created the Job");
         // It joins later, with others: the Job does not wait for a Service that many share.
@@ -157,7 +157,7 @@ impl Writer {
     }
 
     /// What the agents need to know.
-    pub async fn config_map(&self, object: &ConfigMap, owner: &str) -> Result<(), ApplyError> {
+    pub async fn create_config_map(&self, object: &ConfigMap, owner: &str) -> Result<(), ApplyError> {
         let hash = |map: &ConfigMap| map.annotations().get(labels::RENDERED_HASH).cloned();
         match self.create(object, owner).await? {
             Outcome::Existed(there) if hash(&there) != hash(object) => {
@@ -170,30 +170,30 @@ impl Writer {
         }
     }
 
-    async fn secrets(&self, secrets: &[HiddenSecret]) -> Result<(), ApplyError> {
+    async fn create_secrets(&self, secrets: &[HiddenSecret]) -> Result<(), ApplyError> {
         for secret in secrets {
             let secret = secret.expose();
             let (api, name): (Api<Secret>, _) =
                 (Api::namespaced(self.client.clone(), &secret.namespace().unwrap_or_default()), secret.name_any());
-            match api.create(&post(), secret).await {
+            match api.create(&post_params(), secret).await {
                 Ok(_) => {}
                 // Its name holds the MiniCluster's uid: it is the one that we made before. No Secret is ever read.
                 Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {}
-                Err(error) => return Err(sorted::<Secret>("create", &name, error)),
+                Err(error) => return Err(api_error::<Secret>("create", &name, error)),
             }
         }
         Ok(())
     }
 
     /// The Service of a sidecar.
-    pub async fn service(&self, index: &Index, service: &Service, owner: &str) -> Result<(), ApplyError> {
+    pub async fn create_service(&self, index: &Index, service: &Service, owner: &str) -> Result<(), ApplyError> {
         let made = self.create(service, owner).await?.into_object();
         index.service(&made.metadata, ServiceSeen::of(&made));
         Ok(())
     }
 
     /// The pod of `spec.services`.
-    pub async fn services_pod(&self, index: &Index, pod: &Overlaid<Pod>, owner: &str) -> Result<(), ApplyError> {
+    pub async fn create_services_pod(&self, index: &Index, pod: &Overlaid<Pod>, owner: &str) -> Result<(), ApplyError> {
         let made = self.create_as(&pod.rendered, pod, owner).await?.into_object();
         index.pod(&made.metadata, PodSeen::of(&made.metadata, made.status.as_ref()));
         Ok(())
@@ -203,14 +203,14 @@ impl Writer {
     pub async fn delete_services_pod(&self, key: &Key, uid: &str) -> Result<(), ApplyError> {
         let name = names::services_pod(&key.name);
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let deleted = pods.delete(&name, &only(Some(uid.to_owned()))).await.map(drop);
-        unless_gone(deleted).map_err(|error| sorted::<Pod>("delete", &name, error))
+        let deleted = pods.delete(&name, &delete_only(Some(uid.to_owned()))).await.map(drop);
+        unless_gone(deleted).map_err(|error| api_error::<Pod>("delete", &name, error))
     }
 
     /// What the API server would make of a Job. Nothing is made.
-    pub async fn would_be(&self, job: &Overlaid<Job>, key: &Key) -> Result<Job, ApplyError> {
-        let made = self.post::<Job>(&key.namespace, &PostParams { dry_run: true, ..post() }, job).await;
-        made.map_err(|error| sorted::<Job>("create", &key.name, error))
+    pub async fn dry_run_job(&self, job: &Overlaid<Job>, key: &Key) -> Result<Job, ApplyError> {
+        let made = self.post::<Job>(&key.namespace, &PostParams { dry_run: true, ..post_params() }, job).await;
+        made.map_err(|error| api_error::<Job>("create", &key.name, error))
     }
 
     /// What the API server would make of an object that something lies over, or why it refuses: strictly, so that a field which it
@@ -223,7 +223,7 @@ impl Writer {
             Ok(Verdict::Taken(kept)) => Ok(Ok(Some(kept))),
             Ok(Verdict::Exists) => Ok(Ok(None)),
             Ok(Verdict::Refused(status)) => Ok(Err(status.message.clone())),
-            Err(error) => Err(sorted::<K>("create", &key.name, error)),
+            Err(error) => Err(api_error::<K>("create", &key.name, error)),
         }
     }
 
@@ -260,16 +260,16 @@ impl Writer {
         let name = object.name_any();
         let namespace = object.namespace().unwrap_or_default();
         let api: Api<K> = Api::namespaced(self.client.clone(), &namespace);
-        match self.post::<K>(&namespace, &post(), body).await {
+        match self.post::<K>(&namespace, &post_params(), body).await {
             Ok(made) => Ok(Outcome::Made(made)),
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
-                let there = api.get_metadata(&name).await.map_err(|error| sorted::<K>("get", &name, error))?;
-                belongs::<K>(&there.metadata, object.meta(), owner)?;
+                let there = api.get_metadata(&name).await.map_err(|error| api_error::<K>("get", &name, error))?;
+                check_owner::<K>(&there.metadata, object.meta(), owner)?;
                 let mut known = object.clone();
                 *known.meta_mut() = there.metadata;
                 Ok(Outcome::Existed(known))
             }
-            Err(error) => Err(sorted::<K>("create", &name, error)),
+            Err(error) => Err(api_error::<K>("create", &name, error)),
         }
     }
 
@@ -286,7 +286,7 @@ impl Writer {
         let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
         let parameters = PatchParams::apply(labels::MANAGER).force();
         let applied = api.patch(&name, &parameters, &Patch::Apply(object)).await;
-        applied.map_err(|error| sorted::<K>("apply", &name, error))
+        applied.map_err(|error| api_error::<K>("apply", &name, error))
     }
 
     /// Changes what may change of a Job, and nothing else: what is left out stays as somebody else may have set it.
@@ -294,14 +294,14 @@ impl Writer {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &job.namespace);
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         let applied = api.patch(&job.name, &parameters, &Patch::Merge(fields)).await;
-        let made = applied.map_err(|error| sorted::<Job>("apply", &job.name, error))?;
+        let made = applied.map_err(|error| api_error::<Job>("apply", &job.name, error))?;
         index.job(&made.metadata, JobSeen::of(&made));
         Ok(())
     }
 
     /// Changes a status by a JSON patch that tests whose it is. The resourceVersion that the MiniCluster has then; None: it is
     /// gone.
-    pub async fn status(&self, cluster: &Key, change: &Value) -> Result<Option<u64>, ApplyError> {
+    pub async fn patch_status(&self, cluster: &Key, change: &Value) -> Result<Option<u64>, ApplyError> {
         const JSON_PATCH: http::HeaderValue = http::HeaderValue::from_static("application/json-patch+json");
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         let clusters = Request::new(MiniCluster::url_path(&(), Some(&cluster.namespace)));
@@ -324,16 +324,21 @@ impl Writer {
     }
 
     /// The same, only if the MiniCluster is as it was seen: what is counted is counted once.
-    pub async fn count(&self, cluster: &Key, seen: u64, change: &Value) -> Result<Option<u64>, ApplyError> {
+    pub async fn patch_status_if_unchanged(
+        &self,
+        cluster: &Key,
+        seen: u64,
+        change: &Value,
+    ) -> Result<Option<u64>, ApplyError> {
         let is_as_seen = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": seen.to_string() });
         let operations = [is_as_seen].into_iter().chain(change.as_array().into_iter().flatten().cloned());
-        self.status(cluster, &Value::Array(operations.collect())).await
+        self.patch_status(cluster, &Value::Array(operations.collect())).await
     }
 
     /// The Job as it is now, whatever was seen.
-    pub async fn job_now(&self, index: &Index, cluster: &Key) -> Result<Option<JobSeen>, ApplyError> {
+    pub async fn read_job(&self, index: &Index, cluster: &Key) -> Result<Option<JobSeen>, ApplyError> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
-        let job = api.get_opt(&cluster.name).await.map_err(|error| sorted::<Job>("get", &cluster.name, error))?;
+        let job = api.get_opt(&cluster.name).await.map_err(|error| api_error::<Job>("get", &cluster.name, error))?;
         Ok(job.map(|job| {
             let seen = JobSeen::of(&job);
             index.job(&job.metadata, seen.clone());
@@ -360,23 +365,23 @@ impl Writer {
         });
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         let failed = api.patch_status(&cluster.name, &parameters, &Patch::Strategic(change)).await.map(drop);
-        unless_gone(failed).map_err(|error| sorted::<Job>("end", &cluster.name, error))
+        unless_gone(failed).map_err(|error| api_error::<Job>("end", &cluster.name, error))
     }
 
     /// Deletes a MiniCluster that has lived its time, and no other of its name.
-    pub async fn delete(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
+    pub async fn delete_minicluster(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
         let api: Api<MiniCluster> = Api::namespaced(self.client.clone(), &cluster.namespace);
-        let deleted = api.delete(&cluster.name, &only(Some(uid.to_owned()))).await.map(drop);
-        unless_gone(deleted).map_err(|error| sorted::<MiniCluster>("delete", &cluster.name, error))
+        let deleted = api.delete(&cluster.name, &delete_only(Some(uid.to_owned()))).await.map(drop);
+        unless_gone(deleted).map_err(|error| api_error::<MiniCluster>("delete", &cluster.name, error))
     }
 
     /// Deletes a Job, its pods first, so that it can be made anew.
     pub async fn delete_job(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let pods_first = Some(PropagationPolicy::Foreground);
-        let parameters = DeleteParams { propagation_policy: pods_first, ..only(Some(uid.to_owned())) };
+        let parameters = DeleteParams { propagation_policy: pods_first, ..delete_only(Some(uid.to_owned())) };
         let deleted = api.delete(&cluster.name, &parameters).await.map(drop);
-        unless_gone(deleted).map_err(|error| sorted::<Job>("delete", &cluster.name, error))
+        unless_gone(deleted).map_err(|error| api_error::<Job>("delete", &cluster.name, error))
     }
 }
 
@@ -398,25 +403,29 @@ impl<K> Outcome<K> {
 type Metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
 /// Whether an object that has the name we need is ours. `wanted`: as we would make it.
-fn belongs<K: Resource<DynamicType = ()>>(there: &Metadata, wanted: &Metadata, owner: &str) -> Result<(), Obstacle> {
-    belongs_of(&K::kind(&()), there, wanted, owner)
+fn check_owner<K: Resource<DynamicType = ()>>(
+    there: &Metadata,
+    wanted: &Metadata,
+    owner: &str,
+) -> Result<(), Obstacle> {
+    check_owner_of(&K::kind(&()), there, wanted, owner)
 }
 
-fn belongs_of(kind: &str, there: &Metadata, wanted: &Metadata, owner: &str) -> Result<(), Obstacle> {
+fn check_owner_of(kind: &str, there: &Metadata, wanted: &Metadata, owner: &str) -> Result<(), Obstacle> {
     let is_going = there.deletion_timestamp.is_some();
     if controller_uid(there) == Some(owner) && !is_going {
         return Ok(());
     }
     let name = there.name.as_deref().unwrap_or_default();
     if controller_uid(there) == Some(owner) {
-        return Err(own_going(kind, name));
+        return Err(own_still_deleting(kind, name));
     }
     // Of an earlier MiniCluster of the same name: the garbage collector is on its way.
     let previous = has_our_label(there) && owner_name(there).is_some_and(|it| Some(it) == owner_name(wanted));
     if is_going || previous {
-        return Err(going(kind, name));
+        return Err(still_deleting(kind, name));
     }
-    Err(taken(kind, name))
+    Err(name_taken(kind, name))
 }
 
 /// The MiniCluster that an object belongs to.
@@ -434,17 +443,17 @@ fn has_our_label(metadata: &Metadata) -> bool {
 }
 
 /// Ours, of this very MiniCluster.
-fn own_going(kind: &str, name: &str) -> Obstacle {
+fn own_still_deleting(kind: &str, name: &str) -> Obstacle {
     let message = format!("{kind} {name} is being deleted, and will be recreated when it is gone");
     Obstacle { reason: "WaitingForPrevious", message }
 }
 
-fn going(kind: &str, name: &str) -> Obstacle {
+fn still_deleting(kind: &str, name: &str) -> Obstacle {
     let message = format!("{kind} {name} of an earlier MiniCluster is still being deleted");
     Obstacle { reason: "WaitingForPrevious", message }
 }
 
-fn taken(kind: &str, name: &str) -> Obstacle {
+fn name_taken(kind: &str, name: &str) -> Obstacle {
     Obstacle {
         reason: "NameTaken",
         message: format!(

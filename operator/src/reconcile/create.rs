@@ -109,10 +109,10 @@ async fn update(
         for service in
             objects.services.iter().filter(|it| it.metadata.name.as_ref().is_some_and(|name| services.contains(name)))
         {
-            context.writer.service(&context.index, service, &target.uid).await?;
+            context.writer.create_service(&context.index, service, &target.uid).await?;
         }
         if let Some(pod) = objects.services_pod.filter(|_| makes_pod) {
-            context.writer.services_pod(&context.index, &pod, &target.uid).await?;
+            context.writer.create_services_pod(&context.index, &pod, &target.uid).await?;
         }
     }
     Ok(())
@@ -128,7 +128,7 @@ async fn facts_in_time(
     let first: Option<Timestamp> = target.status.start_time.as_ref().and_then(|time| time.parse().ok());
     let (Some(deadline), Some(first)) = (cluster.deadline_seconds, first) else { return Ok(Some(facts)) };
     let objects = objects(cluster, &facts, context)?;
-    let would_be = context.writer.would_be(&objects.job, &target.key).await?;
+    let would_be = context.writer.dry_run_job(&objects.job, &target.key).await?;
     let now = would_be.metadata.creation_timestamp.map_or_else(Timestamp::now, |time| time.0);
     let left = deadline - (now.as_second() - first.as_second()).max(0);
     Ok((left > 0).then_some(Facts { deadline_left: Some(left), ..facts }))
@@ -173,7 +173,7 @@ async fn refuse_unsupported(objects: &render::Objects, key: &Key, context: &Cont
     }
     let minor = context.reader.kubernetes_minor().await.map_err(ReconcileError::Version)?;
     let keeps_images = render::requirements::image_is_a_try(objects, minor) && {
-        let kept = context.writer.would_be(&objects.job, key).await?;
+        let kept = context.writer.dry_run_job(&objects.job, key).await?;
         render::requirements::mounts_image(&kept)
     };
     match render::requirements::unsupported(objects, minor, keeps_images) {

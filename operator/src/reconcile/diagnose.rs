@@ -60,7 +60,7 @@ async fn recreate_config_map(
 ) -> Result<(), ReconcileError> {
     let facts = next_action::facts(&target.uid, &target.status, job);
     let objects = objects(cluster, &facts, context)?;
-    context.writer.config_map(&objects.config_map, &target.uid).await?;
+    context.writer.create_config_map(&objects.config_map, &target.uid).await?;
     tracing::info!("recreated the ConfigMap, which had been deleted");
     Ok(())
 }

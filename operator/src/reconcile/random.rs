@@ -6,7 +6,7 @@ use flux_shared::names;
 use flux_shared::validate::ValidMiniCluster;
 use x25519_dalek::{PublicKey, StaticSecret};
 
-use crate::reconcile::render::Chance;
+use crate::reconcile::render::Generated;
 
 /// The operating system gave no random bytes.
 #[derive(Debug, thiserror::Error)]
@@ -28,10 +28,10 @@ const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
 const WORD: usize = 32;
 
 /// All that a cluster may need.
-pub fn generate(cluster: &ValidMiniCluster) -> Result<Chance, RandomError> {
+pub fn generate(cluster: &ValidMiniCluster) -> Result<Generated, RandomError> {
     // One for each user, and two for the Flux RESTful API.
     let words = (0..cluster.users.len() + 2).map(|_| word()).collect::<Result<_, _>>()?;
-    Ok(Chance::new(certificate(&names::host(&cluster.name, 0))?, words))
+    Ok(Generated::new(certificate(&names::host(&cluster.name, 0))?, words))
 }
 
 fn word() -> Result<String, RandomError> {

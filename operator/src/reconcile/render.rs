@@ -140,14 +140,14 @@ pub enum RenderError {
 
 /// What was made at random for a cluster, if it is needed: a certificate, and words for passwords and keys.
 #[derive(Clone)]
-pub struct Chance {
+pub struct Generated {
     certificate: Certificate,
     words: Vec<String>,
 }
 
-impl Chance {
-    pub fn new(certificate: Certificate, words: Vec<String>) -> Chance {
-        Chance { certificate, words }
+impl Generated {
+    pub fn new(certificate: Certificate, words: Vec<String>) -> Generated {
+        Generated { certificate, words }
     }
 
     /// Words for a cluster, as far as they reach; then a placeholder, which a person gets who looks at the objects.
@@ -157,32 +157,32 @@ impl Chance {
 }
 
 /// Without the words.
-impl std::fmt::Debug for Chance {
+impl std::fmt::Debug for Generated {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Chance")
+        formatter.write_str("Generated")
     }
 }
 
-impl From<Certificate> for Chance {
-    fn from(certificate: Certificate) -> Chance {
-        Chance::new(certificate, Vec::new())
+impl From<Certificate> for Generated {
+    fn from(certificate: Certificate) -> Generated {
+        Generated::new(certificate, Vec::new())
     }
 }
 
-/// All objects of `cluster`. What `chance` has goes into the Secrets, unless the user gave it.
+/// All objects of `cluster`. What `generated` has goes into the Secrets, unless the user gave it.
 pub fn objects(
     cluster: &ValidMiniCluster,
     options: &Options,
     facts: &Facts,
-    chance: impl Into<Chance>,
+    generated: impl Into<Generated>,
 ) -> Result<Objects, RenderError> {
-    let chance = chance.into();
+    let generated = generated.into();
     let gang = gang::gang(cluster, options.gang, facts);
     Ok(Objects {
         config_map: config::config_map(cluster, options, facts)?,
-        secrets: curve::secret(cluster, facts, &chance.certificate)
+        secrets: curve::secret(cluster, facts, &generated.certificate)
             .into_iter()
-            .chain(secrets::secrets(cluster, facts, &chance))
+            .chain(secrets::secrets(cluster, facts, &generated))
             .collect(),
         volumes: storage::volumes(cluster, facts),
         network_policy: options.network_policy.then(|| network::policy(cluster, facts)).flatten(),

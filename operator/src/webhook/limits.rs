@@ -14,7 +14,7 @@ use tokio::time::Instant;
 const CONNECTIONS: usize = 128;
 /// Connections of one peer.
 const OF_PEER: usize = 32;
-/// Connections that wait for a place, and those of one peer.
+/// Connections that wait for a slot, and those of one peer.
 const WAITING: usize = 256;
 const WAITING_OF_PEER: usize = 8;
 /// How long one waits.
@@ -29,18 +29,18 @@ pub(super) const BODY_MAX: usize = 32 << 20;
 /// What one permit is for.
 const UNIT: usize = 16 << 10;
 /// The first parts of all bodies together, and of those of one peer.
-const ROOM: usize = 12 << 20;
-const ROOM_OF_PEER: usize = ROOM / 4;
+const MEMORY: usize = 12 << 20;
+const MEMORY_OF_PEER: usize = MEMORY / 4;
 /// Bodies that are larger than their first part, at the same time; of one peer there is one.
 const LARGE: usize = 2;
 
 /// All that can be held.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct Limits {
     state: Mutex<State>,
     /// Rings when a connection ends or turns idle.
     freed: Notify,
-    room: Arc<Semaphore>,
+    memory: Arc<Semaphore>,
     large: Arc<Semaphore>,
 }
 
@@ -54,9 +54,9 @@ struct State {
 
 /// A turn to wait, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn(Arc<Places>, IpAddr);
+pub(super) struct Waiter(Arc<Limits>, IpAddr);
 
-impl Drop for Turn {
+impl Drop for Waiter {
     fn drop(&mut self) {
         let waiting = &mut self.0.state().waiting;
         if let Some(count) = waiting.get_mut(&self.1) {
@@ -78,14 +78,14 @@ struct Connection {
 /// What one peer may hold.
 #[derive(Debug)]
 struct Share {
-    room: Arc<Semaphore>,
+    memory: Arc<Semaphore>,
     large: Arc<Semaphore>,
 }
 
-/// A connection's place, until it is dropped.
+/// A connection's slot, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    places: Arc<Places>,
+pub(super) struct Slot {
+    limits: Arc<Limits>,
     id: u64,
     share: Arc<Share>,
     leave: Arc<Notify>,
@@ -94,26 +94,26 @@ pub(super) struct Place {
 
 /// What a body holds, until it is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Room(Vec<OwnedSemaphorePermit>);
+pub(super) struct BodyMemory(Vec<OwnedSemaphorePermit>);
 
-impl Default for Places {
-    fn default() -> Places {
-        Places {
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
             state: Mutex::default(),
             freed: Notify::new(),
-            room: Arc::new(Semaphore::new(ROOM / UNIT)),
+            memory: Arc::new(Semaphore::new(MEMORY / UNIT)),
             large: Arc::new(Semaphore::new(LARGE)),
         }
     }
 }
 
-impl Places {
+impl Limits {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A turn to wait for a place; none: too many wait.
-    pub(super) fn turn(self: &Arc<Self>, peer: IpAddr) -> Option<Turn> {
+    /// A turn to wait for a slot; none: too many wait.
+    pub(super) fn queue_up(self: &Arc<Self>, peer: IpAddr) -> Option<Waiter> {
         let waiting = &mut self.state().waiting;
         if waiting.values().sum::<usize>() >= WAITING {
             return None;
@@ -121,24 +121,24 @@ impl Places {
         let count = waiting.entry(peer).or_default();
         (*count < WAITING_OF_PEER).then(|| {
             *count += 1;
-            Turn(self.clone(), peer)
+            Waiter(self.clone(), peer)
         })
     }
 
-    /// A place for a connection of `peer`, as soon as there is one. None: not in time.
-    pub(super) async fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
+    /// A slot for a connection of `peer`, as soon as there is one. None: not in time.
+    pub(super) async fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<Slot> {
         let until = Instant::now() + PATIENCE;
         loop {
             let freed = self.freed.notified();
-            if let Some(place) = self.try_enter(peer) {
-                return Some(place);
+            if let Some(slot) = self.try_enter(peer) {
+                return Some(slot);
             }
             // An idle one that was asked to leave does so at once.
             tokio::time::timeout_at(until, freed).await.ok()?;
         }
     }
 
-    fn try_enter(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
+    fn try_enter(self: &Arc<Self>, peer: IpAddr) -> Option<Slot> {
         let mut state = self.state();
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for connection in state.connections.values() {
@@ -160,18 +160,18 @@ impl Places {
         let leave = Arc::new(Notify::new());
         state.connections.insert(id, Connection { peer, busy: false, leave: leave.clone() });
         let share = state.shares.entry(peer).or_insert_with(|| {
-            let room = Arc::new(Semaphore::new(ROOM_OF_PEER / UNIT));
-            Arc::new(Share { room, large: Arc::new(Semaphore::new(1)) })
+            let memory = Arc::new(Semaphore::new(MEMORY_OF_PEER / UNIT));
+            Arc::new(Share { memory, large: Arc::new(Semaphore::new(1)) })
         });
         let share = share.clone();
         drop(state);
-        Some(Place { places: self.clone(), id, share, leave, busy_since: Mutex::default() })
+        Some(Slot { limits: self.clone(), id, share, leave, busy_since: Mutex::default() })
     }
 }
 
-impl Place {
+impl Slot {
     /// Returns when this connection has to make way for others.
-    pub(super) async fn has_to_leave(&self) {
+    pub(super) async fn until_evicted(&self) {
         loop {
             self.leave.notified().await;
             if !self.is_busy() {
@@ -181,13 +181,13 @@ impl Place {
     }
 
     /// A request begins, or its answer has been sent.
-    pub(super) fn busy(&self, busy: bool) {
+    pub(super) fn set_busy(&self, busy: bool) {
         *self.busy_since.lock().unwrap_or_else(PoisonError::into_inner) = busy.then(Instant::now);
-        if let Some(connection) = self.places.state().connections.get_mut(&self.id) {
+        if let Some(connection) = self.limits.state().connections.get_mut(&self.id) {
             connection.busy = busy;
         }
         if !busy {
-            self.places.freed.notify_waiters();
+            self.limits.freed.notify_waiters();
         }
     }
 
@@ -202,7 +202,7 @@ impl Place {
     }
 
     /// Takes what a body of `size` bytes needs beyond what it holds; waits for it.
-    pub(super) async fn grow(&self, held: &mut Room, size: usize) {
+    pub(super) async fn reserve(&self, held: &mut BodyMemory, size: usize) {
         if size <= FREE {
             return;
         }
@@ -214,7 +214,7 @@ impl Place {
             |permits: usize| permits.saturating_sub(held.0.first().map_or(0, OwnedSemaphorePermit::num_permits));
         let more = units(size.min(SMALL).div_ceil(UNIT));
         if more > 0 {
-            for (number, semaphore) in [&self.share.room, &self.places.room].into_iter().enumerate() {
+            for (number, semaphore) in [&self.share.memory, &self.limits.memory].into_iter().enumerate() {
                 let Some(permit) = take(semaphore, more).await else { return };
                 match held.0.get_mut(number) {
                     Some(known) => known.merge(permit),
@@ -223,16 +223,16 @@ impl Place {
             }
         }
         if size > SMALL && held.0.len() < 4 {
-            for semaphore in [&self.share.large, &self.places.large] {
+            for semaphore in [&self.share.large, &self.limits.large] {
                 held.0.extend(take(semaphore, 1).await);
             }
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
-        let mut state = self.places.state();
+        let mut state = self.limits.state();
         let gone = state.connections.remove(&self.id);
         if let Some(peer) = gone.map(|it| it.peer)
             && !state.connections.values().any(|it| it.peer == peer)
@@ -242,7 +242,7 @@ impl Drop for Place {
             state.shares.remove(&peer);
         }
         drop(state);
-        self.places.freed.notify_waiters();
+        self.limits.freed.notify_waiters();
     }
 }
 
@@ -256,47 +256,47 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_has_a_share_and_what_is_idle_makes_way() {
-        let places = Arc::new(Places::default());
+        let limits = Arc::new(Limits::default());
         let mut held = Vec::new();
         for number in 0..4 {
             for _ in 0..OF_PEER {
-                held.push(places.enter(peer(number)).await.unwrap());
+                held.push(limits.enter(peer(number)).await.unwrap());
             }
         }
-        held.iter().for_each(|place| place.busy(true));
-        assert!(places.enter(peer(9)).await.is_none(), "all are at work");
-        held[OF_PEER].busy(false);
+        held.iter().for_each(|slot| slot.set_busy(true));
+        assert!(limits.enter(peer(9)).await.is_none(), "all are at work");
+        held[OF_PEER].set_busy(false);
         let makes_way = async {
-            held[OF_PEER].has_to_leave().await;
+            held[OF_PEER].until_evicted().await;
             drop(held.remove(OF_PEER));
         };
-        let (_, came) = tokio::join!(makes_way, places.enter(peer(9)));
+        let (_, came) = tokio::join!(makes_way, limits.enter(peer(9)));
         assert!(came.is_some());
         drop(held);
-        assert_eq!(places.state().connections.len(), 1);
+        assert_eq!(limits.state().connections.len(), 1);
         drop(came);
-        assert!(places.state().shares.is_empty());
+        assert!(limits.state().shares.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn bodies_wait_for_room_and_one_peer_takes_not_all() {
-        let places = Arc::new(Places::default());
-        let place = places.enter(peer(1)).await.unwrap();
-        let other = places.enter(peer(2)).await.unwrap();
-        let grows = async |place: &Place, size: usize| {
-            let mut room = Room::default();
-            tokio::time::timeout(PATIENCE, place.grow(&mut room, size)).await.ok().map(|()| room)
+        let limits = Arc::new(Limits::default());
+        let slot = limits.enter(peer(1)).await.unwrap();
+        let other = limits.enter(peer(2)).await.unwrap();
+        let grows = async |slot: &Slot, size: usize| {
+            let mut memory = BodyMemory::default();
+            tokio::time::timeout(PATIENCE, slot.reserve(&mut memory, size)).await.ok().map(|()| memory)
         };
-        let large = grows(&place, 2 * SMALL).await.unwrap();
-        assert!(grows(&place, 2 * SMALL).await.is_none(), "one large body a peer");
+        let large = grows(&slot, 2 * SMALL).await.unwrap();
+        assert!(grows(&slot, 2 * SMALL).await.is_none(), "one large body a peer");
         assert!(grows(&other, BODY_MAX).await.is_some());
         let mut small = Vec::new();
-        while let Some(room) = grows(&place, SMALL).await {
-            small.push(room);
+        while let Some(memory) = grows(&slot, SMALL).await {
+            small.push(memory);
         }
-        assert_eq!(small.len(), ROOM_OF_PEER / SMALL - 1);
+        assert_eq!(small.len(), MEMORY_OF_PEER / SMALL - 1);
         assert!(grows(&other, SMALL).await.is_some());
         drop((large, small));
-        assert!(grows(&place, 2 * SMALL).await.is_some());
+        assert!(grows(&slot, 2 * SMALL).await.is_some());
     }
 }

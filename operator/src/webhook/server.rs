@@ -19,7 +19,7 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::{self, ServerConfig};
 
 use super::certificate::Current;
-use super::limits::{BODY_MAX, Place, Places, Room};
+use super::limits::{BODY_MAX, BodyMemory, Limits, Slot};
 use super::{PATH, review};
 use crate::health::log;
 use crate::health::webhook_metrics::{RejectReason, WebhookMetrics};
@@ -61,8 +61,8 @@ struct Shared {
 /// What an answer holds until it has been sent.
 struct Held {
     bytes: Vec<u8>,
-    room: Room,
-    place: Arc<Place>,
+    memory: BodyMemory,
+    slot: Arc<Slot>,
     _counted: Option<InFlight>,
 }
 
@@ -83,8 +83,8 @@ impl Drop for InFlight {
 }
 
 impl Held {
-    async fn grow(&mut self, size: usize) {
-        self.place.grow(&mut self.room, size).await;
+    async fn reserve(&mut self, size: usize) {
+        self.slot.reserve(&mut self.memory, size).await;
     }
 }
 
@@ -96,7 +96,7 @@ impl AsRef<[u8]> for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.place.busy(false);
+        self.slot.set_busy(false);
     }
 }
 
@@ -109,7 +109,7 @@ pub(super) async fn serve(
     drains: watch::Receiver<bool>,
 ) {
     let shared = Arc::new(Shared { acceptor, current, metrics, thread: Semaphore::new(1), drains });
-    let places = Arc::new(Places::default());
+    let limits = Arc::new(Limits::default());
     // Dropped with the server, which ends all connections.
     let mut connections = JoinSet::new();
     loop {
@@ -123,39 +123,39 @@ pub(super) async fn serve(
             }
         };
         while connections.try_join_next().is_some() {}
-        let Some(turn) = places.turn(peer) else {
+        let Some(turn) = limits.queue_up(peer) else {
             shared.metrics.rejected(RejectReason::QueueFull);
             continue;
         };
-        let (places, shared) = (places.clone(), shared.clone());
+        let (limits, shared) = (limits.clone(), shared.clone());
         connections.spawn(async move {
-            let Some(place) = places.enter(peer).await.map(Arc::new) else {
+            let Some(slot) = limits.enter(peer).await.map(Arc::new) else {
                 return shared.metrics.rejected(RejectReason::NoSlot);
             };
             drop(turn);
             let metrics = shared.metrics.clone();
             tokio::select! {
-                () = connection(stream, place.clone(), shared) => {}
-                () = place.has_to_leave() => {}
-                () = takes_too_long(&place) => metrics.rejected(RejectReason::Slow),
+                () = connection(stream, slot.clone(), shared) => {}
+                () = slot.until_evicted() => {}
+                () = takes_too_long(&slot) => metrics.rejected(RejectReason::Slow),
             }
         });
     }
 }
 
 /// Returns when a request is under way for longer than anybody waits: a body, or an answer that nobody reads.
-async fn takes_too_long(place: &Place) {
-    while place.busy_for() < REQUEST {
+async fn takes_too_long(slot: &Slot) {
+    while slot.busy_for() < REQUEST {
         tokio::time::sleep(TICK).await;
     }
 }
 
-async fn connection(stream: TcpStream, place: Arc<Place>, shared: Arc<Shared>) {
+async fn connection(stream: TcpStream, slot: Arc<Slot>, shared: Arc<Shared>) {
     // A handshake fails where nobody speaks TLS, or trusts us yet: the API server tells its user.
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, shared.acceptor.accept(stream)).await else { return };
     let service = service_fn(move |request| {
-        let (shared, place) = (shared.clone(), place.clone());
-        async move { Ok::<_, Infallible>(respond(request, &shared, place).await) }
+        let (shared, slot) = (shared.clone(), slot.clone());
+        async move { Ok::<_, Infallible>(respond(request, &shared, slot).await) }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(HEAD_MAX);
@@ -164,11 +164,11 @@ async fn connection(stream: TcpStream, place: Arc<Place>, shared: Arc<Shared>) {
     }
 }
 
-async fn respond(request: Request<Incoming>, shared: &Shared, place: Arc<Place>) -> Response<Full<Bytes>> {
-    place.busy(true);
+async fn respond(request: Request<Incoming>, shared: &Shared, slot: Arc<Slot>) -> Response<Full<Bytes>> {
+    slot.set_busy(true);
     let (begin, converts) = (Instant::now(), request.uri().path() == PATH);
     let counted = converts.then(|| InFlight::new(&shared.metrics));
-    let mut held = Held { bytes: Vec::new(), room: Room::default(), place, _counted: counted };
+    let mut held = Held { bytes: Vec::new(), memory: BodyMemory::default(), slot, _counted: counted };
     let (status, kind) = match answer(request, shared, &mut held).await {
         Ok(status) => (status, "application/json"),
         Err((status, text)) => {
@@ -227,7 +227,7 @@ async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut Held) ->
     }
 }
 
-/// The whole body. Room is taken for what has arrived, so that who sends slowly takes none from others.
+/// The whole body. Memory is taken for what has arrived, so that who sends slowly takes none from others.
 async fn read(mut body: Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if declared > BODY_MAX {
@@ -241,7 +241,7 @@ async fn read(mut body: Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
         if size > BODY_MAX {
             return refuse(413, "the review is too large: list fewer objects at once\n");
         }
-        held.grow(size).await;
+        held.reserve(size).await;
         if size > bytes.capacity() {
             // No more than twice what has arrived, nor than was declared.
             let wanted = (2 * size).min(declared.max(size));

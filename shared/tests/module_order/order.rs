@@ -175,8 +175,8 @@ pub const ORDER: &[(&str, &[&str])] = &[
         &[
             "failure",
             "input",
-            "place",
-            "seen",
+            "target",
+            "observed",
             "progress",
             "screen",
             "output",

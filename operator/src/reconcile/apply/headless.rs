@@ -11,7 +11,7 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::{ApplyError, Writer, post, sorted, taken};
+use super::{ApplyError, Writer, api_error, name_taken, post_params};
 use crate::labels;
 use crate::observe::service::{OWNERS_MAX, ServiceSeen, is_headless};
 use crate::observe::{Index, Key};
@@ -119,17 +119,17 @@ impl Queue {
     async fn create(&self, writer: &Writer, index: &Index, service: &Key, member: &Member) -> Result<(), ApplyError> {
         let api: Api<Service> = Api::namespaced(writer.client.clone(), &service.namespace);
         let wanted = services::headless(&service.namespace, &service.name, std::slice::from_ref(member));
-        let object = match api.create(&post(), &wanted).await {
+        let object = match api.create(&post_params(), &wanted).await {
             Ok(made) => made,
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
                 let there =
-                    api.get(&service.name).await.map_err(|error| sorted::<Service>("get", &service.name, error))?;
+                    api.get(&service.name).await.map_err(|error| api_error::<Service>("get", &service.name, error))?;
                 if !is_headless(&there.metadata) {
-                    return Err(taken("Service", &service.name).into());
+                    return Err(name_taken("Service", &service.name).into());
                 }
                 there
             }
-            Err(error) => return Err(sorted::<Service>("create", &service.name, error)),
+            Err(error) => return Err(api_error::<Service>("create", &service.name, error)),
         };
         index.service(&object.metadata, ServiceSeen::of(&object));
         Ok(())
@@ -143,7 +143,7 @@ impl Queue {
         let change = json!({ "metadata": metadata, "spec": { "selector": { labels::COMPLETION_INDEX: null } } });
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         let patched = api.patch(&service.name, &parameters, &Patch::Merge(change)).await;
-        patched.map_err(|error| sorted::<Service>("patch", &service.name, error))
+        patched.map_err(|error| api_error::<Service>("patch", &service.name, error))
     }
 
     fn enter(&self, service: &Key, member: Option<&Member>) -> Arc<tokio::sync::Mutex<()>> {

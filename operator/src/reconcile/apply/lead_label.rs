@@ -6,7 +6,7 @@ use kube::api::{Patch, PatchParams};
 use kube::core::{PartialObjectMeta, Request};
 use serde_json::{Value, json};
 
-use super::{ApplyError, Writer, sorted};
+use super::{ApplyError, Writer, api_error};
 use crate::labels;
 use crate::observe::Unlabelled;
 
@@ -22,7 +22,7 @@ impl Writer {
             Ok(_) => Ok(()),
             // Gone. (A conflict is none of these: the names of a Job's pods are not used again.)
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(sorted::<Pod>("label", &pod.name, error)),
+            Err(error) => Err(api_error::<Pod>("label", &pod.name, error)),
         }
     }
 

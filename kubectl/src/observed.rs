@@ -10,7 +10,7 @@ use k8s_openapi::jiff::Timestamp;
 
 /// A MiniCluster and its brokers' pods, as they were seen last.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct Observed {
     pub cluster: Option<MiniCluster>,
     /// By their names.
     pub pods: BTreeMap<String, Pod>,
@@ -19,7 +19,7 @@ pub struct Seen {
 /// One run of a container: the pod's uid, and how often it was started again.
 pub type Start = (String, i32);
 
-impl Seen {
+impl Observed {
     pub fn status(&self) -> Option<&MiniClusterStatus> {
         self.cluster.as_ref()?.status.as_ref()
     }

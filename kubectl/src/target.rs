@@ -41,18 +41,18 @@ pub struct Access {
 
 /// A namespace of a cluster.
 #[derive(Clone)]
-pub struct Place {
+pub struct Target {
     pub client: Client,
     pub namespace: String,
 }
 
-impl Place {
+impl Target {
     /// As the options and the kubeconfig say. No call is made.
-    pub async fn find(access: &Access) -> Result<Place, Failure> {
+    pub async fn find(access: &Access) -> Result<Target, Failure> {
         let config = config(access).await.map_err(Failure::Config)?;
         let namespace = access.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| Failure::Config(chain(&error)))?;
-        Ok(Place { client, namespace })
+        Ok(Target { client, namespace })
     }
 
     pub fn clusters(&self) -> Api<MiniCluster> {
