@@ -122,7 +122,7 @@ enum CliError {
     Write(#[from] std::io::Error),
 }
 
-/// The whole program.
+/// Parses the command line and runs it; the program's exit code.
 pub fn main() -> ExitCode {
     match answer(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -198,7 +198,7 @@ fn serve(run: Run) -> Result<(), CliError> {
     })
 }
 
-/// Runs the webhook until a signal ends it, and a little longer.
+/// Runs the webhook until a signal, and then for `drain` longer: API servers may still send requests.
 fn convert(webhook: Webhook) -> Result<(), CliError> {
     log::start(&webhook.log);
     block_on(async {
@@ -227,7 +227,7 @@ fn block_on<T>(body: impl Future<Output = Result<T, CliError>>) -> Result<T, Cli
     runtime.block_on(body)
 }
 
-/// For calls whose metrics are not served.
+/// Metrics for commands that serve none: the client wants somewhere to count its calls.
 fn uncounted() -> Result<Arc<Metrics>, CliError> {
     Ok(Arc::new(Metrics::new()?))
 }

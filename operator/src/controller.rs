@@ -52,20 +52,20 @@ const SLOT_TIME: Duration = Duration::from_secs(2);
 /// Labels written at the same time, and volumes deleted: less urgent than anything else.
 const BACKGROUND_WRITES: usize = 4;
 
-/// What to serve.
+/// What the controller watches and how it is reached.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// None: all namespaces.
+    /// Namespace to watch. None: all namespaces.
     pub namespace: Option<String>,
     pub options: Options,
-    /// Lead by a Lease. None: always.
+    /// Leader election. None: this process leads without one.
     pub candidate: Option<Candidate>,
     /// Where /healthz, /readyz and /metrics are served. None: nowhere.
     pub health: Option<SocketAddr>,
     pub metrics: Arc<Metrics>,
 }
 
-/// Why the controller ended before it was told to.
+/// Why the controller ended without being stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
     #[error("failed to serve health on {address}")]
@@ -199,20 +199,20 @@ async fn control(
     }
 }
 
-/// Until the first lists are complete.
+/// Returns when the first list of every kind is complete.
 async fn all_listed(mut is_synced: signal::Receiver<usize>) {
     // An error would mean that the sender is gone, which ends only with the process.
     let _ = is_synced.wait_for(|synced| *synced >= KINDS).await;
 }
 
-/// What there is to tell of once it leads.
+/// What the health server reads once this process leads.
 struct Serving {
     store: Store<Cluster>,
     is_synced: signal::Receiver<usize>,
     queue: Queue<Key>,
 }
 
-/// What the health server tells of this process.
+/// State of this process for the health server.
 struct Health {
     metrics: Arc<Metrics>,
     waits: AtomicBool,
@@ -277,11 +277,11 @@ async fn reconciles(
     let log = |result: Result<_, controller::Error<ReconcileError, _>>| {
         match result {
             Ok(_) => {}
-            // Gone between the watch and the reconcile.
+            // The MiniCluster was deleted between the watch and the reconcile.
             Err(controller::Error::ObjectNotFound(gone)) => {
                 queue_of.remove(&Key::new(gone.namespace.unwrap_or_default(), gone.name));
             }
-            // It asks every second, and its status says so.
+            // It waits for its turn to create a gang and asks every second; its status says so.
             Err(controller::Error::ReconcilerFailed(error, object)) if error.waits_for_turn() => {
                 tracing::debug!("{object}: {error}");
             }
@@ -333,7 +333,8 @@ async fn in_turn(
     result
 }
 
-/// A panic is told of the MiniCluster. `slot` is given back when that takes too long.
+/// Reconciles; a panic is reported in the MiniCluster's status. `slot` is released after `SLOT_TIME`, even if the reconcile
+/// still runs.
 async fn reconcile_catching_panics(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
@@ -356,14 +357,14 @@ async fn reconcile_catching_panics(
     }
 }
 
-/// Its turn will come.
+/// Puts a MiniCluster into the queue, and counts it if it was not there yet.
 fn enqueue(context: &Context, key: &Key) {
     if context.queue.enqueue(key, Instant::now()) {
         context.metrics.queued();
     }
 }
 
-/// Reconciles the whole of a MiniCluster, which may not be kept.
+/// Reconciles a MiniCluster, after reading its whole spec where that is too large for the cache.
 async fn reconcile_whole(cluster: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     if cluster::is_managed_elsewhere(&cluster) {
         return Ok(Action::await_change());
@@ -380,27 +381,28 @@ async fn reconcile_whole(cluster: Arc<Cluster>, context: Arc<Context>) -> Result
     }
 }
 
-/// A task that ends with its future. kube's controller looks at all reconciles that have begun whenever one of them moves,
-/// and whoever waits in one task is looked at with all others there: with thousands, a fifth of all work. To look at a task is
-/// cheap.
+/// Runs `work` in a task of its own, which is aborted when the returned future is dropped. kube's controller polls all
+/// running reconciles whenever one of them moves, and within one task each is polled in full: with thousands of them, a
+/// fifth of all work. Polling a task's handle is cheap.
 fn in_own_task<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> impl Future<Output = T> + Send {
     let task = AbortOnDropHandle::new(tokio::spawn(work));
     async {
         match task.await {
             Ok(result) => result,
-            // It has panicked, outside of what is caught: nobody else cancels it.
+            // The task has panicked outside of `panics::caught`: nothing else ends it early.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
 }
 
-/// A failure delays its own object only.
+/// The pause after a failure: of this object only.
 fn pause(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Context>) -> Action {
     context.metrics.retried();
     Action::requeue(context.pause(&Key::of(kube::Resource::meta(&*cluster)), error))
 }
 
-/// Passes on who has to be reconciled, once everything has been listed: before that, nothing is known to be missing.
+/// Queues the MiniClusters that have news, once all lists are complete: before that, an object that is not known yet would
+/// count as missing.
 async fn dispatch(
     context: &Context,
     mut woken: mpsc::UnboundedReceiver<Wake>,
@@ -440,7 +442,8 @@ async fn dispatch(
     }
 }
 
-/// Deletes PersistentVolumes whose MiniClusters are gone: no garbage collector knows whose they are.
+/// Deletes PersistentVolumes whose MiniClusters are gone. Kubernetes' garbage collector does not: a cluster-scoped object
+/// cannot be owned by a namespaced one.
 async fn sweep(context: &Context, store: &Store<Cluster>, orphans: mpsc::UnboundedReceiver<Orphan>) {
     if store.wait_until_ready().await.is_err() {
         return;

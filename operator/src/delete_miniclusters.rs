@@ -25,16 +25,16 @@ use crate::labels;
 use crate::observe::storage::Orphan;
 use crate::reconcile::apply::{delete_only, unless_gone};
 
-/// Pause between two looks.
+/// Pause between two lists.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often the log says what is waited for, at least.
+/// Longest time between two log lines that name what is waited for.
 const REMINDER: Duration = Duration::from_secs(30);
 /// How many MiniClusters a message names.
 const NAMED: usize = 10;
 /// What Kubernetes calls a deletion that waits for what the object owns.
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// What is deleted, and for how long it is waited for.
+/// Arguments of `delete-miniclusters`.
 #[derive(Debug, Clone, Args)]
 pub struct Deletion {
     /// Confirm that the MiniClusters of all namespaces are to be deleted
@@ -47,7 +47,7 @@ pub struct Deletion {
     pub log: log::Filter,
 }
 
-/// Why some MiniClusters may be left.
+/// Why the deletion is not complete.
 #[derive(Debug, thiserror::Error)]
 pub enum DeletionError {
     #[error("failed to {verb} {name}")]
@@ -146,7 +146,7 @@ async fn delete_volumes(client: &Client) -> Result<usize, DeletionError> {
     Ok(orphans.len())
 }
 
-/// None where there is no such kind.
+/// All objects of a kind; none if the API server does not know the kind.
 async fn list<K>(client: &Client, kind: &'static str, selector: &str) -> Result<Vec<ObjectMeta>, DeletionError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,

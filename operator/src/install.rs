@@ -45,7 +45,7 @@ const WEBHOOK_SERVICE_PORT: i32 = 443;
 /// The operator's image of this version.
 pub const DEFAULT_IMAGE: &str = concat!("ghcr.io/flux-framework/flux-operator:", env!("CARGO_PKG_VERSION"));
 
-/// What the administrator chooses.
+/// Arguments of `install`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Settings {
     /// File with values of the Helm chart (- for standard input); missing values default to chart/values.yaml. The options
@@ -104,7 +104,7 @@ impl Settings {
     }
 }
 
-/// Which CustomResourceDefinition.
+/// Arguments of `crd`.
 #[derive(Debug, Clone, Args)]
 pub struct Definition {
     /// Namespace of the operator, whose webhook converts
@@ -118,7 +118,7 @@ pub struct Definition {
     pub cert_manager: bool,
 }
 
-/// Why the installation could not be written: a defect.
+/// Why the installation could not be written: a bug of ours.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     #[error("failed to generate the CustomResourceDefinition")]
@@ -157,7 +157,7 @@ pub fn crd_of(definition: &Definition) -> Result<String, InstallError> {
     Ok(yaml::document(&document)?)
 }
 
-/// Everything, in the order in which it can be applied.
+/// All manifests of the installation, in the order in which they can be applied.
 pub fn manifests(settings: &Installation) -> Result<String, InstallError> {
     let mut documents = Vec::new();
     if settings.crd {
@@ -178,7 +178,7 @@ fn namespace(settings: &Installation) -> Result<Namespace, InstallError> {
         .map_err(|e| InstallError::Object("Namespace", e))
 }
 
-/// The definition as this installation serves it.
+/// The CustomResourceDefinition with this installation's conversion webhook, or without one.
 fn installed_crd(settings: &Installation) -> Result<String, InstallError> {
     crd_of(&Definition {
         namespace: settings.namespace.clone(),
@@ -228,7 +228,7 @@ pub fn objects(settings: &Installation) -> Result<Vec<String>, InstallError> {
     Ok(documents)
 }
 
-/// One replica stays while nodes are drained.
+/// A PodDisruptionBudget: one replica stays while nodes are drained.
 fn disruption_budget(namespace: &str, name: &str, labels: &Value) -> Result<PodDisruptionBudget, InstallError> {
     let value = json!({
         "metadata": { "name": name, "namespace": namespace, "labels": labels },
@@ -237,7 +237,7 @@ fn disruption_budget(namespace: &str, name: &str, labels: &Value) -> Result<PodD
     serde_json::from_value(value).map_err(|e| InstallError::Object("PodDisruptionBudget", e))
 }
 
-/// What the administrator wants of all pods; `usual` is their affinity where nothing is said.
+/// Sets the administrator's placement of the pods; `usual` is the affinity if they give none.
 fn place(pod: &mut Value, pods: &Pods, usual: Option<Value>) {
     let is_empty = |value: &Value| match value {
         Value::Object(map) => map.is_empty(),
@@ -307,7 +307,7 @@ fn role(name: &str, namespace: Option<&str>, permissions: &[Permission]) -> Stri
     role_with_labels(name, namespace, "", permissions)
 }
 
-/// The name of an object that may be in no namespace.
+/// The name of an object that is cluster-scoped if `namespace` is None: then it gets our prefix.
 fn unique(name: &str, namespace: Option<&str>) -> String {
     format!("{}{name}", if namespace.is_some() { "" } else { PREFIX })
 }
@@ -337,7 +337,7 @@ fn account(name: &str, namespace: &str) -> Result<ServiceAccount, InstallError> 
         .map_err(|e| InstallError::Object("ServiceAccount", e))
 }
 
-/// Who gets a role.
+/// The account that a role is bound to, and where.
 #[derive(Debug, Clone, Copy)]
 struct Who<'a> {
     account: &'a str,
@@ -357,23 +357,23 @@ fn binding(name: &str, namespace: Option<&str>, who: Who) -> String {
     )
 }
 
-/// A namespace may be a number to YAML; its characters need no other care.
+/// A name as a YAML scalar: quoted, since a namespace of digits would be a number.
 fn scalar(name: &str) -> String {
     let is_text = name.starts_with(|first: char| first.is_ascii_lowercase()) && name.len() > 5;
     if is_text { name.to_owned() } else { format!("{name:?}") }
 }
 
-/// A pod that the "restricted" Pod Security Standard takes.
+/// Security context of a pod that the "restricted" Pod Security Standard admits.
 fn nobody() -> Value {
     json!({ "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": { "type": "RuntimeDefault" } })
 }
 
-/// A container that it takes.
+/// Security context of a container that the same standard admits.
 fn without_privilege() -> Value {
     json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] }, "readOnlyRootFilesystem": true })
 }
 
-/// On different nodes, if possible.
+/// Affinity that puts replicas on different nodes if possible.
 fn spread(labels: &Value) -> Value {
     json!({ "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
         "weight": 100,

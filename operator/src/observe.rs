@@ -33,7 +33,7 @@ use pod::PodSeen;
 use service::ServiceSeen;
 use storage::{Disk, DiskSeen, Storage};
 
-/// Leads that are gone and remembered: more cannot be told apart in a status anyway.
+/// How many lead pods that are gone are remembered: a status cannot tell more of them apart.
 const LEADS_KEPT: usize = 4;
 
 /// Namespace and name of a MiniCluster, or of a Service.
@@ -48,7 +48,7 @@ impl Key {
         Key { namespace: namespace.into(), name: name.into() }
     }
 
-    /// The object itself.
+    /// Namespace and name of an object.
     pub fn of(metadata: &ObjectMeta) -> Key {
         Key::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
     }
@@ -86,23 +86,23 @@ fn uid(metadata: &ObjectMeta) -> String {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Observed {
     pub job: Option<JobSeen>,
-    /// By uid: an index may have one that ended and one that replaces it.
+    /// Pods by uid, not by index: an index may have a pod that has ended and the one that replaces it.
     pub pods: BTreeMap<String, PodSeen>,
     /// Uid and controller's uid of the services pod.
     pub services_pod: Option<(String, Option<String>)>,
     /// Services of sidecars, by name.
     pub services: BTreeMap<String, ServiceSeen>,
-    /// Of the Job, as it was seen last: leads that are gone.
+    /// The Job's lead pods that are gone, as last seen.
     pub gone_leads: Vec<PodSeen>,
-    /// Of the Job: pods that were taken away while it ran.
+    /// The Job's pods that were taken away while it ran.
     pub losses: Vec<LostPod>,
-    /// The Job before, which is gone, as it was seen last.
+    /// The previous Job, which is gone, as last seen.
     pub last_job: Option<Box<JobSeen>>,
-    /// The newest resourceVersion of a Job: a watch may lag behind what was made.
+    /// The newest resourceVersion seen of a Job: a watch may lag behind our own write.
     pub job_version: u64,
 }
 
-/// The kinds that are watched, to forget what a new list no longer has.
+/// Kinds of objects whose absence from a new list means that they are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Job,
@@ -118,7 +118,7 @@ pub struct Unlabelled {
     pub uid: String,
 }
 
-/// Everything seen.
+/// All objects seen, by MiniCluster.
 #[derive(Debug, Default)]
 pub struct Index {
     state: Mutex<State>,
@@ -132,7 +132,8 @@ struct State {
     headless: HashMap<Key, Arc<ServiceSeen>>,
     /// PersistentVolumes that go with their MiniClusters, by name.
     volumes: HashMap<String, Orphan>,
-    /// MiniClusters of this process that are named by a headless Service: whom to wake when it goes.
+    /// By headless Service, the MiniClusters that use it, which are woken when it is deleted; and whether each needs the
+    /// lead's name only.
     members: HashMap<Key, BTreeMap<String, bool>>,
     /// Nodes that pods may be put on, by name: whether they mount images.
     nodes: HashMap<String, bool>,
@@ -145,17 +146,17 @@ impl Index {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has been seen of `cluster`.
+    /// The objects seen of `cluster`.
     pub fn observed(&self, cluster: &Key) -> Observed {
         self.state().clusters.get(cluster).map(|observed| Observed::clone(observed)).unwrap_or_default()
     }
 
-    /// Whether a Job of its name has been seen.
+    /// Whether a Job with the MiniCluster's name has been seen.
     pub fn has_job(&self, cluster: &Key) -> bool {
         self.state().clusters.get(cluster).is_some_and(|observed| observed.job.is_some())
     }
 
-    /// Whether what has been seen of any MiniCluster is `wanted`.
+    /// Whether `wanted` holds for the objects of any MiniCluster.
     pub fn any(&self, wanted: impl Fn(&Key, &Observed) -> bool) -> bool {
         self.state().clusters.iter().any(|(key, observed)| wanted(key, observed))
     }
@@ -213,7 +214,7 @@ impl Index {
         self.state().storage.seen(cluster)
     }
 
-    /// A node as it is now; none: no pod will be put there.
+    /// A node's current state. `mounts_images` is None if no pod can be scheduled there or the node is gone.
     pub fn node(&self, name: &str, mounts_images: Option<bool>) {
         let nodes = &mut self.state().nodes;
         match mounts_images {
@@ -222,7 +223,7 @@ impl Index {
         }
     }
 
-    /// A new list of nodes begins.
+    /// Forgets all nodes: a new list begins.
     pub fn forget_nodes(&self) {
         self.state().nodes.clear();
     }
@@ -233,7 +234,7 @@ impl Index {
         !state.nodes.is_empty() && state.nodes.values().all(|mounts| *mounts)
     }
 
-    /// The volumes of a MiniCluster, which is gone.
+    /// The PersistentVolumes of a MiniCluster that is gone.
     pub fn orphans(&self, owner: &str) -> Vec<Orphan> {
         self.state().volumes.values().filter(|volume| volume.owner == owner).cloned().collect()
     }
@@ -353,7 +354,7 @@ impl Index {
         }
     }
 
-    /// A new list is complete: what it has not is gone.
+    /// A new list is complete: forgets the objects that are not in it. The MiniClusters to wake.
     pub fn keep_only(&self, kind: Kind, uids: &HashSet<String>) -> Vec<Key> {
         let mut state = self.state();
         let mut woken = Vec::new();
@@ -400,7 +401,7 @@ impl State {
     }
 }
 
-/// Whether a MiniCluster of this process is there.
+/// Whether the MiniCluster exists and this process serves it.
 fn is_member(members: &HashMap<Key, BTreeMap<String, bool>>, cluster: &Key) -> bool {
     members.iter().any(|(service, names)| service.namespace == cluster.namespace && names.contains_key(&cluster.name))
 }

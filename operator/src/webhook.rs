@@ -46,12 +46,13 @@ pub const PATH: &str = "/convert";
 pub const NAME: &str = "flux-operator-webhook";
 /// Port of the server in its pod.
 pub const PORT: u16 = 9443;
-/// Longer than API servers take to notice a change of the CRD.
+/// How long a new authority is published before its certificate is served: longer than API servers take to notice a change
+/// of the CRD.
 const OVERLAP: Duration = Duration::from_secs(60);
 /// How long it keeps serving after SIGTERM: until no API server sends it anything new.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// What the administrator chooses.
+/// Arguments of `webhook`.
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
     /// Address to listen on
@@ -79,7 +80,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Every name that the certificate is for.
+    /// The names and addresses that the certificate is for.
     fn names(&self) -> Vec<String> {
         let service = format!("{NAME}.{}.svc", self.namespace);
         [service.clone(), format!("{service}.cluster.local")].into_iter().chain(self.hosts.iter().cloned()).collect()
@@ -99,7 +100,7 @@ pub enum WebhookError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// What the health server tells.
+/// State of this process for the health server.
 struct Health {
     metrics: Arc<WebhookMetrics>,
     current: Arc<certificate::Current>,

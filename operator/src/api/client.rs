@@ -18,12 +18,12 @@ use tower::{BoxError, Service};
 
 use crate::health::metrics::Metrics;
 
-/// The API server gives up on a call after 60 s. Who hears nothing for longer has lost the connection.
+/// Longest wait for an answer: the API server ends a call after 60 s, so a longer silence means a lost connection.
 const PATIENCE: Duration = Duration::from_secs(65);
-/// A connection that should have brought something and did not is given up after so long: a watch has a bookmark every minute.
+/// Longest silence on an open connection before it is dropped: a watch has a bookmark every minute.
 const SILENCE: Duration = Duration::from_secs(90);
 
-/// kube's own, with a shorter silence. A failed call is not repeated here: each object has its own pauses.
+/// kube's own client with shorter timeouts. It does not retry: each object has its own pauses.
 pub fn builder(mut config: Config) -> kube::Result<ClientBuilder<Carrier>> {
     config.read_timeout = Some(SILENCE);
     config.reset_reader_on_write = true; // a connection may lie idle between two calls
@@ -31,7 +31,7 @@ pub fn builder(mut config: Config) -> kube::Result<ClientBuilder<Carrier>> {
     ClientBuilder::try_from(config)
 }
 
-/// A client whose calls are counted and end. Connections are made when they are needed.
+/// A client that counts its calls, all of which time out. Connections are opened when they are needed.
 pub fn client<S, B>(builder: ClientBuilder<S>, metrics: Arc<Metrics>) -> Client
 where
     S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Send + 'static,

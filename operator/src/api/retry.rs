@@ -12,7 +12,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// The longest pause.
+/// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
 /// Makes `call` until it succeeds, or `judge` makes something final of its error, with pauses that grow from `first` to `longest`.
@@ -32,7 +32,8 @@ pub async fn until_done<T, E, F, C: Future<Output = Result<T, E>>>(
     }
 }
 
-/// Does `write` for whatever comes, for `places` at the same time. Ends when nothing can come any more.
+/// Calls `write` for each item, for at most `places` at the same time, and again later for those that fail. Returns when
+/// the channel is closed.
 pub async fn run_queue<T, E, F>(mut items: UnboundedReceiver<T>, places: usize, failed: &str, write: impl Fn(T) -> F)
 where
     T: Clone,
@@ -66,7 +67,7 @@ where
     }
 }
 
-/// The item, when its pause is over.
+/// Waits for the pause after so many failures, then returns the item.
 async fn later_again<T>(item: T, failures: u32) -> (T, u32) {
     tokio::time::sleep(pauses::after(failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
     (item, failures)

@@ -13,7 +13,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As Prometheus says it.
+    /// Prometheus' name of the type.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Counter => "counter",
@@ -23,7 +23,7 @@ impl Kind {
     }
 }
 
-/// Who has it.
+/// The processes that have the metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
     Both,
@@ -202,7 +202,7 @@ pub const KEEP_FAILURES: Family = webhook(
     &[],
 );
 
-/// The table.
+/// All metrics.
 pub const ALL: &[Family] = &[
     BUILD_INFO,
     READY,

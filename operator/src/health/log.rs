@@ -6,7 +6,7 @@ use tracing_subscriber::EnvFilter;
 use tracing_subscriber::fmt::MakeWriter;
 use tracing_subscriber::util::SubscriberInitExt;
 
-/// What is logged.
+/// The log's options.
 #[derive(Debug, Clone, Args)]
 pub struct Filter {
     /// Log filter, in the syntax of Rust's tracing: a level, or TARGET=LEVEL,…
@@ -20,7 +20,7 @@ pub fn start(Filter { log: filter }: &Filter) {
     crate::health::panics::hook();
 }
 
-/// Writes what passes the filter, with the spans that it is in.
+/// Writes the events that pass the filter, each with the spans it is in.
 pub(crate) fn lines<W>(filter: &str, writer: W) -> impl tracing::Subscriber + Send + Sync + 'static
 where
     W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
@@ -30,7 +30,7 @@ where
     tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).with_writer(writer).finish()
 }
 
-/// Something went wrong that will be tried again.
+/// Logs a failure that will be retried.
 pub fn warn(what: &str, error: &(dyn std::error::Error + 'static)) {
     tracing::warn!(error = causes(error), "{what}");
 }

@@ -11,7 +11,7 @@ use super::queue::QueueSnapshot;
 use super::registry::{Counter, Figures, Gauge, Histogram};
 use crate::labels;
 
-/// The kinds that are told apart among API calls.
+/// Resources that have a label value of their own among API calls.
 const RESOURCES: [&str; 11] = [
     "configmaps",
     "deployments",
@@ -37,23 +37,23 @@ const CONTROLLER: &str = "minicluster";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Success,
-    /// Only a change by somebody helps.
+    /// It cannot go on until somebody changes something.
     Obstacle,
     Error,
-    /// A defect of ours.
+    /// It panicked: a bug of ours.
     Panic,
 }
 
-/// What is looked at when somebody asks for the figures.
+/// State that is read when the metrics are scraped.
 #[derive(Debug, Default)]
 pub struct LiveState<P> {
     pub is_ready: bool,
     pub queue: QueueSnapshot,
-    /// Those of the MiniClusters that there are.
+    /// The phase of each MiniCluster.
     pub phases: P,
 }
 
-/// What is counted.
+/// The operator's metrics.
 #[derive(Debug)]
 pub struct Metrics {
     figures: Figures,
@@ -84,7 +84,7 @@ fn known<const N: usize>(word: &str, words: [&'static str; N]) -> &'static str {
 }
 
 impl Metrics {
-    /// An error would be a mistake in the table of families.
+    /// Registers them. An error would be a mistake in the table of families.
     pub fn new() -> Result<Metrics> {
         let figures = Figures::default();
         let one = &[CONTROLLER];
@@ -142,12 +142,12 @@ impl Metrics {
         self.adds.count(&[CONTROLLER, CONTROLLER]);
     }
 
-    /// The turn of one came.
+    /// A MiniCluster left the queue to be reconciled, after waiting so long.
     pub fn dequeued_after(&self, time: Duration) {
         self.queue_time.observe(&[CONTROLLER, CONTROLLER], time.as_secs_f64());
     }
 
-    /// One is to be looked at again, since it failed.
+    /// A MiniCluster is queued again because its reconcile failed.
     pub fn retried(&self) {
         self.retries.count(&[CONTROLLER, CONTROLLER]);
     }
@@ -161,7 +161,7 @@ impl Metrics {
         self.leads.set(&[labels::MANAGER], f64::from(u8::from(leads)));
     }
 
-    /// An API call and its answer; none: there was no answer.
+    /// An API call has ended. `status` is None if there was no answer.
     pub fn called(&self, method: &str, path: &str, is_watch: bool, status: Option<u16>, took: Duration) {
         let (resource, has_name) = resource(path);
         let verb = match method {
@@ -189,7 +189,7 @@ impl Metrics {
         }
     }
 
-    /// Prometheus' text format.
+    /// All metrics in Prometheus' text format.
     pub fn text<'a>(&self, seen: LiveState<impl Iterator<Item = &'a str>>) -> String {
         self.process.update(seen.is_ready);
         let (look, queue) = (seen.queue, &[CONTROLLER, CONTROLLER]);

@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What is known of the queue. `K`: whose turn it is.
+/// The keys `K` that wait, and the number of those in work.
 #[derive(Debug)]
 pub struct Queue<K>(Arc<Mutex<State<K>>>);
 
@@ -23,30 +23,30 @@ impl<K> Default for Queue<K> {
 }
 
 impl<K> Clone for Queue<K> {
-    /// The same queue.
+    /// Another handle of the same queue.
     fn clone(&self) -> Queue<K> {
         Queue(self.0.clone())
     }
 }
 
-/// A look at the queue.
+/// Queue depth and ages at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
 pub struct QueueSnapshot {
     pub depth: usize,
-    /// How long the one that waits longest has waited.
+    /// How long the key that waits longest has waited.
     pub oldest: Duration,
     pub workers: usize,
-    /// How long the oldest reconcile has been under way, and all of them together.
+    /// How long the longest-running reconcile has been running, and the sum over all that run.
     pub longest: Duration,
     pub unfinished: Duration,
 }
 
-/// Its work is under way until this is dropped.
+/// A reconcile in progress, until this is dropped.
 #[derive(Debug)]
 pub struct Working<K> {
     queue: Arc<Mutex<State<K>>>,
     id: u64,
-    /// How long it waited.
+    /// How long its key waited in the queue.
     pub waited: Duration,
 }
 
@@ -55,7 +55,7 @@ fn lock<K>(state: &Mutex<State<K>>) -> MutexGuard<'_, State<K>> {
 }
 
 impl<K: Hash + Eq + Clone> Queue<K> {
-    /// It waits from now on, unless it does so already. Whether it is new.
+    /// Adds a key unless it waits already; whether it was added.
     pub fn enqueue(&self, key: &K, now: Instant) -> bool {
         let mut state = lock(&self.0);
         match state.waiting.contains_key(key) {
@@ -64,12 +64,12 @@ impl<K: Hash + Eq + Clone> Queue<K> {
         }
     }
 
-    /// There is nothing to do for it any more.
+    /// Removes a key that need not be reconciled any more.
     pub fn remove(&self, key: &K) {
         lock(&self.0).waiting.remove(key);
     }
 
-    /// Its turn has come.
+    /// Takes a key out of the queue: its reconcile begins.
     pub fn start(&self, key: &K, now: Instant) -> Working<K> {
         let mut state = lock(&self.0);
         let waited = state.waiting.remove(key).map_or(Duration::ZERO, |since| now.saturating_duration_since(since));

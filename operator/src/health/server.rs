@@ -19,17 +19,17 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Longest request, and longest time for one.
+/// Largest request in bytes, and the longest time for one.
 const REQUEST_MAX: usize = 8192;
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Requests at the same time. The oldest makes way for one more: who says nothing must not keep a probe from its answer.
 const CONNECTIONS: usize = 64;
 
-/// What the server tells.
+/// What the server answers with.
 pub trait Answers {
     /// Whether the operator does its work (or waits to lead).
     fn is_ready(&self) -> bool;
-    /// Prometheus' text.
+    /// All metrics in Prometheus' text format.
     fn metrics(&self) -> String;
 }
 
@@ -44,7 +44,7 @@ pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Serves for ever.
+/// Accepts connections; never returns.
 pub async fn serve(listener: TcpListener, answers: &impl Answers) {
     let mut running = FuturesUnordered::new();
     let mut oldest = VecDeque::new();

@@ -8,17 +8,17 @@ use super::families;
 use super::process::Process;
 use super::registry::{Counter, Figures, Gauge, Histogram};
 
-/// The value of `webhook`: there is one.
+/// Value of the label `webhook`: there is one webhook.
 const PATH: &str = "/convert";
 
 /// Why a connection was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RejectReason {
-    /// Too many wait for a place already.
+    /// Too many connections wait for a slot already.
     QueueFull,
-    /// No place became free in time.
+    /// No slot became free in time.
     NoSlot,
-    /// A request took longer than anybody waits.
+    /// A request took longer than the API server waits.
     Slow,
 }
 
@@ -32,7 +32,7 @@ impl RejectReason {
     }
 }
 
-/// What is counted.
+/// The webhook's metrics.
 #[derive(Debug)]
 pub struct WebhookMetrics {
     figures: Figures,
@@ -47,7 +47,7 @@ pub struct WebhookMetrics {
 }
 
 impl WebhookMetrics {
-    /// An error would be a mistake in the table of families.
+    /// Registers them. An error would be a mistake in the table of families.
     pub fn new() -> Result<WebhookMetrics> {
         let figures = Figures::default();
         let metrics = WebhookMetrics {
@@ -74,7 +74,7 @@ impl WebhookMetrics {
         self.in_flight.add(&[PATH], 1.0);
     }
 
-    /// It ended, whether it was answered or given up.
+    /// A request to convert has ended, answered or not.
     pub fn request_ended(&self) {
         self.in_flight.add(&[PATH], -1.0);
     }
@@ -92,17 +92,17 @@ impl WebhookMetrics {
         self.refusals.count(&[why.name()]);
     }
 
-    /// The certificate that is served ends so many seconds after 1970 began.
+    /// The end of the certificate that is served, in seconds since 1970.
     pub fn certificate_ends(&self, at: i64) {
         self.expiry.set(&[], at as f64);
     }
 
-    /// The certificate could not be kept in its place.
+    /// The certificate could not be read, renewed or published.
     pub fn renewal_failed(&self) {
         self.keep_failures.count(&[]);
     }
 
-    /// Prometheus' text format.
+    /// All metrics in Prometheus' text format.
     pub fn text(&self, is_ready: bool) -> String {
         self.process.update(is_ready);
         self.figures.text()

@@ -25,7 +25,7 @@ pub fn is_headless(metadata: &ObjectMeta) -> bool {
         && owners.iter().all(super::is_minicluster)
 }
 
-/// Whom a Service selects.
+/// The part of a Service's spec that is read.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 pub struct Selected {
     pub selector: Option<BTreeMap<String, String>>,
@@ -44,7 +44,7 @@ pub struct ServiceSeen {
 }
 
 impl ServiceSeen {
-    /// Of a whole Service, as a write returns it.
+    /// From a whole Service, as a write returns it.
     pub fn of(service: &Service) -> ServiceSeen {
         let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
         ServiceSeen::new(&service.metadata, selector)

@@ -18,7 +18,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// None: it is of no CSI driver, on its way out, or not ours.
+    /// None: it has no CSI driver, is being deleted, or is not ours.
     pub fn of(metadata: &ObjectMeta) -> Option<Disk> {
         let label = |key: &str| metadata.labels.as_ref()?.get(key).cloned();
         if metadata.deletion_timestamp.is_some() {
@@ -42,7 +42,7 @@ pub struct Orphan {
 }
 
 impl Orphan {
-    /// None: it is to be kept, on its way out, or not ours.
+    /// None: it is to be kept, is being deleted, or is not ours.
     pub fn of(metadata: &ObjectMeta) -> Option<Orphan> {
         if metadata.deletion_timestamp.is_some() || annotation(metadata, labels::KEEP).is_some() {
             return None;
@@ -72,15 +72,15 @@ pub fn place(metadata: &ObjectMeta) -> Option<Key> {
 enum Classes {
     #[default]
     NotListed,
-    /// It may not look.
+    /// The operator has no permission to list them.
     Forbidden,
     Listed(BTreeSet<String>),
 }
 
-/// All that has been seen.
+/// The disks and storage classes that have been seen.
 #[derive(Debug, Default)]
 pub(super) struct Storage {
-    /// By the name of the PersistentVolume.
+    /// Disks by the name of their PersistentVolume.
     disks: BTreeMap<String, Disk>,
     has_listed_disks: bool,
     classes: Classes,

@@ -40,7 +40,7 @@ pub struct Wake {
     pub at_once: bool,
 }
 
-/// Where the watches report to.
+/// Channels by which the watches report.
 #[derive(Debug, Clone)]
 pub struct Outlets {
     pub wake: mpsc::UnboundedSender<Wake>,
@@ -53,7 +53,7 @@ pub struct Outlets {
 
 /// Objects in one answer to a list: each may have 1.5 MiB, all of which is there at the same time.
 const PAGE: u32 = 20;
-/// The same, of MiniClusters, which are read whole.
+/// Page size for MiniClusters, which are read whole.
 const LARGE_PAGE: u32 = 10;
 
 /// Number of kinds that must have been listed before anything is decided: Job, Pod, Service, Node.
@@ -78,7 +78,8 @@ where
     }
 }
 
-/// Of the objects with a label of ours, whatever its value: one with our domain, since others have our operator's name.
+/// A watch of the objects that have a label of ours, whatever its value. The label has our domain: FluxCD's operator has
+/// our operator's name.
 fn labelled(label: &str) -> watcher::Config {
     watcher::Config::default().labels(label).page_size(PAGE)
 }

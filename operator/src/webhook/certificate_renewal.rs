@@ -34,14 +34,14 @@ use crate::health::webhook_metrics::WebhookMetrics;
 use crate::labels;
 use crate::webhook::migrate::CRD;
 
-/// How often everything is checked without a reason.
+/// Longest time between two checks if nothing changes.
 const CHECK: Duration = Duration::from_secs(3600);
 /// The first pause after a failure, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How often files are read.
+/// How often certificate files are read.
 const FILES: Duration = Duration::from_secs(60);
 
-/// Why the certificate is not in its place.
+/// Why the certificate could not be read, renewed or published.
 #[derive(Debug, thiserror::Error)]
 enum RenewalError {
     #[error("failed to {verb} {kind} {name}")]
@@ -66,7 +66,7 @@ fn of_crd(verb: &'static str) -> impl Fn(kube::Error) -> RenewalError {
     move |source| RenewalError::Api { verb, kind: "CustomResourceDefinition", name: CRD, source: Box::new(source) }
 }
 
-/// Keeps for ever.
+/// Keeps the Secret, the caBundle and the served certificate up to date; never returns.
 pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Current>, metrics: Arc<WebhookMetrics>) {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &settings.namespace);
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
@@ -106,7 +106,7 @@ struct Renewal {
     definitions: Api<CustomResourceDefinition>,
     settings: Settings,
     current: Arc<Current>,
-    /// Whether the Secret that was there goes with the Deployment.
+    /// Whether the Secret that was found is owned by the Deployment.
     is_owned: bool,
 }
 
@@ -137,7 +137,7 @@ impl Renewal {
         Ok(())
     }
 
-    /// Puts the pair into the Secret, unless another replica was faster: then that one's will be found.
+    /// Writes the pair into the Secret. If another replica was faster this fails, and the next attempt finds that replica's pair.
     async fn store(&self, pair: &Pair, found: Option<Secret>) -> Result<(), RenewalError> {
         let parameters = PostParams { field_manager: Some(labels::MANAGER.into()), ..PostParams::default() };
         let namespace = self.settings.namespace.as_str();
@@ -159,8 +159,8 @@ impl Renewal {
         Ok(())
     }
 
-    /// Puts the bundle into the CRD, if that has a webhook. Another replica may be about to use one that it has put there: that
-    /// stays, and what was written since we looked is not overwritten (409: we look again).
+    /// Adds the bundle to the CRD's caBundle, if the CRD has a webhook. Authorities of other replicas stay; if the CRD was
+    /// written since we read it, this fails (409) and is retried.
     async fn publish(&self, bundle: &str) -> Result<(), RenewalError> {
         let definition = self.definitions.get(CRD).await.map_err(of_crd("get"))?;
         let client = definition.spec.conversion.and_then(|conversion| conversion.webhook?.client_config);
@@ -179,7 +179,7 @@ impl Renewal {
     }
 }
 
-/// Takes over what somebody else writes.
+/// Serves the certificate of files that somebody else writes and renews; never returns.
 pub(super) async fn keep_files(directory: &Path, current: &Current, metrics: &WebhookMetrics) {
     let mut last = (Vec::new(), Vec::new());
     loop {

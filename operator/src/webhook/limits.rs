@@ -12,33 +12,33 @@ use tokio::time::Instant;
 
 /// Connections at the same time; the API server keeps few.
 const CONNECTIONS: usize = 128;
-/// Connections of one peer.
+/// Most connections of one peer.
 const OF_PEER: usize = 32;
-/// Connections that wait for a slot, and those of one peer.
+/// Most connections that wait for a slot, in all and of one peer.
 const WAITING: usize = 256;
 const WAITING_OF_PEER: usize = 8;
-/// How long one waits.
+/// How long a connection waits for a slot.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What each connection has without asking: mostly that is all of a body.
+/// Bytes of a body that need no reservation: most bodies are smaller.
 const FREE: usize = 32 << 10;
-/// The first part of each larger body.
+/// The part of a larger body that is reserved from `MEMORY`.
 const SMALL: usize = 1 << 20;
-/// The largest body: some thousand MiniClusters.
+/// The largest body, some thousand MiniClusters.
 pub(super) const BODY_MAX: usize = 32 << 20;
-/// What one permit is for.
+/// Bytes per permit.
 const UNIT: usize = 16 << 10;
-/// The first parts of all bodies together, and of those of one peer.
+/// Bytes that can be reserved for all bodies together, and for those of one peer.
 const MEMORY: usize = 12 << 20;
 const MEMORY_OF_PEER: usize = MEMORY / 4;
-/// Bodies that are larger than their first part, at the same time; of one peer there is one.
+/// Most bodies larger than `SMALL` at the same time; one peer may have one.
 const LARGE: usize = 2;
 
-/// All that can be held.
+/// The connections and the memory that are in use.
 #[derive(Debug)]
 pub(super) struct Limits {
     state: Mutex<State>,
-    /// Rings when a connection ends or turns idle.
+    /// Notified when a connection ends or becomes idle.
     freed: Notify,
     memory: Arc<Semaphore>,
     large: Arc<Semaphore>,
@@ -52,7 +52,7 @@ struct State {
     waiting: HashMap<IpAddr, usize>,
 }
 
-/// A turn to wait, until it is dropped.
+/// A place among those that wait for a slot, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Waiter(Arc<Limits>, IpAddr);
 
@@ -69,20 +69,20 @@ impl Drop for Waiter {
 #[derive(Debug)]
 struct Connection {
     peer: IpAddr,
-    /// A request is under way.
+    /// A request is in progress.
     busy: bool,
-    /// It has to make way.
+    /// Notified when the connection has to be closed for another one.
     leave: Arc<Notify>,
 }
 
-/// What one peer may hold.
+/// Memory that one peer may reserve.
 #[derive(Debug)]
 struct Share {
     memory: Arc<Semaphore>,
     large: Arc<Semaphore>,
 }
 
-/// A connection's slot, until it is dropped.
+/// An open connection, until it is dropped.
 #[derive(Debug)]
 pub(super) struct Slot {
     limits: Arc<Limits>,
@@ -92,7 +92,7 @@ pub(super) struct Slot {
     busy_since: Mutex<Option<Instant>>,
 }
 
-/// What a body holds, until it is dropped.
+/// Memory reserved for a body, until it is dropped.
 #[derive(Debug, Default)]
 pub(super) struct BodyMemory(Vec<OwnedSemaphorePermit>);
 
@@ -112,7 +112,7 @@ impl Limits {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A turn to wait for a slot; none: too many wait.
+    /// Joins those that wait for a slot. None: too many wait already.
     pub(super) fn queue_up(self: &Arc<Self>, peer: IpAddr) -> Option<Waiter> {
         let waiting = &mut self.state().waiting;
         if waiting.values().sum::<usize>() >= WAITING {
@@ -125,7 +125,7 @@ impl Limits {
         })
     }
 
-    /// A slot for a connection of `peer`, as soon as there is one. None: not in time.
+    /// Waits for a slot for a connection of `peer`. None: none became free within `PATIENCE`.
     pub(super) async fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<Slot> {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -170,7 +170,7 @@ impl Limits {
 }
 
 impl Slot {
-    /// Returns when this connection has to make way for others.
+    /// Returns when this connection has to be closed for another one.
     pub(super) async fn until_evicted(&self) {
         loop {
             self.leave.notified().await;
@@ -180,7 +180,7 @@ impl Slot {
         }
     }
 
-    /// A request begins, or its answer has been sent.
+    /// Notes that a request has begun, or that its answer has been sent.
     pub(super) fn set_busy(&self, busy: bool) {
         *self.busy_since.lock().unwrap_or_else(PoisonError::into_inner) = busy.then(Instant::now);
         if let Some(connection) = self.limits.state().connections.get_mut(&self.id) {
@@ -195,13 +195,13 @@ impl Slot {
         self.busy_since.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// How long its request has been under way.
+    /// How long the current request has been in progress.
     pub(super) fn busy_for(&self) -> Duration {
         let since = *self.busy_since.lock().unwrap_or_else(PoisonError::into_inner);
         since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Takes what a body of `size` bytes needs beyond what it holds; waits for it.
+    /// Extends the reservation in `held` to a body of `size` bytes, and waits until there is memory for it.
     pub(super) async fn reserve(&self, held: &mut BodyMemory, size: usize) {
         if size <= FREE {
             return;

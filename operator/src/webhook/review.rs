@@ -23,18 +23,18 @@ const VALUES_MAX: usize = 200_000;
 const NAME_MAX: usize = 256;
 /// Longest message.
 const MESSAGE_MAX: usize = 2000;
-/// How many times larger an answer may be, and how large at all.
+/// Limits of an answer: in multiples of the request's objects, and in bytes.
 const TIMES: usize = 4;
 const ANSWER_MAX: usize = 40 << 20;
-/// Room that there is at least for one more object.
+/// Least spare capacity, in bytes, for one more object.
 const STEP: usize = 64 << 10;
 
-/// What goes back to the API server.
+/// The HTTP answer to the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// HTTP's status code.
+    /// HTTP status code.
     pub status: u16,
-    /// All objects were converted.
+    /// Whether all objects were converted.
     pub could: bool,
     pub body: Vec<u8>,
 }
@@ -56,7 +56,7 @@ struct Request<'a> {
     uid: Cow<'a, str>,
     #[serde(borrow, rename = "desiredAPIVersion")]
     desired: Cow<'a, str>,
-    /// A list, which is read when it is known what the objects are to become.
+    /// The list of objects, unread: it is read once the desired version is known.
     #[serde(borrow, default)]
     objects: Option<&'a RawValue>,
 }
@@ -130,7 +130,7 @@ fn convert_all(request: &Request, out: &mut Vec<u8>) -> Result<(), String> {
 struct Each<'a> {
     to: Version,
     out: &'a mut Vec<u8>,
-    /// How long the answer may become.
+    /// Largest answer in bytes.
     most: usize,
 }
 
@@ -178,8 +178,8 @@ fn convert_one(text: &str, to: Version, out: &mut Vec<u8>) -> Result<(), String>
     write(&converted, &aside, out).map_err(|error| format!("{place}: {error}"))
 }
 
-/// What lies over the pods may be anything, deeper than our parser goes too, and no version has it otherwise: it is copied as it
-/// stands. Else who makes one such object would keep everybody from listing theirs.
+/// Fields of the spec that are copied as text: they may be nested deeper than our parser goes, and are the same in both
+/// versions. If such an object were refused, nobody could list any MiniCluster.
 const ASIDE: [&str; 2] = ["podTemplate", "servicesPodTemplate"];
 
 fn set_aside(text: &str) -> Vec<(&'static str, &RawValue)> {
@@ -191,7 +191,7 @@ fn set_aside(text: &str) -> Vec<(&'static str, &RawValue)> {
     ASIDE.into_iter().filter_map(|name| Some((name, *spec.get(name)?))).collect()
 }
 
-/// The object without what was set aside.
+/// The object without the overlays that were set aside.
 fn without(text: &str, aside: &[(&str, &RawValue)]) -> Result<Value, serde_json::Error> {
     let values = |text: &str, but: &dyn Fn(&str) -> bool| {
         let members: BTreeMap<Cow<str>, &RawValue> = serde_json::from_str(text)?;
@@ -208,7 +208,7 @@ fn without(text: &str, aside: &[(&str, &RawValue)]) -> Result<Value, serde_json:
     Ok(Value::Object(object))
 }
 
-/// Writes an object, and what was set aside back into its spec.
+/// Writes an object, with the overlays that were set aside back in its spec.
 fn write(object: &Value, aside: &[(&str, &RawValue)], out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
     let Some(members) = object.as_object().filter(|_| !aside.is_empty()) else {
         return serde_json::to_writer(out, object);

@@ -32,14 +32,14 @@ const IDLE: Duration = Duration::from_secs(100);
 /// Longest time for a body, and for a request with its answer: the API server waits 30 s at most.
 const BODY: Duration = Duration::from_secs(10);
 const REQUEST: Duration = Duration::from_secs(30);
-/// How often it is looked whether a request takes too long.
+/// How often the time of the current request is checked.
 const TICK: Duration = Duration::from_secs(1);
-/// Longest head of a request, and what is read ahead.
+/// Largest head of a request, and the size of the read buffer.
 const HEAD_MAX: usize = 32 << 10;
-/// From here on a conversion takes long enough to be worth a thread, and one is enough.
+/// Size from which on a conversion runs on a thread of its own, one at a time.
 const LARGE: usize = 64 << 10;
 
-/// TLS with the certificate of the moment.
+/// TLS with the current certificate.
 pub(super) fn acceptor(current: Arc<Current>) -> Result<TlsAcceptor, rustls::Error> {
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -52,13 +52,13 @@ struct Shared {
     acceptor: TlsAcceptor,
     current: Arc<Current>,
     metrics: Arc<WebhookMetrics>,
-    /// For conversions that are long.
+    /// Held by a conversion that runs on a thread of its own.
     thread: Semaphore,
-    /// This process is about to end: callers shall make new connections, which lead to others.
+    /// True when this process is about to end: answers tell callers to open new connections, which reach other replicas.
     drains: watch::Receiver<bool>,
 }
 
-/// What an answer holds until it has been sent.
+/// An answer and the resources that it holds until it has been sent.
 struct Held {
     bytes: Vec<u8>,
     memory: BodyMemory,
@@ -66,7 +66,7 @@ struct Held {
     _counted: Option<InFlight>,
 }
 
-/// A request that is counted as under way.
+/// A request that is counted as in flight, until it is dropped.
 struct InFlight(Arc<WebhookMetrics>);
 
 impl InFlight {
@@ -100,7 +100,7 @@ impl Drop for Held {
     }
 }
 
-/// Serves for ever.
+/// Accepts connections; never returns.
 pub(super) async fn serve(
     listener: TcpListener,
     acceptor: TlsAcceptor,
@@ -143,7 +143,8 @@ pub(super) async fn serve(
     }
 }
 
-/// Returns when a request is under way for longer than anybody waits: a body, or an answer that nobody reads.
+/// Returns when a request has been in progress for longer than the API server waits: its body does not come, or nobody
+/// reads the answer.
 async fn takes_too_long(slot: &Slot) {
     while slot.busy_for() < REQUEST {
         tokio::time::sleep(TICK).await;
@@ -188,14 +189,14 @@ async fn respond(request: Request<Incoming>, shared: &Shared, slot: Arc<Slot>) -
     response
 }
 
-/// A status, and what is wrong.
+/// HTTP status and message.
 type Refusal = (u16, String);
 
 fn refuse<T>(status: u16, text: &str) -> Result<T, Refusal> {
     Err((status, text.to_owned()))
 }
 
-/// The answer, in `held`.
+/// Answers a request: the body is put into `held`, the status is returned.
 async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut Held) -> Result<u16, Refusal> {
     match (request.method(), request.uri().path()) {
         (&Method::POST, PATH) => {}
