@@ -126,7 +126,7 @@ pub struct Index {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Boxed, since a map has room for more than it holds.
+    /// Boxed: a hash map has more slots than entries, and each slot would hold the whole value.
     clusters: HashMap<Key, Box<Observed>>,
     /// Headless Services, by their own name.
     headless: HashMap<Key, Arc<ServiceSeen>>,
@@ -170,7 +170,7 @@ impl Index {
         self.state().members.entry(service.clone()).or_default().insert(cluster.to_owned(), minimal);
     }
 
-    /// The MiniCluster is gone: its parts may still be there, and will be seen to go.
+    /// Forgets a MiniCluster that is gone. Its objects may still exist; the watches report their end.
     pub fn leave(&self, cluster: &Key) {
         let mut state = self.state();
         if let Some(observed) = state.clusters.get_mut(cluster) {
@@ -204,7 +204,7 @@ impl Index {
         self.state().storage.keep_disks(listed)
     }
 
-    /// The storage classes as they are now; none: they are not for us to see. The MiniClusters to wake.
+    /// The current storage classes; None if the operator may not list them. The MiniClusters to wake.
     pub fn storage_classes(&self, names: Option<BTreeSet<String>>) -> Vec<Key> {
         self.state().storage.classes(names)
     }
@@ -329,7 +329,7 @@ impl Index {
         if gone { state.members_of(&key) } else { Vec::new() }
     }
 
-    /// An object is gone. The MiniClusters to wake.
+    /// Forgets an object that is gone. The MiniClusters to wake.
     pub fn gone(&self, kind: Kind, metadata: &ObjectMeta) -> Vec<Key> {
         let uid = uid(metadata);
         let mut state = self.state();
@@ -439,7 +439,8 @@ impl Observed {
         }
     }
 
-    /// The Job has just been suspended, by a queue perhaps: pods that are being deleted may have been seen before it, and are no losses.
+    /// Forgets pods that the Job's suspension is deleting: the watch of pods may have reported them before that of Jobs,
+    /// and they are no losses.
     fn forget_losses_of_suspension(&mut self) {
         let Observed { losses, pods, .. } = self;
         losses.retain(|lost| !pods.values().any(|pod| pod.name == lost.name && pod.deleting && !pod.ended));

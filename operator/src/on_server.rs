@@ -22,10 +22,10 @@ use crate::offline::{self, Judged, Judgement};
 use crate::reconcile::render::overlaid::Overlaid;
 use crate::reconcile::render::{self, Facts, Options, refusal};
 
-/// The collection of MiniClusters.
+/// Plural of the resource.
 const PLURAL: &str = "miniclusters";
 
-/// Why nobody knows.
+/// Why the API server could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     #[error("failed to check {what} {name} on the API server: {why}")]
@@ -34,15 +34,15 @@ pub enum CheckError {
     Render(#[from] render::RenderError),
 }
 
-/// Where MiniClusters would be made.
+/// The namespace in which MiniClusters would be created.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
     pub namespace: &'a str,
-    /// Somebody has asked for this one: a file that names another is not meant for it.
+    /// It was given explicitly: a file that names another namespace is then a problem.
     pub is_asked_for: bool,
 }
 
-/// What the API server says of each MiniCluster of `text` in which nothing is wrong to begin with.
+/// Validates every MiniCluster of `text`, and asks the API server about those without a problem.
 pub async fn judge(
     client: &Client,
     target: Target<'_>,
@@ -98,7 +98,7 @@ impl Check<'_> {
         Ok((self.judged, self.problems))
     }
 
-    /// The MiniCluster, in the version in which it is written.
+    /// Asks about the MiniCluster itself, in the version in which it is written.
     async fn itself(&mut self, namespace: &str, document: &Value) -> Result<(), CheckError> {
         let version = document["apiVersion"].as_str().unwrap_or_default();
         let path = format!("/apis/{version}/namespaces/{namespace}/{PLURAL}");
@@ -113,7 +113,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What it becomes, as far as there are pods in it.
+    /// Asks about its Job and its services pod.
     async fn objects(&mut self, namespace: &str, cluster: &ValidMiniCluster) -> Result<(), CheckError> {
         let objects = render::objects(cluster, self.options, &Facts::default(), offline::placeholder(cluster))?;
         self.object(Job::KIND, &Job::url_path(&(), Some(namespace)), &objects.job).await?;
@@ -143,7 +143,7 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// None: the caller may not ask, or may not have it; then that is told.
+    /// A dry run of creating one object. None: the caller has no permission, which is noted.
     async fn tried(
         &mut self,
         what: &'static str,
@@ -177,7 +177,7 @@ impl Check<'_> {
     }
 }
 
-/// What is wrong, field by field where the API server says it so.
+/// The problems in a refusal, one for each field if the API server names fields.
 fn of_fields(status: &Status) -> Vec<Problem> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let fields: Vec<Problem> = causes.map(|cause| Problem::new(cause.field.clone(), cause.message.clone())).collect();

@@ -52,10 +52,10 @@ mod spans;
 pub mod status;
 pub mod target;
 
-/// How long after its Job was made a MiniCluster's status is written: its pods are there then, and one write tells all.
+/// How long after the Job was created the status is written: its pods exist by then, and one write covers them.
 const TO_TELL: Duration = Duration::from_millis(100);
 
-/// Whether a MiniCluster waits for something to happen, and not only to be told of: it has no Job, or an edit is new.
+/// Whether this reconcile may have to act, and not only to report: there is no Job yet, or the spec was edited.
 pub fn has_priority(object: &Cluster, context: &Context) -> bool {
     let status = object.0.as_ref().ok().and_then(|cluster| cluster.status.as_ref());
     match status.and_then(|status| status.observed_generation) {
@@ -65,7 +65,7 @@ pub fn has_priority(object: &Cluster, context: &Context) -> bool {
     }
 }
 
-/// One reconcile.
+/// Reconciles one MiniCluster.
 pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     let target = context.latest(Target::of(&object));
     let checked = target.validate();
@@ -113,7 +113,7 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     Ok(sooner.map_or(action, Action::requeue))
 }
 
-/// Carries out a decision about the whole MiniCluster, or else creates what is missing.
+/// Carries out a decision about the Job as a whole, or creates and changes what is missing or differs.
 async fn carry_out(
     decision: &Decision,
     target: &Target,
@@ -140,7 +140,7 @@ async fn carry_out(
     }
 }
 
-/// Writes the status and its events, if it says anything new. What tells nothing but numbers may wait: so long.
+/// Writes the status and its events, if anything differs. A change of numbers alone may be put off; returns for how long.
 async fn write_status(
     object: &Cluster,
     target: &Target,
@@ -164,7 +164,7 @@ async fn write_status(
     Ok(later)
 }
 
-/// The status with what the watches have seen go since.
+/// The status, with the pods that the watches have seen go since it was written.
 fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
     let observed = context.index.observed(&target.key);
     let mut known = target.status.clone();
@@ -211,8 +211,8 @@ fn decide(
     })
 }
 
-/// Counts a start, and only then deletes the Job that it takes the place of: whoever is killed in between finds its uid in
-/// the status.
+/// Counts a restart in the status, and only then deletes the Job that it replaces: an operator that is killed in between
+/// finds the Job's uid in the status.
 async fn start_anew(
     object: &Cluster,
     target: &Target,
@@ -238,7 +238,7 @@ async fn start_anew(
     Ok(Action::requeue(TO_TELL))
 }
 
-/// A Job that has ended, where there is none to say so.
+/// A stand-in for a Job that has ended and is gone, with the verdict that it would have.
 fn ended_job(target: &Target, reason: &str, message: &str) -> JobSeen {
     let now = Timestamp::now();
     let verdict = job::Verdict { reason: reason.to_owned(), message: message.to_owned(), since: Some(now) };
@@ -262,7 +262,7 @@ fn pods_come(target: &Target, after: &MiniClusterStatus, context: &Context) -> b
     after.reason.is_none() && job.is_some_and(comes)
 }
 
-/// Says in the status that we have panicked, and where: nothing of the spec is looked at, which may be what we panic at.
+/// Reports a panic in the status, and where it was. The spec is not read: it may be the cause.
 pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panicked) {
     let target = context.latest(Target::of(object));
     let after = status::panicked(&target.status, target.generation, panicked, Timestamp::now());
@@ -284,7 +284,7 @@ fn count_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniCluster
     }
 }
 
-/// The root of its trace, once a MiniCluster has ended.
+/// Sends the root span of its trace once a MiniCluster has ended.
 fn trace_end(object: &Cluster, target: &Target, after: &MiniClusterStatus, context: &Context) {
     if !context.traces.are_wanted() || status::is_finished(&target.status) || !status::is_finished(after) {
         return;
@@ -296,7 +296,7 @@ fn trace_end(object: &Cluster, target: &Target, after: &MiniClusterStatus, conte
     }
 }
 
-/// The status as it should be now.
+/// Computes the status as it should be now.
 fn new_status(
     target: &Target,
     known: &MiniClusterStatus,

@@ -6,10 +6,10 @@ use serde_json::{Value, json};
 use super::{InstallError, Permission, Pods, Who, account, binding, nobody, place, role, without_privilege};
 use crate::yaml;
 
-/// What is run, and how.
+/// A Job that runs one command of the operator's image.
 #[derive(Debug)]
 pub(super) struct Task<'a> {
-    /// Of the Job and all that belongs to it.
+    /// Name of the Job and of the objects that belong to it.
     pub name: &'a str,
     pub namespace: &'a str,
     pub image: &'a str,
@@ -18,14 +18,14 @@ pub(super) struct Task<'a> {
     pub options: &'a [&'a str],
     pub resources: Value,
     pub pods: &'a Pods,
-    /// How often another pod tries what one has failed at.
+    /// How often another pod retries after a failure (`backoffLimit`).
     pub retries: u32,
-    /// In the whole cluster.
+    /// Permissions in the whole cluster.
     pub permissions: &'a [Permission],
 }
 
 impl Task<'_> {
-    /// The Job, and what it needs, in the order in which they can be applied.
+    /// The Job and the objects that it needs, in the order in which they can be applied.
     pub fn documents(self) -> Result<Vec<String>, InstallError> {
         let who = Who { account: self.name, namespace: self.namespace };
         Ok(vec![

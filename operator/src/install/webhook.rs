@@ -13,21 +13,21 @@ use super::{
 use crate::webhook::{NAME, PORT};
 use crate::yaml;
 
-/// The Secret that cert-manager writes.
+/// Name of the Secret that cert-manager writes.
 const CERTIFICATE: &str = "flux-operator-webhook-certificate";
-/// Where it is mounted.
+/// Where that Secret is mounted.
 const DIRECTORY: &str = "/certificate";
 
 pub(super) fn labels() -> Value {
     json!({ "app.kubernetes.io/name": super::NAME, "app.kubernetes.io/component": "webhook" })
 }
 
-/// What cert-manager is asked by, on the CustomResourceDefinition.
+/// Annotation of the CustomResourceDefinition by which cert-manager injects the CA bundle.
 pub(super) fn inject_from(namespace: &str) -> (String, String) {
     ("cert-manager.io/inject-ca-from".to_owned(), format!("{namespace}/{NAME}"))
 }
 
-/// Everything, in the order in which it can be applied.
+/// All objects of the webhook, in the order in which they can be applied.
 pub(super) fn manifests(settings: &Installation) -> Result<Vec<String>, InstallError> {
     let namespace = settings.namespace.as_str();
     let who = Who { account: NAME, namespace };
@@ -63,7 +63,8 @@ fn typed<T: serde::de::DeserializeOwned>(kind: &'static str, value: Value) -> Re
     serde_json::from_value(value).map_err(|error| InstallError::Object(kind, error))
 }
 
-/// An authority that stays, so that a renewal changes nothing that the API server has to learn, and a certificate of it.
+/// Issuers and certificates of cert-manager. The authority stays when the certificate is renewed, so that the CRD's CA
+/// bundle does not change.
 fn cert_manager(namespace: &str) -> [Value; 4] {
     let object = |kind: &str, name: &str, spec: Value| {
         json!({
@@ -97,7 +98,7 @@ fn cert_manager(namespace: &str) -> [Value; 4] {
     ]
 }
 
-/// Where the API server finds it.
+/// The webhook's Service, which the API server calls.
 fn service(namespace: &str) -> Result<Service, InstallError> {
     typed(
         "Service",

@@ -40,10 +40,10 @@ pub mod storage;
 /// Why something could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// Only a change by somebody can help; it is shown in the status.
+    /// It cannot go on until somebody changes something; shown in the status.
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
-    /// The next attempt may succeed.
+    /// The call failed; another attempt may succeed.
     #[error("failed to {verb} {kind} {name}")]
     Api { verb: &'static str, kind: String, name: String, source: Box<kube::Error> },
 }
@@ -55,7 +55,7 @@ impl ApplyError {
     }
 }
 
-/// Writes for one control plane.
+/// Writes to one API server.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
@@ -73,12 +73,12 @@ fn post_params() -> PostParams {
     PostParams { dry_run: false, field_manager: Some(labels::MANAGER.into()) }
 }
 
-/// Of an object that was seen, and of no other that has its name now; what it owns goes after it.
+/// Deletes only the object with this uid, not another that has its name by now; what it owns is deleted after it.
 pub(crate) fn delete_only(uid: Option<String>) -> DeleteParams {
     DeleteParams { preconditions: Some(Preconditions { uid, resource_version: None }), ..DeleteParams::background() }
 }
 
-/// Gone already, or another one by now: nothing is left to do.
+/// Success if the object is gone already, or another one has its name.
 pub(crate) fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match result {
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
@@ -86,7 +86,7 @@ pub(crate) fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::E
     }
 }
 
-/// The error of a call, sorted by who can help.
+/// The error of a call: an obstacle if the API server refuses the object or lacks a permission, else a failure to retry.
 fn api_error<K: Resource<DynamicType = ()>>(verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
     api_error_of(&K::kind(&()), verb, name, source)
 }
@@ -109,7 +109,7 @@ impl Writer {
         Writer { recorder: Recorder::new(client.clone(), reporter), client, headless: Default::default() }
     }
 
-    /// Makes everything of a MiniCluster that is not there yet; the Job last, when it can run.
+    /// Creates the objects of a MiniCluster that do not exist yet; the Job after everything its pods need.
     pub async fn create_all(&self, index: &Index, objects: &Objects, member: &Member) -> Result<(), ApplyError> {
         let Objects { config_map, secrets, volumes, network_policy, headless, services, gang, job, services_pod } =
             objects;
@@ -151,12 +151,12 @@ impl Writer {
         Ok(())
     }
 
-    /// Makes the MiniCluster one of those whose pods the headless Service names.
+    /// Makes the MiniCluster an owner of the headless Service, which names its pods.
     pub async fn join(&self, index: &Index, service: &Key, member: &Member) -> Result<(), ApplyError> {
         self.headless.join(self, index, service, member).await
     }
 
-    /// What the agents need to know.
+    /// Creates the ConfigMap with the AgentSpec; an outdated one is overwritten.
     pub async fn create_config_map(&self, object: &ConfigMap, owner: &str) -> Result<(), ApplyError> {
         let hash = |map: &ConfigMap| map.annotations().get(labels::RENDERED_HASH).cloned();
         match self.create(object, owner).await? {
@@ -185,21 +185,21 @@ impl Writer {
         Ok(())
     }
 
-    /// The Service of a sidecar.
+    /// Creates the Service of a sidecar.
     pub async fn create_service(&self, index: &Index, service: &Service, owner: &str) -> Result<(), ApplyError> {
         let made = self.create(service, owner).await?.into_object();
         index.service(&made.metadata, ServiceSeen::of(&made));
         Ok(())
     }
 
-    /// The pod of `spec.services`.
+    /// Creates the pod of `spec.services`.
     pub async fn create_services_pod(&self, index: &Index, pod: &Overlaid<Pod>, owner: &str) -> Result<(), ApplyError> {
         let made = self.create_as(&pod.rendered, pod, owner).await?.into_object();
         index.pod(&made.metadata, PodSeen::of(&made.metadata, made.status.as_ref()));
         Ok(())
     }
 
-    /// The services pod of a Job that is suspended: it would hold what its queue has given to others.
+    /// Deletes the services pod of a suspended or completed Job: it would hold resources that others could use.
     pub async fn delete_services_pod(&self, key: &Key, uid: &str) -> Result<(), ApplyError> {
         let name = names::services_pod(&key.name);
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
@@ -207,14 +207,14 @@ impl Writer {
         unless_gone(deleted).map_err(|error| api_error::<Pod>("delete", &name, error))
     }
 
-    /// What the API server would make of a Job. Nothing is made.
+    /// The Job as the API server would store it. Nothing is created.
     pub async fn dry_run_job(&self, job: &Overlaid<Job>, key: &Key) -> Result<Job, ApplyError> {
         let made = self.post::<Job>(&key.namespace, &PostParams { dry_run: true, ..post_params() }, job).await;
         made.map_err(|error| api_error::<Job>("create", &key.name, error))
     }
 
-    /// What the API server would make of an object that something lies over, or why it refuses: strictly, so that a field which it
-    /// does not know is told. Nothing is made. None: it has nothing against it, and an object of this name.
+    /// An object with an overlay as the API server would store it, or why it refuses; unknown fields are errors. None:
+    /// valid, but an object of this name exists. Nothing is created.
     pub async fn try_out<K>(&self, cover: &Cover, key: &Key) -> Result<Result<Option<Value>, String>, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
@@ -236,7 +236,7 @@ impl Writer {
         self.client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
-    /// Makes an object, unless it is there and ours.
+    /// Creates an object, unless it exists and is ours.
     async fn create<K>(&self, object: &K, owner: &str) -> Result<Outcome<K>, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -248,7 +248,7 @@ impl Writer {
         self.create_as(object, object, owner).await
     }
 
-    /// The same of an object that is sent as `body`.
+    /// Like [`Writer::create`], with `body` as what is sent.
     async fn create_as<K>(&self, object: &K, body: &impl Serialize, owner: &str) -> Result<Outcome<K>, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -289,7 +289,7 @@ impl Writer {
         applied.map_err(|error| api_error::<K>("apply", &name, error))
     }
 
-    /// Changes what may change of a Job, and nothing else: what is left out stays as somebody else may have set it.
+    /// Patches the fields of a Job that may change; all others stay, since somebody else may have set them.
     pub async fn scale_job(&self, index: &Index, job: &Key, fields: &Value) -> Result<(), ApplyError> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &job.namespace);
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
@@ -299,8 +299,7 @@ impl Writer {
         Ok(())
     }
 
-    /// Changes a status by a JSON patch that tests whose it is. The resourceVersion that the MiniCluster has then; None: it is
-    /// gone.
+    /// Patches a status by a JSON patch that tests the uid. Returns the new resourceVersion; None if the MiniCluster is gone.
     pub async fn patch_status(&self, cluster: &Key, change: &Value) -> Result<Option<u64>, ApplyError> {
         const JSON_PATCH: http::HeaderValue = http::HeaderValue::from_static("application/json-patch+json");
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
@@ -323,7 +322,7 @@ impl Writer {
         }
     }
 
-    /// The same, only if the MiniCluster is as it was seen: what is counted is counted once.
+    /// Patches a status only if the MiniCluster still has the resourceVersion `seen`, so that a restart is counted once.
     pub async fn patch_status_if_unchanged(
         &self,
         cluster: &Key,
@@ -335,7 +334,7 @@ impl Writer {
         self.patch_status(cluster, &Value::Array(operations.collect())).await
     }
 
-    /// The Job as it is now, whatever was seen.
+    /// Reads the Job from the API server, past the cache, and updates the index.
     pub async fn read_job(&self, index: &Index, cluster: &Key) -> Result<Option<JobSeen>, ApplyError> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let job = api.get_opt(&cluster.name).await.map_err(|error| api_error::<Job>("get", &cluster.name, error))?;
@@ -346,7 +345,7 @@ impl Writer {
         }))
     }
 
-    /// Tells the Job controller that a Job has failed, which ends its pods as it does with any that fails.
+    /// Sets a Job's FailureTarget condition: the Job controller then ends its pods and fails it.
     pub async fn fail_job(
         &self,
         cluster: &Key,
@@ -368,14 +367,14 @@ impl Writer {
         unless_gone(failed).map_err(|error| api_error::<Job>("end", &cluster.name, error))
     }
 
-    /// Deletes a MiniCluster that has lived its time, and no other of its name.
+    /// Deletes a MiniCluster whose time to live is over, and no other of its name.
     pub async fn delete_minicluster(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
         let api: Api<MiniCluster> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let deleted = api.delete(&cluster.name, &delete_only(Some(uid.to_owned()))).await.map(drop);
         unless_gone(deleted).map_err(|error| api_error::<MiniCluster>("delete", &cluster.name, error))
     }
 
-    /// Deletes a Job, its pods first, so that it can be made anew.
+    /// Deletes a Job, its pods first, so that it can be created again.
     pub async fn delete_job(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let pods_first = Some(PropagationPolicy::Foreground);
@@ -385,10 +384,10 @@ impl Writer {
     }
 }
 
-/// Whether an object was made now.
+/// Whether an object was created or existed.
 enum Outcome<K> {
     Made(K),
-    /// It was there and ours: with its true metadata, and otherwise as it was to be made.
+    /// It existed and is ours: with its real metadata, and otherwise as it was to be created.
     Existed(K),
 }
 
@@ -402,7 +401,7 @@ impl<K> Outcome<K> {
 
 type Metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// Whether an object that has the name we need is ours. `wanted`: as we would make it.
+/// Checks that an existing object with the name we need is ours. `wanted`: its metadata as we would create it.
 fn check_owner<K: Resource<DynamicType = ()>>(
     there: &Metadata,
     wanted: &Metadata,
@@ -434,7 +433,7 @@ fn owner_name(metadata: &Metadata) -> Option<&str> {
     owners.iter().find(|owner| is_minicluster(owner)).map(|owner| owner.name.as_str())
 }
 
-/// A label with our domain, which no other operator gives.
+/// Whether it has a label with our domain, which no other operator sets.
 fn has_our_label(metadata: &Metadata) -> bool {
     metadata
         .labels
@@ -442,7 +441,7 @@ fn has_our_label(metadata: &Metadata) -> bool {
         .is_some_and(|all| [labels::CLUSTER, labels::SERVICES_OF].iter().any(|it| all.contains_key(*it)))
 }
 
-/// Ours, of this very MiniCluster.
+/// The obstacle if this very MiniCluster's object is being deleted.
 fn own_still_deleting(kind: &str, name: &str) -> Obstacle {
     let message = format!("{kind} {name} is being deleted, and will be recreated when it is gone");
     Obstacle { reason: "WaitingForPrevious", message }

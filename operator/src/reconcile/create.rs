@@ -20,16 +20,16 @@ use crate::reconcile::target::Target;
 
 mod gang;
 
-/// What [`create_or_update`] has left to do.
+/// Result of [`create_or_update`].
 pub(super) enum Done {
     All,
-    /// There is a Job now, or will be: the rest is for the next reconcile, which others may go before.
+    /// The Job was created or is about to be created again: the next reconcile does the rest, and others may go first.
     MadeJob,
-    /// None is made any more: earlier starts have used up its time.
+    /// No Job is created: earlier starts have used up `deadlineSeconds`.
     OutOfTime,
 }
 
-/// Makes what is missing, and changes what may change.
+/// Creates what is missing, and changes what may change.
 pub(super) async fn create_or_update(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -80,7 +80,7 @@ pub(super) async fn create_or_update(
     }
 }
 
-/// Changes what may change of a MiniCluster that has its Job, and makes what it lacks beside that.
+/// For a MiniCluster that has its Job: changes what may change, and creates what is missing besides.
 async fn update(
     target: &Target,
     cluster: &ValidMiniCluster,
@@ -118,7 +118,8 @@ async fn update(
     Ok(())
 }
 
-/// What is left of `deadlineSeconds` since the first start; none: nothing. By the control plane's clock alone.
+/// The facts with what is left of `deadlineSeconds` since the first start; None if nothing is left. By the API server's
+/// clock alone.
 async fn facts_in_time(
     target: &Target,
     cluster: &ValidMiniCluster,
@@ -143,7 +144,7 @@ pub(super) fn objects(
     Ok(render::objects(cluster, &context.options, &facts, random::generate(cluster)?)?)
 }
 
-/// Has the API server look at what lies over the pods, before anything is made. Where nothing does, it costs no call.
+/// Has the API server check the pod templates by a dry run, before anything is created. Without templates there is no call.
 async fn try_overlays(objects: &render::Objects, key: &Key, context: &Context) -> Result<(), ReconcileError> {
     if let Some(cover) = &objects.job.cover {
         judge(cover, context.writer.try_out::<Job>(cover, key).await?)?;
@@ -163,7 +164,7 @@ fn judge(cover: &Cover, tried: Result<Option<Value>, String>) -> Result<(), Reco
     }
 }
 
-/// Refuses what this Kubernetes would drop, or has no room for.
+/// Refuses objects with fields that this Kubernetes would drop, or that are too large.
 async fn refuse_unsupported(objects: &render::Objects, key: &Key, context: &Context) -> Result<(), ReconcileError> {
     if let Some(message) = render::requirements::too_large(objects) {
         return Err(ApplyError::from(Obstacle { reason: "TooLarge", message }).into());

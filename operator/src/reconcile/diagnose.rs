@@ -15,8 +15,8 @@ use crate::reconcile::decide::next_action;
 use crate::reconcile::decide::silent_wait::{self, Missing, SilentWait};
 use crate::reconcile::target::Target;
 
-/// The last warning about what waits without a status that says why, and the time until it is looked at again. A part that
-/// was deleted meanwhile is recreated, if it can be.
+/// The last warning about an object that waits although no status says why, and the time until the next check; None if
+/// nothing waits so. A ConfigMap that was deleted meanwhile is created again.
 pub(super) async fn diagnose_and_mend(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -65,7 +65,7 @@ async fn recreate_config_map(
     Ok(())
 }
 
-/// What was said last about what waits: a call or two, however many wait.
+/// The last warning about what waits; one or two calls, however many pods wait.
 async fn read_warning(
     namespace: &str,
     wait: SilentWait<'_>,

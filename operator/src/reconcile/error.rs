@@ -36,12 +36,12 @@ impl ReconcileError {
         }
     }
 
-    /// Nothing is wrong: another gang is being placed.
+    /// Whether it waits for its turn to create a gang, which is no failure.
     pub fn waits_for_turn(&self) -> bool {
         self.obstacle().is_some_and(|obstacle| obstacle.reason == WAITING_FOR_GANG)
     }
 
-    /// How long the API server, which has too much to do, asks to wait.
+    /// How long the API server asks to wait, if it is overloaded.
     pub fn asked_to_wait(&self) -> Duration {
         let ReconcileError::Apply(ApplyError::Api { source, .. }) = self else { return Duration::ZERO };
         let kube::Error::Api(status) = source.as_ref() else { return Duration::ZERO };

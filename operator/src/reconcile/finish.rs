@@ -61,7 +61,7 @@ pub(super) async fn make_anew_with_copy(
     Ok(())
 }
 
-/// Deletes a MiniCluster whose `ttlSecondsAfterFinished` has passed, or comes back when it has. Otherwise waits for a change.
+/// Deletes a MiniCluster whose `ttlSecondsAfterFinished` has passed, or requeues it for that time. Otherwise waits for a change.
 pub(super) async fn delete_or_requeue(
     target: &Target,
     after: &MiniClusterStatus,

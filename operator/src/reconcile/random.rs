@@ -13,7 +13,7 @@ use crate::reconcile::render::Generated;
 #[error("failed to get random bytes: {0}")]
 pub struct RandomError(getrandom::Error);
 
-/// A certificate that nobody has seen. `name` is for Flux: a broker with children wants one.
+/// A new certificate. `name` goes into its metadata, where brokers with children want one.
 pub fn certificate(name: &str) -> Result<Certificate, RandomError> {
     let mut bytes = [0; 32];
     getrandom::fill(&mut bytes).map_err(RandomError)?;
@@ -22,12 +22,12 @@ pub fn certificate(name: &str) -> Result<Certificate, RandomError> {
     Ok(Certificate::from_keys(name, public.as_bytes(), secret.as_bytes()))
 }
 
-/// Letters and digits that nobody takes for each other: 32 of them, so that every byte gives one evenly.
+/// Letters and digits that are not mistaken for each other; 32, so that each is equally likely for a random byte.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
-/// Letters of a word: 160 bits.
+/// Letters of a word, 160 bits in all.
 const WORD: usize = 32;
 
-/// All that a cluster may need.
+/// Everything random that a cluster may need.
 pub fn generate(cluster: &ValidMiniCluster) -> Result<Generated, RandomError> {
     // One for each user, and two for the Flux RESTful API.
     let words = (0..cluster.users.len() + 2).map(|_| word()).collect::<Result<_, _>>()?;

@@ -11,7 +11,7 @@ use k8s_openapi::jiff::Timestamp;
 use crate::health::traces::Traced;
 use crate::observe::Key;
 
-/// The spans of one that has ended so. None: it has no uid by which a trace could be known, or no times.
+/// The spans of a MiniCluster that has ended with `status`. None: it has no uid for the trace's id, or no times.
 pub fn spans(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatus) -> Option<Traced> {
     let root = TraceParent::of_uid(uid)?;
     let begin = since_epoch(created)?;

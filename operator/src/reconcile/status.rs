@@ -30,13 +30,13 @@ pub mod events;
 mod outcome;
 pub mod patch;
 
-/// The condition that tells of volumes that Kubernetes takes, though their author may not mean them.
+/// The condition about volumes that Kubernetes accepts but that are probably a mistake.
 pub(crate) const VOLUMES_VALID: &str = "VolumesValid";
-/// The condition that tells whether the archive was saved, where one is asked for and that is known.
+/// The condition that the archive was saved, if one is asked for and the result is known.
 pub(crate) const ARCHIVE_SAVED: &str = "ArchiveSaved";
-/// Why a spec is not valid that was changed after its Job had been made from it.
+/// The reason of condition Valid if the spec was changed after the Job was created from it.
 pub(crate) const CHANGED_TOO_LATE: &str = "ChangedTooLate";
-/// The condition that tells of a panic of the operator's.
+/// The condition that the operator panicked at this MiniCluster.
 pub(crate) const OPERATOR_PANICKED: &str = "OperatorPanicked";
 
 /// Whether the spec can be used.
@@ -55,17 +55,17 @@ pub struct Inputs<'a> {
     pub verdict: Verdict<'a>,
     pub previous: &'a MiniClusterStatus,
     pub job: Option<&'a JobSeen>,
-    /// Of the spec as it is now (`reconcile::target::Target::spec_hash`).
+    /// Hash of the current spec (`reconcile::target::Target::spec_hash`).
     pub spec_hash: Option<&'a str>,
     pub pods: Vec<&'a PodSeen>,
-    /// The Job's leads that are gone, as they were seen last.
+    /// The Job's lead pods that are gone, as last seen.
     pub gone: Vec<&'a PodSeen>,
     pub obstacle: Option<&'a Obstacle>,
     /// Every node is known to mount images.
     pub nodes_mount_images: bool,
-    /// The volumes of CSI drivers. None: it is not known what there is beside them.
+    /// The volumes of CSI drivers. None: the other PersistentVolumes or storage classes are not known.
     pub disks: Option<Vec<DiskSeen>>,
-    /// The last warning about what waits without a word.
+    /// The last warning event about what waits although no status says why.
     pub warning: Option<&'a Trouble>,
     pub now: Timestamp,
 }
@@ -152,7 +152,7 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
     }
 }
 
-/// That of the first Job that stays.
+/// The maximum size, fixed by the first Job that is not being deleted.
 fn maximum_size(inputs: &Inputs) -> Option<i32> {
     let of_job = || inputs.job.filter(|job| !job.deleting).and_then(|job| job.maximum_size).map(count);
     inputs.previous.maximum_size.or_else(of_job)
@@ -163,14 +163,14 @@ fn seen_again(condition: &Condition, generation: Option<i64>) -> Condition {
     Condition { observed_generation: generation, ..condition.clone() }
 }
 
-/// The lead that has ended as its program did; else the latest.
+/// The lead's pod whose end decides the job's; otherwise the latest one.
 fn decisive_lead<'a>(inputs: &Inputs<'a>, facts: &Facts<'a>) -> Option<&'a PodSeen> {
     let leads = inputs.pods.iter().copied().filter(|pod| pod.index == 0);
     let decides = |pod: &PodSeen| matches!(end_of(pod, false), Some(End::Own | End::NodeFailure | End::Succeeded));
     leads.chain(inputs.gone.iter().copied()).find(|pod| decides(pod)).or(facts.lead)
 }
 
-/// The first start's, however often it starts again. (A suspension begins anew, as a Job's own time does.)
+/// The time of the first start, also after restarts. (After a suspension it begins anew, as a Job's start time does.)
 fn start_time(inputs: &Inputs) -> Option<String> {
     let before = inputs.previous.start_time.clone();
     let is_first = inputs.previous.backoff_limit_used + inputs.previous.max_restarts_used == 0;
@@ -179,7 +179,7 @@ fn start_time(inputs: &Inputs) -> Option<String> {
     if is_first { now.or(before) } else { before.or(now) }
 }
 
-/// The Job that runs it, unless it has been given up.
+/// Uid of the current or last Job, unless it was given up.
 fn job_uid(inputs: &Inputs) -> Option<String> {
     match inputs.job {
         Some(job) if restart::is_given_up(inputs.previous, job) => None,
@@ -188,7 +188,7 @@ fn job_uid(inputs: &Inputs) -> Option<String> {
     }
 }
 
-/// The starts, with those that were nobody's decision here: the kubelet's, and that after a suspension.
+/// The status with restarts that the operator did not decide: those by the kubelet, and the one after a suspension.
 fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
     let mut known = inputs.previous.clone();
     let Some(job) = inputs.job.filter(|job| !job.is_finished()) else { return known };
@@ -215,7 +215,7 @@ fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
     known
 }
 
-/// When each step was seen first. A start after a suspension begins anew.
+/// When each step of the start was first seen; a suspension resets it.
 fn timeline(inputs: &Inputs, facts: &Facts) -> Option<Timeline> {
     let job = inputs.job?;
     if (job.suspended && !job.is_finished()) || job.deleting || restart::is_given_up(inputs.previous, job) {
@@ -231,7 +231,7 @@ fn timeline(inputs: &Inputs, facts: &Facts) -> Option<Timeline> {
     (timeline != Timeline::default()).then_some(timeline)
 }
 
-/// A Secret that people need to know: there once the Job is.
+/// Name of a Secret for people, which exists once the Job does.
 fn secret(inputs: &Inputs, name: impl Fn(&ValidMiniCluster, Option<&str>) -> Option<String>) -> Option<String> {
     match (inputs.verdict, inputs.job) {
         (Verdict::Valid(cluster), Some(job)) => name(cluster, job.owner_uid.as_deref()),
@@ -279,13 +279,13 @@ pub fn panicked(
     status
 }
 
-/// Without what was said of a panic: the operator has come through.
+/// The status without the condition about a panic: the operator got past it.
 pub fn without_panic(mut status: MiniClusterStatus) -> MiniClusterStatus {
     status.conditions.retain(|condition| condition.type_ != OPERATOR_PANICKED);
     status
 }
 
-/// Numbers that several parts need.
+/// Figures that several parts of the status need.
 #[derive(Debug)]
 struct Facts<'a> {
     /// The latest pod of index 0.
@@ -369,7 +369,7 @@ fn phase(inputs: &Inputs, facts: &Facts) -> &'static str {
     }
 }
 
-/// In this start.
+/// Whether the MiniCluster has been ready since its last start.
 fn has_been_ready(status: &MiniClusterStatus) -> bool {
     status.timeline.as_ref().is_some_and(|timeline| timeline.ready.is_some())
 }

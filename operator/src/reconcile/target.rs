@@ -10,18 +10,18 @@ use crate::observe::Key;
 use crate::observe::cluster::{Cluster, version};
 use crate::reconcile::render;
 
-/// What one reconcile is about.
+/// The MiniCluster of one reconcile.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Target {
     pub key: Key,
     pub uid: String,
     pub generation: Option<i64>,
     pub deleting: bool,
-    /// What its labels and annotations tell a queue.
+    /// Labels and annotations for a queue.
     pub queueing: Queueing,
     pub spec: Result<MiniClusterSpec, Vec<Problem>>,
     pub status: MiniClusterStatus,
-    /// It has a status at all.
+    /// Whether it has a status at all.
     pub has_status: bool,
     pub resource_version: u64,
 }
@@ -46,7 +46,7 @@ impl Target {
         }
     }
 
-    /// Of what cannot change of the spec, once its Job has been made.
+    /// Hash of the fields of the spec that cannot change once the Job was created.
     pub fn spec_hash(&self) -> Option<String> {
         self.spec.as_ref().ok().map(render::spec_hash::of)
     }

@@ -6,7 +6,7 @@ use kube::runtime::events::Event;
 use super::Writer;
 use crate::observe::cluster::Cluster;
 
-/// Whether the namespace is on its way out, so that nobody will read what could be written.
+/// Whether the call failed because the namespace is being deleted: nobody would read the event.
 fn is_terminating(error: &kube::Error) -> bool {
     let kube::Error::Api(status) = error else { return false };
     let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
@@ -14,7 +14,7 @@ fn is_terminating(error: &kube::Error) -> bool {
 }
 
 impl Writer {
-    /// Best effort: an event that cannot be written is only logged.
+    /// Writes events. Best effort: a failure is only logged.
     pub async fn write_events(&self, object: &Cluster, events: &[Event]) {
         if object.meta().deletion_timestamp.is_some() {
             return;

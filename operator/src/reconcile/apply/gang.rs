@@ -19,7 +19,7 @@ impl Writer {
         Api::namespaced_with(self.client.clone(), namespace, &resource)
     }
 
-    /// Makes it, unless it is there and ours.
+    /// Creates the gang's object, unless it exists and is ours.
     pub async fn create_gang(&self, namespace: &str, object: &GangObject, owner: &str) -> Result<(), ApplyError> {
         let GangObject { at: GangRef { api, name }, body } = object;
         let failed = |verb, error| api_error_of(api.kind(), verb, name, error);
@@ -36,7 +36,7 @@ impl Writer {
         }
     }
 
-    /// Has it take so many pods as `object` says, as far as that can be done.
+    /// Changes the number of pods in the gang to `count`, as far as its API allows.
     pub async fn resize_gang(
         &self,
         namespace: &str,
@@ -67,7 +67,7 @@ impl Writer {
         }
     }
 
-    /// Deletes the one of a Job that is to go.
+    /// Deletes the gang's object of a Job that is to be deleted.
     pub async fn delete_gang(&self, namespace: &str, at: &GangRef, owner: &str) -> Result<(), ApplyError> {
         match self.find_own_gang(namespace, at, owner).await? {
             Some(uid) => self.delete_found(namespace, at, uid).await,
@@ -80,7 +80,7 @@ impl Writer {
         unless_gone(deleted).map_err(|error| api_error_of(at.api.kind(), "delete", &at.name, error))
     }
 
-    /// Deletes those of the MiniCluster's earlier Jobs, whoever has seen them go.
+    /// Deletes the gangs of the MiniCluster's earlier Jobs, found by a list: this operator may not have seen those Jobs.
     pub async fn delete_other_gangs(
         &self,
         namespace: &str,
@@ -101,8 +101,8 @@ impl Writer {
         Ok(())
     }
 
-    /// The uid of the one that a Job names, if it is there and the MiniCluster's: whoever may change the Job may have written another
-    /// name.
+    /// The uid of the gang's object that a Job names, if it exists and is the MiniCluster's: whoever may edit the Job may
+    /// have written another name.
     async fn find_own_gang(&self, namespace: &str, at: &GangRef, owner: &str) -> Result<Option<String>, ApplyError> {
         let GangRef { api, name } = at;
         let found = self.gangs(namespace, *api).get_metadata_opt(name).await;

@@ -18,7 +18,7 @@ use crate::observe::{Index, Key};
 use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::services::{self, Member};
 
-/// Who waits to be written, by Service.
+/// Members that are to be written, by Service.
 #[derive(Debug, Default)]
 pub struct Queue {
     waiting: Mutex<HashMap<Key, Turn>>,
@@ -26,14 +26,14 @@ pub struct Queue {
 
 #[derive(Debug, Default)]
 struct Turn {
-    /// By uid.
+    /// Members that are to be written, by uid.
     members: BTreeMap<String, Member>,
-    /// Held by the one that writes.
+    /// Held by the task that writes the Service.
     lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Queue {
-    /// Makes the Service unless there is one that can be used.
+    /// Creates the Service unless it exists.
     pub(super) async fn ensure(
         &self,
         writer: &Writer,
@@ -55,7 +55,7 @@ impl Queue {
         result
     }
 
-    /// Notes that `member` will join: whoever joins next takes it along.
+    /// Notes that `member` is to join: the next write of the Service includes it.
     pub(super) fn announce(&self, service: &Key, member: &Member) {
         self.enter(service, Some(member));
     }
@@ -135,8 +135,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Where the one that was applied still names the lead's pod only: another field manager has said so too (an operator of
-    /// an earlier version, or a person), and what two have set is removed by neither.
+    /// Removes the lead's index from the selector where an apply has not: another field manager (an operator of an earlier
+    /// version, or a person) has set it too, and an apply does not remove what two managers own.
     async fn widen(&self, writer: &Writer, service: &Key, made: Service) -> Result<Service, ApplyError> {
         let api: Api<Service> = Api::namespaced(writer.client.clone(), &service.namespace);
         let metadata = json!({ "uid": made.metadata.uid, "resourceVersion": made.metadata.resource_version });
@@ -160,7 +160,7 @@ impl Queue {
         waiting.get_mut(service).map(|turn| std::mem::take(&mut turn.members)).unwrap_or_default()
     }
 
-    /// Forgets the Service when nobody waits.
+    /// Forgets the Service if no member and no task waits.
     fn leave(&self, service: &Key) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = |turn: &Turn| turn.members.is_empty() && Arc::strong_count(&turn.lock) <= 2;

@@ -11,8 +11,8 @@ use crate::labels;
 use crate::observe::Unlabelled;
 
 impl Writer {
-    /// The documented label on the lead's pod, and the condition that the Job's failure policy knows it by: one call, since a
-    /// pod's status takes labels along.
+    /// Sets the documented label on the lead's pod, and the condition by which the Job's failure policy knows it. One call
+    /// does both: a patch of a pod's status may change labels too.
     pub async fn label_lead(&self, pod: &Unlabelled) -> Result<(), ApplyError> {
         let change = json!({
             "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: "0" } },
@@ -26,7 +26,7 @@ impl Writer {
         }
     }
 
-    /// Changes a pod through its status. The answer is its metadata: the whole pod would be many times the change.
+    /// Patches a pod through its status subresource. Only metadata is returned: the whole pod is many times larger than the change.
     async fn patch_status_of(&self, pod: &Unlabelled, change: &Value) -> Result<(), kube::Error> {
         const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };

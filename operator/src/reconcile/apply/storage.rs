@@ -26,22 +26,22 @@ use crate::observe::{Key, controller_uid};
 use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::storage::MadeVolume;
 
-/// Milliseconds between two questions to what binds claims, three seconds in all: without an answer everything takes longer, and
-/// nothing fails.
+/// Pauses in milliseconds between reads of a claim that is to be bound, three seconds in all. If it is not bound by then,
+/// the start takes longer and nothing fails.
 const BINDER_PAUSES: [u64; 8] = [20, 40, 80, 160, 300, 600, 900, 900];
 
-/// What a PersistentVolume is that has the name we need.
+/// An existing PersistentVolume with the name we need.
 #[derive(Debug, PartialEq, Eq)]
 enum ExistingVolume {
-    /// Made for this MiniCluster, as it should be.
+    /// Created for this MiniCluster, as it should be.
     Ours,
-    /// Made for this MiniCluster, from a spec that has been changed before there was a Job.
+    /// Created for this MiniCluster from an earlier spec, which was edited before there was a Job.
     Outdated,
-    /// Kept from an earlier MiniCluster of this name, and the same.
+    /// Kept from an earlier MiniCluster of this name, with the same content.
     Kept,
-    /// Kept from an earlier MiniCluster of this name, but another directory, driver or size.
+    /// Kept from an earlier MiniCluster of this name, with another directory, driver or size.
     KeptOther,
-    /// An earlier MiniCluster's, on its way out.
+    /// An earlier MiniCluster's, being deleted or about to be.
     Going,
     /// Somebody else's.
     Foreign,
@@ -76,7 +76,7 @@ fn unless_missing<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::
     }
 }
 
-/// Waits until a volume or a claim is bound: a pod whose claim is not is put aside by the scheduler, with a warning.
+/// Waits until a volume or a claim is bound: the scheduler puts a pod with an unbound claim aside, with a warning.
 async fn until_bound<K>(api: &Api<K>, name: &str, phase: impl Fn(K) -> Option<String>)
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
@@ -126,7 +126,7 @@ impl Writer {
         Ok(())
     }
 
-    /// The uid of a volume that is there and may be used. None: there is none of that name.
+    /// The uid of an existing volume that may be used; None if no volume has the name.
     async fn find_own_volume(&self, wanted: &PersistentVolume, owner: &str) -> Result<Option<String>, ApplyError> {
         let name = wanted.name_any();
         let found = match unless_missing(self.persistent_volumes().get_metadata(&name).await) {
@@ -152,7 +152,7 @@ impl Writer {
         }
     }
 
-    /// Makes a volume for the claim with this uid, or gives it the one that is there; the volume's uid.
+    /// Creates a volume for the claim with this uid, or reserves the existing one for it; returns the volume's uid.
     async fn create_or_claim_volume(
         &self,
         wanted: &PersistentVolume,
@@ -233,7 +233,7 @@ impl Writer {
         }
     }
 
-    /// Deletes a volume whose MiniCluster is gone. Whether it is, the API server is asked.
+    /// Deletes a volume whose MiniCluster is gone, after asking the API server whether it is.
     pub async fn sweep(&self, volume: &Orphan) -> Result<(), ApplyError> {
         let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(self.client.clone(), &volume.cluster.namespace);
         let found = unless_missing(api.get_metadata(&volume.cluster.name).await);

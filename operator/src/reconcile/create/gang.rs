@@ -38,7 +38,7 @@ pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Res
     }
 }
 
-/// No pods, rather than some that start one by one where somebody relies on the opposite.
+/// Refuses a MiniCluster that asks for a gang which no served API can make: better no pods than pods that start one by one.
 pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     match &objects.gang {
         GangOf::Unserved(why) => {
@@ -48,7 +48,8 @@ pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     }
 }
 
-/// Where gangs are created one after the other, this MiniCluster's turn: until it is dropped, nobody else creates one.
+/// Where gangs are created one after the other, waits for this MiniCluster's turn by failing with `WaitingForGang`. Until
+/// the result is dropped, no other gang is created.
 pub(super) async fn turn<'a>(
     objects: &Objects,
     cluster: &ValidMiniCluster,
@@ -90,7 +91,7 @@ pub(super) async fn before(objects: &Objects, target: &Target, observed: &Observ
     }
 }
 
-/// After the objects were created or not: if the gang's API is gone, the next reconcile looks for another.
+/// After the attempt to create the objects: if the gang's API is gone, the next reconcile looks for another one.
 pub(super) async fn after(objects: &Objects, made: &Result<(), ApplyError>, context: &Context) {
     let GangOf::Object(object) = &objects.gang else { return };
     match made {
@@ -109,8 +110,8 @@ pub(super) async fn delete(target: &Target, observed: &Observed, context: &Conte
     }
 }
 
-/// A cluster that is smaller than its gang was made for would wait for pods that never come when one is made again. One that grows
-/// beyond it has its first pods already, and the new ones start as there is room.
+/// Resizes the gang with the Job. A gang that is larger than its cluster would wait for pods that never come once one is
+/// created again. When a cluster grows, its first pods run already, and the new ones start as there is room.
 pub(super) async fn resize(
     target: &Target,
     cluster: &ValidMiniCluster,

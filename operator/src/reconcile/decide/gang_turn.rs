@@ -9,17 +9,18 @@ use k8s_openapi::jiff::{SignedDuration, Timestamp};
 use crate::observe::{Key, Observed};
 use crate::reconcile::render::gang::{GangApi, GangObject, GangRef};
 
-/// How long a gang without a place keeps others from being created: there may be no room for it, but for them.
+/// How long a gang that is not scheduled keeps others from being created: there may be room for them, though not for it.
 const TURN: SignedDuration = SignedDuration::from_secs(60);
-/// Whoever has not asked for so long is gone, or waits for something else. One asks about once a second.
+/// A MiniCluster that has not asked for so long has left: it is gone or waits for something else. Each asks about once a second.
 const ASKS: Duration = Duration::from_secs(5);
 
-/// Whether a gang is created in its turn only.
+/// Whether gangs of this API are created one after the other.
 pub fn takes_turns(gang: &GangObject) -> bool {
     gang.at.api == GangApi::WorkloadV1alpha1
 }
 
-/// Whether these are the objects of a gang whose turn it is: none of its pods has a place yet, and it has not been tried for too long.
+/// Whether these are the objects of a gang that is being scheduled: none of its pods has a node yet, and it has not waited
+/// for too long.
 pub fn has_turn(observed: &Observed, now: Timestamp) -> bool {
     let Some(job) = &observed.job else { return false };
     // By the API server's clock: a Job that nobody starts must not keep all others waiting.
@@ -32,12 +33,12 @@ pub fn has_turn(observed: &Observed, now: Timestamp) -> bool {
         && !observed.pods_of(job).any(|pod| pod.scheduled)
 }
 
-/// Who waits to create a gang: since when, and when it has last asked.
+/// MiniClusters that wait to create a gang: since when, and when each asked last.
 #[derive(Debug, Default)]
 pub struct Waiting(HashMap<Key, (Instant, Instant)>);
 
 impl Waiting {
-    /// Whether it is the turn of `key`, which asks: whoever has waited longest comes first.
+    /// Notes that `key` asks, and returns whether it is its turn: the one that has waited longest comes first.
     pub fn ask_for_turn(&mut self, key: &Key, now: Instant) -> bool {
         self.0.retain(|_, (_, asked)| now.saturating_duration_since(*asked) < ASKS);
         self.0.entry(key.clone()).or_insert((now, now)).1 = now;

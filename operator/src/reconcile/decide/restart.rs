@@ -24,44 +24,44 @@ use crate::observe::pod::PodSeen;
 use crate::observe::pod_end::{End, end_of, has_failed_by_itself, loss};
 use crate::reconcile::previous_status::{self, rfc3339, short};
 
-/// Starts that the status remembers.
+/// How many restarts the status lists.
 const RESTARTS_KEPT: usize = 20;
-/// A lead that fails so many seconds after a follower was seen to go, by this operator's clock alone, has failed for it.
-/// (It decides nothing but where `maxRestarts` asks for it; mostly the agent knows from Flux.)
+/// A lead that fails within so many seconds after a follower was lost, by this operator's clock alone, counts as failed
+/// because of it. (This matters only with `maxRestarts`, and mostly the agent knows the cause from Flux.)
 const SHORTLY: i64 = 300;
-/// The Job's reason when a rule of its failure policy ended it.
+/// The Job's reason if a rule of its failure policy ended it.
 const BY_POLICY: &str = "PodFailurePolicy";
 
 pub const LEAD_LOST: &str = "LeadLost";
 pub const POD_LOST: &str = "PodLost";
 pub const JOB_DELETED: &str = "JobDeleted";
 pub const SUSPENDED: &str = "Suspended";
-/// Its queue has stopped it, and it waits there again.
+/// The queue stopped the pods, and the Job waits in it again.
 pub const REQUEUED: &str = "Requeued";
 
-/// What bounds a start.
+/// Which limit a restart counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     Backoff,
     MaxRestarts,
-    /// It was asked for: suspended and resumed, by a person or a queue.
+    /// None: the restart was asked for, by a person or a queue that suspended and resumed the Job.
     None,
 }
 
-/// What has to be done.
+/// What to do with the Job as a whole.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decision {
-    /// Nothing.
+    /// Nothing: go on with this Job, or create one.
     Continue,
-    /// Count a start, then delete the Job, if it is there: the next one is made when it is gone.
+    /// Count a restart, then delete the Job if it exists: the next one is created when it is gone.
     Restart { job_uid: String, is_there: bool, reason: String, message: String, limit: Limit },
-    /// Its end has been counted: delete it.
+    /// The restart has been counted: delete the Job.
     Delete { job_uid: String },
-    /// Nothing may run again, and the Job would not say so by itself.
+    /// Fail the Job: nothing may run again, and the Job controller would not end it.
     Fail { job_uid: String, reason: String, message: String },
-    /// It is over, and there is no Job to say so.
+    /// The MiniCluster has ended, and there is no Job to tell so.
     Ended { reason: String, message: String },
-    /// Pods of a Job that is gone still run: no other is made meanwhile.
+    /// Pods of a Job that is gone still run: wait before another is created.
     Wait,
 }
 
@@ -71,14 +71,14 @@ pub struct Observation<'a> {
     pub status: &'a MiniClusterStatus,
     pub backoff_limit: i32,
     pub max_restarts: i32,
-    /// The kubelet starts containers again.
+    /// `restartPolicy: OnFailure`: the kubelet restarts containers.
     pub on_failure: bool,
     pub job: Option<&'a JobSeen>,
-    /// The last one that is gone, as it was seen last.
+    /// The last Job that is gone, as last seen.
     pub last_job: Option<&'a JobSeen>,
-    /// Of the Job, or of the one that is gone.
+    /// Pods of the Job, or of the last one that is gone.
     pub pods: Vec<&'a PodSeen>,
-    /// Leads that are gone, as they were seen last.
+    /// Lead pods that are gone, as last seen.
     pub gone: Vec<&'a PodSeen>,
     pub now: Timestamp,
 }
@@ -89,7 +89,7 @@ pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     is_counted || (job.mounts_view && previous_status::image_volume_failed(status))
 }
 
-/// The Job as it counts: however one ends that was given up, the MiniCluster has not ended.
+/// The Job as the status sees it: if it was given up, its end is not the MiniCluster's end.
 pub fn unless_given_up<'a>(status: &MiniClusterStatus, job: &'a JobSeen) -> Cow<'a, JobSeen> {
     if !is_given_up(status, job) {
         return Cow::Borrowed(job);
@@ -114,7 +114,7 @@ fn lost_follower<'a>(observation: &Observation<'a>, is_said: bool) -> Option<&'a
     chosen.next()
 }
 
-/// Why the job of a lead that has ended failed, if a lost follower was the cause: the pod, if it is known.
+/// Whether a lost follower is why the job of a lead that has ended failed. `Some(None)`: yes, but which pod is not known.
 pub fn lost_to<'a>(observation: &Observation<'a>, lead: &PodSeen, end: End) -> Option<Option<&'a LostPod>> {
     if observation.pods.iter().any(|pod| has_failed_by_itself(pod)) {
         return None;
@@ -129,7 +129,7 @@ pub fn lost_to<'a>(observation: &Observation<'a>, lead: &PodSeen, end: End) -> O
     }
 }
 
-/// Where a pod was, and what took it.
+/// Describes a lost pod: its index and node, and what took it away.
 pub fn describe_loss(lost: &LostPod) -> String {
     let whose = if lost.index == 0 { "the lead's pod".to_owned() } else { format!("the pod of index {}", lost.index) };
     let node = lost.node.as_deref().map(|node| format!(" on node {node}")).unwrap_or_default();
@@ -137,7 +137,7 @@ pub fn describe_loss(lost: &LostPod) -> String {
     format!("{whose}, {}{node}, was lost ({}{words})", lost.name, lost.reason)
 }
 
-/// The words for a job that failed since a follower was lost.
+/// Describes the cause of a job that failed because a follower was lost.
 pub fn describe_lost_follower(lost: Option<&LostPod>) -> String {
     match lost {
         Some(lost) => format!("{} while the job ran on it", describe_loss(lost)),
@@ -145,7 +145,7 @@ pub fn describe_lost_follower(lost: Option<&LostPod>) -> String {
     }
 }
 
-/// Decides.
+/// Decides what to do with the Job as a whole.
 pub fn decide(observation: &Observation) -> Decision {
     if previous_status::is_finished(observation.status) {
         return Decision::Continue;
@@ -159,7 +159,7 @@ pub fn decide(observation: &Observation) -> Decision {
     }
 }
 
-/// There was a Job, and nobody here has given it up.
+/// The decision when there is no Job: it may have been deleted by somebody else.
 fn decide_without_job(observation: &Observation) -> Decision {
     // One that is gone before anything of it had begun is no start; nor is it one of which an edit has made another.
     // (A success alone tells of a beginning, too: the lead's pod may have gone before this operator saw any.)
@@ -208,7 +208,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
 const MAY_HAVE_ENDED: &str =
     "an earlier pod of the lead has failed and is gone: its program may have ended by itself, so it is not restarted";
 
-/// Whether a lead replaces one that has failed, of which nobody knows how it ended.
+/// Whether a lead's pod replaces one that failed and that this operator has not seen end.
 fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<End>)]) -> bool {
     let replaces = |pod: &PodSeen| replaces_failed(observation, pod);
     let is_known = |(pod, end): &(&PodSeen, Option<End>)| {
@@ -218,12 +218,12 @@ fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<End>)])
     leads.iter().any(|(pod, _)| replaces(pod)) && !leads.iter().any(is_known) && !is_remembered
 }
 
-/// Whether the Job counts the pod that this lead replaces as failed, which a program's own end may be.
+/// Whether the Job counts the pod that this lead replaces as failed: its program may have ended by itself.
 fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
     lead.index_failures > 0 && lead.index_disruptions == 0 && !observation.on_failure
 }
 
-/// The lead's pods, those that are gone first, and how each ended.
+/// All pods of the lead, those that are gone first, and how each ended.
 fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<End>)> {
     let gone = observation.gone.iter().map(|pod| (*pod, end_of(pod, true)));
     let there = observation.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
@@ -290,7 +290,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     Decision::Continue
 }
 
-/// The pods of a suspended Job were stopped, and the Job judged them: for a moment, they are still its own.
+/// The decision for a suspended Job. Its stopped pods are still its own for a moment, and the Job may have counted them as failed.
 fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToReplace) -> Decision {
     if !to_replace.is_failing {
         return Decision::Continue;
@@ -308,7 +308,7 @@ fn has_living_lead(leads: &[(&PodSeen, Option<End>)]) -> bool {
     leads.iter().any(|(_, end)| end.is_none())
 }
 
-/// Its program has ended, or something of the user's.
+/// The decision when the lead's program, or a snippet or init container of the user's, has ended.
 fn when_lead_ended(
     observation: &Observation,
     to_replace: JobToReplace,
@@ -337,7 +337,7 @@ fn ended_by_itself(lead: &PodSeen) -> String {
     format!("the lead (index 0) ended{code}; it is not restarted")
 }
 
-/// A lead replaces another that nobody has seen end.
+/// The decision when a lead's pod replaces one that this operator has not seen end.
 fn when_lead_replaced(observation: &Observation, to_replace: JobToReplace, lead: &PodSeen) -> Decision {
     if !replaces_failed(observation, lead) {
         let message = format!("an earlier pod of the lead was lost; {} replaced it", lead.name);
@@ -349,14 +349,14 @@ fn when_lead_replaced(observation: &Observation, to_replace: JobToReplace, lead:
     Decision::Fail { job_uid: to_replace.job_uid, reason: LEAD_LOST.into(), message: MAY_HAVE_ENDED.into() }
 }
 
-/// What a start would take the place of.
+/// The Job that a restart would replace.
 struct JobToReplace {
     job_uid: String,
     is_there: bool,
     is_failing: bool,
 }
 
-/// Starts again, if the limit allows.
+/// Restarts if the limit allows it; otherwise ends the MiniCluster.
 fn restart_or_end(
     observation: &Observation,
     to_replace: JobToReplace,
@@ -382,7 +382,7 @@ fn restart_or_end(
     }
 }
 
-/// The status with one more start, of which it knows no Job.
+/// The status after counting a restart, without the Job that is given up.
 pub fn with_counted_restart(
     status: &MiniClusterStatus,
     job_uid: &str,
@@ -404,13 +404,13 @@ pub fn with_counted_restart(
     MiniClusterStatus { job_uid: None, lost_pods: Vec::new(), container_restarts: 0, timeline: None, ..after }
 }
 
-/// Whether the suspension that is going on has been counted.
+/// Whether the current suspension has been counted as a restart.
 fn is_suspension_counted(status: &MiniClusterStatus, reason: &str) -> bool {
     let is_suspended = previous_status::condition(status, "Suspended").is_some_and(|it| it.status == "True");
     is_suspended && status.restarts.last().is_some_and(|last| last.reason == reason && last.job_uid.is_none())
 }
 
-/// The status whose last start takes the place of this Job.
+/// The status with the uid of the replaced Job in its last restart.
 fn with_job_uid(status: &MiniClusterStatus, job_uid: &str) -> MiniClusterStatus {
     let mut after = status.clone();
     if let Some(last) = after.restarts.last_mut() {
@@ -419,7 +419,7 @@ fn with_job_uid(status: &MiniClusterStatus, job_uid: &str) -> MiniClusterStatus 
     after
 }
 
-/// The status with one more start in its list.
+/// The status with one more restart in its list.
 pub fn with_restart(
     status: &MiniClusterStatus,
     job_uid: Option<&str>,

@@ -78,7 +78,7 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
     Ok(job)
 }
 
-/// Init containers that the user has laid over the pods, but for those that run beside the others.
+/// Names of init containers from the user's pod template, without restartable ones (sidecars).
 fn user_init(cluster: &ValidMiniCluster, template: &PodTemplateSpec) -> Vec<String> {
     let over = cluster.pod_template.as_ref().and_then(|it| it.value().pointer("/spec/initContainers")?.as_array());
     let rendered = template.spec.as_ref().and_then(|spec| spec.init_containers.as_ref());
@@ -122,7 +122,7 @@ fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[Stri
     PodFailurePolicy { rules: rules.into_iter().chain(of_user).chain([lead]).chain(for_good).collect() }
 }
 
-/// The agent's own codes that no retry can mend.
+/// Exit codes of the agent for failures that a retry cannot resolve.
 fn final_codes() -> Vec<i32> {
     let mut codes: Vec<i32> =
         Category::ALL.into_iter().filter(|it| !it.is_retriable()).map(|category| i32::from(category.code())).collect();

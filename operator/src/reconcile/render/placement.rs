@@ -15,7 +15,7 @@ use crate::labels;
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOST: &str = "kubernetes.io/hostname";
 const ARCH: &str = "kubernetes.io/arch";
-/// The strongest preference.
+/// Weight of a preference, the largest one.
 const WEIGHT: i32 = 100;
 
 /// One pod a node, all in one zone: preferred, not required, and off with `disableAffinity`. The user's own
@@ -62,7 +62,7 @@ fn node_affinity(wanted: &BTreeMap<String, Vec<String>>) -> Option<NodeAffinity>
     })
 }
 
-/// The user's selector, and the architecture.
+/// The user's node selector, with the architecture.
 pub(super) fn node_selector(cluster: &ValidMiniCluster) -> Option<BTreeMap<String, String>> {
     let mut selector = cluster.pod.node_selector.clone();
     if let Some(arch) = &cluster.arch {

@@ -13,7 +13,7 @@ use super::volumes::UserVolumes;
 use super::{Facts, Options, RenderError, access, containers, placement, queueing, some, typed, volumes};
 use crate::labels;
 
-/// Of pods whose whole MiniCluster may start anew so many times.
+/// The pod template of the Job. `restarts_left`: how often the MiniCluster may still restart.
 pub(super) fn template(
     cluster: &ValidMiniCluster,
     options: &Options,
@@ -71,7 +71,7 @@ pub(super) fn template(
     Ok(PodTemplateSpec { metadata: Some(metadata(cluster)), spec: Some(spec) })
 }
 
-/// What the pods of the Job and the services pod have in common; `overlay` lies over them.
+/// What the Job's pods and the services pod have in common; `overlay` is applied to them.
 pub(super) fn shared_with_services(cluster: &ValidMiniCluster, overlay: Option<&Overlay>) -> PodSpec {
     let pod = &cluster.pod;
     PodSpec {
@@ -102,7 +102,7 @@ fn metadata(cluster: &ValidMiniCluster) -> ObjectMeta {
     }
 }
 
-/// Each secret once, in the order of the containers.
+/// Pull secrets without repetition, in the order of the containers.
 pub(super) fn pull_secrets<'a>(secrets: impl Iterator<Item = Option<&'a String>>) -> Option<Vec<LocalObjectReference>> {
     let mut names: Vec<&String> = Vec::new();
     for name in secrets.flatten() {

@@ -15,14 +15,14 @@ use crate::reconcile::obstacle::{POD_TEMPLATE_REFUSED, WAITING_FOR_GANG};
 use crate::reconcile::render::VIEW_IMAGE_VOLUME;
 use crate::reconcile::render::elastic::Elastic;
 
-/// What a condition is about to say.
+/// A condition without its time.
 struct Statement {
     type_: &'static str,
-    /// None: nobody knows.
+    /// None: unknown.
     is_true: Option<bool>,
     reason: String,
     message: String,
-    /// Since when, if Kubernetes knows.
+    /// When it became true, if Kubernetes knows.
     since: Option<Timestamp>,
 }
 
@@ -32,7 +32,7 @@ impl Statement {
     }
 }
 
-/// Where the Job stands.
+/// State of the Job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JobState {
     NotRequested,
@@ -57,7 +57,7 @@ impl JobState {
         matches!(self, JobState::Completed | JobState::Failed)
     }
 
-    /// Why nothing runs, where nothing can.
+    /// Reason and message for conditions that need a running job.
     fn idle(self) -> (&'static str, &'static str) {
         match self {
             JobState::NotRequested => ("NotRequested", "there is no Job yet"),
@@ -68,7 +68,7 @@ impl JobState {
         }
     }
 
-    /// Whether it has ended in one way, or why not.
+    /// A condition that is true if the Job has ended in the `wanted` way.
     fn ended(self, type_: &'static str, wanted: JobState, reason: &str, message: &str) -> Statement {
         let idle = if self == JobState::Suspended { JobState::Active } else { self }.idle();
         match self == wanted {
@@ -184,7 +184,7 @@ fn ready(state: JobState, facts: &Facts, outcome: &Outcome) -> Statement {
     }
 }
 
-/// By kstatus' convention present only while true: the MiniCluster is starting.
+/// Present only while true, by kstatus' convention: the MiniCluster is starting.
 fn reconciling(state: JobState, facts: &Facts, is_stalled: bool, ready: &Statement) -> Option<Statement> {
     const TYPE: &str = "Reconciling";
     match state {
@@ -195,7 +195,7 @@ fn reconciling(state: JobState, facts: &Facts, is_stalled: bool, ready: &Stateme
     }
 }
 
-/// By kstatus' convention present only while true: only a person can help.
+/// Present only while true, by kstatus' convention: it cannot go on without a person.
 fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
     const TYPE: &str = "Stalled";
     let obstacle =
@@ -317,7 +317,7 @@ fn progress(facts: &Facts) -> String {
     format!("{scheduled}/{wanted} pods scheduled, {running} running, {ready} ready{left}")
 }
 
-/// What a start waits for, where nothing is wrong.
+/// What a start waits for if nothing is wrong.
 pub(super) fn awaited(inputs: &Inputs, facts: &Facts) -> Option<String> {
     if JobState::of(inputs.job) != JobState::Active || facts.is_ready() {
         return None;
@@ -332,7 +332,7 @@ pub(super) fn awaited(inputs: &Inputs, facts: &Facts) -> Option<String> {
     Some(progress(facts) + &unseen.unwrap_or_default())
 }
 
-/// How many brokers are ready, of how many.
+/// How many brokers are ready, and how many are enough.
 fn quorum(facts: &Facts) -> String {
     let Facts { ready, wanted, left, .. } = facts;
     let needed = facts.needed();
@@ -342,7 +342,7 @@ fn quorum(facts: &Facts) -> String {
     format!("{ready} of {wanted} brokers are ready{left}{lead}{enough}")
 }
 
-/// Whether a queue keeps a running Job from the size that is wanted.
+/// Whether a queue keeps the Job from getting the size in the spec.
 fn holds_size(cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
     let is_over = job.is_finished() || job.deleting;
     !is_over && cluster.size != job.completions && Elastic::of(cluster, cluster.size, job).is_held(job)
@@ -394,7 +394,7 @@ fn valid(inputs: &Inputs) -> Statement {
     Statement::new("Valid", is_true, reason, message)
 }
 
-/// The condition with the time since when its status has been so.
+/// The condition, with the time of the last change of its status.
 fn stamped(inputs: &Inputs, statement: Statement) -> Condition {
     let status = match statement.is_true {
         Some(true) => "True",

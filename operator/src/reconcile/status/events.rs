@@ -5,7 +5,7 @@ use kube::runtime::events::{Event, EventType};
 
 use crate::reconcile::status::{ARCHIVE_SAVED, OPERATOR_PANICKED, VIEW_MOUNTED, VOLUMES_VALID, condition};
 
-/// The API server's limit is 1 KiB.
+/// Longest note of an event; the API server's limit is 1 KiB.
 const NOTE_MAX: usize = 1000;
 
 /// The event of a restart.
@@ -21,7 +21,7 @@ pub fn started_anew(status: &MiniClusterStatus) -> Option<Event> {
     })
 }
 
-/// The events of a change.
+/// The events for a change of the status.
 pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Event> {
     let mut events = Vec::new();
     let turned = |type_: &str, to: &str| {

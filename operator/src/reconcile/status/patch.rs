@@ -27,7 +27,7 @@ pub fn patch(target: &Target, before: &MiniClusterStatus, after: &MiniClusterSta
     Some(Value::Array(operations))
 }
 
-/// What differs; null: it went.
+/// The fields that differ; null for a field that was removed.
 fn changes(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<Map<String, Value>> {
     if before == after {
         return None;
@@ -49,7 +49,7 @@ fn changes(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<Map<
     Some(changes)
 }
 
-/// Whether somebody may wait for the difference: anything but numbers that still move, and their words.
+/// Whether somebody may wait for the difference: anything but numbers that still change, and messages with them.
 pub fn is_telling(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool {
     let essence = |status: &MiniClusterStatus| {
         let conditions =
