@@ -102,7 +102,7 @@ pub(crate) fn command() -> clap::Command {
     Cli::command()
 }
 
-/// The whole program.
+/// Parses the command line and runs it; the program's exit code.
 pub fn main() -> ExitCode {
     let command = match completer_words() {
         Some(words) => {
@@ -116,7 +116,7 @@ pub fn main() -> ExitCode {
     }))
 }
 
-/// The words to complete, if kubectl called this program by the name of its completions.
+/// The words to complete, if kubectl called this program under the name `COMPLETER`.
 fn completer_words() -> Option<Vec<String>> {
     let mut words = std::env::args_os();
     let name = PathBuf::from(words.next()?);

@@ -16,14 +16,14 @@ use crate::screen;
 use crate::seen;
 use crate::target::Target;
 
-/// What is carried at a time.
+/// Bytes that are copied at a time.
 const CHUNK: usize = 32 * 1024;
 
-/// What helps who may not.
+/// The remedy if exec is forbidden.
 const NEEDS_EXEC: &str = "You need permission to `create` `pods/exec` in this namespace (docs/tasks/kubectl.md has a Role with all \
                           permissions that this program uses): ask your administrator";
 
-/// A shell, or a command, in the instance.
+/// Arguments of `connect`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Connect {
     /// Name of the MiniCluster
@@ -36,7 +36,7 @@ pub struct Connect {
     pub command: Vec<String>,
 }
 
-/// A job for a running instance.
+/// Arguments of `submit`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Submit {
     /// Name of the MiniCluster
@@ -49,7 +49,7 @@ pub struct Submit {
     pub command: Vec<String>,
 }
 
-/// The jobs of a running instance.
+/// Arguments of `jobs`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Jobs {
     /// Name of the MiniCluster
@@ -59,7 +59,7 @@ pub struct Jobs {
     pub all: bool,
 }
 
-/// Becomes a shell, or a command, in the instance; its exit code.
+/// Runs a shell or a command in the instance; returns its exit code.
 pub async fn connect(target: &Target, args: &Connect) -> Result<u8, Failure> {
     let pod = running(target, &args.name, args.index).await?;
     let mut words = vec!["connect"];
@@ -89,7 +89,7 @@ pub async fn submit(target: &Target, args: &Submit, output: Output) -> Result<u8
     Ok(code)
 }
 
-/// Lists the jobs; for programs as `flux jobs --json` has them.
+/// Lists the jobs; with `-o` as `flux jobs --json` does.
 pub async fn jobs(target: &Target, args: &Jobs, output: Output) -> Result<u8, Failure> {
     let mut words = vec!["flux", "jobs"];
     words.extend(args.all.then_some("-a"));
@@ -112,7 +112,7 @@ async fn in_lead(target: &Target, name: &str, words: &[&str]) -> Result<u8, Fail
     hand_on(start(target, &pod, &connected(words), false).await?, false).await
 }
 
-/// The pod of this index, whose runner runs.
+/// The pod of this index; an error if its runner does not run.
 pub async fn running(target: &Target, name: &str, index: u32) -> Result<Pod, Failure> {
     let pods = target.pods_of(name).await?;
     match observed::latest_of(index, pods.iter()).filter(|pod| observed::is_running(pod)) {
@@ -187,7 +187,7 @@ async fn collect(from: &mut (impl AsyncRead + Unpin), to: &mut Vec<u8>) -> std::
     from.read_to_end(to).await.map(drop)
 }
 
-/// Hands bytes on in both directions until the program has ended; its exit code.
+/// Copies bytes in both directions until the program has ended; returns its exit code.
 async fn hand_on(mut attached: AttachedProcess, terminal: bool) -> Result<u8, Failure> {
     let _raw = match terminal {
         true => Some(terminal::Raw::begin(attached.terminal_size())?),
@@ -250,7 +250,7 @@ async fn copy(
     }
 }
 
-/// The exit code that a status of exec tells.
+/// The exit code in the status of an exec.
 fn code(status: Option<Status>) -> Result<u8, Failure> {
     let Some(status) = status else {
         return Err(Failure::Told("the connection was lost before the program had ended".into()));
@@ -266,7 +266,7 @@ fn code(status: Option<Status>) -> Result<u8, Failure> {
     }
 }
 
-/// Runs `words` of the agent in the lead, and tells nobody what it says.
+/// Runs the agent's command `words` in the lead and drops its output.
 pub async fn quietly(target: &Target, pod: &Pod, words: &[&str]) -> Result<u8, Failure> {
     answer(target, pod, words).map(|done| done.map(|(code, _)| code)).await
 }

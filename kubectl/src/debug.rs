@@ -24,10 +24,10 @@ use crate::status;
 use crate::target::Target;
 use crate::timeline;
 
-/// Of a log, the last lines, and at most so many bytes.
+/// Most lines of a log, the last ones, and most bytes.
 const LINES: i64 = 5000;
 const BYTES: i64 = 4 * 1024 * 1024;
-/// Logs of so many pods: the first ones, of which the lead is one.
+/// Most pods whose logs are collected: the first ones, with the lead.
 const PODS: usize = 16;
 
 /// Arguments of `debug`.
@@ -40,10 +40,10 @@ pub struct Args {
     pub to: Option<PathBuf>,
 }
 
-/// What is collected: names and texts.
+/// Files of the bundle: name and text.
 type Entries = Vec<(String, String)>;
 
-/// Collects all and writes it; where.
+/// Collects everything, writes it, and prints where.
 pub async fn debug(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
     let name = &args.name;
     let path = args.to.clone().unwrap_or_else(|| PathBuf::from(format!("{name}-debug.tar")));
@@ -97,7 +97,7 @@ fn yaml(object: &impl Serialize) -> Result<String, Failure> {
     flux_operator::yaml::document(&value).map_err(|error| told(&error))
 }
 
-/// Of every container of the pod, those before a restart as well. What cannot be read says why.
+/// Logs of every container of the pod, and of its run before a restart. A log that cannot be read is replaced by the reason.
 async fn logs(target: &Target, pod: &Pod) -> Entries {
     let status = pod.status.clone().unwrap_or_default();
     let containers = status.init_container_statuses.into_iter().chain(status.container_statuses).flatten();
@@ -124,7 +124,7 @@ async fn logs(target: &Target, pod: &Pod) -> Entries {
     entries
 }
 
-/// For nobody else's eyes until its owner hands it on.
+/// Writes the archive, readable by its owner only.
 fn write(path: &std::path::Path, entries: &Entries) -> std::io::Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let mut archive = tar::Builder::new(file);

@@ -16,14 +16,14 @@ use crate::screen;
 use crate::target::Target;
 use resume::Resume;
 
-/// Nothing may come for as long as a job likes. After this time without a byte it is asked anew, whether the connection lives or not.
+/// Time without a byte after which a log is requested again: a job may be silent for any time, but the connection may also be dead.
 const SILENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// The log of a container that has ended will not be read any more if it could not so often.
+/// Most attempts to read the log of a container that has ended.
 const TRIES: u32 = 5;
 
-/// Which logs, and how.
+/// Arguments of `logs`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Name of the MiniCluster
@@ -45,7 +45,7 @@ pub struct Args {
     pub container: Option<String>,
 }
 
-/// Prints what was asked for.
+/// Prints the logs.
 pub async fn logs(target: &Target, args: &Args) -> Result<u8, Failure> {
     let mut pods = target.pods_of(&args.name).await?;
     if pods.is_empty() {
@@ -99,7 +99,7 @@ async fn with_prefix(target: &Target, pod: &Pod, args: &Args) -> Result<(), Fail
     .await
 }
 
-/// As the API server gives it; whole lines at a time.
+/// Prints a log as the API server returns it, line by line.
 async fn stream(
     pods: &Api<Pod>,
     pod: &Pod,
@@ -124,8 +124,8 @@ async fn stream(
     Ok(())
 }
 
-/// The log of one start of a pod's runner to its end, to standard output, whatever happens to the connection. `first` is called
-/// before anything is written.
+/// Prints the log of one start of a pod's runner to its end, and reconnects if the connection breaks. `first` is called
+/// before anything is printed.
 pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn()) -> Result<(), Failure> {
     let (name, container) = (observed::name(pod), observed::runner(pod).unwrap_or_default());
     let mut resume = Resume::default();
@@ -168,7 +168,7 @@ pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn())
     }
 }
 
-/// What is new of a log, to standard output; why it broke off, if it did, and whether a byte came.
+/// Prints what is new of a log; returns why it broke off, if it did, and whether a byte came.
 async fn copy(
     mut log: impl futures::AsyncRead + Unpin,
     resume: &mut Resume,

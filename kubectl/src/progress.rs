@@ -6,18 +6,18 @@ use k8s_openapi::api::core::v1::Pod;
 
 use crate::observed::{self, Observed};
 
-/// How far something is.
+/// State of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Something else comes first.
     Later,
     Now,
-    /// It stays so unless somebody helps.
+    /// It does not go on unless somebody helps.
     Stuck,
     Done,
 }
 
-/// One line.
+/// A stage of a start, one line on the screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stage {
     pub name: &'static str,
@@ -25,10 +25,10 @@ pub struct Stage {
     pub text: String,
 }
 
-/// Words of `status.reason` that are about the pods, not about the brokers in them.
+/// Values of `status.reason` in an ordinary start, which mean no trouble with the pods.
 const NO_TROUBLE: &[&str] = &["BrokersNotReady", "PodsStarting", "JobCreated", "NotRequested", "LeadNotRunning"];
 
-/// The four lines.
+/// The four stages of a start.
 pub fn stages(seen: &Observed) -> [Stage; 4] {
     [pods(seen), view(seen), brokers(seen), quorum(seen)]
 }
@@ -37,7 +37,7 @@ fn stage(name: &'static str, state: State, text: impl Into<String>) -> Stage {
     Stage { name, state, text: text.into() }
 }
 
-/// What the operator says of a start that does not go on.
+/// The operator's reason and message, if a start does not go on.
 fn trouble(seen: &Observed) -> Option<String> {
     let status = seen.status()?;
     let reason = status.reason.as_deref().filter(|it| !it.is_empty() && !NO_TROUBLE.contains(it))?;
@@ -115,7 +115,7 @@ fn quorum(seen: &Observed) -> Stage {
     }
 }
 
-/// The instance was, or is, up.
+/// Whether the instance is or was up.
 fn is_up(seen: &Observed) -> bool {
     seen.is_true("JobMiniClusterReady")
         || seen.status().is_some_and(|it| it.timeline.as_ref().is_some_and(|it| it.ready.is_some()))

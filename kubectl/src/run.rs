@@ -22,11 +22,11 @@ use crate::target::Target;
 use follow::Ending;
 use manifest::{RUN, Wanted};
 
-/// A MiniCluster that no API server answers about is not made after so many tries.
+/// Most attempts to create the MiniCluster if the API server does not answer.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs a program on a MiniCluster of its own.
+/// Arguments of `run`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -39,7 +39,7 @@ pub struct Args {
     pub keep: bool,
 }
 
-/// Makes it and follows it; its exit code.
+/// Creates the MiniCluster and follows it; returns the job's exit code.
 pub async fn run(mut target: Target, has_namespace: bool, args: &Args, output: Output) -> Result<u8, Failure> {
     if !args.detach {
         output.refuse("run", "it prints the job's output. With --detach it prints the MiniCluster")?;
@@ -84,7 +84,7 @@ fn pods(size: i32) -> String {
     if size == 1 { "1 pod".into() } else { format!("{size} pods") }
 }
 
-/// The operator deletes it: that takes no right to delete.
+/// Has the operator delete the MiniCluster (`spec.cleanup`), which needs no permission to delete.
 async fn tidy_up(target: &Target, name: &str, ending: &Ending, keep: bool) {
     let Ending::Finished { .. } = ending else { return };
     if keep {
@@ -98,14 +98,14 @@ async fn tidy_up(target: &Target, name: &str, ending: &Ending, keep: bool) {
     }
 }
 
-/// Five lower case letters that no two runs share.
+/// Five random lower case letters.
 fn random() -> Result<String, Failure> {
     let mut bytes = [0; 5];
     getrandom::fill(&mut bytes).map_err(|error| Failure::Told(format!("failed to get a random name: {error}")))?;
     Ok(bytes.iter().map(|byte| char::from(b'a' + byte % 26)).collect())
 }
 
-/// Makes it. A try whose answer was lost may have made it: then it bears this run's mark.
+/// Creates the MiniCluster. If the answer to an attempt was lost, the one that exists has this run's annotation.
 async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, Failure> {
     let name = cluster.name_any();
     let doing = || Failure::call(format!("create MiniCluster {name}"));

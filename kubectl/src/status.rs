@@ -16,10 +16,10 @@ use crate::output::Output;
 use crate::screen;
 use crate::target::Target;
 
-/// So many pods are listed, those that do not run first.
+/// Most pods that are listed, those that do not run first.
 const PODS: usize = 16;
 const EVENTS: usize = 6;
-/// Words of Kubernetes' for a container that is merely on its way.
+/// Kubernetes' reasons for a container that is about to start.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// Arguments of `status`.
@@ -29,7 +29,7 @@ pub struct Args {
     pub name: String,
 }
 
-/// All that is told.
+/// The report.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
@@ -44,7 +44,7 @@ struct Report {
     restarts: i32,
     pods: Vec<PodLine>,
     events: Vec<EventLine>,
-    /// What the agent in the lead says of the instance.
+    /// The agent's status of the instance, from the lead.
     instance: Option<Value>,
     remedy: Option<String>,
 }
@@ -65,7 +65,7 @@ struct EventLine {
     count: i32,
 }
 
-/// Prints it.
+/// Prints the report.
 pub async fn status(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
     let cluster = target.cluster(&args.name).await?;
     let pods = target.pods_of(&args.name).await?;
@@ -73,7 +73,7 @@ pub async fn status(target: &Target, args: &Args, output: Output) -> Result<u8, 
     output.show(&report, || text(&report)).map(|()| 0)
 }
 
-/// As a person reads it.
+/// The report as text.
 pub async fn told(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> String {
     text(&ask_for_report(target, cluster, pods).await)
 }
@@ -89,7 +89,7 @@ async fn ask_for_report(target: &Target, cluster: &MiniCluster, pods: &[Pod]) ->
     report(target, cluster, pods, &events, instance)
 }
 
-/// Of the MiniCluster and its Job, which bear one name, and of the lead. Who may not read them is told the rest.
+/// Events of the MiniCluster and its Job, which have the same name, and of the lead; none without permission to read events.
 async fn events(target: &Target, name: &str, lead: Option<&Pod>) -> Vec<Event> {
     let mut all = Vec::new();
     for object in [Some(name), lead.map(observed::name)].into_iter().flatten() {
@@ -143,7 +143,7 @@ fn pod_line(pod: &Pod) -> Option<PodLine> {
     })
 }
 
-/// In one word or two what a person would want to know.
+/// The pod's state in a few words.
 fn state(pod: &Pod) -> String {
     let status = pod.status.clone().unwrap_or_default();
     if pod.metadata.deletion_timestamp.is_some() {

@@ -21,21 +21,21 @@ pub struct Args {
     pub now: bool,
 }
 
-/// How it was ended.
+/// How the MiniCluster was ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Way {
     /// The instance shuts down; status and logs stay.
     ShutDown,
     Deleted,
-    /// Who may not delete it has suspended it: it has no pods.
+    /// Suspended, since there is no permission to delete it: it has no pods.
     Suspended,
     /// It had ended before.
     HadEnded,
 }
 
 impl Way {
-    /// As a person reads it.
+    /// A sentence for the person.
     pub fn told(self, name: &str) -> String {
         match self {
             Way::ShutDown => format!("shutting down {name}: its programs get SIGTERM and the grace period"),
@@ -50,12 +50,12 @@ impl Way {
     }
 }
 
-/// Ends it as the options say.
+/// Ends the MiniCluster as the options say.
 pub async fn stop(target: &Target, args: &Args) -> Result<Way, Failure> {
     if args.now { at_once(target, &args.name).await } else { in_order(target, &args.name).await }
 }
 
-/// The instance shuts down as `flux shutdown` has it. Where it has not begun, there is nothing to lose, and it is deleted.
+/// Shuts the instance down, as `flux shutdown` does. If it does not run, the MiniCluster is deleted: there is nothing to lose.
 pub async fn in_order(target: &Target, name: &str) -> Result<Way, Failure> {
     let cluster = target.cluster(name).await?;
     let is_over = |phase: &str| matches!(phase, "Completed" | "Failed");
@@ -72,7 +72,7 @@ pub async fn in_order(target: &Target, name: &str) -> Result<Way, Failure> {
     at_once(target, name).await
 }
 
-/// Its pods get SIGTERM and their grace period, whatever they do, and nobody waits for them.
+/// Deletes the MiniCluster without waiting; its pods get SIGTERM and their grace period.
 pub async fn at_once(target: &Target, name: &str) -> Result<Way, Failure> {
     match target.clusters().delete(name, &DeleteParams::background()).await {
         Ok(_) => Ok(Way::Deleted),
@@ -95,7 +95,7 @@ fn is_queued(cluster: &MiniCluster) -> bool {
     labels.into_iter().any(|labels| labels.contains_key(QUEUE_NAME))
 }
 
-/// Changes the MiniCluster by a merge patch; as it is then.
+/// Changes the MiniCluster by a merge patch; returns the new one.
 pub async fn change(target: &Target, name: &str, change: Value, verb: &str) -> Result<MiniCluster, Failure> {
     let patched = target.clusters().patch(name, &PatchParams::default(), &Patch::Merge(change)).await;
     patched.map_err(Failure::call(format!("{verb} MiniCluster {name}")))

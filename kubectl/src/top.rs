@@ -27,9 +27,9 @@ use crate::screen;
 use crate::target::Target;
 use display::Display;
 
-/// What clap ends with, where an agent does not know the command.
+/// Exit code of an agent that does not know the command (clap's).
 const NO_SUCH_COMMAND: u8 = 2;
-/// In raw mode it is a key as others are.
+/// Ctrl-C's byte; in raw mode it is an ordinary key.
 const CTRL_C: u8 = 3;
 
 /// Arguments of `top`.
@@ -53,7 +53,7 @@ struct Report<'a> {
     usage: &'a Usage,
 }
 
-/// Shows them.
+/// Prints the usage once, or shows it live.
 pub async fn top(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
     let (lead, usage) = find_usage(target, &args.name).await.map_err(|no_usage| no_usage.why)?;
     if output.format.is_none() && !args.once && screen::is_terminal() {
@@ -64,10 +64,10 @@ pub async fn top(target: &Target, args: &Args, output: Output) -> Result<u8, Fai
     Ok(0)
 }
 
-/// Why there are no figures.
+/// Why there is no usage.
 struct NoUsage {
     why: Failure,
-    /// There will be none any more.
+    /// The MiniCluster has ended or is gone, so there will be none.
     is_over: bool,
 }
 
@@ -77,7 +77,7 @@ impl From<Failure> for NoUsage {
     }
 }
 
-/// The lead, and its instance's usage; or why there is none, and what helps.
+/// The lead and its instance's usage, or why there is none and what helps.
 async fn find_usage(target: &Target, name: &str) -> Result<(Pod, Usage), NoUsage> {
     let cluster = target.clusters().get(name).await.map_err(|error| NoUsage {
         is_over: failure::is_code(&error, 404),
@@ -119,7 +119,7 @@ fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage
     Some(NoUsage { why: Failure::Told(why), is_over })
 }
 
-/// Asks the lead's agent.
+/// Asks the lead's agent for the usage.
 async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> {
     let (code, said) = connect::answer(target, lead, &["usage"]).await?;
     let words = || String::from_utf8_lossy(&said).trim().trim_start_matches("flux-agent: ").to_owned();
@@ -138,7 +138,7 @@ async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> 
     }
 }
 
-/// Until somebody presses q or Ctrl-C, or the MiniCluster has ended.
+/// Shows the usage live until q or Ctrl-C, or until the MiniCluster has ended.
 async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> Result<u8, Failure> {
     let mut resized = signal(SignalKind::window_change()).map_err(Failure::here("listen for the terminal's size"))?;
     let mut told = until_signalled()?;
@@ -172,7 +172,7 @@ async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> 
     }
 }
 
-/// The figures after a while; of another lead, if this one does not answer any more.
+/// Waits for the interval, then asks for the usage again; looks for another lead if this one does not answer.
 async fn later(target: &Target, args: &Args, lead: Pod) -> Result<(Pod, Usage), NoUsage> {
     tokio::time::sleep(Duration::from_secs(args.interval)).await;
     match ask(target, &args.name, &lead).await {
@@ -181,7 +181,7 @@ async fn later(target: &Target, args: &Args, lead: Pod) -> Result<(Pod, Usage), 
     }
 }
 
-/// When somebody tells this process to end.
+/// A future that resolves when a signal asks this process to end.
 fn until_signalled() -> Result<Pin<Box<dyn Future<Output = ()>>>, Failure> {
     let listen = |kind| signal(kind).map_err(Failure::here("listen for signals"));
     let mut interrupt = listen(SignalKind::interrupt())?;

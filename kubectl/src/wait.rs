@@ -14,7 +14,7 @@ use crate::screen;
 use crate::stop::change;
 use crate::target::Target;
 
-/// The exit code of who waited long enough, as timeout(1) has it.
+/// Exit code after a timeout, as of timeout(1).
 const TIMED_OUT: u8 = 124;
 
 /// State to wait for.
@@ -28,7 +28,7 @@ pub enum For {
     Deleted,
 }
 
-/// What to wait for.
+/// Arguments of `wait`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Name of the MiniCluster
@@ -51,7 +51,7 @@ pub struct Scale {
     pub size: i32,
 }
 
-/// Waits; the exit code.
+/// Waits for the state; returns the exit code.
 pub async fn wait(target: &Target, args: &Args) -> Result<u8, Failure> {
     if args.until != For::Deleted {
         target.cluster(&args.name).await?;
@@ -100,7 +100,7 @@ fn gone(args: &Args) -> Result<u8, Failure> {
     }
 }
 
-/// The code to end with, if it is so far.
+/// The exit code, if the state is reached.
 fn code(seen: &Observed, until: For) -> Option<u8> {
     let is_finished = seen.is_true("JobFinished");
     let ended = || code_of(seen.status().and_then(|status| status.exit_code), seen.is_true("Complete"));
@@ -113,7 +113,7 @@ fn code(seen: &Observed, until: For) -> Option<u8> {
     }
 }
 
-/// Changes its size.
+/// Changes the MiniCluster's size.
 pub async fn scale(target: &Target, args: &Scale, output: Output) -> Result<u8, Failure> {
     let changed = change(target, &args.name, json!({ "spec": { "size": args.size } }), "scale").await?;
     output.show(&changed, || format!("scaled {} to {} pods\n", args.name, args.size)).map(|()| 0)

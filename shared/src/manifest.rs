@@ -126,13 +126,13 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
     }
 }
 
-/// Those values of a map that are text: others the API server refuses.
+/// The values of a map that are text; the API server refuses others.
 fn texts(map: &Value) -> BTreeMap<String, String> {
     let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
     map.as_object().into_iter().flatten().filter_map(text).collect()
 }
 
-/// Whether a problem may only be there since what does not fit was taken out: it is about the same field, or misses something.
+/// Whether a problem may exist only because a misfit was removed: it is about the same field, or about something missing.
 fn follows(problem: &Problem, misfits: &[Problem]) -> bool {
     let is_about =
         |misfit: &Problem| misfit.field.starts_with(&problem.field) || problem.field.starts_with(&misfit.field);
@@ -140,8 +140,8 @@ fn follows(problem: &Problem, misfits: &[Problem]) -> bool {
     misses || misfits.iter().any(is_about)
 }
 
-/// The spec as v1alpha2, without what does not have the shape of its own version, and what that was. (A client that
-/// validates strictly would refuse it.)
+/// The spec as v1alpha2 without the values that do not fit the schema of its version, and the problems with those. (Strict
+/// field validation would refuse them.)
 fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Problem>) {
     let overlays = OVERLAYS.map(|name| value.get_mut(name).map(Value::take));
     drop_nulls(&mut value);
@@ -165,14 +165,14 @@ fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Pro
     }
 }
 
-/// Fields in which no value means something: that what is below goes.
+/// Fields in which null has a meaning: it removes the rendered value.
 const OVERLAYS: [&str; 2] = ["podTemplate", "servicesPodTemplate"];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// It takes away what lies below.
+    /// Null removes the rendered value there.
     #[test]
     fn no_value_is_kept_in_what_lies_over_the_pods_and_nowhere_else() {
         let text = "{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {name: a}, \

@@ -17,10 +17,10 @@ use crate::screen::Screen;
 use crate::stop::{self, Way};
 use crate::target::{Changes, Target};
 
-/// The exit code of who was interrupted, as shells have it: 128 + SIGINT.
+/// Exit code after an interruption, as shells have it: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// How it ended.
+/// How the run ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending {
     Finished {
@@ -29,11 +29,11 @@ pub enum Ending {
         reason: String,
         message: String,
     },
-    /// Somebody has deleted it; who ran this, if they have.
+    /// The MiniCluster was deleted; whether by this command.
     Deleted {
         by_us: bool,
     },
-    /// A person has told us to stop, twice or before there was an end to wait for.
+    /// The person interrupted a second time, or the MiniCluster was suspended since they may not delete it.
     Interrupted(Option<Way>),
     /// The operator cannot use its spec.
     Invalid(String),
@@ -48,7 +48,7 @@ impl Ending {
         }
     }
 
-    /// What a person has to know; a success says nothing.
+    /// What to tell the person; None after a success.
     pub fn told(&self, name: &str) -> Option<String> {
         match self {
             Ending::Finished { is_complete: true, .. } => None,
@@ -73,7 +73,7 @@ struct Follower<'a> {
     uid: &'a str,
     screen: &'a Screen,
     seen: Observed,
-    /// Starts of the lead whose logs were read.
+    /// Starts of the lead whose logs were printed.
     read: BTreeSet<Start>,
     restarts: i32,
     is_lost: bool,
@@ -222,7 +222,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// That of a lead that has started and was not read yet.
+    /// Prints the log of a lead's start that was not printed yet; None if there is none.
     fn next_log(&mut self, api: &'a kube_pods::Pods) -> Option<Log<'a>> {
         let (lead, start) = self.seen.started_lead()?;
         if self.read.contains(&start) {
@@ -233,7 +233,7 @@ impl<'a> Follower<'a> {
         Some(async move { logs::follow(api, &lead, &start, || screen.end()).await }.boxed_local())
     }
 
-    /// A job may end before its pods were seen.
+    /// Lists the pods: a job may end before the watch has reported them.
     async fn list_pods(&mut self) -> bool {
         let Ok(pods) = self.target.pods_of(self.name).await else { return false };
         self.seen.pods = pods.into_iter().map(|pod| (observed::name(&pod).to_owned(), pod)).collect();

@@ -8,10 +8,10 @@ use flux_shared::validate::{Notice, Problem, validate_and_note};
 use flux_shared::words;
 use serde_json::{Value, json};
 
-/// Tells the MiniCluster of this very run from another of its name.
+/// Annotation that tells the MiniCluster of this run from another with its name.
 pub const RUN: &str = "flux-framework.org/run";
 
-/// What a person asked for.
+/// Options of `run` that make the MiniCluster.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Wanted {
     /// Image of the program

@@ -3,11 +3,11 @@
 //! ```text
 //! pages, pattern, committed, repository     what is written down, against what is so
 //! mutate, upstream_manifests, field_values  inputs
-//! installation                            what is applied to a control plane
 //! waiting                                   until something is so
 //! report                                    the figures of benches
 //! helm                                      programs that the test node builds
-//! control_plane ─► api_server                   the operator on an API server without nodes (feature `cluster`)
+//! installation                              what is applied to a control plane (feature `cluster`)
+//! control_plane ─► api_server               the operator on an API server without nodes (feature `cluster`)
 //! node                                      a namespace of a cluster where pods really run (feature `cluster`)
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
@@ -33,8 +33,8 @@ pub mod call;
 pub mod control_plane;
 #[cfg(feature = "cluster")]
 pub mod field_values;
+#[cfg(feature = "cluster")]
+pub mod node;
 
 #[cfg(feature = "cluster")]
 pub use installation::installation;
-#[cfg(feature = "cluster")]
-pub mod node;
