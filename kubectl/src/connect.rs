@@ -68,7 +68,7 @@ pub async fn connect(target: &Target, args: &Connect) -> Result<u8, Failure> {
         words.extend(args.command.iter().map(String::as_str));
     }
     let attached = start(target, &pod, &words, screen::is_terminal()).await?;
-    hand_on(attached, screen::is_terminal()).await
+    copy_both_ways(attached, screen::is_terminal()).await
 }
 
 /// Submits a job; the exit code of the submission, or with `--watch` the job's.
@@ -109,7 +109,7 @@ fn connected<'a>(words: &[&'a str]) -> Vec<&'a str> {
 
 async fn in_lead(target: &Target, name: &str, words: &[&str]) -> Result<u8, Failure> {
     let pod = running(target, name, 0).await?;
-    hand_on(start(target, &pod, &connected(words), false).await?, false).await
+    copy_both_ways(start(target, &pod, &connected(words), false).await?, false).await
 }
 
 /// The pod of this index; an error if its runner does not run.
@@ -188,14 +188,14 @@ async fn collect(from: &mut (impl AsyncRead + Unpin), to: &mut Vec<u8>) -> std::
 }
 
 /// Copies bytes in both directions until the program has ended; returns its exit code.
-async fn hand_on(mut attached: AttachedProcess, terminal: bool) -> Result<u8, Failure> {
+async fn copy_both_ways(mut attached: AttachedProcess, terminal: bool) -> Result<u8, Failure> {
     let _raw = match terminal {
         true => Some(terminal::Raw::begin(attached.terminal_size())?),
         false => None,
     };
     if let Some(stdin) = attached.stdin() {
         // It ends with this process: who types nothing keeps nobody here.
-        tokio::spawn(carry_input(stdin));
+        tokio::spawn(copy_input(stdin));
     }
     let status = attached.take_status();
     let (stdout, stderr) = (attached.stdout(), attached.stderr());
@@ -224,7 +224,7 @@ async fn hand_on(mut attached: AttachedProcess, terminal: bool) -> Result<u8, Fa
     code(status)
 }
 
-async fn carry_input(mut to: impl AsyncWrite + Unpin) {
+async fn copy_input(mut to: impl AsyncWrite + Unpin) {
     let mut from = tokio::io::stdin();
     let mut buffer = vec![0; CHUNK];
     while let Ok(count) = from.read(&mut buffer).await {

@@ -58,7 +58,7 @@ pub async fn logs(target: &Target, args: &Args) -> Result<u8, Failure> {
         let Some(latest) = pods.pop() else {
             return Err(Failure::Told(format!("no pod with index {} in {}", args.index, args.name)));
         };
-        return one(target, &latest, args).await.map(|()| 0);
+        return print_one(target, &latest, args).await.map(|()| 0);
     }
     let each = pods.iter().filter(|pod| observed::index(pod).is_some()).map(|pod| with_prefix(target, pod, args));
     // A follower's log that cannot be read hides no other's.
@@ -74,7 +74,7 @@ fn container<'a>(pod: &'a Pod, args: &'a Args) -> &'a str {
     args.container.as_deref().or(observed::runner(pod)).unwrap_or_default()
 }
 
-async fn one(target: &Target, pod: &Pod, args: &Args) -> Result<(), Failure> {
+async fn print_one(target: &Target, pod: &Pod, args: &Args) -> Result<(), Failure> {
     let container = container(pod, args);
     match (args.follow, observed::started(pod)) {
         (true, Some(start)) if args.container.is_none() => follow(&target.pods(), pod, &start, || ()).await,

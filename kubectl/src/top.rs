@@ -145,7 +145,7 @@ async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> 
     let mut keys = tokio::io::stdin();
     let mut display = Display::begin()?;
     let (mut key, mut trouble) = ([0], None);
-    let mut next = Box::pin(later(target, args, lead.clone()));
+    let mut next = Box::pin(next_usage(target, args, lead.clone()));
     loop {
         display.show(|height| table::lines(&args.name, &usage, height), trouble.as_deref(), args.interval)?;
         tokio::select! {
@@ -166,14 +166,14 @@ async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> 
                     // The last figures stay on the screen.
                     Err(NoUsage { why, .. }) => trouble = Some(failure::chain(&why)),
                 }
-                next.set(later(target, args, lead.clone()));
+                next.set(next_usage(target, args, lead.clone()));
             }
         }
     }
 }
 
 /// Waits for the interval, then asks for the usage again; looks for another lead if this one does not answer.
-async fn later(target: &Target, args: &Args, lead: Pod) -> Result<(Pod, Usage), NoUsage> {
+async fn next_usage(target: &Target, args: &Args, lead: Pod) -> Result<(Pod, Usage), NoUsage> {
     tokio::time::sleep(Duration::from_secs(args.interval)).await;
     match ask(target, &args.name, &lead).await {
         Ok(usage) => Ok((lead, usage)),

@@ -273,7 +273,7 @@ async fn reconciles(
         in_own_task(in_turn(cluster, context, slots.clone(), id)).boxed()
     };
     let queue_of = context.queue.clone();
-    let results = applier(reconcile, pause, context, store, queue, config);
+    let results = applier(reconcile, error_policy, context, store, queue, config);
     let log = |result: Result<_, controller::Error<ReconcileError, _>>| {
         match result {
             Ok(_) => {}
@@ -340,7 +340,7 @@ async fn reconcile_catching_panics(
     context: Arc<Context>,
     slot: impl Sized,
 ) -> Result<Action, ReconcileError> {
-    let mut work = panics::caught(reconcile_whole(cluster.clone(), context.clone())).boxed();
+    let mut work = panics::catch(reconcile_whole(cluster.clone(), context.clone())).boxed();
     let in_time = tokio::time::timeout(SLOT_TIME, &mut work).await;
     drop(slot);
     let result = match in_time {
@@ -351,7 +351,7 @@ async fn reconcile_catching_panics(
         Ok(result) => result,
         Err(panicked) => {
             // The report may panic as well.
-            let _ = panics::caught(report_panic(&cluster, &context, &panicked)).await;
+            let _ = panics::catch(report_panic(&cluster, &context, &panicked)).await;
             Err(panicked.into())
         }
     }
@@ -396,9 +396,9 @@ fn in_own_task<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static
 }
 
 /// The pause after a failure: of this object only.
-fn pause(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Context>) -> Action {
+fn error_policy(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Context>) -> Action {
     context.metrics.retried();
-    Action::requeue(context.pause(&Key::of(kube::Resource::meta(&*cluster)), error))
+    Action::requeue(context.pause_after_failure(&Key::of(kube::Resource::meta(&*cluster)), error))
 }
 
 /// Queues the MiniClusters that have news, once all lists are complete: before that, an object that is not known yet would

@@ -191,7 +191,7 @@ fn installed_crd(settings: &Installation) -> Result<String, InstallError> {
 pub fn objects(settings: &Installation) -> Result<Vec<String>, InstallError> {
     let scope = settings.namespaced.then_some(settings.namespace.as_str());
     let own = Some(settings.namespace.as_str());
-    let operator = Who { account: NAME, namespace: &settings.namespace };
+    let operator = Subject { account: NAME, namespace: &settings.namespace };
     let network = if settings.minicluster_network_policy { NETWORK_PERMISSIONS } else { &[] };
     let gang = if settings.gang { GANG_PERMISSIONS } else { &[] };
     let kueue = if settings.kueue { KUEUE_PERMISSIONS } else { &[] };
@@ -238,7 +238,7 @@ fn disruption_budget(namespace: &str, name: &str, labels: &Value) -> Result<PodD
 }
 
 /// Sets the administrator's placement of the pods; `usual` is the affinity if they give none.
-fn place(pod: &mut Value, pods: &Pods, usual: Option<Value>) {
+fn set_placement(pod: &mut Value, pods: &Pods, usual: Option<Value>) {
     let is_empty = |value: &Value| match value {
         Value::Object(map) => map.is_empty(),
         Value::Array(list) => list.is_empty(),
@@ -308,12 +308,12 @@ fn role(name: &str, namespace: Option<&str>, permissions: &[Permission]) -> Stri
 }
 
 /// The name of an object that is cluster-scoped if `namespace` is None: then it gets our prefix.
-fn unique(name: &str, namespace: Option<&str>) -> String {
+fn prefixed(name: &str, namespace: Option<&str>) -> String {
     format!("{}{name}", if namespace.is_some() { "" } else { PREFIX })
 }
 
 fn role_with_labels(name: &str, namespace: Option<&str>, labels: &str, permissions: &[Permission]) -> String {
-    let name = unique(name, namespace);
+    let name = prefixed(name, namespace);
     let kind = if namespace.is_some() { "Role" } else { "ClusterRole" };
     let place = namespace.map(|namespace| format!("  namespace: {}\n", scalar(namespace))).unwrap_or_default();
     let mut text = format!(
@@ -339,14 +339,14 @@ fn account(name: &str, namespace: &str) -> Result<ServiceAccount, InstallError> 
 
 /// The account that a role is bound to, and where.
 #[derive(Debug, Clone, Copy)]
-struct Who<'a> {
+struct Subject<'a> {
     account: &'a str,
     namespace: &'a str,
 }
 
-fn binding(name: &str, namespace: Option<&str>, who: Who) -> String {
-    let Who { account, namespace: account_namespace } = who;
-    let name = unique(name, namespace);
+fn binding(name: &str, namespace: Option<&str>, who: Subject) -> String {
+    let Subject { account, namespace: account_namespace } = who;
+    let name = prefixed(name, namespace);
     let prefix = if namespace.is_some() { "" } else { "Cluster" };
     let place = namespace.map(|namespace| format!("  namespace: {}\n", scalar(namespace))).unwrap_or_default();
     format!(
@@ -364,12 +364,12 @@ fn scalar(name: &str) -> String {
 }
 
 /// Security context of a pod that the "restricted" Pod Security Standard admits.
-fn nobody() -> Value {
+fn pod_security_context() -> Value {
     json!({ "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": { "type": "RuntimeDefault" } })
 }
 
 /// Security context of a container that the same standard admits.
-fn without_privilege() -> Value {
+fn container_security_context() -> Value {
     json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] }, "readOnlyRootFilesystem": true })
 }
 
@@ -405,7 +405,7 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
                 "metadata": { "labels": labels },
                 "spec": {
                     "serviceAccountName": NAME,
-                    "securityContext": nobody(),
+                    "securityContext": pod_security_context(),
                     "enableServiceLinks": false,
                     "containers": [{
                         "name": "operator",
@@ -429,7 +429,7 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
                             { "name": "FLUX_VIEW_SOURCE", "value": settings.view_source },
                         ],
                         "resources": settings.resources,
-                        "securityContext": without_privilege(),
+                        "securityContext": container_security_context(),
                         "terminationMessagePolicy": "FallbackToLogsOnError",
                     }],
                 },

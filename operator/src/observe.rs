@@ -171,7 +171,7 @@ impl Index {
     }
 
     /// Forgets a MiniCluster that is gone. Its objects may still exist; the watches report their end.
-    pub fn leave(&self, cluster: &Key) {
+    pub fn forget_cluster(&self, cluster: &Key) {
         let mut state = self.state();
         if let Some(observed) = state.clusters.get_mut(cluster) {
             observed.forget_the_past();
@@ -186,7 +186,7 @@ impl Index {
     }
 
     /// A PersistentVolume as it is now; `volume` if it goes with its MiniCluster.
-    pub fn volume(&self, name: &str, volume: Option<&Orphan>) {
+    pub fn update_volume(&self, name: &str, volume: Option<&Orphan>) {
         let volumes = &mut self.state().volumes;
         match volume {
             Some(volume) => drop(volumes.insert(name.to_owned(), volume.clone())),
@@ -195,8 +195,8 @@ impl Index {
     }
 
     /// The disk of a PersistentVolume as it is now. The MiniClusters to wake if this is news.
-    pub fn disk(&self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
-        self.state().storage.disk(volume, disk)
+    pub fn update_disk(&self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
+        self.state().storage.update_disk(volume, disk)
     }
 
     /// A list of PersistentVolumes is complete. The MiniClusters to wake.
@@ -205,17 +205,17 @@ impl Index {
     }
 
     /// The current storage classes; None if the operator may not list them. The MiniClusters to wake.
-    pub fn storage_classes(&self, names: Option<BTreeSet<String>>) -> Vec<Key> {
-        self.state().storage.classes(names)
+    pub fn update_storage_classes(&self, names: Option<BTreeSet<String>>) -> Vec<Key> {
+        self.state().storage.update_classes(names)
     }
 
     /// The CSI volumes of a MiniCluster. None: not everything has been listed.
     pub fn disks_of(&self, cluster: &ValidMiniCluster) -> Option<Vec<DiskSeen>> {
-        self.state().storage.seen(cluster)
+        self.state().storage.disks_of(cluster)
     }
 
     /// A node's current state. `mounts_images` is None if no pod can be scheduled there or the node is gone.
-    pub fn node(&self, name: &str, mounts_images: Option<bool>) {
+    pub fn update_node(&self, name: &str, mounts_images: Option<bool>) {
         let nodes = &mut self.state().nodes;
         match mounts_images {
             Some(mounts) => drop(nodes.insert(name.to_owned(), mounts)),
@@ -240,7 +240,7 @@ impl Index {
     }
 
     /// A Job as it is now. The MiniCluster, if this is news. A copy under another name is nobody's, whatever its labels say.
-    pub fn job(&self, metadata: &ObjectMeta, seen: JobSeen) -> Option<Key> {
+    pub fn update_job(&self, metadata: &ObjectMeta, seen: JobSeen) -> Option<Key> {
         let key = Key::cluster_of(metadata, labels::CLUSTER).filter(|key| *key == Key::of(metadata))?;
         let version = metadata.resource_version.as_ref().and_then(|text| text.parse().ok()).unwrap_or(0);
         let mut state = self.state();
@@ -264,7 +264,7 @@ impl Index {
     }
 
     /// A pod as it is now: the MiniCluster if this is news, and the pod if it needs its label.
-    pub fn pod(&self, metadata: &ObjectMeta, mut seen: PodSeen) -> (Option<Key>, Option<Unlabelled>) {
+    pub fn update_pod(&self, metadata: &ObjectMeta, mut seen: PodSeen) -> (Option<Key>, Option<Unlabelled>) {
         // A broker has the first label, whatever else its author gave it.
         let is_broker = Key::cluster_of(metadata, labels::CLUSTER).is_some();
         if let Some(key) = Key::cluster_of(metadata, labels::SERVICES_OF).filter(|_| !is_broker) {
@@ -280,8 +280,8 @@ impl Index {
         let observed = state.clusters.entry(key.clone()).or_default();
         let before = observed.pods.get(&uid(metadata));
         seen.remember(before);
-        if !before.is_some_and(PodSeen::was_taken) && observed.loses(&seen) {
-            observed.lost(loss(&seen));
+        if !before.is_some_and(PodSeen::was_taken) && observed.is_loss(&seen) {
+            observed.remember_loss(loss(&seen));
         }
         let before = observed.pods.get(&uid(metadata));
         let ours = observed.job.as_ref().is_some_and(|job| seen.job_uid.as_deref() == Some(job.uid.as_str()));
@@ -298,7 +298,7 @@ impl Index {
     }
 
     /// The lead's pods that were seen before their Job and still need their label; each is handed out once.
-    pub fn unlabelled(&self, cluster: &Key) -> Vec<Unlabelled> {
+    pub fn take_unlabelled(&self, cluster: &Key) -> Vec<Unlabelled> {
         let mut state = self.state();
         let Some(observed) = state.clusters.get_mut(cluster) else { return Vec::new() };
         let Observed { job: Some(job), pods, .. } = observed.as_mut() else { return Vec::new() };
@@ -312,7 +312,7 @@ impl Index {
     }
 
     /// A Service as it is now. The MiniClusters to wake if this is news.
-    pub fn service(&self, metadata: &ObjectMeta, seen: ServiceSeen) -> Vec<Key> {
+    pub fn update_service(&self, metadata: &ObjectMeta, seen: ServiceSeen) -> Vec<Key> {
         let mut state = self.state();
         if let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) {
             let services = &mut state.clusters.entry(key.clone()).or_default().services;
@@ -330,7 +330,7 @@ impl Index {
     }
 
     /// Forgets an object that is gone. The MiniClusters to wake.
-    pub fn gone(&self, kind: Kind, metadata: &ObjectMeta) -> Vec<Key> {
+    pub fn remove(&self, kind: Kind, metadata: &ObjectMeta) -> Vec<Key> {
         let uid = uid(metadata);
         let mut state = self.state();
         match kind {
@@ -454,7 +454,7 @@ impl Observed {
 
     /// Whether a pod is taken away while the Job runs: by somebody else than the Job itself, whose pods go when it ends, is
     /// suspended or shrinks. (What ended it was seen before: pods are told of in order.)
-    fn loses(&self, pod: &PodSeen) -> bool {
+    fn is_loss(&self, pod: &PodSeen) -> bool {
         let Some(job) = self.job.as_ref().filter(|job| pod.job_uid.as_deref() == Some(job.uid.as_str())) else {
             return false;
         };
@@ -468,7 +468,7 @@ impl Observed {
             && !others().any(|it| (it.index == 0 && pod.index > 0 && it.ended) || has_failed_by_itself(it))
     }
 
-    fn lost(&mut self, lost: LostPod) {
+    fn remember_loss(&mut self, lost: LostPod) {
         self.losses.push(lost);
         if self.losses.len() > LOST_KEPT {
             let first_follower = self.losses.iter().position(|it| it.index > 0).unwrap_or(0);
@@ -510,12 +510,12 @@ mod tests {
         let index = Index::default();
         let losses = || index.observed(&Key::new("ns", "mc")).losses.len();
         let job = JobSeen { uid: "mc".into(), completions: 2, ..JobSeen::default() };
-        index.job(&metadata("mc", "1"), job.clone());
+        index.update_job(&metadata("mc", "1"), job.clone());
         let pod = PodSeen { name: "mc-0".into(), job_uid: Some("mc".into()), running: true, ..PodSeen::default() };
-        index.pod(&metadata("mc-0", "2"), pod.clone());
-        index.pod(&metadata("mc-0", "3"), PodSeen { deleting: true, ..pod });
+        index.update_pod(&metadata("mc-0", "2"), pod.clone());
+        index.update_pod(&metadata("mc-0", "3"), PodSeen { deleting: true, ..pod });
         assert_eq!(losses(), 1, "as far as is known");
-        index.job(&metadata("mc", "4"), JobSeen { suspended: true, ..job });
+        index.update_job(&metadata("mc", "4"), JobSeen { suspended: true, ..job });
         assert_eq!(losses(), 0);
     }
 }

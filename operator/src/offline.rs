@@ -157,16 +157,16 @@ pub fn judge(text: &str) -> Judgement {
     };
     let mut all = Judgement::default();
     for document in &documents {
-        match understood(document) {
+        match parse_and_validate(document) {
             Ok((_, cluster)) => all.miniclusters.push(Judged::of(&cluster)),
-            Err(found) => all.problems.extend(named(document, found, documents.len())),
+            Err(found) => all.problems.extend(with_name(document, found, documents.len())),
         }
     }
     all
 }
 
 /// Adds the MiniCluster's name to its problems if it is one of several.
-pub fn named(document: &Value, problems: Vec<Problem>, count: usize) -> Vec<Problem> {
+pub fn with_name(document: &Value, problems: Vec<Problem>, count: usize) -> Vec<Problem> {
     if count == 1 {
         return problems;
     }
@@ -176,7 +176,7 @@ pub fn named(document: &Value, problems: Vec<Problem>, count: usize) -> Vec<Prob
 }
 
 /// Parses and validates one MiniCluster.
-pub fn understood(document: &Value) -> Result<(Manifest, ValidMiniCluster), Vec<Problem>> {
+pub fn parse_and_validate(document: &Value) -> Result<(Manifest, ValidMiniCluster), Vec<Problem>> {
     let manifest = manifest::from_value(document)?;
     let cluster = validate_and_note(&manifest)?;
     Ok((manifest, cluster))

@@ -55,13 +55,13 @@ pub async fn judge(
     };
     let mut all = Judgement::default();
     for document in &documents {
-        match offline::understood(document) {
-            Err(problems) => all.problems.extend(offline::named(document, problems, documents.len())),
+        match offline::parse_and_validate(document) {
+            Err(problems) => all.problems.extend(offline::with_name(document, problems, documents.len())),
             Ok((manifest, cluster)) => {
                 let check = Check { client, options, judged: Judged::of(&cluster), problems: Vec::new() };
                 let (judged, problems) = check.all(target, document, manifest).await?;
                 all.miniclusters.push(judged);
-                all.problems.extend(offline::named(document, problems, documents.len()));
+                all.problems.extend(offline::with_name(document, problems, documents.len()));
             }
         }
     }
@@ -89,20 +89,20 @@ impl Check<'_> {
             let message = format!("is {namespace}, and --namespace is {}", target.namespace);
             return Ok((self.judged, vec![Problem::new("metadata.namespace", message)]));
         }
-        self.itself(namespace, document).await?;
+        self.check_minicluster(namespace, document).await?;
         namespace.clone_into(&mut manifest.namespace);
         // It was valid a moment ago, in whichever namespace.
         if let Ok(cluster) = flux_shared::validate::validate(&manifest) {
-            self.objects(namespace, &cluster).await?;
+            self.check_pods(namespace, &cluster).await?;
         }
         Ok((self.judged, self.problems))
     }
 
     /// Asks about the MiniCluster itself, in the version in which it is written.
-    async fn itself(&mut self, namespace: &str, document: &Value) -> Result<(), CheckError> {
+    async fn check_minicluster(&mut self, namespace: &str, document: &Value) -> Result<(), CheckError> {
         let version = document["apiVersion"].as_str().unwrap_or_default();
         let path = format!("/apis/{version}/namespaces/{namespace}/{PLURAL}");
-        match self.tried(KIND, &path, document).await? {
+        match self.try_object(KIND, &path, document).await? {
             None | Some(Verdict::Taken(_)) => {}
             Some(Verdict::Exists) => self.judged.notes.push(Problem::new(
                 "metadata.name",
@@ -114,22 +114,22 @@ impl Check<'_> {
     }
 
     /// Asks about its Job and its services pod.
-    async fn objects(&mut self, namespace: &str, cluster: &ValidMiniCluster) -> Result<(), CheckError> {
+    async fn check_pods(&mut self, namespace: &str, cluster: &ValidMiniCluster) -> Result<(), CheckError> {
         let objects = render::objects(cluster, self.options, &Facts::default(), offline::placeholder(cluster))?;
-        self.object(Job::KIND, &Job::url_path(&(), Some(namespace)), &objects.job).await?;
+        self.check_object(Job::KIND, &Job::url_path(&(), Some(namespace)), &objects.job).await?;
         if let Some(pod) = &objects.services_pod {
-            self.object(Pod::KIND, &Pod::url_path(&(), Some(namespace)), pod).await?;
+            self.check_object(Pod::KIND, &Pod::url_path(&(), Some(namespace)), pod).await?;
         }
         Ok(())
     }
 
-    async fn object<K: Serialize>(
+    async fn check_object<K: Serialize>(
         &mut self,
         what: &'static str,
         path: &str,
         object: &Overlaid<K>,
     ) -> Result<(), CheckError> {
-        let tried = match self.tried(what, path, object).await? {
+        let tried = match self.try_object(what, path, object).await? {
             None => return Ok(()),
             Some(Verdict::Taken(kept)) => Ok(Some(kept)),
             Some(Verdict::Exists) => Ok(None),
@@ -144,7 +144,7 @@ impl Check<'_> {
     }
 
     /// A dry run of creating one object. None: the caller has no permission, which is noted.
-    async fn tried(
+    async fn try_object(
         &mut self,
         what: &'static str,
         path: &str,

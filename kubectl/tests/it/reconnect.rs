@@ -9,7 +9,7 @@ use crate::cut_connection::Proxy;
 use crate::user_account::Said;
 use crate::user_of;
 use test_support::api_server::{test, until};
-use test_support::control_plane::led_over;
+use test_support::control_plane::kubeconfig_via;
 
 #[test]
 fn a_job_that_ends_while_the_connection_is_lost_ends_the_run_as_it_did() {
@@ -18,7 +18,7 @@ fn a_job_that_ends_while_the_connection_is_lost_ends_the_run_as_it_did() {
         let mut person = user_of(&fixture);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (kubeconfig, server) =
-            led_over(&person.kubeconfig, &format!("{}-wire", fixture.namespace), listener.local_addr().unwrap())
+            kubeconfig_via(&person.kubeconfig, &format!("{}-wire", fixture.namespace), listener.local_addr().unwrap())
                 .unwrap();
         let wire = Proxy::to(server, listener).await;
         assert!(std::fs::read_to_string(&kubeconfig).unwrap().contains(&wire.address.to_string()));

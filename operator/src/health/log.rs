@@ -17,7 +17,7 @@ pub struct Filter {
 /// Sets the log up, once.
 pub fn start(Filter { log: filter }: &Filter) {
     let _ = lines(filter, std::io::stderr).try_init();
-    crate::health::panics::hook();
+    crate::health::panics::install_hook();
 }
 
 /// Writes the events that pass the filter, each with the spans it is in.

@@ -18,7 +18,7 @@ thread_local! {
 pub struct Panicked(pub String);
 
 /// Installs a panic hook that logs where the panic was.
-pub fn hook() {
+pub fn install_hook() {
     set_hook(Box::new(|panic| {
         let place =
             panic.location().map_or_else(|| "an unknown place".to_owned(), |at| format!("{}:{}", at.file(), at.line()));
@@ -32,12 +32,12 @@ fn panicked() -> Panicked {
 }
 
 /// Awaits `work`; a panic in it becomes an error.
-pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
+pub async fn catch<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
     // What it leaves half-way is its own, or behind locks whose holders do not panic half-way.
     AssertUnwindSafe(work).catch_unwind().await.map_err(|_| panicked())
 }
 
 /// Calls `work`; a panic in it becomes an error.
-pub fn caught_now<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+pub fn catch_call<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| panicked())
 }

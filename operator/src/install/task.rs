@@ -3,7 +3,10 @@
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
-use super::{InstallError, Permission, Pods, Who, account, binding, nobody, place, role, without_privilege};
+use super::{
+    InstallError, Permission, Pods, Subject, account, binding, container_security_context, pod_security_context, role,
+    set_placement,
+};
 use crate::yaml;
 
 /// A Job that runs one command of the operator's image.
@@ -27,7 +30,7 @@ pub(super) struct Task<'a> {
 impl Task<'_> {
     /// The Job and the objects that it needs, in the order in which they can be applied.
     pub fn documents(self) -> Result<Vec<String>, InstallError> {
-        let who = Who { account: self.name, namespace: self.namespace };
+        let who = Subject { account: self.name, namespace: self.namespace };
         Ok(vec![
             yaml::document(&account(self.name, self.namespace)?)?,
             role(self.name, None, self.permissions),
@@ -46,20 +49,20 @@ impl Task<'_> {
                     "restartPolicy": "Never",
                     "serviceAccountName": self.name,
                     "enableServiceLinks": false,
-                    "securityContext": nobody(),
+                    "securityContext": pod_security_context(),
                     "containers": [{
                         "name": self.command,
                         "image": self.image,
                         "imagePullPolicy": self.pull_policy,
                         "args": arguments,
                         "resources": self.resources,
-                        "securityContext": without_privilege(),
+                        "securityContext": container_security_context(),
                         "terminationMessagePolicy": "FallbackToLogsOnError",
                     }],
                 } },
             },
         });
-        place(&mut value["spec"]["template"]["spec"], self.pods, None);
+        set_placement(&mut value["spec"]["template"]["spec"], self.pods, None);
         serde_json::from_value(value).map_err(|e| InstallError::Object("Job", e))
     }
 }

@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::permissions::{WEBHOOK_OWN_PERMISSIONS, WEBHOOK_PERMISSIONS};
 use super::{
-    HEALTH_PORT, InstallError, Installation, WEBHOOK_SERVICE_PORT, Who, binding, disruption_budget, nobody, role,
-    spread, without_privilege,
+    HEALTH_PORT, InstallError, Installation, Subject, WEBHOOK_SERVICE_PORT, binding, container_security_context,
+    disruption_budget, pod_security_context, role, spread,
 };
 use crate::webhook::{NAME, PORT};
 use crate::yaml;
@@ -30,7 +30,7 @@ pub(super) fn inject_from(namespace: &str) -> (String, String) {
 /// All objects of the webhook, in the order in which they can be applied.
 pub(super) fn manifests(settings: &Installation) -> Result<Vec<String>, InstallError> {
     let namespace = settings.namespace.as_str();
-    let who = Who { account: NAME, namespace };
+    let who = Subject { account: NAME, namespace };
     let account = json!({
         "metadata": { "name": NAME, "namespace": namespace },
         "automountServiceAccountToken": !settings.cert_manager,
@@ -129,7 +129,7 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
                 "metadata": { "labels": labels() },
                 "spec": {
                     "serviceAccountName": NAME,
-                    "securityContext": nobody(),
+                    "securityContext": pod_security_context(),
                     "enableServiceLinks": false,
                     "terminationGracePeriodSeconds": 60,
                     "containers": [{
@@ -154,7 +154,7 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
                         ],
                         // Bodies and their answers are bounded to a good half of it (webhook/limits.rs).
                         "resources": settings.webhook_resources,
-                        "securityContext": without_privilege(),
+                        "securityContext": container_security_context(),
                         "terminationMessagePolicy": "FallbackToLogsOnError",
                     }],
                 },

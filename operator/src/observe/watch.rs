@@ -151,7 +151,7 @@ async fn follow<K: Resource>(
     seen: impl Fn(&K) -> Vec<Key>,
 ) {
     // An object that we panic at is passed over: a defect of ours, which the log tells of.
-    let seen = |object: &K| panics::caught_now(|| seen(object)).unwrap_or_default();
+    let seen = |object: &K| panics::catch_call(|| seen(object)).unwrap_or_default();
     let mut listed: HashSet<String> = HashSet::new();
     let mut is_first = true;
     let mut events = std::pin::pin!(events);
@@ -172,7 +172,7 @@ async fn follow<K: Resource>(
             Ok(Event::Delete(object)) => {
                 // The last state of the object may be news.
                 drop(seen(&object));
-                outlets.wake(index.gone(kind, object.meta()), false);
+                outlets.wake(index.remove(kind, object.meta()), false);
             }
             Err(error) => {
                 crate::health::log::warn(&format!("the watch of kind {kind:?} failed"), &error);
@@ -200,9 +200,9 @@ pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, 
     let seen_in = index.clone();
     let pods = outlets.clone();
     follow(Kind::Job, events, index, outlets, move |job: &JobObject| {
-        let key = seen_in.job(&job.metadata, JobSeen::new(&job.metadata, &job.spec, job.status.as_ref()));
+        let key = seen_in.update_job(&job.metadata, JobSeen::new(&job.metadata, &job.spec, job.status.as_ref()));
         // Pods may have been seen before their Job.
-        for unlabelled in key.iter().flat_map(|key| seen_in.unlabelled(key)) {
+        for unlabelled in key.iter().flat_map(|key| seen_in.take_unlabelled(key)) {
             let _ = pods.unlabelled.send(unlabelled);
         }
         key.into_iter().collect()
@@ -217,7 +217,7 @@ pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, 
     let send = outlets.unlabelled.clone();
     follow(Kind::Pod, events, index, outlets, move |pod: &PodStatusObject| {
         let (key, unlabelled) =
-            seen_in.pod(&pod.metadata, PodSeen::of(&pod.metadata, pod.status.as_ref()).on(&pod.spec));
+            seen_in.update_pod(&pod.metadata, PodSeen::of(&pod.metadata, pod.status.as_ref()).on(&pod.spec));
         if let Some(unlabelled) = unlabelled {
             let _ = send.send(unlabelled);
         }
@@ -232,7 +232,7 @@ pub async fn services(client: Client, namespace: Option<String>, index: Arc<Inde
     let seen_in = index.clone();
     follow(Kind::Service, events, index, outlets, move |service: &ServiceObject| {
         let seen = ServiceSeen::new(&service.metadata, service.spec.selector.as_ref());
-        seen_in.service(&service.metadata, seen)
+        seen_in.update_service(&service.metadata, seen)
     })
     .await;
 }
@@ -255,9 +255,9 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
             Ok(Event::Apply(node) | Event::InitApply(node)) => {
                 let info = node.status.as_ref().map(|status| &status.node_info);
                 let mounts = info.is_some_and(NodeInfo::mounts_images);
-                index.node(&node.name_any(), (!node.spec.unschedulable).then_some(mounts));
+                index.update_node(&node.name_any(), (!node.spec.unschedulable).then_some(mounts));
             }
-            Ok(Event::Delete(node)) => index.node(&node.name_any(), None),
+            Ok(Event::Delete(node)) => index.update_node(&node.name_any(), None),
             Ok(Event::InitDone) => listed(),
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
                 tracing::info!("no permission to watch nodes: the view is copied unless --view-source=imageVolume");
@@ -284,16 +284,16 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
         match event {
             Ok(Event::Apply(volume) | Event::InitApply(volume)) => {
                 let (name, orphan) = (volume.name_any(), Orphan::of(volume.meta()));
-                index.volume(&name, orphan.as_ref());
-                outlets.wake(index.disk(&name, Disk::of(volume.meta())), false);
+                index.update_volume(&name, orphan.as_ref());
+                outlets.wake(index.update_disk(&name, Disk::of(volume.meta())), false);
                 listed.insert(name);
                 if let Some(orphan) = orphan {
                     let _ = outlets.orphans.send(orphan);
                 }
             }
             Ok(Event::Delete(volume)) => {
-                index.volume(&volume.name_any(), None);
-                outlets.wake(index.disk(&volume.name_any(), None), false);
+                index.update_volume(&volume.name_any(), None);
+                outlets.wake(index.update_disk(&volume.name_any(), None), false);
             }
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitDone) => outlets.wake(index.keep_disks(&std::mem::take(&mut listed)), false),
@@ -330,7 +330,7 @@ pub async fn storage_classes(client: Client, index: Arc<Index>, outlets: Outlets
                 names.remove(&class.name_any());
             }
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
-                outlets.wake(index.storage_classes(None), false);
+                outlets.wake(index.update_storage_classes(None), false);
                 return;
             }
             Err(error) => {
@@ -338,6 +338,6 @@ pub async fn storage_classes(client: Client, index: Arc<Index>, outlets: Outlets
                 continue;
             }
         }
-        outlets.wake(index.storage_classes(Some(names.clone())), false);
+        outlets.wake(index.update_storage_classes(Some(names.clone())), false);
     }
 }

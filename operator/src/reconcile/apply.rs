@@ -141,7 +141,7 @@ impl Writer {
         let seen = JobSeen::of(&made);
         // Beside a Job that has no pods yet there are no services, either.
         let services_pod = services_pod.as_ref().filter(|_| !seen.suspended);
-        index.job(&made.metadata, seen);
+        index.update_job(&made.metadata, seen);
         if let Some(pod) = services_pod {
             self.create_services_pod(index, pod, &member.uid).await?;
         }
@@ -188,14 +188,14 @@ impl Writer {
     /// Creates the Service of a sidecar.
     pub async fn create_service(&self, index: &Index, service: &Service, owner: &str) -> Result<(), ApplyError> {
         let made = self.create(service, owner).await?.into_object();
-        index.service(&made.metadata, ServiceSeen::of(&made));
+        index.update_service(&made.metadata, ServiceSeen::of(&made));
         Ok(())
     }
 
     /// Creates the pod of `spec.services`.
     pub async fn create_services_pod(&self, index: &Index, pod: &Overlaid<Pod>, owner: &str) -> Result<(), ApplyError> {
         let made = self.create_as(&pod.rendered, pod, owner).await?.into_object();
-        index.pod(&made.metadata, PodSeen::of(&made.metadata, made.status.as_ref()));
+        index.update_pod(&made.metadata, PodSeen::of(&made.metadata, made.status.as_ref()));
         Ok(())
     }
 
@@ -295,7 +295,7 @@ impl Writer {
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         let applied = api.patch(&job.name, &parameters, &Patch::Merge(fields)).await;
         let made = applied.map_err(|error| api_error::<Job>("apply", &job.name, error))?;
-        index.job(&made.metadata, JobSeen::of(&made));
+        index.update_job(&made.metadata, JobSeen::of(&made));
         Ok(())
     }
 
@@ -340,7 +340,7 @@ impl Writer {
         let job = api.get_opt(&cluster.name).await.map_err(|error| api_error::<Job>("get", &cluster.name, error))?;
         Ok(job.map(|job| {
             let seen = JobSeen::of(&job);
-            index.job(&job.metadata, seen.clone());
+            index.update_job(&job.metadata, seen.clone());
             seen
         }))
     }

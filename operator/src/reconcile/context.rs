@@ -206,7 +206,7 @@ impl Context {
         self.written_at.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         self.event_checks().remove(uid);
         self.clear_failures(key);
-        self.index.leave(key);
+        self.index.forget_cluster(key);
     }
 
     pub fn clear_failures(&self, key: &Key) {
@@ -214,7 +214,7 @@ impl Context {
     }
 
     /// Counts a failure and returns the pause after it: for this object only, and spread so that not all retry at the same time.
-    pub fn pause(&self, key: &Key, error: &ReconcileError) -> Duration {
+    pub fn pause_after_failure(&self, key: &Key, error: &ReconcileError) -> Duration {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         let count = failures.entry(key.clone()).or_default();
         let is_outage = error.obstacle().is_none() && !matches!(error, ReconcileError::Panicked(_));
@@ -272,16 +272,20 @@ mod tests {
         };
         let obstacle = || Obstacle { reason: "Forbidden", message: String::new() };
         let obstacle = || ReconcileError::from(ApplyError::from(obstacle()));
-        let pauses: Vec<f64> = (0..12).map(|_| context.pause(&one, &failed(500, 0)).as_secs_f64()).collect();
+        let pauses: Vec<f64> =
+            (0..12).map(|_| context.pause_after_failure(&one, &failed(500, 0)).as_secs_f64()).collect();
         assert!(pauses[0] < 0.4 && pauses[3] > 1.9 && (30.0..=37.5).contains(&pauses[11]), "{pauses:?}");
-        assert!((300.0..=375.0).contains(&context.pause(&one, &obstacle()).as_secs_f64()));
-        assert!(context.pause(&two, &failed(500, 0)) < Duration::from_millis(400), "nobody else waits");
+        assert!((300.0..=375.0).contains(&context.pause_after_failure(&one, &obstacle()).as_secs_f64()));
+        assert!(context.pause_after_failure(&two, &failed(500, 0)) < Duration::from_millis(400), "nobody else waits");
         let turn = || ApplyError::from(Obstacle { reason: WAITING_FOR_GANG, message: String::new() }).into();
         for _ in 0..20 {
-            assert!(context.pause(&two, &turn()) <= Duration::from_millis(1250), "however long it waits");
+            assert!(context.pause_after_failure(&two, &turn()) <= Duration::from_millis(1250), "however long it waits");
         }
-        assert!(context.pause(&two, &failed(500, 0)) < Duration::from_millis(800), "that is no failure");
+        assert!(context.pause_after_failure(&two, &failed(500, 0)) < Duration::from_millis(800), "that is no failure");
         context.clear_failures(&one);
-        assert!(context.pause(&one, &failed(429, 7)) >= Duration::from_secs(7), "as long as the API server asks");
+        assert!(
+            context.pause_after_failure(&one, &failed(429, 7)) >= Duration::from_secs(7),
+            "as long as the API server asks"
+        );
     }
 }

@@ -54,15 +54,15 @@ enum RenewalError {
     File { path: String, source: std::io::Error },
 }
 
-fn of_secret(verb: &'static str) -> impl Fn(kube::Error) -> RenewalError {
+fn secret_error(verb: &'static str) -> impl Fn(kube::Error) -> RenewalError {
     move |source| RenewalError::Api { verb, kind: "Secret", name: NAME, source: Box::new(source) }
 }
 
-fn of_owner(source: kube::Error) -> RenewalError {
+fn owner_error(source: kube::Error) -> RenewalError {
     RenewalError::Api { verb: "get", kind: "Deployment", name: NAME, source: Box::new(source) }
 }
 
-fn of_crd(verb: &'static str) -> impl Fn(kube::Error) -> RenewalError {
+fn crd_error(verb: &'static str) -> impl Fn(kube::Error) -> RenewalError {
     move |source| RenewalError::Api { verb, kind: "CustomResourceDefinition", name: CRD, source: Box::new(source) }
 }
 
@@ -114,7 +114,7 @@ impl Renewal {
     /// Creates or renews the certificate where it is missing or due, publishes its authority in the CRD, and serves it.
     async fn renew_if_due(&mut self) -> Result<(), RenewalError> {
         let names = self.settings.names();
-        let found = self.secrets.get_opt(NAME).await.map_err(of_secret("get"))?;
+        let found = self.secrets.get_opt(NAME).await.map_err(secret_error("get"))?;
         self.is_owned |= found.as_ref().is_some_and(|secret| !secret.owner_references().is_empty());
         let held = found.as_ref().and_then(Pair::of_secret);
         let pair = match held {
@@ -143,17 +143,17 @@ impl Renewal {
         let namespace = self.settings.namespace.as_str();
         match found {
             None => {
-                let owner = installed::owner(&self.client, namespace, NAME).await.map_err(of_owner)?;
+                let owner = installed::owner(&self.client, namespace, NAME).await.map_err(owner_error)?;
                 // It went with the Deployment, and so will this process: another one would stay for ever.
                 if owner.is_none() && self.is_owned {
                     return Err(RenewalError::Uninstalled);
                 }
                 let secret = pair.to_secret(namespace, NAME, owner, None);
-                self.secrets.create(&parameters, &secret).await.map_err(of_secret("create"))?
+                self.secrets.create(&parameters, &secret).await.map_err(secret_error("create"))?
             }
             Some(before) => {
                 let secret = pair.to_secret(namespace, NAME, None, Some(before.metadata));
-                self.secrets.replace(NAME, &parameters, &secret).await.map_err(of_secret("replace"))?
+                self.secrets.replace(NAME, &parameters, &secret).await.map_err(secret_error("replace"))?
             }
         };
         Ok(())
@@ -162,7 +162,7 @@ impl Renewal {
     /// Adds the bundle to the CRD's caBundle, if the CRD has a webhook. Authorities of other replicas stay; if the CRD was
     /// written since we read it, this fails (409) and is retried.
     async fn publish(&self, bundle: &str) -> Result<(), RenewalError> {
-        let definition = self.definitions.get(CRD).await.map_err(of_crd("get"))?;
+        let definition = self.definitions.get(CRD).await.map_err(crd_error("get"))?;
         let client = definition.spec.conversion.and_then(|conversion| conversion.webhook?.client_config);
         let Some(client) = client else { return Ok(()) };
         let known = client.ca_bundle.map(|bundle| String::from_utf8_lossy(&bundle.0).into_owned()).unwrap_or_default();
@@ -173,7 +173,7 @@ impl Renewal {
             "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": bundle } } } },
         });
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
-        self.definitions.patch(CRD, &parameters, &Patch::Merge(change)).await.map_err(of_crd("patch"))?;
+        self.definitions.patch(CRD, &parameters, &Patch::Merge(change)).await.map_err(crd_error("patch"))?;
         tracing::info!("updated the CRD's caBundle");
         Ok(())
     }

@@ -35,7 +35,7 @@ pub struct Answer {
     /// HTTP status code.
     pub status: u16,
     /// Whether all objects were converted.
-    pub could: bool,
+    pub is_success: bool,
     pub body: Vec<u8>,
 }
 
@@ -87,7 +87,7 @@ pub fn answer(body: &[u8]) -> Answer {
     let begin = out.len();
     out.reserve_exact(body.len() + STEP);
     let converted = convert_all(&request, &mut out);
-    let could = converted.is_ok();
+    let is_success = converted.is_ok();
     let result = match converted {
         Ok(()) => json!({ "status": "Success" }),
         Err(message) => {
@@ -102,9 +102,9 @@ pub fn answer(body: &[u8]) -> Answer {
             // The members of the result, after the list.
             out.extend_from_slice(verdict.get(1..).unwrap_or_default());
             out.push(b'}');
-            Answer { status: 200, could, body: out }
+            Answer { status: 200, is_success, body: out }
         }
-        Err(error) => Answer { status: 500, could: false, body: error.to_string().into_bytes() },
+        Err(error) => Answer { status: 500, is_success: false, body: error.to_string().into_bytes() },
     }
 }
 
@@ -113,7 +113,7 @@ fn short(text: &str, length: usize) -> &str {
 }
 
 fn refusal(message: &str) -> Answer {
-    Answer { status: 400, could: false, body: format!("{}\n", short(message, MESSAGE_MAX)).into_bytes() }
+    Answer { status: 400, is_success: false, body: format!("{}\n", short(message, MESSAGE_MAX)).into_bytes() }
 }
 
 /// Writes the converted objects, with commas between them.
@@ -122,19 +122,19 @@ fn convert_all(request: &Request, out: &mut Vec<u8>) -> Result<(), String> {
         .ok_or_else(|| format!("failed to convert to `{}`: v1alpha1 and v1alpha2 are known", request.desired))?;
     let Some(objects) = request.objects else { return Ok(()) };
     let most = (TIMES * objects.get().len() + STEP).min(ANSWER_MAX);
-    let each = Each { to, out, most };
+    let each = ObjectConverter { to, out, most };
     serde_json::Deserializer::from_str(objects.get()).deserialize_seq(each).map_err(|error| error.to_string())
 }
 
 /// Converts each object of a list as it is read.
-struct Each<'a> {
+struct ObjectConverter<'a> {
     to: Version,
     out: &'a mut Vec<u8>,
     /// Largest answer in bytes.
     most: usize,
 }
 
-impl<'de> Visitor<'de> for Each<'_> {
+impl<'de> Visitor<'de> for ObjectConverter<'_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -220,7 +220,7 @@ async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut Held) ->
             }
         }
     };
-    shared.metrics.converted(answer.could);
+    shared.metrics.converted(answer.is_success);
     held.bytes = answer.body;
     match answer.status {
         200 => Ok(200),

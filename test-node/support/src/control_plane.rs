@@ -22,7 +22,7 @@ pub struct ControlPlane {
 }
 
 /// Writes a copy of a kubeconfig with `address` as server; returns it, and the original server.
-pub fn led_over(kubeconfig: &Path, name: &str, address: SocketAddr) -> Result<(PathBuf, String)> {
+pub fn kubeconfig_via(kubeconfig: &Path, name: &str, address: SocketAddr) -> Result<(PathBuf, String)> {
     let failed = |path: &Path, error: &dyn Display| format!("failed at {}: {error}", path.display());
     let text = fs::read_to_string(kubeconfig).map_err(|e| failed(kubeconfig, &e))?;
     let server = text.lines().find_map(|line| line.trim().strip_prefix("server: https://"));

@@ -112,7 +112,7 @@ impl Queue {
         if ServiceSeen::of(&made).minimal && members.iter().any(|member| !member.minimal) {
             made = self.widen(writer, service, made).await?;
         }
-        index.service(&made.metadata, ServiceSeen::of(&made));
+        index.update_service(&made.metadata, ServiceSeen::of(&made));
         Ok(())
     }
 
@@ -131,7 +131,7 @@ impl Queue {
             }
             Err(error) => return Err(api_error::<Service>("create", &service.name, error)),
         };
-        index.service(&object.metadata, ServiceSeen::of(&object));
+        index.update_service(&object.metadata, ServiceSeen::of(&object));
         Ok(())
     }
 
