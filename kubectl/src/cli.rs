@@ -153,7 +153,7 @@ fn dry_run(args: &flux_agent::dry_run::Args, output: Output) -> Result<u8, Failu
     let plans = flux_agent::dry_run::run(&args).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
     match plans {
         Some(plans) => format.show(&plans).map(|()| 0),
-        // Prints the error.
+        // `show_plans` prints the error.
         None => Ok(flux_agent::show_plans(&args)),
     }
 }

@@ -82,7 +82,7 @@ pub async fn submit(target: &Target, args: &Submit, output: Output) -> Result<u8
     let Some(format) = output.format else { return in_lead(target, &args.name, &words).await };
     let (code, said) = answer(target, &running(target, &args.name, 0).await?, &connected(&words)).await?;
     match code {
-        // One job a line.
+        // One job id per line.
         0 => format.show(&json!({ "jobs": String::from_utf8_lossy(&said).lines().collect::<Vec<_>>() }))?,
         _ => screen::put_error(&said),
     }
@@ -194,7 +194,7 @@ async fn copy_both_ways(mut attached: AttachedProcess, terminal: bool) -> Result
         false => None,
     };
     if let Some(stdin) = attached.stdin() {
-        // It ends with this process: who types nothing keeps nobody here.
+        // The task ends with this process: a pending read of the keyboard does not keep it alive.
         tokio::spawn(copy_input(stdin));
     }
     let status = attached.take_status();

@@ -61,7 +61,7 @@ pub async fn logs(target: &Target, args: &Args) -> Result<u8, Failure> {
         return print_one(target, &latest, args).await.map(|()| 0);
     }
     let each = pods.iter().filter(|pod| observed::index(pod).is_some()).map(|pod| with_prefix(target, pod, args));
-    // A follower's log that cannot be read hides no other's.
+    // A log that cannot be read does not hide the others.
     for told in futures::future::join_all(each).await {
         if let Err(failure) = told {
             screen::tell(&failure.to_string());
@@ -146,7 +146,7 @@ pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn())
         };
         failures = if progressed || broke.is_none() { 0 } else { failures + 1 };
         match broke {
-            // The last word was read when nothing could be added any more.
+            // The container had ended before this read, so nothing is missing.
             None if is_over => return Ok(()),
             Some(why) if failures >= TRIES && is_over => {
                 let doing = format!("read the log of {name}, container {container}");

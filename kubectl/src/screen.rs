@@ -57,7 +57,7 @@ impl Screen {
         }
         if stages.iter().all(|stage| stage.state == State::Done) {
             self.end();
-            // How an end takes pods away is no news of a start.
+            // Pods that go at the end of the job are no stage of the start.
             self.is_over.set(true);
         }
     }

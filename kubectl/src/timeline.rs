@@ -62,7 +62,7 @@ fn steps(cluster: &MiniCluster) -> Vec<Step> {
                 steps.push(Step { name, begin: seconds(created, last), seconds: Some(seconds(last, at)) });
                 last = at;
             }
-            // A step that was never reached is nobody's time.
+            // A step that was never reached is left out.
             None if is_over => {}
             None => {
                 steps.push(Step { name, begin: seconds(created, last), seconds: None });

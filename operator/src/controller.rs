@@ -170,7 +170,7 @@ async fn control(
     health.set_serving(store.clone(), is_synced.clone(), context.queue.clone());
     let listed = all_listed(is_synced.clone());
     let (queue_in, queue) = mpsc::channel(1024);
-    // Boxed, since what the client makes of a watch is large, and would be moved over the stack.
+    // Boxed: the futures of watches are large, and would be moved on the stack.
     let watches = [
         clusters.boxed(),
         jobs.boxed(),
@@ -229,7 +229,7 @@ impl Health {
     }
 
     fn set_serving(&self, store: Store<Cluster>, is_synced: signal::Receiver<usize>, queue: Queue<Key>) {
-        // Once a process: it ends when it stops to serve.
+        // Set once: the process ends when it stops serving.
         let _ = self.serving.set(Serving { store, is_synced, queue });
     }
 }
@@ -257,7 +257,7 @@ async fn reconciles(
     stop: impl Future<Output = ()>,
 ) {
     let mut stop = std::pin::pin!(stop);
-    // Before the lists are complete nothing is reconciled, and kube's controller would hear of no stop.
+    // Nothing is reconciled before the lists are complete, and kube's controller would not notice `stop` meanwhile.
     tokio::select! {
         () = listed => {}
         () = &mut stop => return,
@@ -376,7 +376,7 @@ async fn reconcile_whole(cluster: Arc<Cluster>, context: Arc<Context>) -> Result
     let whole = context.reader.cluster(&Key::of(metadata), metadata.uid.as_deref()).await;
     match whole.map_err(ReconcileError::Cluster)? {
         Some(whole) => reconcile(Arc::new(whole), context).await,
-        // It is gone: the watch will say so.
+        // It is gone; the watch will report it.
         None => Ok(Action::await_change()),
     }
 }
@@ -389,7 +389,7 @@ fn in_own_task<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static
     async {
         match task.await {
             Ok(result) => result,
-            // The task has panicked outside of `panics::caught`: nothing else ends it early.
+            // The task has panicked outside of `panics::catch`: nothing else ends it early.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }

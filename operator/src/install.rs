@@ -437,7 +437,7 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
         },
     });
     let pod = &mut value["spec"]["template"]["spec"];
-    place(pod, &settings.pods, (!settings.namespaced).then(|| spread(&labels)));
+    set_placement(pod, &settings.pods, (!settings.namespaced).then(|| spread(&labels)));
     if settings.minicluster_network_policy
         && let Some(variables) = pod["containers"][0]["env"].as_array_mut()
     {

@@ -72,7 +72,7 @@ pub fn of_pod(
     headless: &str,
 ) -> BTreeMap<String, String> {
     let mut labels = user.clone();
-    // The lead's alone, and of no use to anybody on the others.
+    // Only on the lead: of no use on other pods.
     labels.remove(JOB_INDEX);
     labels.extend(of_object(cluster));
     for (key, value) in

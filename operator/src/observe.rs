@@ -265,7 +265,7 @@ impl Index {
 
     /// A pod as it is now: the MiniCluster if this is news, and the pod if it needs its label.
     pub fn update_pod(&self, metadata: &ObjectMeta, mut seen: PodSeen) -> (Option<Key>, Option<Unlabelled>) {
-        // A broker has the first label, whatever else its author gave it.
+        // A broker's pod always has the first label, whatever labels its author gives it.
         let is_broker = Key::cluster_of(metadata, labels::CLUSTER).is_some();
         if let Some(key) = Key::cluster_of(metadata, labels::SERVICES_OF).filter(|_| !is_broker) {
             let services_pod = (uid(metadata), controller_uid(metadata).map(str::to_owned));
@@ -325,7 +325,7 @@ impl Index {
         let key = Key::of(metadata);
         let gone = seen.deleting;
         state.headless.insert(key.clone(), Arc::new(seen));
-        // Who owns it changes with every member; only its end concerns all of them.
+        // Its owners change with every member; only its deletion concerns all of them.
         if gone { state.members_of(&key) } else { Vec::new() }
     }
 

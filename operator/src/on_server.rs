@@ -156,7 +156,7 @@ impl Check<'_> {
                 Ok(Some(verdict))
             }
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                // A quota, or a policy, is no question of who asks.
+                // A refusal by a quota or a policy is not about the caller's permissions.
                 match status.message.contains("cannot create resource") {
                     true => self.judged.unchecked.push(format!("its {what}: {}", status.message)),
                     false => self.problems.push(Problem::new("", format!("{what}: {}", status.message))),

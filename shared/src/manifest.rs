@@ -52,7 +52,7 @@ pub fn parse(text: &str) -> Result<Manifest, Vec<Problem>> {
 
 /// Every MiniCluster of `text`, at least one, as it stands there; other documents are passed over.
 pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
-    // Of a key that stands there twice the last counts, as kubectl has it.
+    // Of duplicate keys the last one counts, as with kubectl.
     let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
     let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         let first_line = error.to_string().lines().next().unwrap_or_default().to_owned();
@@ -60,7 +60,7 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
     })?;
     let text = |document: &Value, key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
     let misspelt = documents.iter().filter_map(|it| text(it, "kind")).find(|kind| is_nearly_ours(kind));
-    // One that is misspelt beside others is no document of somebody else's.
+    // A document with a misspelt kind is not skipped as another kind, even beside valid ones.
     let is_ours = |document: &Value| {
         let is_of_group = text(document, "apiVersion").is_some_and(|version| version.starts_with(GROUP));
         text(document, "kind").is_some_and(|kind| kind == KIND || is_of_group && is_nearly_ours(&kind))
@@ -114,7 +114,7 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
     problems.extend(misfits);
     match spec {
         Some(spec) if problems.is_empty() => Ok(Manifest { name, namespace, queueing, spec }),
-        // What does not fit hides no wrong value beside it.
+        // The rest is checked too, so that a misfit does not hide other problems.
         Some(spec) => {
             let others = validate(&Manifest { name, namespace, queueing, spec }).err().unwrap_or_default();
             let is_own = |other: &Problem| !follows(other, &problems);

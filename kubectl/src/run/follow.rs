@@ -121,7 +121,7 @@ impl<'a> Follower<'a> {
                 Some(event) = pods.next() => self.on_pod_event(event),
                 done = wait(&mut log), if log.is_some() => {
                     log = None;
-                    // What cannot be read is told; how the job ended is known all the same.
+                    // The failure is printed; how the job ended is known nevertheless.
                     if let Err(failure) = done {
                         self.screen.say(&failure.to_string());
                     }
@@ -172,7 +172,7 @@ impl<'a> Follower<'a> {
                         self.seen.cluster = Some(cluster);
                     }
                     Event::Delete(cluster) if self.is_ours(&cluster) => self.is_gone = true,
-                    // Another uid: ours is gone.
+                    // A MiniCluster with another uid: ours is gone.
                     Event::Apply(_) | Event::InitApply(_) => self.is_gone = true,
                     Event::Init => self.seen.cluster = None,
                     Event::InitDone => self.is_gone |= self.seen.cluster.is_none(),

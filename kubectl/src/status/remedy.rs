@@ -11,7 +11,7 @@ pub fn of(reason: &str) -> Option<String> {
     let mut lines = PAGE.lines().skip_while(|line| *line != format!("### {reason}")).skip(1);
     let section: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with('#')).map(plain).collect();
     let text = section.join("\n").trim().to_owned();
-    // "As ErrImagePull: …": what stands there is meant, too.
+    // "As ErrImagePull: …": that section's text is included.
     let other = text.strip_prefix("As ").and_then(|rest| rest.split(|it: char| !it.is_alphanumeric()).next());
     let more = other.filter(|other| *other != reason).and_then(of).map(|more| format!("\n\n{more}"));
     (!text.is_empty()).then(|| text + &more.unwrap_or_default())

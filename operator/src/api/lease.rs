@@ -60,7 +60,7 @@ impl Candidate {
 
     /// Waits until the Lease is ours.
     pub async fn acquire(self, client: &Client) -> Held {
-        // A clock of somebody else's means nothing: what counts is how long we have seen no change.
+        // Other machines' clocks are not compared: what counts is for how long we have seen no change.
         let mut seen = None;
         // Not `retry::until_done`: that another replica leads is no failure, and no reason for longer pauses.
         loop {

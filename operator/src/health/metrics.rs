@@ -183,7 +183,7 @@ impl Metrics {
         self.calls.count(&[verb, known(&resource, RESOURCES), class]);
         let code = status.filter(|code| (100..600).contains(code)).map(|code| code.to_string());
         self.requests.count(&[code.as_deref().unwrap_or("<error>"), known(method, METHODS)]);
-        // Its answer is there when the watch begins, and says nothing of how fast the API server is.
+        // A watch is answered when it begins, which says nothing of the API server's speed.
         if !is_watch {
             self.request_time.observe(&[verb], took.as_secs_f64());
         }

@@ -33,7 +33,7 @@ fn panicked() -> Panicked {
 
 /// Awaits `work`; a panic in it becomes an error.
 pub async fn catch<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
-    // What it leaves half-way is its own, or behind locks whose holders do not panic half-way.
+    // Unwind safe: state that it leaves inconsistent is its own, or behind locks whose holders do not panic.
     AssertUnwindSafe(work).catch_unwind().await.map_err(|_| panicked())
 }
 

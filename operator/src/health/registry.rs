@@ -16,7 +16,7 @@ pub struct Gauge(GaugeVec);
 #[derive(Debug, Clone)]
 pub struct Histogram(HistogramVec);
 
-// A number of labels that is not the table's would be an error, which nobody could do anything about: a test has every series.
+// A wrong number of labels would be an error, which is ignored: a test uses every series.
 impl Counter {
     /// Creates the series at 0, so that its first count is an increase.
     pub fn with_series(self, labels: &[&str]) -> Counter {

@@ -59,7 +59,7 @@ pub async fn serve(listener: TcpListener, answers: &impl Answers) {
                         handle.abort();
                     }
                 }
-                // Out of file descriptors, say: others have to end first.
+                // Such as too many open files, which is temporary.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
             Some(_) = running.next(), if !running.is_empty() => {}
@@ -164,7 +164,7 @@ mod tests {
                     let answer = ask(nonsense).await;
                     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
                 }
-                // Many who say nothing.
+                // Many clients that send nothing.
                 let mut silent = Vec::new();
                 for _ in 0..3 * CONNECTIONS {
                     silent.push(TcpStream::connect(address).await.unwrap());

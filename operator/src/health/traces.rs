@@ -80,7 +80,8 @@ async fn post(endpoint: &Endpoint, traced: &Traced) -> Result<(), Box<dyn Error 
         .header(header::HOST, endpoint.authority())
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)))?;
-    // Driven beside the answer, which one that closes at once has sent before; and no longer than this function lasts.
+    // The connection is driven while the answer is read: a server that closes at once has sent it before. It ends with this
+    // function.
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     match sender.send_request(request).await?.status() {

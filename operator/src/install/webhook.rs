@@ -162,7 +162,7 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
         },
     });
     let pod = &mut value["spec"]["template"]["spec"];
-    super::place(pod, &settings.pods, Some(spread(&labels())));
+    super::set_placement(pod, &settings.pods, Some(spread(&labels())));
     if settings.cert_manager {
         pod["volumes"] = json!([{ "name": "certificate", "secret": { "secretName": CERTIFICATE } }]);
         let mount = json!([{ "name": "certificate", "mountPath": DIRECTORY, "readOnly": true }]);

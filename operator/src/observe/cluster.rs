@@ -23,7 +23,7 @@ pub struct Cluster(pub Result<MiniCluster, InvalidObject>);
 
 impl<'de> Deserialize<'de> for Cluster {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Cluster, D::Error> {
-        // Skipped, however deeply nested.
+        // Kept as text: the parser skips it, however deeply it is nested.
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let read = match excess(text.get()) {
             Some(why) => Err(why),
@@ -153,7 +153,7 @@ pub fn shrink(cluster: &mut Cluster) {
     }
     match &mut cluster.0 {
         Ok(whole) => {
-            // It was read element by element, into room for four.
+            // serde has read it element by element into a vector with spare capacity.
             whole.spec.containers.shrink_to_fit();
             let mut size = Counted(0);
             // Counting cannot fail.

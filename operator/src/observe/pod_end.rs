@@ -46,7 +46,7 @@ pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<End> {
         (None, None) if pod.was_taken() => End::Taken,
         (None, None) => {
             let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref());
-            // One of the user's is no agent, and the Job fails with it.
+            // A user's init container runs no agent, and the Job fails with it.
             let category = init.filter(|init| !init.is_users).and_then(|init| Category::from_code(init.exit.code));
             let is_users = init.is_some_and(|init| init.is_users);
             End::NotStarted { may_help: !is_users && category.is_none_or(Category::is_retriable) }

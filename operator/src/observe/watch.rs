@@ -150,7 +150,7 @@ async fn follow<K: Resource>(
     outlets: Outlets,
     seen: impl Fn(&K) -> Vec<Key>,
 ) {
-    // An object that we panic at is passed over: a defect of ours, which the log tells of.
+    // An object that we panic at is skipped; the log reports the bug.
     let seen = |object: &K| panics::catch_call(|| seen(object)).unwrap_or_default();
     let mut listed: HashSet<String> = HashSet::new();
     let mut is_first = true;

@@ -72,7 +72,7 @@ fn of(workload: &Workload) -> String {
         _ if workload.spec.active == Some(false) => Some(format!("its Workload {name} is deactivated (active: false)")),
         _ if is_true("Admitted") => Some("it has been admitted, and is about to start".to_owned()),
         Some(_) if is_true("QuotaReserved") => Some(checks(&status.admission_checks)),
-        // Then a queue that is inactive may be so for a check of its own, which Kueue names nowhere else.
+        // The queue may be inactive because of an admission check, which Kueue names nowhere else.
         Some(quota) if quota.reason == "Inadmissible" => {
             let checks = not_ready(&status.admission_checks);
             let named = if checks.is_empty() { checks } else { format!(" (its admission checks: {checks})") };

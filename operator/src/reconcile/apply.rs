@@ -123,7 +123,7 @@ impl Writer {
         config_map?;
         secrets?;
         headless?;
-        // Before there are brokers that could be reached.
+        // Before there are brokers to be reached.
         if let Some(policy) = network_policy {
             self.create(policy, &member.uid).await?;
         }
@@ -133,13 +133,13 @@ impl Writer {
         for volume in volumes {
             self.create_volume(volume, &member.uid).await?;
         }
-        // Schedulers know a pod's gang when they see the pod.
+        // Before the pods: schedulers look for the gang when they see a pod.
         if let GangOf::Object(object) = gang {
             self.create_gang(&key.namespace, object, &member.uid).await?;
         }
         let made = self.create_as(&job.rendered, job, &member.uid).await?.into_object();
         let seen = JobSeen::of(&made);
-        // Beside a Job that has no pods yet there are no services, either.
+        // While the Job is suspended, the services pod does not run either.
         let services_pod = services_pod.as_ref().filter(|_| !seen.suspended);
         index.update_job(&made.metadata, seen);
         if let Some(pod) = services_pod {
@@ -161,7 +161,7 @@ impl Writer {
         let hash = |map: &ConfigMap| map.annotations().get(labels::RENDERED_HASH).cloned();
         match self.create(object, owner).await? {
             Outcome::Existed(there) if hash(&there) != hash(object) => {
-                // The spec changed before there was a Job: nobody has read the older one.
+                // The spec changed before there was a Job: no pod has read the earlier ConfigMap.
                 let mut wanted = object.clone();
                 wanted.metadata.uid = there.metadata.uid;
                 self.apply(&wanted).await.map(drop)
@@ -419,7 +419,7 @@ fn check_owner_of(kind: &str, there: &Metadata, wanted: &Metadata, owner: &str) 
     if controller_uid(there) == Some(owner) {
         return Err(own_still_deleting(kind, name));
     }
-    // Of an earlier MiniCluster of the same name: the garbage collector is on its way.
+    // It is an earlier MiniCluster's of the same name: the garbage collector will delete it.
     let previous = has_our_label(there) && owner_name(there).is_some_and(|it| Some(it) == owner_name(wanted));
     if is_going || previous {
         return Err(still_deleting(kind, name));

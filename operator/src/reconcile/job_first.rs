@@ -42,7 +42,7 @@ impl JobFirst {
     /// Returns when no reconcile may create a Job any more, or after 10 s.
     pub async fn wait_for_jobs(&self) {
         let mut going_first = self.going_first.subscribe();
-        // The sender is ours: the only error is the bound's.
+        // The sender is ours, so the only error is the timeout.
         let _ = tokio::time::timeout(LONGEST, going_first.wait_for(|count| *count == 0)).await;
     }
 }

@@ -46,7 +46,7 @@ pub fn spans(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatu
     let mut spans = vec![whole];
     let mut last = begin;
     for (number, (name, at)) in (1..).zip(points) {
-        // A step that was never reached is nobody's time, and the job did not run before its brokers were there.
+        // A step that was never reached has no span, and the job did not run before its brokers were ready.
         let Some(at) = at.filter(|_| name != "job" || timeline.ready.is_some()) else { continue };
         let at = at.clamp(last, end);
         spans.push(Span {

@@ -88,7 +88,7 @@ impl Inputs<'_> {
 
 /// The status. The same inputs give the same status; a later time alone changes nothing.
 pub fn status(inputs: &Inputs) -> MiniClusterStatus {
-    // A Job that was deleted after its end takes nothing back, nor do pods that were cleaned up.
+    // After the end the status stays, also if the Job is deleted or the pods were cleaned up.
     if (inputs.job.is_none() || is_cleaned_up(inputs.previous)) && is_finished(inputs.previous) {
         return MiniClusterStatus {
             phase: if inputs.deleting { Some("Terminating".into()) } else { inputs.previous.phase.clone() },
@@ -101,7 +101,7 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
     }
     let facts = Facts::of(inputs);
     let outcome = outcome::outcome(inputs, &facts);
-    // A lead that was stopped to be suspended has not ended as the command did, nor has one that is made again.
+    // A lead that was stopped for a suspension has not ended the job, nor has one that is created again.
     let is_suspended = inputs.job.is_some_and(|job| job.suspended && !job.is_finished());
     let lead_exit = decisive_lead(inputs, &facts).filter(|_| !is_suspended).and_then(|lead| lead.exit.as_ref());
     let previous = inputs.previous;
@@ -309,7 +309,7 @@ impl<'a> Facts<'a> {
         let number = |which: &dyn Fn(&PodSeen) -> bool| {
             u32::try_from(pods().filter(|pod| which(pod)).count()).unwrap_or(u32::MAX)
         };
-        // A Job is finished when all its pods have ended, which the watch of pods may tell later.
+        // When a Job is finished all its pods have ended, though the watch of pods may report it later.
         let is_finished = inputs.job.is_some_and(JobSeen::is_finished);
         let living = |which: fn(&PodSeen) -> bool| match is_finished {
             true => 0,
@@ -361,7 +361,7 @@ fn phase(inputs: &Inputs, facts: &Facts) -> &'static str {
         () if job.failed.is_some() => "Failed",
         () if job.suspended => "Suspended",
         () if facts.is_ready() => "Running",
-        // Who is missing now says nothing about the job, which has begun.
+        // The job has begun: brokers that are missing now do not change the phase.
         () if facts.lead.is_some_and(|lead| lead.joined) && has_been_ready(inputs.previous) => "Running",
         () if facts.lead.is_some_and(|lead| lead.exit.is_some()) => "Running",
         () if facts.scheduled > 0 => "Starting",

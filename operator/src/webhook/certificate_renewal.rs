@@ -122,7 +122,7 @@ impl Renewal {
             before => {
                 let bundle = before.as_ref().map(|pair| pair.bundle.as_str());
                 let made = Pair::make(&names, bundle, Timestamp::now())?;
-                // Those who trust what is served now must learn of it before it changes.
+                // API servers must trust the new authority before its certificate is served.
                 if bundle.is_some() || self.current.is_set() {
                     self.publish(&made.bundle).await?;
                     tokio::time::sleep(self.settings.overlap).await;
@@ -144,7 +144,7 @@ impl Renewal {
         match found {
             None => {
                 let owner = installed::owner(&self.client, namespace, NAME).await.map_err(owner_error)?;
-                // It went with the Deployment, and so will this process: another one would stay for ever.
+                // The Secret was deleted with the Deployment, as this process is about to be: a new Secret would never be deleted.
                 if owner.is_none() && self.is_owned {
                     return Err(RenewalError::Uninstalled);
                 }

@@ -133,7 +133,7 @@ impl Limits {
             if let Some(slot) = self.try_enter(peer) {
                 return Some(slot);
             }
-            // An idle one that was asked to leave does so at once.
+            // An idle connection that is asked to close does so at once.
             tokio::time::timeout_at(until, freed).await.ok()?;
         }
     }
@@ -146,7 +146,7 @@ impl Limits {
         }
         let is_full = state.connections.len() >= CONNECTIONS;
         if counts.get(&peer).is_some_and(|count| *count >= OF_PEER) || is_full {
-            // The oldest idle one of whoever has most; of this peer, if that is the one with too many.
+            // The oldest idle connection of the peer with most; of this peer, if it has too many itself.
             let own = counts.get(&peer).is_some_and(|count| *count >= OF_PEER);
             let idle = state.connections.iter().filter(|(_, it)| !it.busy && (!own || it.peer == peer));
             let most = idle.max_by_key(|(id, it)| (counts.get(&it.peer).copied(), std::cmp::Reverse(**id)));
@@ -236,7 +236,7 @@ impl Drop for Slot {
         let gone = state.connections.remove(&self.id);
         if let Some(peer) = gone.map(|it| it.peer)
             && !state.connections.values().any(|it| it.peer == peer)
-            // Nobody's body but those that ended with their connections holds any of it.
+            // No connection of the peer is left that could hold a reservation in it.
             && state.shares.get(&peer).is_some_and(|share| Arc::strong_count(share) <= 2)
         {
             state.shares.remove(&peer);

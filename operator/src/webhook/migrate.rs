@@ -86,7 +86,7 @@ async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
     for metadata in all {
         let (namespace, name) = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
         let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
-        // A change of nothing: what is stored differs from what would be stored, so it is written.
+        // A patch that changes nothing: the API server writes the object if its stored form differs.
         let (nothing, parameters) = (Patch::Merge(json!({})), parameters());
         match patiently(until, || api.patch_metadata(&name, &parameters, &nothing)).await {
             Ok(_) => {}

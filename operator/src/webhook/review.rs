@@ -99,7 +99,7 @@ pub fn answer(body: &[u8]) -> Answer {
     match verdict {
         Ok(verdict) => {
             out.extend_from_slice(b"],");
-            // The members of the result, after the list.
+            // The members of the verdict follow the list.
             out.extend_from_slice(verdict.get(1..).unwrap_or_default());
             out.push(b'}');
             Answer { status: 200, is_success, body: out }
@@ -147,7 +147,7 @@ impl<'de> Visitor<'de> for ObjectConverter<'_> {
             if number > 0 {
                 self.out.push(b',');
             }
-            // Not twice as much as there is: it may be half of all memory.
+            // No doubling of the capacity: it may be half of all memory.
             if self.out.capacity() - self.out.len() < text.get().len() + STEP / 2 {
                 self.out.reserve_exact(2 * text.get().len() + STEP);
             }

@@ -116,7 +116,7 @@ pub(super) async fn serve(
         let (stream, peer) = match listener.accept().await {
             Ok((stream, address)) => (stream, address.ip().to_canonical()),
             Err(error) => {
-                // Such as too many open files: it passes.
+                // Such as too many open files, which is temporary.
                 log::warn("failed to accept a connection", &error);
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
@@ -152,7 +152,7 @@ async fn takes_too_long(slot: &Slot) {
 }
 
 async fn connection(stream: TcpStream, slot: Arc<Slot>, shared: Arc<Shared>) {
-    // A handshake fails where nobody speaks TLS, or trusts us yet: the API server tells its user.
+    // A handshake fails if the client speaks no TLS or does not trust us yet; the API server tells its user.
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, shared.acceptor.accept(stream)).await else { return };
     let service = service_fn(move |request| {
         let (shared, slot) = (shared.clone(), slot.clone());
@@ -244,7 +244,7 @@ async fn read(mut body: Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
         }
         held.reserve(size).await;
         if size > bytes.capacity() {
-            // No more than twice what has arrived, nor than was declared.
+            // At most twice what has arrived, and at most what was declared.
             let wanted = (2 * size).min(declared.max(size));
             bytes.reserve_exact(wanted - bytes.len());
         }

@@ -129,7 +129,7 @@ fn is_a(value: &Value, wanted: &str) -> bool {
         "integer" => value.is_i64() || value.is_u64(),
         "number" => value.is_number(),
         "boolean" => value.is_boolean(),
-        // Kubernetes takes no fractions here but as text.
+        // Kubernetes accepts fractions here only as text.
         "quantity" => value.is_string() || value.is_i64() || value.is_u64(),
         _ => true,
     }

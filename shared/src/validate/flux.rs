@@ -246,7 +246,7 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
     let lead = bursting.lead_broker.clone().or_else(|| flux.lead_broker.clone());
     let given = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
     let list = given(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| given(&lead.hostlist)));
-    // All clusters may share one text: the cluster that it names is the lead itself.
+    // All clusters may have the same block: the one that it names as lead is the lead itself.
     let is_root = lead.as_ref().is_some_and(|lead| lead.name.as_deref() == Some(name));
     let lead = lead.filter(|_| !is_root);
     if is_root {

@@ -103,7 +103,7 @@ impl Queue {
             members.entry(uid.clone()).or_insert(known);
         }
         let mut members: Vec<Member> = members.into_values().collect();
-        // An owner that is one too many need not be known, but whoever needs all names is.
+        // Owners beyond the limit may be left out, but not members that need all names.
         members.sort_by_key(|member| (member.minimal, !seen.is_owned_by(&member.uid)));
         members.truncate(OWNERS_MAX.max(seen.owners.len()));
         let mut wanted = services::headless(&service.namespace, &service.name, &members);

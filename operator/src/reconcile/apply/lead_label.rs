@@ -20,7 +20,7 @@ impl Writer {
         });
         match self.patch_status_of(pod, &change).await {
             Ok(_) => Ok(()),
-            // Gone. (A conflict is none of these: the names of a Job's pods are not used again.)
+            // The pod is gone. (A conflict of uids cannot be: names of a Job's pods are not used again.)
             Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
             Err(error) => Err(api_error::<Pod>("label", &pod.name, error)),
         }

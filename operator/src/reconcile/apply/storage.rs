@@ -105,7 +105,7 @@ impl Writer {
     /// it finds a volume that is for a claim without a uid: so the volume is made for this very claim, the binder marks it, and
     /// only then a change wakes the binder for the claim.
     pub(super) async fn create_volume(&self, made: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
-        // Nobody else's volume of that name gets a claim of ours.
+        // First, so that no claim of ours is created for somebody else's volume of that name.
         let volume = self.find_own_volume(&made.volume, owner).await?;
         let hash = |claim: &PersistentVolumeClaim| claim.annotations().get(labels::RENDERED_HASH).cloned();
         let key = Key::of(&made.claim.metadata);
@@ -162,7 +162,7 @@ impl Writer {
     ) -> Result<Option<String>, ApplyError> {
         let (api, name) = (self.persistent_volumes(), wanted.name_any());
         if let Some(uid) = there {
-            // One that was kept is still bound to the claim of then, which is gone.
+            // A kept volume is still bound to its former claim, which is gone.
             let change = json!({
                 "metadata": { "uid": uid, "annotations": { labels::OWNER: owner } },
                 "spec": { "claimRef": { "uid": claim, "resourceVersion": null } },
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!(is(metadata("old", "h", true)), ExistingVolume::Kept);
         assert_eq!(is(metadata("old", "other", true)), ExistingVolume::KeptOther);
         assert_eq!(is(Metadata { labels: None, ..metadata("new", "h", false) }), ExistingVolume::Foreign);
-        // FluxCD's operator has our name, and marks what it makes with it.
+        // FluxCD's operator has our name, and labels its objects with it.
         let theirs = [(labels::MANAGED_BY.to_owned(), "flux-operator".to_owned())];
         assert_eq!(
             is(Metadata { labels: Some(theirs.into()), ..metadata("new", "h", false) }),

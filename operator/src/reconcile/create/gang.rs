@@ -64,7 +64,7 @@ pub(super) async fn turn<'a>(
     }
     let now = Timestamp::now();
     let is_being_placed = |key: &Key, observed: &Observed| *key != target.key && gang_turn::has_turn(observed, now);
-    // Whoever holds it is creating a gang at this moment.
+    // If it is locked, another gang is being created.
     if let Ok(mut waiting) = context.gang_turn.try_lock()
         && waiting.ask_for_turn(&target.key, Instant::now())
         && !context.index.any(is_being_placed)

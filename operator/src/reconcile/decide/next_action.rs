@@ -82,7 +82,7 @@ pub fn next_action(
             NextAction::NameTaken
         };
     };
-    // Its own: when it is gone, another is made, if one may be (`restart`).
+    // The MiniCluster's own Job: when it is gone, another is created if one may be (`restart`).
     if job.deleting || job.is_finished() || restart::is_given_up(status, job) {
         return NextAction::Nothing;
     }
@@ -91,14 +91,14 @@ pub fn next_action(
     }
     let facts = facts(uid, status, job);
     let maximum = facts.maximum_size;
-    // Beyond the maximum the cluster stays as it is; a condition says so.
+    // A size beyond the maximum is ignored; a condition says so.
     let size = match maximum {
         Some(maximum) if cluster.size > maximum => job.completions,
         _ => cluster.size,
     };
     let wanted = Elastic::of(cluster, size, job);
     let is_told = job.rendered_hash.as_deref() == Some(wanted.hash().as_str());
-    // A queue that takes back what it had admitted in part writes the size that it knew.
+    // A queue that evicts a partly admitted Job resets it to the size that it knew.
     let was_another = job.waits_in().is_some() && job.completions != size;
     let differs = was_another || (!is_told && !wanted.is_held(job));
     let with_ports = cluster.sidecars.iter().filter(|sidecar| !sidecar.container.ports.is_empty());

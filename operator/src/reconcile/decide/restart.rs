@@ -121,7 +121,7 @@ pub fn lost_to<'a>(observation: &Observation<'a>, lead: &PodSeen, end: End) -> O
     }
     match end {
         End::NodeFailure => Some(lost_follower(observation, true)),
-        // What the agent gave up for is not Flux's loss, nor is what a snippet said.
+        // An end by the agent or a snippet is not the loss of a follower.
         End::Own if lead.exit.as_ref().and_then(|exit| exit.said.as_ref()).is_none_or(|it| it.by == Ender::Program) => {
             lost_follower(observation, false).map(Some)
         }
@@ -161,8 +161,8 @@ pub fn decide(observation: &Observation) -> Decision {
 
 /// The decision when there is no Job: it may have been deleted by somebody else.
 fn decide_without_job(observation: &Observation) -> Decision {
-    // One that is gone before anything of it had begun is no start; nor is it one of which an edit has made another.
-    // (A success alone tells of a beginning, too: the lead's pod may have gone before this operator saw any.)
+    // A Job that is gone before any container started does not count as a start; so neither does one that was replaced
+    // after an edit. (A success also shows that it had begun: its pods may be gone before this operator saw them.)
     let has_begun = observation.gone.iter().chain(&observation.pods).any(|pod| pod.begun);
     let has_begun = |last: &JobSeen| has_begun || last.has_succeeded || last.complete.is_some();
     let last = observation.last_job.filter(|last| has_begun(last) && !is_given_up(observation.status, last));
@@ -183,7 +183,7 @@ fn decide_without_job(observation: &Observation) -> Decision {
         let message = "the job ended with exit code 0; the Job was deleted later".to_owned();
         return Decision::Ended { reason: "Completed".into(), message };
     }
-    // Whatever it may have been allowed before: who deletes a Job that has failed wants no other.
+    // Whatever limit may be left: whoever deletes a Job that has failed wants no other.
     let is_final = |end: End| matches!(end, End::Own | End::NodeFailure | End::NotStarted { may_help: false });
     let failed = leads.iter().find(|(_, end)| end.is_some_and(is_final));
     if let Some((lead, _)) = failed {
@@ -236,7 +236,7 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     if first(|end| end == End::Succeeded).is_some() {
         return Decision::Continue;
     }
-    // The Job's own limits are final: its deadline, followers that do not start, what the operator itself has said.
+    // Other reasons are final: the deadline, followers that do not start, and what the operator itself has set.
     let failing = job.failing.as_ref().or(job.failed.as_ref());
     if failing.is_some_and(|failing| failing.reason != BY_POLICY) {
         return Decision::Continue;
@@ -280,8 +280,8 @@ fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     if let Some(lead) = replacing {
         return when_lead_replaced(observation, to_replace(), lead);
     }
-    // A follower that was taken away, and killed before it could leave in order. A lead that seems to live may have succeeded: a
-    // failing Job ends it, and then it is known.
+    // A follower was taken away and killed before it could leave in order. A lead that still seems to run may have
+    // succeeded: the failing Job ends it, and then this is known.
     let killed = || observation.pods.iter().any(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
     if is_failing && !has_living_lead(&leads) && (killed() || lost_follower(observation, false).is_some()) {
         let message = describe_lost_follower(lost_follower(observation, true));
@@ -321,8 +321,8 @@ fn when_lead_ended(
     {
         return restart_or_end(observation, to_replace, POD_LOST, describe_lost_follower(lost), Limit::MaxRestarts);
     }
-    // Mostly the Job says so by itself, but it ignores a pod that was disrupted as well, and counts one code of a lead that
-    // it does not know yet.
+    // Mostly the Job fails by itself. But it ignores a pod that was also disrupted, and it retries one exit code of a lead
+    // that is not labelled yet.
     let is_passed_over = lead.is_disrupted()
         || is_replaced
         || (!lead.labelled && lead.exit.as_ref().is_some_and(|exit| exit.code == i32::from(REPLACE)));
@@ -398,7 +398,7 @@ pub fn with_counted_restart(
     match limit {
         Limit::Backoff => after.backoff_limit_used += 1,
         Limit::MaxRestarts => after.max_restarts_used += 1,
-        // As a Job's own time does, that of the whole begins anew.
+        // The start time begins anew, as a Job's does.
         Limit::None => after.start_time = None,
     }
     MiniClusterStatus { job_uid: None, lost_pods: Vec::new(), container_restarts: 0, timeline: None, ..after }

@@ -25,7 +25,7 @@ pub struct Known(Mutex<Option<(Instant, Served)>>);
 impl Known {
     /// The APIs that are served. If `is_enough` is false of the known answer, it is asked again sooner.
     pub async fn served(&self, client: &Client, is_enough: impl Fn(Served) -> bool) -> Result<Served, kube::Error> {
-        // Held while it is asked: of many that are made at once, one asks for all.
+        // Held while the API server is asked: if many are created at once, one asks for all.
         let mut known = self.0.lock().await;
         if let Some((time, served)) = *known {
             let limit = if is_enough(served) { FRESH } else { FRESH_WHERE_NEEDED };
@@ -74,7 +74,7 @@ async fn has_resource(client: &Client, api: GangApi) -> Result<bool, kube::Error
     let version = format!("{}/{}", api.group(), api.version());
     match client.list_api_group_resources(&version).await {
         Ok(list) => Ok(list.resources.iter().any(|it| it.name == api.plural() && it.kind == api.kind())),
-        // Gone between the two calls.
+        // The version is gone since the first call.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),
     }

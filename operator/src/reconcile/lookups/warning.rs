@@ -67,7 +67,7 @@ impl Reader {
         let message = match self.workloads(namespace, job).await {
             Ok(Some(workloads)) => workload::why(workloads),
             Ok(None) => workload::NOT_INSTALLED.to_owned(),
-            // Not for us to see: what was said about the Job itself, then.
+            // No permission for Workloads: use the last warning about the Job instead.
             Err(kube::Error::Api(status)) if status.code == 403 => match self.last(namespace, job, now).await? {
                 Some(warning) => warning.message,
                 None if self.serves(workload::GROUP).await? => workload::NOT_FOR_US.to_owned(),

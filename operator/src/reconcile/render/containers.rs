@@ -63,7 +63,7 @@ fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Con
         image: Some(options.agent_image.clone()),
         image_pull_policy: Some(PullPolicy::IfNotPresent.name().into()),
         command: Some(command),
-        // Of every init container of ours: a pod is of class Guaranteed only if all of its containers have some.
+        // Every init container of ours has them: a pod is Guaranteed only if all of its containers have resources.
         resources: resources(&cluster.view.resources),
         volume_mounts: Some(volumes::for_install(cluster, view)),
         // It writes into empty directories that everybody may write to, and needs nothing else.
@@ -136,23 +136,23 @@ pub(super) fn runner(
 ) -> Result<Container, RenderError> {
     let runner = &cluster.runner;
     let mut container = common(&runner.container)?;
-    // So that the agent can save what is left shortly before the kubelet kills it.
+    // So that the agent knows when the kubelet will kill it, and can save the state before.
     let grace = format!("{}={}", names::GRACE_PERIOD, cluster.grace_period());
     let restarts = format!("{}={restarts_left}", names::RESTARTS_LEFT);
     container.command = Some(vec![AGENT_FILE.into(), "run".into(), grace, restarts]);
-    // By them the agent knows that it is not the first of its index: a lead that replaces another runs nothing.
+    // They tell the agent that its pod is not the first of its index: a lead that replaces another runs nothing.
     let of_the_index =
         [names::INDEX_FAILURES, names::INDEX_DISRUPTIONS].map(|(name, annotation)| annotated(name, annotation));
     container.env.get_or_insert_default().extend(of_the_index);
     if derive::has_host_network(cluster.pod_template.as_ref()) {
         on_its_node(&mut container);
     }
-    // By its name scrapers find it; the lead alone listens.
+    // Scrapers find the port by its name; only the lead listens.
     container.ports.get_or_insert_default().extend(
         cluster.flux.metrics_port.map(|port| ContainerPort { name: Some(METRICS_PORT.into()), ..port_of(port) }),
     );
     container.ports = container.ports.filter(|ports| !ports.is_empty());
-    // Without its socket nobody can ask the broker: then running is ready.
+    // Without a socket the broker cannot be asked: then a running container counts as ready.
     container.startup_probe = (!cluster.flux.disable_socket).then(joined);
     container.volume_mounts = some(volumes::merged(volumes::for_runner(cluster, view), user.mounts(&runner.container)));
     // A terminal mixes standard output and error and ends lines in CR LF, so only where a person may attach.
@@ -188,7 +188,7 @@ fn joined() -> Probe {
     Probe {
         exec: Some(ExecAction { command: Some(command.to_vec()) }),
         period_seconds: Some(1),
-        // Longer than the wait, to find out which brokers are missing.
+        // Longer than the probe's own wait, so that it can still find out which brokers are missing.
         timeout_seconds: Some(60),
         failure_threshold: Some(i32::MAX),
         ..Probe::default()

@@ -185,7 +185,7 @@ fn scheduler(cluster: &ValidMiniCluster) -> Option<&str> {
 
 /// The API for a cluster's gang. None: none is served for it, or no gang is wanted.
 pub fn api_for(cluster: &ValidMiniCluster, served: Served) -> Option<GangApi> {
-    // Where a gang's size is fixed, nobody gets one without asking whose cluster is made to grow.
+    // Where a gang's size is fixed, a cluster that is meant to grow gets no gang unless it asks for one.
     let is_fixed = |api: &GangApi| api.resize() == Resize::Never && cluster.max_size > cluster.size;
     let api = served.for_scheduler(scheduler(cluster)).filter(|_| cluster.gang != Gang::Off);
     api.filter(|api| cluster.gang == Gang::On || !is_fixed(api))
@@ -224,7 +224,7 @@ fn why_not(cluster: &ValidMiniCluster, is_installed: bool) -> String {
 
 fn object(cluster: &ValidMiniCluster, api: GangApi, facts: &Facts) -> GangObject {
     let count = count(cluster.min_size, cluster.size);
-    // Another one for each Job: what is fixed in the one before it may be wrong for this one, and it may stay for a while.
+    // A new name for each Job: the previous object may still exist, with fields that cannot change and do not fit.
     let what = (facts.uid.as_deref(), facts.attempt, &facts.spec_hash, facts.image_volume_failed, count, api.version());
     let name = format!("{}-{}", cluster.name, &hash(&what)[..8]);
     recounted(cluster, &GangRef { api, name }, facts, count)
@@ -234,7 +234,7 @@ fn object(cluster: &ValidMiniCluster, api: GangApi, facts: &Facts) -> GangObject
 pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &Facts, count: u32) -> GangObject {
     let api = at.api;
     let mut metadata = metadata(at.name.clone(), cluster, facts);
-    // Kubernetes keeps a PodGroup until its pods are gone: who deletes the MiniCluster in the foreground does not wait for that.
+    // Kubernetes keeps a PodGroup until its pods are gone; a foreground deletion of the MiniCluster does not wait for it.
     for owner in metadata.owner_references.iter_mut().flatten() {
         owner.block_owner_deletion = None;
     }

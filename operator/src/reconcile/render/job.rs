@@ -58,7 +58,7 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
             // The Job fails when its containers have been started again so many times, one more than is allowed: the agent
             // does not run the program then, and the last allowed one is not killed.
             backoff_limit: (!never).then_some(i32::try_from(restarts_left).unwrap_or(i32::MAX).saturating_add(1)),
-            // By index, since the Job controller counts in the pods' annotations then.
+            // Per index, since only then does the Job controller count in the pods' annotations.
             backoff_limit_per_index: Some(limit),
             completion_mode: Some("Indexed".into()),
             max_failed_indexes: Some(0),
@@ -108,14 +108,14 @@ fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[Stri
             status: Some("True".into()),
         }]),
     };
-    // Of a container by name: sidecars are init containers too, and how they end says nothing.
+    // Rules for containers by name: sidecars are init containers too, and their exit codes mean nothing.
     let runner = &cluster.runner.container.name;
     let for_good = init.iter().map(|name| on_exit(name, "In", final_codes()));
-    // What runs in it is the user's: it failed, and is not tried again.
+    // A failed init container of the user's is not retried.
     let of_user = user_init.iter().map(|name| on_exit(name, "NotIn", vec![0]));
     let rules = [
         on_condition("Ignore", "DisruptionTarget"),
-        // Before that of the lead: what the Job then says names the exit code.
+        // Before the lead's rule, so that the Job's message names the exit code.
         on_exit(runner, "NotIn", vec![i32::from(exit::REPLACE)]),
     ];
     let lead = on_condition("FailJob", labels::LEAD);

@@ -53,7 +53,7 @@ pub(super) fn template(
         termination_grace_period_seconds: i64::try_from(cluster.grace_period()).ok(),
         ..shared_with_services(cluster, cluster.pod_template.as_ref())
     };
-    // A runtime class defines overhead; without one, admission refuses it, and the pod's own resources are meant.
+    // With a runtime class these are the overhead; without one admission refuses overhead, and the pod's resources are meant.
     let quantities = containers::quantities(&pod.resources);
     match pod.runtime_class_name {
         Some(_) => spec.overhead = quantities,
@@ -76,7 +76,7 @@ pub(super) fn shared_with_services(cluster: &ValidMiniCluster, overlay: Option<&
     let pod = &cluster.pod;
     PodSpec {
         automount_service_account_token: Some(pod.automount_service_account_token),
-        // Kubernetes' own default gives a pod with its node's network its node's DNS, which knows no other pod.
+        // With host networking Kubernetes' default is the node's DNS, which does not know the other pods.
         dns_policy: pod
             .dns_policy
             .clone()

@@ -35,7 +35,7 @@ pub fn rebased(words: &str, cover: &Cover) -> String {
         rest = &rest[start + path.len()..];
     }
     text.push_str(rest);
-    // A decoder's first words are about Go's types, and no field of the user's.
+    // A decoder's message begins with Go's types, which are no fields of the user's.
     match text.find("strict decoding error: ").or_else(|| text.find("json: cannot unmarshal ")) {
         Some(at) => text.split_off(at),
         None => text,
@@ -63,7 +63,7 @@ fn of_overlay(path: &str, cover: &Cover) -> Option<String> {
     let sent = cover.sent.pointer(&format!("/{}", cover.at.replace('.', "/")));
     let (mut sent, mut mine) = (if cover.at.is_empty() { Some(&cover.sent) } else { sent }, Some(&cover.overlay));
     let mut told = cover.field.to_owned();
-    // The API server says so of a template's metadata.
+    // The API server names a template's metadata like this.
     if ["labels", "annotations"].iter().any(|name| below.starts_with(name)) {
         return Some(format!("{told}.metadata.{below}"));
     }

@@ -256,7 +256,7 @@ fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContaine
     if view == ViewFrom::Copy {
         mounts.push(folder(paths::SOFTWARE_FOLDER, mount(SOFTWARE, paths::SOFTWARE_DIR, read_only)));
     }
-    // Programs run what they find in their home: each container has its own.
+    // Programs run files from their home, so each container has its own.
     let home = mount(HOME, paths::FALLBACK_HOME, false);
     mounts.push(if cluster.sidecars.is_empty() { home } else { folder(&container.name, home) });
     mounts

@@ -221,7 +221,7 @@ fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
         return Some(say(false, &before.reason, before.message.clone()));
     }
     inputs.job.filter(|job| job.mounts_view)?;
-    // Where the job may have begun, nothing is taken away from it.
+    // The pods of a job that may have begun are not deleted.
     let begun = facts.lead.is_some_and(|lead| lead.joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
     Some(match not_mounted(inputs).filter(|_| !begun) {
         Some((who, error)) => say(

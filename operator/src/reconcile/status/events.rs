@@ -56,7 +56,7 @@ pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Even
         say(EventType::Warning, "ArchiveNotSaved", &archive.message, "Save");
     }
     if let Some(failed) = turned("Failed", "True") {
-        // It may have been told while the other pods were ending.
+        // The event may have been written while the other pods were ending.
         if before.reason.as_ref() != Some(&failed.reason) || before.message.as_ref() != Some(&failed.message) {
             say(EventType::Warning, &failed.reason, &failed.message, "Run");
         }

@@ -37,7 +37,7 @@ pub(super) fn outcome(inputs: &Inputs, facts: &Facts) -> Outcome {
         if job.complete.is_some() {
             return Outcome::new("Completed", "the job ended with exit code 0");
         }
-        // What has failed it is told at once, while the other pods end.
+        // The cause of a failure is reported at once, while the other pods end.
         if let Some(failed) = job.failed.as_ref().or(job.failing.as_ref()) {
             return failure(inputs, &failed.reason, &failed.message);
         }
@@ -299,7 +299,7 @@ fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
             let name = said.snippet.as_deref().unwrap_or("of the container");
             let of_snippet = format!("snippet {name} ended with exit code {}{words}", said.code);
             Some(match before {
-                // Two facts, the job's first.
+                // Both are reported, the program's first.
                 Some(code) => Outcome::new(
                     "NonZeroExitCode",
                     format!("the program of {place} ended with exit code {code}; after it, {of_snippet}"),
