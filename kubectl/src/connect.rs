@@ -11,9 +11,9 @@ use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::failure::{FAILED, Failure, is_code};
+use crate::observed;
 use crate::output::Output;
 use crate::screen;
-use crate::seen;
 use crate::target::Target;
 
 /// Bytes that are copied at a time.

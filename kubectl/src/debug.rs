@@ -18,8 +18,8 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::failure::{self, Failure};
+use crate::observed;
 use crate::output::Output;
-use crate::seen;
 use crate::status;
 use crate::target::Target;
 use crate::timeline;

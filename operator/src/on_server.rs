@@ -2,7 +2,7 @@
 //! dry run with the caller's own permissions it checks the MiniCluster and its objects with pods; nothing is created.
 //!
 //! ```text
-//! text ─► offline (each MiniCluster) ─► api::trial: the MiniCluster ─► its Job, its services pod ─► render::refusal ─► Judgement
+//! text ─► offline (each MiniCluster) ─► api::dry_run: the MiniCluster ─► its Job, its services pod ─► render::refusal ─► Judgement
 //! ```
 #![expect(clippy::disallowed_types, reason = "asks the API server")]
 
