@@ -33,7 +33,7 @@ impl Write for Log {
 
 /// A client whose API server creates whatever it is sent, with a uid.
 fn obliging() -> Client {
-    let service = tower::service_fn(async |request: http::Request<Body>| {
+    let service = tower::service_fn(|request: http::Request<Body>| async move {
         let bytes = request.into_body().collect().await?.to_bytes();
         let mut object: Value = serde_json::from_slice(&bytes)?;
         object["metadata"]["uid"] = json!("made");
