@@ -1,4 +1,4 @@
-//! A wire to the API server that can be cut.
+//! A proxy to the API server whose connections can be cut, to test what happens when the network fails.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
 
-/// A wire to the API server that can be cut.
+/// A TCP proxy to the API server whose connections can be cut.
 pub struct Proxy {
     pub address: SocketAddr,
     is_cut: Arc<AtomicBool>,

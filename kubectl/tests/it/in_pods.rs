@@ -13,7 +13,7 @@ use crate::user_account::{Said, UserAccount};
 use crate::{user_of, user_with};
 use test_support::api_server::{Fixture, Operator, test};
 
-/// What an agent tells of a small instance.
+/// The usage of a small instance, as an agent prints it.
 pub fn usage(running: u64) -> String {
     let host = |rank: u32, state: &str| json!({ "rank": rank, "name": format!("mc-{rank}"), "state": state, "cores": 4, "coresUsed": running });
     json!({
@@ -30,7 +30,7 @@ pub fn usage(running: u64) -> String {
         + "\n"
 }
 
-/// Agents that do what is asked of them; `top` sees a job come.
+/// Agents that do what they are asked; in `top` a job appears.
 pub fn agents() -> impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync {
     let looks = Arc::new(AtomicU64::new(0));
     move |mut session| {

@@ -15,12 +15,12 @@ mod server;
 mod terminals;
 mod user_account;
 
-/// A person of the fixture's namespace.
+/// An account in the fixture's namespace with the documented rights.
 fn user_of(fixture: &test_support::api_server::Fixture) -> user_account::UserAccount {
     user_with(fixture, "person", user_account::RIGHTS)
 }
 
-/// … with these rights.
+/// An account in the fixture's namespace with these rights.
 fn user_with(
     fixture: &test_support::api_server::Fixture,
     name: &str,

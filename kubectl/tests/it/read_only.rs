@@ -1,4 +1,4 @@
-//! What only looks: `status`, `timeline`, `jobs` and `connect` where nothing runs, completions.
+//! Commands that change nothing: `status`, `timeline`, `jobs` and `connect` if nothing runs, completions.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! A connection that is lost is taken up again.
+//! Commands survive a lost connection to the API server.
 
 use std::time::Duration;
 

@@ -26,7 +26,7 @@ fn kubectl(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Of the administrator, who speaks as this account.
+/// A kubeconfig of the administrator that impersonates this account.
 fn kubeconfig_as(account: &str, folder: &Path) -> PathBuf {
     let mut config: Value =
         serde_json::from_str(&kubectl(&["config", "view", "--raw", "--minify", "--flatten", "-o", "json"])).unwrap();
