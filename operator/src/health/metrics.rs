@@ -192,12 +192,12 @@ impl Metrics {
     /// All metrics in Prometheus' text format.
     pub fn text<'a>(&self, seen: LiveState<impl Iterator<Item = &'a str>>) -> String {
         self.process.update(seen.is_ready);
-        let (look, queue) = (seen.queue, &[CONTROLLER, CONTROLLER]);
-        self.depth.set(queue, look.depth as f64);
-        self.oldest.set(&[], look.oldest.as_secs_f64());
-        self.workers.set(&[CONTROLLER], look.workers as f64);
-        self.longest_work.set(queue, look.longest.as_secs_f64());
-        self.unfinished_work.set(queue, look.unfinished.as_secs_f64());
+        let (snapshot, queue) = (seen.queue, &[CONTROLLER, CONTROLLER]);
+        self.depth.set(queue, snapshot.depth as f64);
+        self.oldest.set(&[], snapshot.oldest.as_secs_f64());
+        self.workers.set(&[CONTROLLER], snapshot.workers as f64);
+        self.longest_work.set(queue, snapshot.longest.as_secs_f64());
+        self.unfinished_work.set(queue, snapshot.unfinished.as_secs_f64());
         let mut numbers: BTreeMap<&str, u32> = PHASES.into_iter().map(|phase| (phase, 0)).collect();
         numbers.insert("other", 0);
         for phase in seen.phases {
@@ -260,9 +260,10 @@ mod tests {
         metrics.called("GET", "/api/v1/pods", true, Some(200), Duration::from_secs(9));
         metrics.called("BREW", "/api/v1/pods", false, Some(999), Duration::ZERO);
         metrics.set_leader(true);
-        let look = QueueSnapshot { depth: 3, oldest: Duration::from_secs(7), workers: 2, ..QueueSnapshot::default() };
+        let snapshot =
+            QueueSnapshot { depth: 3, oldest: Duration::from_secs(7), workers: 2, ..QueueSnapshot::default() };
         let phases = ["Running", "Running", "Nonsense"].into_iter();
-        let text = metrics.text(LiveState { is_ready: true, queue: look, phases });
+        let text = metrics.text(LiveState { is_ready: true, queue: snapshot, phases });
         for line in [
             "flux_operator_ready{component=\"operator\"} 1",
             "controller_runtime_reconcile_total{controller=\"minicluster\",result=\"success\"} 0",

@@ -249,19 +249,19 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
-    fn looks_are_ever_rarer() {
+    fn checks_are_ever_rarer() {
         let mut now = Instant::now();
         let begin = now;
         let mut check = EventCheck::new("a", false, now);
         assert!(!check.is_due(now));
-        let mut looks = 0;
+        let mut checks = 0;
         while now - begin < Duration::from_secs(3600) {
             now += check.time_left(now);
             assert!(check.is_due(now));
             check.schedule_next(now);
-            looks += 1;
+            checks += 1;
         }
-        assert!((10..30).contains(&looks), "{looks} in an hour");
+        assert!((10..30).contains(&checks), "{checks} in an hour");
     }
 
     #[test]
@@ -270,14 +270,14 @@ mod tests {
         let begin = Instant::now();
         let mut turns = Turns::default();
         let mut waiting: Vec<(Instant, bool)> = vec![(begin, false); 1000];
-        let (mut looks, mut other) = (0, 0);
+        let (mut checks, mut other) = (0, 0);
         for tenths in 0..1000 {
             let now = begin + Duration::from_millis(100) * tenths;
             for (next, has_turn) in waiting.iter_mut().filter(|(next, _)| *next <= now) {
                 match turns.take_or_defer("busy", *has_turn, now) {
                     Some(later) => (*next, *has_turn) = (later, true),
                     None => {
-                        looks += 1;
+                        checks += 1;
                         (*next, *has_turn) = (now + Duration::from_secs(10), false);
                     }
                 }
@@ -286,7 +286,7 @@ mod tests {
                 other += u32::from(turns.take_or_defer("quiet", false, now).is_none());
             }
         }
-        assert!((90..=110).contains(&looks), "{looks} in 100 s");
+        assert!((90..=110).contains(&checks), "{checks} in 100 s");
         assert!(other >= 19, "{other} of 20");
     }
 }
