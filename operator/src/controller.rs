@@ -44,8 +44,8 @@ use crate::reconcile::{has_priority, reconcile, report_panic};
 
 /// How long news about the same MiniCluster is collected.
 const BURST: Duration = Duration::from_millis(100);
-/// Reconciles at the same time, each with a connection of its own (150 kB). Fewer leave the API server idle in between, more only queue
-/// up in it.
+/// Most reconciles at the same time, each with a connection of its own (150 kB). Fewer leave the API server idle at times,
+/// more only queue up in it.
 const CONCURRENCY: usize = 48;
 /// How long a reconcile may take one of these slots: what is slow (an admission webhook, say) must not delay others.
 const SLOT_TIME: Duration = Duration::from_secs(2);
@@ -295,8 +295,8 @@ async fn reconciles(
     results.for_each(log).await;
 }
 
-/// One reconcile, when its turn has come: Jobs first, and never many large ones at the same time. Thousands may wait here: what they
-/// need once it has come is made then.
+/// Reconciles when it is the MiniCluster's turn: those without a Job go first, and large specs are limited. Thousands may
+/// wait here, so what a reconcile needs is created only then.
 async fn in_turn(
     cluster: Arc<Cluster>,
     context: Arc<Context>,

@@ -132,8 +132,8 @@ async fn delete_some(client: &Client) -> Result<BTreeSet<String>, DeletionError>
     Ok(names)
 }
 
-/// Those that were to go with their MiniClusters, which are gone: no garbage collector knows whose they are, and the operator
-/// may be gone as well before it has deleted them.
+/// Deletes the PersistentVolumes of MiniClusters that are gone: Kubernetes' garbage collector does not, and the operator
+/// may be gone before it has.
 async fn delete_volumes(client: &Client) -> Result<usize, DeletionError> {
     let ours = format!("{}={}", labels::MANAGED_BY, labels::MANAGER);
     let all = list::<PersistentVolume>(client, "PersistentVolumes", &ours).await?;

@@ -260,8 +260,8 @@ fn set_placement(pod: &mut Value, pods: &Pods, usual: Option<Value>) {
     }
 }
 
-/// `spec.volumes` becomes PersistentVolumes, which are directories of nodes or disks with anybody's Secret: only for those who
-/// may make them without us.
+/// The policy that admits `spec.volumes` only from users who may create PersistentVolumes themselves: they are directories
+/// of nodes, or disks with anybody's Secret.
 fn volumes_policy() -> Result<ValidatingAdmissionPolicy, InstallError> {
     let value = json!({
         "metadata": { "name": VOLUMES_POLICY, "labels": operator_labels() },
@@ -302,7 +302,7 @@ fn operator_labels() -> Value {
     json!({ "app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "operator" })
 }
 
-/// A Role of a namespace, or a ClusterRole, with its reasons as comments: text, since no object holds comments.
+/// A Role or ClusterRole as text, with the reasons of its permissions as comments.
 fn role(name: &str, namespace: Option<&str>, permissions: &[Permission]) -> String {
     role_with_labels(name, namespace, "", permissions)
 }
@@ -381,8 +381,8 @@ fn spread(labels: &Value) -> Value {
     }] } })
 }
 
-/// Pods of the scratch image, under the "restricted" Pod Security Standard. One leads, and where all namespaces are served
-/// another one waits.
+/// The operator's Deployment, under the "restricted" Pod Security Standard. One replica leads; if all namespaces are
+/// served, another one waits.
 fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
     let labels = operator_labels();
     let mut args = vec!["run".to_owned()];

@@ -11,7 +11,7 @@ pub const OPERATOR: &str = "flux-operator";
 /// The one field manager of all our writes, and the value of the managed-by label. Not `flux-operator`: FluxCD's operator,
 /// which has nothing to do with Flux Framework, is called so too.
 pub const MANAGER: &str = "flux-framework-flux-operator";
-/// Whose work an object is, for people. Nothing is recognised by it: anybody's operator may have our name.
+/// The usual label for the managing program, for people only. The operator does not rely on it: another operator may have our name.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The MiniCluster that an object belongs to. Every object of ours has this label or one of the next two.
 pub const CLUSTER: &str = "flux-framework.org/minicluster";

@@ -239,7 +239,7 @@ impl Index {
         self.state().volumes.values().filter(|volume| volume.owner == owner).cloned().collect()
     }
 
-    /// A Job as it is now. The MiniCluster, if this is news. A copy under another name is nobody's, whatever its labels say.
+    /// A Job's current state; returns the MiniCluster if this is news. A Job with another name than its label says is ignored.
     pub fn update_job(&self, metadata: &ObjectMeta, seen: JobSeen) -> Option<Key> {
         let key = Key::cluster_of(metadata, labels::CLUSTER).filter(|key| *key == Key::of(metadata))?;
         let version = metadata.resource_version.as_ref().and_then(|text| text.parse().ok()).unwrap_or(0);
@@ -452,8 +452,8 @@ impl Observed {
         self.last_job = None;
     }
 
-    /// Whether a pod is taken away while the Job runs: by somebody else than the Job itself, whose pods go when it ends, is
-    /// suspended or shrinks. (What ended it was seen before: pods are told of in order.)
+    /// Whether a pod was taken away from a running Job, and not by the Job itself, which removes pods when it ends, is
+    /// suspended or shrinks. (The pod that ended the Job was seen before: events of pods come in order.)
     fn is_loss(&self, pod: &PodSeen) -> bool {
         let Some(job) = self.job.as_ref().filter(|job| pod.job_uid.as_deref() == Some(job.uid.as_str())) else {
             return false;

@@ -120,8 +120,7 @@ impl server_of_health::Answers for Health {
     }
 }
 
-/// Serves until `stop` resolves, and then for as long as somebody may still call. Without a client the certificate comes from a
-/// directory.
+/// Serves until `stop` resolves, and then for `drain` longer. Without a client the certificate comes from a directory.
 pub async fn run(
     client: Option<Client>,
     settings: Settings,

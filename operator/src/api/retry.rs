@@ -15,7 +15,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(500);
 /// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Makes `call` until it succeeds, or `judge` makes something final of its error, with pauses that grow from `first` to `longest`.
+/// Repeats `call` until it succeeds or `judge` returns its error as final, with pauses that grow from `first` to `longest`.
 pub async fn until_done<T, E, F, C: Future<Output = Result<T, E>>>(
     (first, longest): (Duration, Duration),
     mut call: impl FnMut() -> C,

@@ -9,7 +9,7 @@ use kube::Client;
 use super::retry;
 use crate::health::log;
 
-/// The oldest Kubernetes 1.n that the operator runs on: Jobs with a success policy, and native sidecars.
+/// The oldest Kubernetes 1.n that the operator runs on: it needs Jobs with a success policy, and native sidecars.
 pub const FLOOR: u32 = 31;
 /// Pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(2);

@@ -240,7 +240,7 @@ pub const ALL: &[Family] = &[
     KEEP_FAILURES,
 ];
 
-/// Asserts that a process' text has the families of the table that are its own, as the table has them, and no others.
+/// Asserts that a process' metrics are exactly its families in the table.
 #[cfg(test)]
 pub(super) fn assert_told(text: &str, of: Of) {
     let own = ALL.iter().filter(|family| family.of == of || family.of == Of::Both);

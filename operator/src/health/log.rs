@@ -35,7 +35,7 @@ pub fn warn(what: &str, error: &(dyn std::error::Error + 'static)) {
     tracing::warn!(error = causes(error), "{what}");
 }
 
-/// An error and its sources in one line. What the API server said is said once, not as the client prints it.
+/// An error and its sources in one line. The API server's message appears once, unlike in kube's own text.
 pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut causes: Vec<String> = Vec::new();
     let mut next = Some(error);

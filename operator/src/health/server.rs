@@ -22,7 +22,7 @@ use tokio::net::{TcpListener, TcpStream};
 /// Largest request in bytes, and the longest time for one.
 const REQUEST_MAX: usize = 8192;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Requests at the same time. The oldest makes way for one more: who says nothing must not keep a probe from its answer.
+/// Most connections at the same time. The oldest is closed for a new one: a silent client must not block probes.
 const CONNECTIONS: usize = 64;
 
 /// What the server answers with.
@@ -33,7 +33,7 @@ pub trait Answers {
     fn metrics(&self) -> String;
 }
 
-/// Opens the port. An address that means all addresses means those of both families, where the kernel has both.
+/// Opens the port. The unspecified address means IPv4 and IPv6, if the kernel has both.
 pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return TcpListener::bind(address).await;

@@ -115,8 +115,8 @@ pub const NETWORK_PERMISSIONS: &[Permission] = &[
 pub const KUEUE_PERMISSIONS: &[Permission] =
     &[allow("kueue.x-k8s.io", "workloads", &["list"], "why a Job waits in its queue")];
 
-/// What it may do besides where MiniClusters are, if their pods may be gangs. Workload is Kubernetes 1.35's, PodGroup that of later
-/// ones, of scheduler-plugins and of Volcano.
+/// Its further permissions in namespaces of MiniClusters, if their pods may be gangs. Workload is the API of Kubernetes
+/// 1.35; PodGroup that of later versions, of scheduler-plugins and of Volcano.
 pub const GANG_PERMISSIONS: &[Permission] = &[
     allow("scheduling.k8s.io", "workloads", &["create"], "gangs on Kubernetes 1.35"),
     allow("scheduling.k8s.io", "workloads", &["get"], "the owner of an existing one of that name"),

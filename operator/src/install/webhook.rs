@@ -112,8 +112,8 @@ fn service(namespace: &str) -> Result<Service, InstallError> {
     )
 }
 
-/// Two replicas, on different nodes if possible. One that is to end goes on until nobody calls it any more: its `preStop`,
-/// then 10 s of its own.
+/// The webhook's Deployment: two replicas, on different nodes if possible. A replica that is to end serves until nobody
+/// calls it any more: for its `preStop`, then for 10 s.
 fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
     let mut args = vec!["webhook".to_owned()];
     if settings.cert_manager {

@@ -11,13 +11,13 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use serde_json::value::RawValue;
 
-/// Deepest nesting, and most values, of an object that is read: `spec.podTemplate` may hold anything, and a JSON parser gives up at 128
-/// levels, for the whole list that the object is in.
+/// Deepest nesting, and most values, of an object that is parsed: `spec.podTemplate` may hold anything, and at 128 levels
+/// the JSON parser would fail for the whole list.
 const DEPTH_MAX: usize = 100;
 const VALUES_MAX: usize = 200_000;
 
-/// A MiniCluster, or one whose shape does not fit: it must not stop the others from being read. (kube's own guard parses before it
-/// guards.)
+/// A MiniCluster, or an object that does not fit the type, which must not keep the others from being read. (kube's own
+/// guard parses it first.)
 #[derive(Debug, Clone)]
 pub struct Cluster(pub Result<MiniCluster, InvalidObject>);
 
@@ -134,7 +134,8 @@ impl Resource for Cluster {
     }
 }
 
-/// Longest spec that is kept between two reconciles, as JSON, with what is for a queue: there may be many thousand.
+/// Largest spec, with the labels and annotations for a queue, that is kept in the cache, in bytes of JSON: there may be
+/// many thousand.
 const KEPT_MAX: usize = 8 << 10;
 /// Longest error text that is kept for a MiniCluster that cannot be read.
 const ERROR_MAX: usize = 1000;
@@ -142,8 +143,8 @@ const ERROR_MAX: usize = 1000;
 /// annotation with our domain.)
 const LEFT_OUT: &str = "flux-framework.org/left-out";
 
-/// What is kept of a MiniCluster: of its labels and annotations those that are for a queue. A large spec is not: it is read again
-/// for each reconcile.
+/// Reduces a MiniCluster to what is kept in the cache: of labels and annotations those for a queue, and the spec unless it
+/// is large. A large one is read again for each reconcile.
 pub fn shrink(cluster: &mut Cluster) {
     let metadata = cluster.meta_mut();
     metadata.managed_fields = None;

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The first Kubernetes, and the first runtimes, that mount images, subPath included, without being told to.
+/// The first Kubernetes and container runtimes that mount images, also with subPath, by default.
 const KUBELET: (u32, u32) = (1, 35);
 const RUNTIMES: [(&str, (u32, u32)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 33))];
 

@@ -207,8 +207,8 @@ fn has_begun(container: &ContainerStatus) -> bool {
     !never_ran(container) || container.restart_count > 0
 }
 
-/// The node's controller takes a pod's readiness away when its node has not been heard of for a while, and gives no reason.
-/// What the kubelet says always has one, and agrees with its containers.
+/// Whether the pod's node has stopped answering: then the node controller sets Ready to False without a reason. The kubelet
+/// always gives one, and agrees with the containers' state.
 fn is_lost(status: &PodStatus) -> bool {
     condition(status, "Ready").is_some_and(|(status, reason, _)| status == "False" && reason.is_empty())
         && condition(status, "ContainersReady").is_some_and(|(status, _, _)| status == "True")

@@ -121,7 +121,7 @@ impl Storage {
         self.clusters()
     }
 
-    /// The storage classes as they are now; none: they are not for us to see. The MiniClusters that this may be news for.
+    /// The current storage classes; None if the operator may not list them. The MiniClusters for which this may be news.
     pub(super) fn update_classes(&mut self, names: Option<BTreeSet<String>>) -> Vec<Key> {
         let classes = names.map_or(Classes::Forbidden, Classes::Listed);
         if self.classes == classes {

@@ -33,7 +33,7 @@ use crate::observe::storage::Disk;
 use crate::observe::storage::Orphan;
 use crate::observe::{Index, Key, Kind, Unlabelled};
 
-/// Who has to be reconciled, and whether at once: what a Job's pods do comes in bursts that can be taken together.
+/// A MiniCluster to reconcile. `at_once` is false for news of a Job's pods, which come in bursts and are taken together.
 #[derive(Debug)]
 pub struct Wake {
     pub key: Key,
@@ -84,8 +84,8 @@ fn labelled(label: &str) -> watcher::Config {
     watcher::Config::default().labels(label).page_size(PAGE)
 }
 
-/// Follows objects for ever. A watch that cannot begin, since its version is too old, begins with a new list: the library
-/// does that only where the watch itself says so.
+/// An endless watch. If it cannot begin because its resourceVersion is too old, it begins again with a list; kube does that
+/// only if the watch itself reports it.
 fn watched<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -104,7 +104,8 @@ where
     events.default_backoff()
 }
 
-/// The MiniClusters: kept whole in the store that is returned. Endless. `forget`: one is gone, by key and uid.
+/// Watches MiniClusters, and returns the store in which they are kept. Endless. `forget` is called with key and uid of one
+/// that is gone.
 pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
     client: &Client,
     namespace: Option<&str>,
@@ -194,7 +195,7 @@ where
     }
 }
 
-/// The Jobs, without their templates. Endless.
+/// Watches Jobs, without their templates. Endless.
 pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let events = watched(partial::<Job, JobObject>(client, namespace.as_deref()), labelled(labels::CLUSTER));
     let seen_in = index.clone();
@@ -210,7 +211,7 @@ pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, 
     .await;
 }
 
-/// The pods, without most of their specifications. Endless.
+/// Watches pods, without most of their specifications. Endless.
 pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let events = watched(partial::<Pod, PodStatusObject>(client, namespace.as_deref()), labelled(labels::HEADLESS));
     let seen_in = index.clone();
@@ -226,7 +227,7 @@ pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, 
     .await;
 }
 
-/// The Services. Endless.
+/// Watches Services. Endless.
 pub async fn services(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let events = watched(partial::<Service, ServiceObject>(client, namespace.as_deref()), labelled(labels::HEADLESS));
     let seen_in = index.clone();
@@ -237,8 +238,8 @@ pub async fn services(client: Client, namespace: Option<String>, index: Arc<Inde
     .await;
 }
 
-/// The nodes: whether they can mount images. Ends where the operator may not look at them, as in an installation for one
-/// namespace. Nobody is woken: it matters when a Job is made.
+/// Watches nodes, for whether they can mount images. Ends if the operator may not list them, as in an installation for one
+/// namespace. Wakes no MiniCluster: it matters when a Job is created.
 pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
     let resource = ApiResource::erase::<Node>(&());
     let events = watched(Api::<NodeObject>::all_with(client, &resource), watcher::Config::default());
@@ -269,8 +270,7 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
     }
 }
 
-/// The PersistentVolumes that were made for MiniClusters. Ends where the operator may not look at them: in an installation
-/// for one namespace.
+/// Watches PersistentVolumes of MiniClusters. Ends if the operator may not list them, as in an installation for one namespace.
 pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let mut selector = labels::CLUSTER.to_owned();
     if let Some(namespace) = namespace {
@@ -306,7 +306,7 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
     }
 }
 
-/// The names of the storage classes, to say which one of a volume is not there. Ends where the operator may not look at them.
+/// Watches the names of storage classes, to report one that does not exist. Ends if the operator may not list them.
 pub async fn storage_classes(client: Client, index: Arc<Index>, outlets: Outlets) {
     let api: Api<PartialObjectMeta<StorageClass>> = Api::all(client);
     let events = watched(api, watcher::Config::default());

@@ -127,7 +127,7 @@ pub struct Objects {
     pub services_pod: Option<Overlaid<Pod>>,
 }
 
-/// Why a valid MiniCluster could not be rendered: a defect of ours, or a field that validation let through.
+/// Why a valid MiniCluster could not be rendered: a bug of ours, or a field that validation let through.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
     #[error("failed to write the agent's spec")]

@@ -71,16 +71,16 @@ pub struct Inputs<'a> {
 }
 
 impl Inputs<'_> {
-    /// Whether the Job was made from another spec than this one. Only before the first status can that be: from then on the
-    /// API server refuses such a change. (So a hash that a later version computes otherwise tells nothing wrong.)
+    /// Whether the Job was created from another spec than the current one. This can only be before the first status: from
+    /// then on the API server refuses such a change. (So it does not matter if a later version computes another hash.)
     fn changed_too_late(&self) -> bool {
         let was_said = condition(self.previous, "Valid").is_some_and(|valid| valid.reason == CHANGED_TOO_LATE);
         let differs = self.job.is_some_and(|job| !job.deleting && job.differs_from(self.spec_hash));
         differs && (self.previous.maximum_size.is_none() || was_said)
     }
 
-    /// Whether the Job's pods were made with another overlay. The API server's rule that compares specs overlooks a key that takes the
-    /// place of another one, in an object without a schema.
+    /// Whether the Job's pods were created with another overlay. The API server's rule does not see every change there: in
+    /// an object without a schema it misses a key that replaces another one.
     fn overlay_differs(&self, cluster: &ValidMiniCluster) -> bool {
         self.job.is_some_and(|job| !job.deleting && job.overlay_hash != render::overlay_hash(cluster))
     }

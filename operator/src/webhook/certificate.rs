@@ -170,7 +170,8 @@ fn params(names: &[String], now: Timestamp, end: Timestamp) -> Result<Certificat
 /// Most authorities in a caBundle: those of all replicas that run, and the last ones before them.
 const AUTHORITIES: usize = 6;
 
-/// `known` with all certificates of `wanted` in it, these first; the last ones go where there are too many. None: it has them.
+/// Merges the certificates of `wanted` into `known`, these first; beyond `AUTHORITIES` the last ones are dropped. None:
+/// `known` has them all.
 pub(super) fn joined(wanted: &str, known: &str) -> Option<String> {
     let split = |bundle: &str| -> Vec<String> {
         let all = bundle.split_inclusive(END).filter(|text| text.contains(END));

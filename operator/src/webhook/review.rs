@@ -67,7 +67,7 @@ struct Verdict<'a> {
     result: Value,
 }
 
-/// The answer to any request. Without a review in it there is nobody to answer: that is an error of HTTP.
+/// The answer to any request. Without a review in the body it is an HTTP error.
 pub fn answer(body: &[u8]) -> Answer {
     let review: Review = match serde_json::from_slice(body) {
         Ok(review) => review,

@@ -26,8 +26,8 @@ use crate::health::webhook_metrics::{RejectReason, WebhookMetrics};
 
 /// Longest time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Longest time until the next request's head is there. The API server closes an idle connection after 90 s: where we closed
-/// it first, its next request could be on its way.
+/// Longest time until the next request's head. The API server closes idle connections after 90 s; if we closed first, its
+/// next request might already be under way.
 const IDLE: Duration = Duration::from_secs(100);
 /// Longest time for a body, and for a request with its answer: the API server waits 30 s at most.
 const BODY: Duration = Duration::from_secs(10);

@@ -153,14 +153,14 @@ pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
     Key::new(&cluster.namespace, &cluster.headless_name)
 }
 
-/// Whether a Job has to go so that it can be made with a copy of the view: its pods cannot mount the view's image, and the
-/// status says so, which the next operator will read.
+/// Whether a Job has to be deleted to be created again with a copy of the view: its pods cannot mount the view's image, and
+/// the status already says so for the next reconcile.
 pub fn is_to_be_made_anew(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     job.mounts_view && !job.deleting && !job.is_finished() && previous_status::image_volume_failed(status)
 }
 
-/// Whether pods and volumes have to be deleted: the job has completed, what its pods said has been seen, and it has not been
-/// done. A failed job's pods stay, for their logs.
+/// Whether pods and volumes have to be deleted (`cleanupPods`): the job has completed, all its pods were seen to end, and
+/// it has not been done. A failed job's pods stay for their logs.
 pub fn is_to_be_cleaned_up(spec: &MiniClusterSpec, status: &MiniClusterStatus, observed: &Observed, job: &str) -> bool {
     let completed = previous_status::condition(status, "Complete").is_some_and(|condition| condition.status == "True");
     let mut pods = observed.pods.values().filter(|pod| pod.job_uid.as_deref() == Some(job));

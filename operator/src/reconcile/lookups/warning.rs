@@ -106,7 +106,7 @@ impl Reader {
         Ok(found.filter(|found| found.meta().uid.as_deref() == uid))
     }
 
-    /// Which APIs for gangs the cluster serves; asked again sooner where there is nothing of use in what is known.
+    /// Which gang APIs the cluster serves; asked again sooner if `is_enough` is false of the known answer.
     pub async fn gangs(&self, is_enough: impl Fn(Served) -> bool) -> Result<Served, kube::Error> {
         self.gangs.served(&self.client, is_enough).await
     }

@@ -88,7 +88,7 @@ fn laid_out() -> String {
     format!("{MOUNT_STAGING}/{MOUNT_FOLDER}")
 }
 
-/// The container of the view's image: it copies the view, or links to it where the others run the same image.
+/// The init container with the view's image: it copies the view, or links to it if the others run the same image.
 fn bring(cluster: &ValidMiniCluster, options: &Options, from: ViewFrom) -> Result<Container, RenderError> {
     let view = &cluster.view;
     let mut command = [AGENT_FILE, "view", "--to", &laid_out()].map(str::to_owned).to_vec();

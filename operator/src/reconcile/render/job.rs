@@ -88,8 +88,8 @@ fn user_init(cluster: &ValidMiniCluster, template: &PodTemplateSpec) -> Vec<Stri
     names.filter(|name| !is_rendered(name)).map(str::to_owned).collect()
 }
 
-/// The first rule that fits decides. What fits none counts for its index: an init container of ours that may be tried again, a
-/// follower that was told to stop, a pod that its node would not take.
+/// The Job's failure policy. The first rule that matches decides; without a match the failure counts for its index, as of
+/// our init containers that may be retried, a follower that was told to stop, or a pod that its node rejected.
 fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[String]) -> PodFailurePolicy {
     let on_exit = |container: &str, operator: &str, values: Vec<i32>| PodFailurePolicyRule {
         action: "FailJob".into(),

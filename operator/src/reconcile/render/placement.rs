@@ -18,8 +18,8 @@ const ARCH: &str = "kubernetes.io/arch";
 /// Weight of a preference, the largest one.
 const WEIGHT: i32 = 100;
 
-/// One pod a node, all in one zone: preferred, not required, and off with `disableAffinity`. The user's own
-/// `nodeAffinity` is required, and stays either way.
+/// Prefers one pod per node and all in one zone, unless `disableAffinity`. The user's `nodeAffinity` is required, and stays
+/// either way.
 pub(super) fn affinity(cluster: &ValidMiniCluster) -> Option<Affinity> {
     let term = |topology: &str| {
         vec![WeightedPodAffinityTerm {

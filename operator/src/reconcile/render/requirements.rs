@@ -105,13 +105,13 @@ pub fn image_is_a_try(objects: &Objects, minor: u32) -> bool {
     (IMAGE_VOLUMES_BY_HAND..IMAGE_VOLUMES).contains(&minor) && mounts_image(&objects.job)
 }
 
-/// Whether the objects need more than the floor, so that the version has to be asked for. `nodes_mount_images`: every
-/// node is new enough for that, and no API server is older than its nodes.
+/// Whether the objects need more than the oldest supported Kubernetes, so that the version has to be asked for. With
+/// `nodes_mount_images` every node is new enough for image volumes, and no API server is older than its nodes.
 pub fn beyond_floor(objects: &Objects, nodes_mount_images: bool) -> bool {
     unsupported(objects, if nodes_mount_images { IMAGE_VOLUMES } else { 0 }, false).is_some()
 }
 
-/// Why Kubernetes 1.`minor` can't run the objects: the field, and the remedy. `keeps_images`: as of [`needs`].
+/// Why Kubernetes 1.`minor` cannot run the objects: the field, and the remedy. `keeps_images`: see [`needs`].
 pub fn unsupported(objects: &Objects, minor: u32, keeps_images: bool) -> Option<String> {
     let pod = objects.job.spec.as_ref()?.template.spec.as_ref()?;
     let Need { minor: first, field, since, remedy } = needs(pod, keeps_images).find(|need| minor < need.minor)?;

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::hash;
 
-/// The fields of the spec that cannot change any more: a hash of all, and one of those that make objects beside the Job and
-/// the agent's ConfigMap, with a dot in between.
+/// Two hashes with a dot between: of all fields of the spec that cannot change once there is a Job, and of those of them
+/// from which other objects than the Job and the agent's ConfigMap are created.
 pub fn of(spec: &MiniClusterSpec) -> String {
     let spec = serde_json::to_value(spec).unwrap_or_default();
     let fixed: Map<String, Value> =

@@ -213,8 +213,8 @@ pub(super) fn for_install(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Vol
     mounts
 }
 
-/// The view's folder is named after a hash, behind an absolute link, which no subPath may follow: the whole image, and what
-/// the view's links refer to.
+/// Mounts of the view's image: the whole image, and `/opt/software`, to which the view's links refer. (The view's folder is
+/// behind an absolute link, which a subPath cannot follow.)
 fn image_mounts(view: ViewFrom) -> Vec<VolumeMount> {
     match view {
         ViewFrom::ImageVolume => vec![
@@ -244,8 +244,8 @@ pub(super) fn for_sidecar(cluster: &ValidMiniCluster, view: ViewFrom, sidecar: &
     mounts
 }
 
-/// What all containers but the init containers have. Of the volumes that init containers fill they see a folder: a volume's
-/// own is everybody's to write to, a folder in it belongs to the init container's user.
+/// Mounts of all containers but the init containers. Of volumes that init containers fill they see a folder only: everybody
+/// may write to a volume's root, but the folder belongs to the init container's user.
 fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContainer) -> Vec<VolumeMount> {
     let read_only = is_shared_by_users(cluster);
     let mut mounts = vec![
@@ -262,8 +262,8 @@ fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContaine
     mounts
 }
 
-/// The init containers run as the user that the pod names, who is not root, and some container runs as another: what they
-/// made would be in the hands of all containers of the pod's user.
+/// Whether the init containers run as the pod's user, who is not root, while some container runs as another user: what the
+/// init containers create could then be changed by all containers of the pod's user.
 fn is_shared_by_users(cluster: &ValidMiniCluster) -> bool {
     let user = |context: Option<&serde_json::Value>| context.and_then(|context| context.get("runAsUser")?.as_i64());
     let Some(pod) = user(cluster.pod.security_context.as_ref()).filter(|uid| *uid != 0) else { return false };

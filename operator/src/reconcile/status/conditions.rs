@@ -169,7 +169,8 @@ fn brokers(state: JobState, facts: &Facts) -> Statement {
     }
 }
 
-/// As kstatus and `kubectl wait` expect it: also true once the job has completed, so that nobody waits for ever.
+/// The condition Ready as kstatus and `kubectl wait` expect it: also true once the job has completed, so that nobody waits
+/// for ever.
 fn ready(state: JobState, facts: &Facts, outcome: &Outcome) -> Statement {
     const TYPE: &str = "Ready";
     match state {
@@ -213,7 +214,7 @@ fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcom
     }
 }
 
-/// Whether the view's image could be mounted, where it was tried. Once it could not, that is remembered.
+/// Whether the view's image could be mounted, if that was tried; a failure is remembered.
 fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
     let say = |is_true: bool, reason: &str, message: String| Statement::new(VIEW_MOUNTED, is_true, reason, message);
     if super::image_volume_failed(inputs.previous) {
@@ -242,8 +243,8 @@ fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
     })
 }
 
-/// Whether the volumes of CSI drivers are what their author means, where there are any. Nothing waits for it: shared disks
-/// may work, and a volume is bound to its claim without its class.
+/// Whether volumes of CSI drivers are probably what their author means, if there are any. Nothing waits for it: shared
+/// disks may work, and a volume is bound to its claim even without its class.
 fn volumes(inputs: &Inputs) -> Option<Statement> {
     let say =
         |is_true: bool, reason: &str, message: String| Some(Statement::new(VOLUMES_VALID, is_true, reason, message));
@@ -269,7 +270,7 @@ fn volumes(inputs: &Inputs) -> Option<Statement> {
     }
 }
 
-/// Whether the archive was saved, where one is asked for, once the lead has told. It is no part of the job's result.
+/// Whether the archive was saved, if one is asked for and the lead has reported it. It is no part of the job's result.
 fn archive(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
     let Verdict::Valid(cluster) = inputs.verdict else { return None };
     let path = cluster.archive.as_deref()?;
@@ -297,9 +298,9 @@ fn shared(disk: &DiskSeen) -> Option<String> {
     ))
 }
 
-/// Who could not mount the view's image, and what was said: by the runtime, which could not make the first container, or
-/// by a kubelet that does not know such volumes and would leave the pod in ContainerCreating for ever. (An image that
-/// cannot be pulled is no reason to copy: the copy would need it as well.)
+/// Which pod could not mount the view's image, and the error: of the runtime, which could not create the first container,
+/// or of a kubelet that does not know image volumes and would leave the pod in ContainerCreating for ever. (An image that
+/// cannot be pulled is no reason to copy: the copy would need it too.)
 fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
     let by_runtime = |pod: &&'a PodSeen| Some((format!("pod {}", pod.index), pod.not_made.as_deref()?));
     let is_unknown = |warning: &&Trouble| {

@@ -137,8 +137,8 @@ fn is_of_the_view(inputs: &Inputs, trouble: &Trouble) -> bool {
 const OF_KUBERNETES: [&str; 6] =
     ["", "PodFailurePolicy", "BackoffLimitExceeded", "MaxFailedIndexesExceeded", "FailedIndexes", "DeadlineExceeded"];
 
-/// Why the Job failed. A limit of the Job itself says all; else the pod that failed it does: the first one that is not
-/// made again, or, when it was tried too often, the last.
+/// Why the Job failed. A limit of the Job is reason enough; otherwise the pod that failed it is reported: the first one
+/// that is not created again, or the last one if it was retried too often.
 fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     if !OF_KUBERNETES.contains(&reason) {
         let lead =

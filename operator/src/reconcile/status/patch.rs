@@ -8,9 +8,10 @@ use serde_json::{Map, Value, json};
 
 use crate::reconcile::target::Target;
 
-/// The patch; none: nothing differs. It fails where the MiniCluster is another one of the name by now, and, with the first
-/// status after the Job was made, where the spec is another one: from that on the API server refuses edits, so that what
-/// the Job was made from must not have changed before. (The API server ignores a uid in a merge patch of a status.)
+/// The patch; None if nothing differs. The API server refuses it if another MiniCluster has the name by now. The first
+/// status after the Job was created is also refused if the spec has changed: from that status on edits are refused, so the
+/// spec must still be the one that the Job was created from. (In a merge patch of a status, the API server would ignore the
+/// uid.)
 pub fn patch(target: &Target, before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<Value> {
     let changes = changes(before, after)?;
     let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": target.uid })];
