@@ -81,7 +81,7 @@ mod tests {
         let status = serde_json::from_value(status).unwrap();
         let created = "2026-01-01T00:00:00Z".parse().unwrap();
         let uid = "0af76519-16cd-43dd-8448-eb211c80319c";
-        traced(&Key::new("team", "mc"), uid, created, &status).map(|traced| traced.spans).unwrap_or_default()
+        super::spans(&Key::new("team", "mc"), uid, created, &status).map(|traced| traced.spans).unwrap_or_default()
     }
 
     #[test]
