@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use flux_operator::offline::{self, Judgement};
+use flux_operator::offline::{self, Judgement, ValidateArgs};
 use flux_operator::on_server;
 use flux_operator::reconcile::render::Options;
 use serde_json::{Value, json};
@@ -17,11 +17,11 @@ use crate::failure::{FAILED, Failure, chain};
 use crate::input::read;
 use crate::logs;
 use crate::output::Output;
-use crate::place::{Access, Place};
 use crate::run;
 use crate::screen;
 use crate::status;
 use crate::stop;
+use crate::target::{Access, Target};
 use crate::timeline;
 use crate::top;
 use crate::wait;
@@ -70,13 +70,10 @@ enum Command {
     /// Write a debug bundle (objects, events, logs; no secrets) into one file
     Debug(debug::Args),
     /// Check MiniClusters: list every problem with its field, and exit with 1 if there is one
-    Validate {
-        /// A file with MiniClusters, or - for standard input
-        file: PathBuf,
-        /// Also ask the API server, by a dry run with your own permissions; nothing is created
-        #[arg(long)]
-        server: bool,
-    },
+    #[command(mut_arg("server", |server| {
+        server.help("Also ask the API server, by a dry run with your own permissions; nothing is created")
+    }))]
+    Validate(ValidateArgs),
     /// Print the objects that the operator creates for a MiniCluster, as YAML (keys redacted)
     Render {
         /// A file with a MiniCluster, or - for standard input
@@ -105,7 +102,7 @@ pub(crate) fn command() -> clap::Command {
     Cli::command()
 }
 
-/// The whole program.
+/// Parses the command line and runs it; the program's exit code.
 pub fn main() -> ExitCode {
     let command = match completer_words() {
         Some(words) => {
@@ -119,7 +116,7 @@ pub fn main() -> ExitCode {
     }))
 }
 
-/// The words to complete, if kubectl called this program by the name of its completions.
+/// The words to complete, if kubectl called this program under the name `COMPLETER`.
 fn completer_words() -> Option<Vec<String>> {
     let mut words = std::env::args_os();
     let name = PathBuf::from(words.next()?);
@@ -130,7 +127,7 @@ fn completer_words() -> Option<Vec<String>> {
 fn answer(cli: Cli) -> Result<u8, Failure> {
     let output = cli.output;
     match &cli.command {
-        Command::Validate { file, server: false } => told(offline::judge(&read(file)?), output),
+        Command::Validate(ValidateArgs { file, server: false }) => told(offline::judge(&read(file)?), output),
         Command::DryRun(args) => dry_run(args, output),
         Command::Completion { folder } => {
             output.refuse("completion", "it makes a link for kubectl")?;
@@ -156,7 +153,7 @@ fn dry_run(args: &flux_agent::dry_run::Args, output: Output) -> Result<u8, Failu
     let plans = flux_agent::dry_run::run(&args).ok().and_then(|text| serde_json::from_str::<Value>(&text).ok());
     match plans {
         Some(plans) => format.show(&plans).map(|()| 0),
-        // Prints the error.
+        // `show_plans` prints the error.
         None => Ok(flux_agent::show_plans(&args)),
     }
 }
@@ -188,37 +185,37 @@ async fn ask(cli: Cli) -> Result<u8, Failure> {
         }
         command => command,
     };
-    let place = Place::find(&access).await?;
+    let target = Target::find(&access).await?;
     let is_asked_for = access.namespace.is_some();
     match command {
-        Command::Run(args) => run::run(place, is_asked_for, &args, output).await,
-        Command::Status(args) => status::status(&place, &args, output).await,
+        Command::Run(args) => run::run(target, is_asked_for, &args, output).await,
+        Command::Status(args) => status::status(&target, &args, output).await,
         Command::Logs(args) => {
             output.refuse("logs", "it prints what the pods have printed")?;
-            logs::logs(&place, &args).await
+            logs::logs(&target, &args).await
         }
         Command::Wait(args) => {
             output.refuse("wait", "it prints nothing; its exit code is the answer")?;
-            wait::wait(&place, &args).await
+            wait::wait(&target, &args).await
         }
         Command::Stop(args) => {
-            let way = stop::stop(&place, &args).await?;
+            let way = stop::stop(&target, &args).await?;
             let about = json!({ "name": args.name, "way": way });
             output.show(&about, || format!("{}\n", way.told(&args.name))).map(|()| 0)
         }
-        Command::Scale(args) => wait::scale(&place, &args, output).await,
+        Command::Scale(args) => wait::scale(&target, &args, output).await,
         Command::Connect(args) => {
             output.refuse("connect", "it prints what the program in the instance prints")?;
-            connect::connect(&place, &args).await
+            connect::connect(&target, &args).await
         }
-        Command::Submit(args) => connect::submit(&place, &args, output).await,
-        Command::Jobs(args) => connect::jobs(&place, &args, output).await,
-        Command::Debug(args) => debug::debug(&place, &args, output).await,
-        Command::Timeline(args) => timeline::timeline(&place, &args, output).await,
-        Command::Top(args) => top::top(&place, &args, output).await,
-        Command::Validate { file, .. } => {
-            let target = on_server::Target { namespace: &place.namespace, is_asked_for };
-            told(on_server::judge(&place.client, target, &read(&file)?, &Options::default()).await?, output)
+        Command::Submit(args) => connect::submit(&target, &args, output).await,
+        Command::Jobs(args) => connect::jobs(&target, &args, output).await,
+        Command::Debug(args) => debug::debug(&target, &args, output).await,
+        Command::Timeline(args) => timeline::timeline(&target, &args, output).await,
+        Command::Top(args) => top::top(&target, &args, output).await,
+        Command::Validate(ValidateArgs { file, .. }) => {
+            let asked = on_server::Target { namespace: &target.namespace, is_asked_for };
+            told(on_server::judge(&target.client, asked, &read(&file)?, &Options::default()).await?, output)
         }
         Command::Render { .. } | Command::DryRun(_) | Command::Completion { .. } | Command::Complete { .. } => Ok(0),
     }

@@ -11,27 +11,27 @@ use kube::ResourceExt;
 use kube::api::ListParams;
 
 use crate::failure::Failure;
-use crate::place::{Access, Place};
+use crate::target::{Access, Target};
 
-/// The name by which kubectl finds who completes this plugin.
+/// Name of the program that kubectl calls to complete this plugin.
 pub const COMPLETER: &str = "kubectl_complete-minicluster";
-/// cobra's word for: no files.
+/// cobra's directive for no file names.
 const NO_FILES: &str = ":4";
-/// … and for: files.
+/// cobra's directive for file names.
 const FILES: &str = ":0";
-/// A shell that waits longer is no help.
+/// Longest time for an answer: a slow completion is no help.
 const PATIENCE: Duration = Duration::from_secs(2);
 
-/// What there is to choose from.
+/// What the candidates are.
 #[derive(Debug, PartialEq, Eq)]
 enum Choice {
     These(Vec<String>),
-    /// MiniClusters of the namespace.
+    /// Names of MiniClusters in the namespace.
     Names,
     Files,
 }
 
-/// Makes the link by which kubectl finds the completions; where it is.
+/// Creates the link by which kubectl finds the completions; returns a sentence about where it is.
 pub fn install(folder: Option<PathBuf>) -> Result<String, Failure> {
     let program = std::env::current_exe().map_err(Failure::here("find this program"))?;
     let folder = folder.or_else(|| program.parent().map(PathBuf::from)).unwrap_or_default();
@@ -49,7 +49,7 @@ pub fn install(folder: Option<PathBuf>) -> Result<String, Failure> {
     ))
 }
 
-/// The candidates for the last of `words`, as kubectl takes them.
+/// The candidates for the last of `words`, in cobra's format.
 pub async fn complete(command: &Command, words: &[String]) -> String {
     let (current, before) = words.split_last().map_or(("", &[][..]), |(last, rest)| (last.as_str(), rest));
     let (candidates, directive) = match choose(command, before, current) {
@@ -61,14 +61,14 @@ pub async fn complete(command: &Command, words: &[String]) -> String {
     fitting.map(|candidate| candidate + "\n").collect::<String>() + directive + "\n"
 }
 
-/// Who cannot be asked has none.
+/// Names of the MiniClusters in the namespace; none if the cluster cannot be asked.
 async fn names(access: &Access) -> Vec<String> {
-    let Ok(place) = Place::find(access).await else { return Vec::new() };
-    let clusters = place.clusters().list_metadata(&ListParams::default()).await;
+    let Ok(target) = Target::find(access).await else { return Vec::new() };
+    let clusters = target.clusters().list_metadata(&ListParams::default()).await;
     clusters.map(|all| all.items.iter().map(|it| it.name_any()).collect()).unwrap_or_default()
 }
 
-/// Where the words before say that it is.
+/// The cluster named by --context/--namespace so far.
 fn access(before: &[String]) -> Access {
     let mut access = Access::default();
     let mut words = before.iter();
@@ -119,8 +119,8 @@ fn choose(command: &Command, before: &[String], current: &str) -> Choice {
         return Choice::These(shown.map(|it| it.get_name().to_owned()).collect());
     }
     match command.get_positionals().filter(|it| !it.is_last_set()).nth(places) {
-        Some(place) if place.get_id() == "name" => Choice::Names,
-        Some(place) => values(place),
+        Some(positional) if positional.get_id() == "name" => Choice::Names,
+        Some(positional) => values(positional),
         None => Choice::These(Vec::new()),
     }
 }

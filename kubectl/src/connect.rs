@@ -11,19 +11,19 @@ use serde_json::json;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
 use crate::failure::{FAILED, Failure, is_code};
+use crate::observed;
 use crate::output::Output;
-use crate::place::Place;
 use crate::screen;
-use crate::seen;
+use crate::target::Target;
 
-/// What is carried at a time.
+/// Bytes that are copied at a time.
 const CHUNK: usize = 32 * 1024;
 
-/// What helps who may not.
+/// The remedy if exec is forbidden.
 const NEEDS_EXEC: &str = "You need permission to `create` `pods/exec` in this namespace (docs/tasks/kubectl.md has a Role with all \
                           permissions that this program uses): ask your administrator";
 
-/// A shell, or a command, in the instance.
+/// Arguments of `connect`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Connect {
     /// Name of the MiniCluster
@@ -36,7 +36,7 @@ pub struct Connect {
     pub command: Vec<String>,
 }
 
-/// A job for a running instance.
+/// Arguments of `submit`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Submit {
     /// Name of the MiniCluster
@@ -49,7 +49,7 @@ pub struct Submit {
     pub command: Vec<String>,
 }
 
-/// The jobs of a running instance.
+/// Arguments of `jobs`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Jobs {
     /// Name of the MiniCluster
@@ -59,43 +59,43 @@ pub struct Jobs {
     pub all: bool,
 }
 
-/// Becomes a shell, or a command, in the instance; its exit code.
-pub async fn connect(place: &Place, args: &Connect) -> Result<u8, Failure> {
-    let pod = running(place, &args.name, args.index).await?;
+/// Runs a shell or a command in the instance; returns its exit code.
+pub async fn connect(target: &Target, args: &Connect) -> Result<u8, Failure> {
+    let pod = running(target, &args.name, args.index).await?;
     let mut words = vec!["connect"];
     if !args.command.is_empty() {
         words.push("--");
         words.extend(args.command.iter().map(String::as_str));
     }
-    let attached = start(place, &pod, &words, screen::is_terminal()).await?;
-    hand_on(attached, screen::is_terminal()).await
+    let attached = start(target, &pod, &words, screen::is_terminal()).await?;
+    copy_both_ways(attached, screen::is_terminal()).await
 }
 
 /// Submits a job; the exit code of the submission, or with `--watch` the job's.
-pub async fn submit(place: &Place, args: &Submit, output: Output) -> Result<u8, Failure> {
+pub async fn submit(target: &Target, args: &Submit, output: Output) -> Result<u8, Failure> {
     if args.watch {
         output.refuse("submit --watch", "it prints the job's output. Without --watch it prints the job's id")?;
     }
     let mut words = vec!["flux", "submit"];
     words.extend(args.watch.then_some("--watch"));
     words.extend(args.command.iter().map(String::as_str));
-    let Some(format) = output.format else { return in_lead(place, &args.name, &words).await };
-    let (code, said) = answer(place, &running(place, &args.name, 0).await?, &connected(&words)).await?;
+    let Some(format) = output.format else { return in_lead(target, &args.name, &words).await };
+    let (code, said) = answer(target, &running(target, &args.name, 0).await?, &connected(&words)).await?;
     match code {
-        // One job a line.
+        // One job id per line.
         0 => format.show(&json!({ "jobs": String::from_utf8_lossy(&said).lines().collect::<Vec<_>>() }))?,
         _ => screen::put_error(&said),
     }
     Ok(code)
 }
 
-/// Lists the jobs; for programs as `flux jobs --json` has them.
-pub async fn jobs(place: &Place, args: &Jobs, output: Output) -> Result<u8, Failure> {
+/// Lists the jobs; with `-o` as `flux jobs --json` does.
+pub async fn jobs(target: &Target, args: &Jobs, output: Output) -> Result<u8, Failure> {
     let mut words = vec!["flux", "jobs"];
     words.extend(args.all.then_some("-a"));
-    let Some(format) = output.format else { return in_lead(place, &args.name, &words).await };
+    let Some(format) = output.format else { return in_lead(target, &args.name, &words).await };
     words.push("--json");
-    let (code, said) = answer(place, &running(place, &args.name, 0).await?, &connected(&words)).await?;
+    let (code, said) = answer(target, &running(target, &args.name, 0).await?, &connected(&words)).await?;
     match serde_json::from_slice::<serde_json::Value>(&said) {
         Ok(jobs) => format.show(&jobs)?,
         Err(_) => screen::put_error(&said),
@@ -107,18 +107,18 @@ fn connected<'a>(words: &[&'a str]) -> Vec<&'a str> {
     [&["connect", "--"], words].concat()
 }
 
-async fn in_lead(place: &Place, name: &str, words: &[&str]) -> Result<u8, Failure> {
-    let pod = running(place, name, 0).await?;
-    hand_on(start(place, &pod, &connected(words), false).await?, false).await
+async fn in_lead(target: &Target, name: &str, words: &[&str]) -> Result<u8, Failure> {
+    let pod = running(target, name, 0).await?;
+    copy_both_ways(start(target, &pod, &connected(words), false).await?, false).await
 }
 
-/// The pod of this index, whose runner runs.
-pub async fn running(place: &Place, name: &str, index: u32) -> Result<Pod, Failure> {
-    let pods = place.pods_of(name).await?;
-    match seen::latest_of(index, pods.iter()).filter(|pod| seen::is_running(pod)) {
+/// The pod of this index; an error if its runner does not run.
+pub async fn running(target: &Target, name: &str, index: u32) -> Result<Pod, Failure> {
+    let pods = target.pods_of(name).await?;
+    match observed::latest_of(index, pods.iter()).filter(|pod| observed::is_running(pod)) {
         Some(pod) => Ok(pod.clone()),
         None => {
-            let cluster = place.cluster(name).await?;
+            let cluster = target.cluster(name).await?;
             let phase = cluster.status.and_then(|status| status.phase).unwrap_or_else(|| "not begun".into());
             let which = if index == 0 { "lead".to_owned() } else { format!("pod of index {index}") };
             Err(Failure::Told(format!(
@@ -129,9 +129,9 @@ pub async fn running(place: &Place, name: &str, index: u32) -> Result<Pod, Failu
 }
 
 /// Starts the agent's command `words` in the pod's runner.
-async fn start(place: &Place, pod: &Pod, words: &[&str], terminal: bool) -> Result<AttachedProcess, Failure> {
-    let (name, runner) = (seen::name(pod), seen::runner(pod).unwrap_or_default());
-    let agent = seen::agent(pod).unwrap_or(flux_shared::paths::DEFAULT_MOUNT_PATH);
+async fn start(target: &Target, pod: &Pod, words: &[&str], terminal: bool) -> Result<AttachedProcess, Failure> {
+    let (name, runner) = (observed::name(pod), observed::runner(pod).unwrap_or_default());
+    let agent = observed::agent(pod).unwrap_or(flux_shared::paths::DEFAULT_MOUNT_PATH);
     let parameters = AttachParams {
         container: Some(runner.to_owned()),
         stdin: true,
@@ -144,7 +144,7 @@ async fn start(place: &Place, pod: &Pod, words: &[&str], terminal: bool) -> Resu
         max_stderr_buf_size: Some(CHUNK),
     };
     let command: Vec<&str> = [&[agent], words].concat();
-    place.pods().exec(name, command, &parameters).await.map_err(|error| {
+    target.pods().exec(name, command, &parameters).await.map_err(|error| {
         let may_not = is_code(&error, 403);
         let failure = Failure::call(format!("run a program in pod {name}"))(error);
         match may_not {
@@ -155,8 +155,8 @@ async fn start(place: &Place, pod: &Pod, words: &[&str], terminal: bool) -> Resu
 }
 
 /// What the agent's command `words` prints, and its exit code.
-pub async fn answer(place: &Place, pod: &Pod, words: &[&str]) -> Result<(u8, Vec<u8>), Failure> {
-    let mut attached = start(place, pod, words, false).await?;
+pub async fn answer(target: &Target, pod: &Pod, words: &[&str]) -> Result<(u8, Vec<u8>), Failure> {
+    let mut attached = start(target, pod, words, false).await?;
     drop(attached.stdin());
     let (mut output, mut errors) = (Vec::new(), Vec::new());
     let status = attached.take_status();
@@ -187,15 +187,15 @@ async fn collect(from: &mut (impl AsyncRead + Unpin), to: &mut Vec<u8>) -> std::
     from.read_to_end(to).await.map(drop)
 }
 
-/// Hands bytes on in both directions until the program has ended; its exit code.
-async fn hand_on(mut attached: AttachedProcess, terminal: bool) -> Result<u8, Failure> {
+/// Copies bytes in both directions until the program has ended; returns its exit code.
+async fn copy_both_ways(mut attached: AttachedProcess, terminal: bool) -> Result<u8, Failure> {
     let _raw = match terminal {
         true => Some(terminal::Raw::begin(attached.terminal_size())?),
         false => None,
     };
     if let Some(stdin) = attached.stdin() {
-        // It ends with this process: who types nothing keeps nobody here.
-        tokio::spawn(carry_input(stdin));
+        // The task ends with this process: a pending read of the keyboard does not keep it alive.
+        tokio::spawn(copy_input(stdin));
     }
     let status = attached.take_status();
     let (stdout, stderr) = (attached.stdout(), attached.stderr());
@@ -224,7 +224,7 @@ async fn hand_on(mut attached: AttachedProcess, terminal: bool) -> Result<u8, Fa
     code(status)
 }
 
-async fn carry_input(mut to: impl AsyncWrite + Unpin) {
+async fn copy_input(mut to: impl AsyncWrite + Unpin) {
     let mut from = tokio::io::stdin();
     let mut buffer = vec![0; CHUNK];
     while let Ok(count) = from.read(&mut buffer).await {
@@ -250,7 +250,7 @@ async fn copy(
     }
 }
 
-/// The exit code that a status of exec tells.
+/// The exit code in the status of an exec.
 fn code(status: Option<Status>) -> Result<u8, Failure> {
     let Some(status) = status else {
         return Err(Failure::Told("the connection was lost before the program had ended".into()));
@@ -266,9 +266,9 @@ fn code(status: Option<Status>) -> Result<u8, Failure> {
     }
 }
 
-/// Runs `words` of the agent in the lead, and tells nobody what it says.
-pub async fn quietly(place: &Place, pod: &Pod, words: &[&str]) -> Result<u8, Failure> {
-    answer(place, pod, words).map(|done| done.map(|(code, _)| code)).await
+/// Runs the agent's command `words` in the lead and drops its output.
+pub async fn quietly(target: &Target, pod: &Pod, words: &[&str]) -> Result<u8, Failure> {
+    answer(target, pod, words).map(|done| done.map(|(code, _)| code)).await
 }
 
 #[cfg(test)]

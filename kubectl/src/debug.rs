@@ -18,16 +18,16 @@ use serde::Serialize;
 use serde_json::Value;
 
 use crate::failure::{self, Failure};
+use crate::observed;
 use crate::output::Output;
-use crate::place::Place;
-use crate::seen;
 use crate::status;
+use crate::target::Target;
 use crate::timeline;
 
-/// Of a log, the last lines, and at most so many bytes.
+/// Most lines of a log, the last ones, and most bytes.
 const LINES: i64 = 5000;
 const BYTES: i64 = 4 * 1024 * 1024;
-/// Logs of so many pods: the first ones, of which the lead is one.
+/// Most pods whose logs are collected: the first ones, with the lead.
 const PODS: usize = 16;
 
 /// Arguments of `debug`.
@@ -40,14 +40,14 @@ pub struct Args {
     pub to: Option<PathBuf>,
 }
 
-/// What is collected: names and texts.
+/// Files of the bundle: name and text.
 type Entries = Vec<(String, String)>;
 
-/// Collects all and writes it; where.
-pub async fn debug(place: &Place, args: &Args, output: Output) -> Result<u8, Failure> {
+/// Collects everything, writes it, and prints where.
+pub async fn debug(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
     let name = &args.name;
     let path = args.to.clone().unwrap_or_else(|| PathBuf::from(format!("{name}-debug.tar")));
-    let entries = collect(place, name).await?;
+    let entries = collect(target, name).await?;
     write(&path, &entries).map_err(|source| Failure::Write { path: path.display().to_string(), source })?;
     let count = entries.len();
     let about = serde_json::json!({ "file": path, "files": entries.iter().map(|(name, _)| name).collect::<Vec<_>>() });
@@ -61,30 +61,30 @@ pub async fn debug(place: &Place, args: &Args, output: Output) -> Result<u8, Fai
     output.show(&about, told).map(|()| 0)
 }
 
-async fn collect(place: &Place, name: &str) -> Result<Entries, Failure> {
-    let cluster = place.cluster(name).await?;
-    let mut pods = place.pods_of(name).await?;
-    pods.sort_by_key(|pod| (seen::index(pod), seen::name(pod).to_owned()));
+async fn collect(target: &Target, name: &str) -> Result<Entries, Failure> {
+    let cluster = target.cluster(name).await?;
+    let mut pods = target.pods_of(name).await?;
+    pods.sort_by_key(|pod| (observed::index(pod), observed::name(pod).to_owned()));
     let mut entries = vec![
         (
             "version.txt".to_owned(),
-            format!("kubectl-minicluster {}\n{}\n", env!("CARGO_PKG_VERSION"), server(place).await),
+            format!("kubectl-minicluster {}\n{}\n", env!("CARGO_PKG_VERSION"), server(target).await),
         ),
         ("minicluster.yaml".to_owned(), yaml(&cluster)?),
-        ("status.txt".to_owned(), redact::text(&status::told(place, &cluster, &pods).await)),
+        ("status.txt".to_owned(), redact::text(&status::told(target, &cluster, &pods).await)),
         ("timeline.txt".to_owned(), timeline::told(&cluster)),
     ];
     for pod in &pods {
-        entries.push((format!("pods/{}.yaml", seen::name(pod)), yaml(pod)?));
+        entries.push((format!("pods/{}.yaml", observed::name(pod)), yaml(pod)?));
     }
-    for pod in pods.iter().filter(|pod| seen::index(pod).is_some()).take(PODS) {
-        entries.extend(logs(place, pod).await);
+    for pod in pods.iter().filter(|pod| observed::index(pod).is_some()).take(PODS) {
+        entries.extend(logs(target, pod).await);
     }
     Ok(entries)
 }
 
-async fn server(place: &Place) -> String {
-    match place.client.apiserver_version().await {
+async fn server(target: &Target) -> String {
+    match target.client.apiserver_version().await {
         Ok(version) => format!("Kubernetes {}", version.git_version),
         Err(error) => failure::words(&error),
     }
@@ -97,8 +97,8 @@ fn yaml(object: &impl Serialize) -> Result<String, Failure> {
     flux_operator::yaml::document(&value).map_err(|error| told(&error))
 }
 
-/// Of every container of the pod, those before a restart as well. What cannot be read says why.
-async fn logs(place: &Place, pod: &Pod) -> Entries {
+/// Logs of every container of the pod, and of its run before a restart. A log that cannot be read is replaced by the reason.
+async fn logs(target: &Target, pod: &Pod) -> Entries {
     let status = pod.status.clone().unwrap_or_default();
     let containers = status.init_container_statuses.into_iter().chain(status.container_statuses).flatten();
     let mut entries = Vec::new();
@@ -115,16 +115,16 @@ async fn logs(place: &Place, pod: &Pod) -> Entries {
                 timestamps: true,
                 ..LogParams::default()
             };
-            let log = place.pods().logs(seen::name(pod), &parameters).await;
+            let log = target.pods().logs(observed::name(pod), &parameters).await;
             let log = log.unwrap_or_else(|error| format!("failed to read this log: {}\n", failure::words(&error)));
             let ending = if previous { "previous.log" } else { "log" };
-            entries.push((format!("logs/{}.{}.{ending}", seen::name(pod), container.name), redact::text(&log)));
+            entries.push((format!("logs/{}.{}.{ending}", observed::name(pod), container.name), redact::text(&log)));
         }
     }
     entries
 }
 
-/// For nobody else's eyes until its owner hands it on.
+/// Writes the archive, readable by its owner only.
 fn write(path: &std::path::Path, entries: &Entries) -> std::io::Result<()> {
     let file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path)?;
     let mut archive = tar::Builder::new(file);

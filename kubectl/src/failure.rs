@@ -2,7 +2,7 @@
 
 use flux_operator::offline::OfflineError;
 
-/// The exit code of a failure of the plugin's own.
+/// Exit code of the plugin's own failures.
 pub const FAILED: u8 = 1;
 
 /// Why a command ends with an error.
@@ -27,13 +27,13 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// A call to the API server has failed.
+    /// The failure of a call to the API server.
     pub fn call(doing: impl Into<String>) -> impl FnOnce(kube::Error) -> Failure {
         let doing = doing.into();
         move |error| Failure::Call { doing, why: words(&error) }
     }
 
-    /// Something of this machine.
+    /// The failure of something on this machine.
     pub fn here(doing: &'static str) -> impl FnOnce(std::io::Error) -> Failure {
         move |source| Failure::Here { doing, source }
     }

@@ -5,7 +5,7 @@
 //! cli ─► status, logs, wait, stop, scale, timeline, debug: one look or one change
 //! cli ─► connect, submit, jobs, top: the agent in the lead's pod, by exec
 //! cli ─► completion: names for the shell
-//! place (client and namespace), seen (what is known of a MiniCluster, pure), progress (pure), screen, output, input, failure: below all
+//! target (client and namespace), observed (what is known of a MiniCluster, pure), progress (pure), screen, output, input, failure: below all
 //! ```
 //!
 //! It needs no rights but its user's own, and nothing in the cluster but the operator.
@@ -18,14 +18,14 @@ mod debug;
 mod failure;
 mod input;
 mod logs;
+mod observed;
 mod output;
-mod place;
 mod progress;
 mod run;
 mod screen;
-mod seen;
 mod status;
 mod stop;
+mod target;
 mod timeline;
 mod top;
 mod wait;

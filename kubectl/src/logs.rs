@@ -11,19 +11,19 @@ use kube::Api;
 use kube::api::LogParams;
 
 use crate::failure::{self, Failure};
-use crate::place::Place;
+use crate::observed::{self, Start};
 use crate::screen;
-use crate::seen::{self, Start};
+use crate::target::Target;
 use resume::Resume;
 
-/// Nothing may come for as long as a job likes. After this time without a byte it is asked anew, whether the connection lives or not.
+/// Time without a byte after which a log is requested again: a job may be silent for any time, but the connection may also be dead.
 const SILENCE: Duration = Duration::from_secs(120);
 const PAUSE: Duration = Duration::from_millis(250);
 const PAUSE_AFTER_FAILURE: Duration = Duration::from_secs(1);
-/// The log of a container that has ended will not be read any more if it could not so often.
+/// Most attempts to read the log of a container that has ended.
 const TRIES: u32 = 5;
 
-/// Which logs, and how.
+/// Arguments of `logs`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Name of the MiniCluster
@@ -45,23 +45,23 @@ pub struct Args {
     pub container: Option<String>,
 }
 
-/// Prints what was asked for.
-pub async fn logs(place: &Place, args: &Args) -> Result<u8, Failure> {
-    let mut pods = place.pods_of(&args.name).await?;
+/// Prints the logs.
+pub async fn logs(target: &Target, args: &Args) -> Result<u8, Failure> {
+    let mut pods = target.pods_of(&args.name).await?;
     if pods.is_empty() {
-        place.cluster(&args.name).await?;
+        target.cluster(&args.name).await?;
         return Err(Failure::Told(format!("{} has no pods: `kubectl minicluster why {0}` says why", args.name)));
     }
-    pods.sort_by_key(|pod| (seen::index(pod), seen::created(pod)));
+    pods.sort_by_key(|pod| (observed::index(pod), observed::created(pod)));
     if !args.all {
-        pods.retain(|pod| seen::index(pod) == Some(args.index));
+        pods.retain(|pod| observed::index(pod) == Some(args.index));
         let Some(latest) = pods.pop() else {
             return Err(Failure::Told(format!("no pod with index {} in {}", args.index, args.name)));
         };
-        return one(place, &latest, args).await.map(|()| 0);
+        return print_one(target, &latest, args).await.map(|()| 0);
     }
-    let each = pods.iter().filter(|pod| seen::index(pod).is_some()).map(|pod| with_prefix(place, pod, args));
-    // A follower's log that cannot be read hides no other's.
+    let each = pods.iter().filter(|pod| observed::index(pod).is_some()).map(|pod| with_prefix(target, pod, args));
+    // A log that cannot be read does not hide the others.
     for told in futures::future::join_all(each).await {
         if let Err(failure) = told {
             screen::tell(&failure.to_string());
@@ -71,21 +71,21 @@ pub async fn logs(place: &Place, args: &Args) -> Result<u8, Failure> {
 }
 
 fn container<'a>(pod: &'a Pod, args: &'a Args) -> &'a str {
-    args.container.as_deref().or(seen::runner(pod)).unwrap_or_default()
+    args.container.as_deref().or(observed::runner(pod)).unwrap_or_default()
 }
 
-async fn one(place: &Place, pod: &Pod, args: &Args) -> Result<(), Failure> {
+async fn print_one(target: &Target, pod: &Pod, args: &Args) -> Result<(), Failure> {
     let container = container(pod, args);
-    match (args.follow, seen::started(pod)) {
-        (true, Some(start)) if args.container.is_none() => follow(&place.pods(), pod, &start, || ()).await,
-        _ => stream(&place.pods(), pod, args, container, screen::put).await,
+    match (args.follow, observed::started(pod)) {
+        (true, Some(start)) if args.container.is_none() => follow(&target.pods(), pod, &start, || ()).await,
+        _ => stream(&target.pods(), pod, args, container, screen::put).await,
     }
 }
 
-async fn with_prefix(place: &Place, pod: &Pod, args: &Args) -> Result<(), Failure> {
-    let index = seen::index(pod).unwrap_or_default();
+async fn with_prefix(target: &Target, pod: &Pod, args: &Args) -> Result<(), Failure> {
+    let index = observed::index(pod).unwrap_or_default();
     let mut begins = true;
-    stream(&place.pods(), pod, args, container(pod, args), |bytes| {
+    stream(&target.pods(), pod, args, container(pod, args), |bytes| {
         let mut marked = Vec::new();
         for line in bytes.split_inclusive(|&byte| byte == b'\n') {
             if begins {
@@ -99,7 +99,7 @@ async fn with_prefix(place: &Place, pod: &Pod, args: &Args) -> Result<(), Failur
     .await
 }
 
-/// As the API server gives it; whole lines at a time.
+/// Prints a log as the API server returns it, line by line.
 async fn stream(
     pods: &Api<Pod>,
     pod: &Pod,
@@ -107,7 +107,7 @@ async fn stream(
     container: &str,
     mut put: impl FnMut(&[u8]) -> Result<(), Failure>,
 ) -> Result<(), Failure> {
-    let name = seen::name(pod);
+    let name = observed::name(pod);
     let doing = || format!("read the log of {name}, container {container}");
     let parameters = LogParams {
         container: Some(container.to_owned()),
@@ -124,10 +124,10 @@ async fn stream(
     Ok(())
 }
 
-/// The log of one start of a pod's runner to its end, to standard output, whatever happens to the connection. `first` is called
-/// before anything is written.
+/// Prints the log of one start of a pod's runner to its end, and reconnects if the connection breaks. `first` is called
+/// before anything is printed.
 pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn()) -> Result<(), Failure> {
-    let (name, container) = (seen::name(pod), seen::runner(pod).unwrap_or_default());
+    let (name, container) = (observed::name(pod), observed::runner(pod).unwrap_or_default());
     let mut resume = Resume::default();
     let (mut failures, mut is_over) = (0, false);
     loop {
@@ -146,7 +146,7 @@ pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn())
         };
         failures = if progressed || broke.is_none() { 0 } else { failures + 1 };
         match broke {
-            // The last word was read when nothing could be added any more.
+            // The container had ended before this read, so nothing is missing.
             None if is_over => return Ok(()),
             Some(why) if failures >= TRIES && is_over => {
                 let doing = format!("read the log of {name}, container {container}");
@@ -157,7 +157,7 @@ pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn())
         // If the call fails, the pod counts as running.
         match pods.get_opt(name).await {
             Ok(None) => return Ok(()),
-            Ok(Some(pod)) => is_over = seen::is_over(&pod, start),
+            Ok(Some(pod)) => is_over = observed::is_over(&pod, start),
             Err(_) => {}
         }
         match failures {
@@ -168,7 +168,7 @@ pub async fn follow(pods: &Api<Pod>, pod: &Pod, start: &Start, first: impl Fn())
     }
 }
 
-/// What is new of a log, to standard output; why it broke off, if it did, and whether a byte came.
+/// Prints what is new of a log; returns why it broke off, if it did, and whether a byte came.
 async fn copy(
     mut log: impl futures::AsyncRead + Unpin,
     resume: &mut Resume,

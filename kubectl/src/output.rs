@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::failure::Failure;
 use crate::screen;
 
-/// For programs.
+/// Output formats for programs.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     Json,
@@ -27,7 +27,7 @@ impl Format {
         screen::print(&written(value, self)?)
     }
 
-    /// Prints objects: as a list, or as one YAML stream.
+    /// Prints objects, as a JSON list or one YAML stream.
     pub fn show_all(self, objects: &[Value]) -> Result<(), Failure> {
         match self {
             Format::Json => self.show(&json!({ "apiVersion": "v1", "kind": "List", "items": objects })),
@@ -40,7 +40,7 @@ impl Format {
 }
 
 impl Output {
-    /// Prints an answer.
+    /// Prints a result, as the format or as text.
     pub fn show(self, value: &impl Serialize, text: impl FnOnce() -> String) -> Result<(), Failure> {
         match self.format {
             Some(format) => format.show(value),

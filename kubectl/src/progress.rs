@@ -4,20 +4,20 @@ use flux_operator::labels;
 use flux_operator::observe::workload::QUEUED;
 use k8s_openapi::api::core::v1::Pod;
 
-use crate::seen::{self, Seen};
+use crate::observed::{self, Observed};
 
-/// How far something is.
+/// State of a stage.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum State {
     /// Something else comes first.
     Later,
     Now,
-    /// It stays so unless somebody helps.
+    /// It does not go on unless somebody helps.
     Stuck,
     Done,
 }
 
-/// One line.
+/// A stage of a start, one line on the screen.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Stage {
     pub name: &'static str,
@@ -25,11 +25,11 @@ pub struct Stage {
     pub text: String,
 }
 
-/// Words of `status.reason` that are about the pods, not about the brokers in them.
+/// Values of `status.reason` in an ordinary start, which mean no trouble with the pods.
 const NO_TROUBLE: &[&str] = &["BrokersNotReady", "PodsStarting", "JobCreated", "NotRequested", "LeadNotRunning"];
 
-/// The four lines.
-pub fn stages(seen: &Seen) -> [Stage; 4] {
+/// The four stages of a start.
+pub fn stages(seen: &Observed) -> [Stage; 4] {
     [pods(seen), view(seen), brokers(seen), quorum(seen)]
 }
 
@@ -37,17 +37,17 @@ fn stage(name: &'static str, state: State, text: impl Into<String>) -> Stage {
     Stage { name, state, text: text.into() }
 }
 
-/// What the operator says of a start that does not go on.
-fn trouble(seen: &Seen) -> Option<String> {
+/// The operator's reason and message, if a start does not go on.
+fn trouble(seen: &Observed) -> Option<String> {
     let status = seen.status()?;
     let reason = status.reason.as_deref().filter(|it| !it.is_empty() && !NO_TROUBLE.contains(it))?;
     Some(format!("{reason}: {}", status.message.as_deref().unwrap_or("no details")))
 }
 
-fn pods(seen: &Seen) -> Stage {
+fn pods(seen: &Observed) -> Stage {
     let (size, there) = (seen.size(), seen.pods.len());
-    let placed = seen.pods.values().filter(|pod| seen::is_scheduled(pod)).count();
-    let begun = seen.pods.values().filter(|pod| seen::started(pod).is_some()).count();
+    let placed = seen.pods.values().filter(|pod| observed::is_scheduled(pod)).count();
+    let begun = seen.pods.values().filter(|pod| observed::started(pod).is_some()).count();
     let count = format!("{begun} of {size} running");
     if is_up(seen) || usize::try_from(size).is_ok_and(|size| begun >= size) {
         return stage("pods", State::Done, count);
@@ -65,18 +65,18 @@ fn pods(seen: &Seen) -> Stage {
     }
 }
 
-fn view(seen: &Seen) -> Stage {
-    let lead = seen.lead().filter(|lead| seen::is_scheduled(lead));
+fn view(seen: &Observed) -> Stage {
+    let lead = seen.lead().filter(|lead| observed::is_scheduled(lead));
     match lead {
         _ if is_up(seen) => stage("view", State::Done, "Flux is in the pods"),
         None => stage("view", State::Later, "after the pods are scheduled"),
-        Some(lead) if seen::started(lead).is_some() => stage("view", State::Done, "Flux is in the pods"),
+        Some(lead) if observed::started(lead).is_some() => stage("view", State::Done, "Flux is in the pods"),
         Some(lead) => stage("view", State::Now, preparing(lead)),
     }
 }
 
 fn preparing(lead: &Pod) -> String {
-    let Some((container, waits)) = seen::initializing(lead) else {
+    let Some((container, waits)) = observed::initializing(lead) else {
         return "the lead's image is pulled and started".into();
     };
     let what = match container {
@@ -89,7 +89,7 @@ fn preparing(lead: &Pod) -> String {
     }
 }
 
-fn brokers(seen: &Seen) -> Stage {
+fn brokers(seen: &Observed) -> Stage {
     let size = seen.size();
     let ready = seen.status().map_or(0, |status| status.ready_size);
     let is_all = size > 0 && ready >= size;
@@ -105,7 +105,7 @@ fn brokers(seen: &Seen) -> Stage {
     }
 }
 
-fn quorum(seen: &Seen) -> Stage {
+fn quorum(seen: &Observed) -> Stage {
     let quorum = seen.quorum();
     let ready = seen.status().map_or(0, |status| status.ready_size);
     match () {
@@ -115,8 +115,8 @@ fn quorum(seen: &Seen) -> Stage {
     }
 }
 
-/// The instance was, or is, up.
-fn is_up(seen: &Seen) -> bool {
+/// Whether the instance is or was up.
+fn is_up(seen: &Observed) -> bool {
     seen.is_true("JobMiniClusterReady")
         || seen.status().is_some_and(|it| it.timeline.as_ref().is_some_and(|it| it.ready.is_some()))
 }
@@ -127,16 +127,16 @@ mod tests {
 
     use super::*;
 
-    fn seen(status: Value, pods: &[Value]) -> Seen {
+    fn seen(status: Value, pods: &[Value]) -> Observed {
         let cluster = json!({
             "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" },
             "spec": { "size": 2, "containers": [{ "image": "a" }] }, "status": status,
         });
         let pods = pods.iter().map(|pod| {
             let pod: Pod = serde_json::from_value(pod.clone()).unwrap();
-            (seen::name(&pod).to_owned(), pod)
+            (observed::name(&pod).to_owned(), pod)
         });
-        Seen { cluster: Some(serde_json::from_value(cluster).unwrap()), pods: pods.collect() }
+        Observed { cluster: Some(serde_json::from_value(cluster).unwrap()), pods: pods.collect() }
     }
 
     fn pod(index: u32, node: bool, status: Value) -> Value {
@@ -151,7 +151,7 @@ mod tests {
         pod
     }
 
-    fn states(seen: &Seen) -> Vec<(State, String)> {
+    fn states(seen: &Observed) -> Vec<(State, String)> {
         stages(seen).into_iter().map(|stage| (stage.state, stage.text)).collect()
     }
 

@@ -16,17 +16,17 @@ use serde_json::json;
 use crate::failure::{self, Failure};
 use crate::input::read;
 use crate::output::Output;
-use crate::place::Place;
 use crate::screen::{self, Screen};
 use crate::stop;
+use crate::target::Target;
 use follow::Ending;
 use manifest::{RUN, Wanted};
 
-/// A MiniCluster that no API server answers about is not made after so many tries.
+/// Most attempts to create the MiniCluster if the API server does not answer.
 const TRIES: u32 = 5;
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// Runs a program on a MiniCluster of its own.
+/// Arguments of `run`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -39,8 +39,8 @@ pub struct Args {
     pub keep: bool,
 }
 
-/// Makes it and follows it; its exit code.
-pub async fn run(mut place: Place, has_namespace: bool, args: &Args, output: Output) -> Result<u8, Failure> {
+/// Creates the MiniCluster and follows it; returns the job's exit code.
+pub async fn run(mut target: Target, has_namespace: bool, args: &Args, output: Output) -> Result<u8, Failure> {
     if !args.detach {
         output.refuse("run", "it prints the job's output. With --detach it prints the MiniCluster")?;
     }
@@ -56,27 +56,27 @@ pub async fn run(mut place: Place, has_namespace: bool, args: &Args, output: Out
     }
     let made = manifest::make(&args.wanted, file.as_deref(), &random()?).map_err(OfflineError::Problems)?;
     if let Some(namespace) = made.namespace {
-        if has_namespace && namespace != place.namespace {
-            let wanted = &place.namespace;
+        if has_namespace && namespace != target.namespace {
+            let wanted = &target.namespace;
             return Err(Failure::Told(format!("the file's namespace is {namespace}, and --namespace is {wanted}")));
         }
-        place.namespace = namespace;
+        target.namespace = namespace;
     }
     made.notes.iter().for_each(|note| screen::tell(&format!("note: {note}")));
-    let created = create(&place, &made.cluster).await?;
+    let created = create(&target, &made.cluster).await?;
     let name = created.name_any();
     if args.detach {
         return output.show(&created, || format!("{name}\n")).map(|()| 0);
     }
     let screen = Screen::open();
     screen.say(&format!("created MiniCluster {name} with {}", pods(created.spec.size)));
-    let ending = follow::follow(&place, &name, &created.uid().unwrap_or_default(), &screen).await;
+    let ending = follow::follow(&target, &name, &created.uid().unwrap_or_default(), &screen).await;
     screen.end();
     let ending = ending?;
     if let Some(told) = ending.told(&name) {
         screen.say(&told);
     }
-    tidy_up(&place, &name, &ending, args.keep).await;
+    tidy_up(&target, &name, &ending, args.keep).await;
     Ok(ending.code())
 }
 
@@ -84,8 +84,8 @@ fn pods(size: i32) -> String {
     if size == 1 { "1 pod".into() } else { format!("{size} pods") }
 }
 
-/// The operator deletes it: that takes no right to delete.
-async fn tidy_up(place: &Place, name: &str, ending: &Ending, keep: bool) {
+/// Has the operator delete the MiniCluster (`spec.cleanup`), which needs no permission to delete.
+async fn tidy_up(target: &Target, name: &str, ending: &Ending, keep: bool) {
     let Ending::Finished { .. } = ending else { return };
     if keep {
         screen::tell(&format!(
@@ -93,23 +93,23 @@ async fn tidy_up(place: &Place, name: &str, ending: &Ending, keep: bool) {
         ));
         return;
     }
-    if let Err(failure) = stop::change(place, name, json!({ "spec": { "cleanup": true } }), "clean up").await {
+    if let Err(failure) = stop::change(target, name, json!({ "spec": { "cleanup": true } }), "clean up").await {
         screen::tell(&format!("{failure}; not deleted"));
     }
 }
 
-/// Five lower case letters that no two runs share.
+/// Five random lower case letters.
 fn random() -> Result<String, Failure> {
     let mut bytes = [0; 5];
     getrandom::fill(&mut bytes).map_err(|error| Failure::Told(format!("failed to get a random name: {error}")))?;
     Ok(bytes.iter().map(|byte| char::from(b'a' + byte % 26)).collect())
 }
 
-/// Makes it. A try whose answer was lost may have made it: then it bears this run's mark.
-async fn create(place: &Place, cluster: &MiniCluster) -> Result<MiniCluster, Failure> {
+/// Creates the MiniCluster. If the answer to an attempt was lost, the one that exists has this run's annotation.
+async fn create(target: &Target, cluster: &MiniCluster) -> Result<MiniCluster, Failure> {
     let name = cluster.name_any();
     let doing = || Failure::call(format!("create MiniCluster {name}"));
-    let (clusters, parameters) = (place.clusters(), PostParams::default());
+    let (clusters, parameters) = (target.clusters(), PostParams::default());
     let mut tries = 1;
     let judge = |error: kube::Error| {
         if !failure::may_pass(&error) || tries >= TRIES {

@@ -12,13 +12,13 @@ use indicatif::{MultiProgress, ProgressBar, ProgressDrawTarget, ProgressStyle};
 use crate::failure::Failure;
 use crate::progress::{Stage, State};
 
-/// In a pipe a line whose count alone has changed waits so long: 64 pods are not 64 lines.
+/// In a pipe, shortest time between two lines of a stage that differ in numbers only: 64 pods are not 64 lines.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// Where the lines of a start go.
+/// Shows the stages of a start.
 pub struct Screen {
     lines: RefCell<Lines>,
-    /// Nothing changes in place any more: the job's output has begun.
+    /// True once stages are not shown any more, since the job's output has begun.
     is_over: Cell<bool>,
 }
 
@@ -28,7 +28,7 @@ enum Lines {
 }
 
 impl Screen {
-    /// As standard error is.
+    /// In place if standard error is a terminal, else line by line.
     pub fn open() -> Screen {
         let lines = match std::io::stderr().is_terminal() {
             true => {
@@ -39,7 +39,7 @@ impl Screen {
         Screen { lines: RefCell::new(lines), is_over: Cell::new(false) }
     }
 
-    /// The present lines.
+    /// Shows the current stages.
     pub fn show(&self, stages: &[Stage]) {
         if self.is_over.get() {
             return;
@@ -57,12 +57,12 @@ impl Screen {
         }
         if stages.iter().all(|stage| stage.state == State::Done) {
             self.end();
-            // How an end takes pods away is no news of a start.
+            // Pods that go at the end of the job are no stage of the start.
             self.is_over.set(true);
         }
     }
 
-    /// Takes the lines away that change in place, for good.
+    /// Removes the lines that change in place, and shows no more of them.
     pub fn end(&self) {
         if let Lines::Terminal { all, bars } = &mut *self.lines.borrow_mut() {
             bars.drain(..).for_each(|bar| bar.finish_and_clear());
@@ -71,7 +71,7 @@ impl Screen {
         }
     }
 
-    /// A line that stays.
+    /// Prints a line that stays.
     pub fn say(&self, text: &str) {
         match &*self.lines.borrow() {
             Lines::Terminal { all, bars } if !bars.is_empty() => {
@@ -110,18 +110,18 @@ fn say_if_new(said: &mut BTreeMap<&'static str, (State, String, Instant)>, stage
     }
 }
 
-/// A line on standard error.
+/// Prints a line to standard error.
 pub fn tell(line: &str) {
     // If it is closed, there is nobody to tell.
     let _ = writeln!(std::io::stderr(), "{line}");
 }
 
-/// To standard output; a reader that has seen enough (`| head`) is no failure.
+/// Prints text to standard output; a closed pipe (`| head`) is no failure.
 pub fn print(text: &str) -> Result<(), Failure> {
     put(text.as_bytes())
 }
 
-/// Bytes to standard output, at once.
+/// Writes bytes to standard output and flushes it.
 pub fn put(bytes: &[u8]) -> Result<(), Failure> {
     let mut output = std::io::stdout();
     match output.write_all(bytes).and_then(|()| output.flush()) {
@@ -130,22 +130,22 @@ pub fn put(bytes: &[u8]) -> Result<(), Failure> {
     }
 }
 
-/// Bytes to standard error.
+/// Writes bytes to standard error.
 pub fn put_error(bytes: &[u8]) {
     let _ = std::io::stderr().write_all(bytes);
 }
 
-/// Whether both ends are a terminal, as a shell needs it.
+/// Whether standard input and output are a terminal, as a shell needs.
 pub fn is_terminal() -> bool {
     std::io::stdin().is_terminal() && std::io::stdout().is_terminal()
 }
 
-/// Whether a person reads the output, who has not asked for plain text (https://no-color.org).
+/// Whether standard output is a terminal and colours are not switched off (https://no-color.org).
 pub fn shows_colours() -> bool {
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// Words in bold, where that is shown.
+/// Text in bold, if colours are shown.
 pub fn bold(text: &str) -> String {
     if shows_colours() { format!("\x1b[1m{text}\x1b[0m") } else { text.to_owned() }
 }

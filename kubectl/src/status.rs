@@ -11,15 +11,15 @@ use serde_json::Value;
 
 use crate::connect;
 use crate::failure::Failure;
+use crate::observed::{self, lead_of};
 use crate::output::Output;
-use crate::place::Place;
 use crate::screen;
-use crate::seen::{self, lead_of};
+use crate::target::Target;
 
-/// So many pods are listed, those that do not run first.
+/// Most pods that are listed, those that do not run first.
 const PODS: usize = 16;
 const EVENTS: usize = 6;
-/// Words of Kubernetes' for a container that is merely on its way.
+/// Kubernetes' reasons for a container that is about to start.
 const STARTING: [&str; 2] = ["ContainerCreating", "PodInitializing"];
 
 /// Arguments of `status`.
@@ -29,7 +29,7 @@ pub struct Args {
     pub name: String,
 }
 
-/// All that is told.
+/// The report.
 #[derive(Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 struct Report {
@@ -44,7 +44,7 @@ struct Report {
     restarts: i32,
     pods: Vec<PodLine>,
     events: Vec<EventLine>,
-    /// What the agent in the lead says of the instance.
+    /// The agent's status of the instance, from the lead.
     instance: Option<Value>,
     remedy: Option<String>,
 }
@@ -65,36 +65,36 @@ struct EventLine {
     count: i32,
 }
 
-/// Prints it.
-pub async fn status(place: &Place, args: &Args, output: Output) -> Result<u8, Failure> {
-    let cluster = place.cluster(&args.name).await?;
-    let pods = place.pods_of(&args.name).await?;
-    let report = look(place, &cluster, &pods).await;
+/// Prints the report.
+pub async fn status(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
+    let cluster = target.cluster(&args.name).await?;
+    let pods = target.pods_of(&args.name).await?;
+    let report = ask_for_report(target, &cluster, &pods).await;
     output.show(&report, || text(&report)).map(|()| 0)
 }
 
-/// As a person reads it.
-pub async fn told(place: &Place, cluster: &MiniCluster, pods: &[Pod]) -> String {
-    text(&look(place, cluster, pods).await)
+/// The report as text.
+pub async fn told(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> String {
+    text(&ask_for_report(target, cluster, pods).await)
 }
 
-async fn look(place: &Place, cluster: &MiniCluster, pods: &[Pod]) -> Report {
+async fn ask_for_report(target: &Target, cluster: &MiniCluster, pods: &[Pod]) -> Report {
     let lead = lead_of(pods.iter());
-    let events = events(place, cluster.metadata.name.as_deref().unwrap_or_default(), lead).await;
-    let instance = match lead.filter(|lead| seen::is_running(lead)) {
-        Some(lead) => connect::answer(place, lead, &["status", "--json"]).await.ok(),
+    let events = events(target, cluster.metadata.name.as_deref().unwrap_or_default(), lead).await;
+    let instance = match lead.filter(|lead| observed::is_running(lead)) {
+        Some(lead) => connect::answer(target, lead, &["status", "--json"]).await.ok(),
         None => None,
     };
     let instance = instance.and_then(|(_, output)| serde_json::from_slice(&output).ok());
-    report(place, cluster, pods, &events, instance)
+    report(target, cluster, pods, &events, instance)
 }
 
-/// Of the MiniCluster and its Job, which bear one name, and of the lead. Who may not read them is told the rest.
-async fn events(place: &Place, name: &str, lead: Option<&Pod>) -> Vec<Event> {
+/// Events of the MiniCluster and its Job, which have the same name, and of the lead; none without permission to read events.
+async fn events(target: &Target, name: &str, lead: Option<&Pod>) -> Vec<Event> {
     let mut all = Vec::new();
-    for object in [Some(name), lead.map(seen::name)].into_iter().flatten() {
+    for object in [Some(name), lead.map(observed::name)].into_iter().flatten() {
         let of_object = ListParams::default().fields(&format!("involvedObject.name={object}"));
-        all.extend(place.events().list(&of_object).await.map(|list| list.items).unwrap_or_default());
+        all.extend(target.events().list(&of_object).await.map(|list| list.items).unwrap_or_default());
     }
     let time = |event: &Event| {
         let last = event.last_timestamp.as_ref().map(|it| it.0);
@@ -104,7 +104,7 @@ async fn events(place: &Place, name: &str, lead: Option<&Pod>) -> Vec<Event> {
     all
 }
 
-fn report(place: &Place, cluster: &MiniCluster, pods: &[Pod], events: &[Event], instance: Option<Value>) -> Report {
+fn report(target: &Target, cluster: &MiniCluster, pods: &[Pod], events: &[Event], instance: Option<Value>) -> Report {
     let status = cluster.status.clone().unwrap_or_default();
     let MiniClusterStatus { phase, ready_size, exit_code, reason, message, restart_count, .. } = status;
     let mut lines: Vec<PodLine> = pods.iter().filter_map(pod_line).collect();
@@ -114,7 +114,7 @@ fn report(place: &Place, cluster: &MiniCluster, pods: &[Pod], events: &[Event], 
     let skipped = warnings.len().saturating_sub(EVENTS);
     Report {
         name: cluster.metadata.name.clone().unwrap_or_default(),
-        namespace: place.namespace.clone(),
+        namespace: target.namespace.clone(),
         size: cluster.spec.size,
         ready: ready_size,
         exit_code,
@@ -136,14 +136,14 @@ fn report(place: &Place, cluster: &MiniCluster, pods: &[Pod], events: &[Event], 
 
 fn pod_line(pod: &Pod) -> Option<PodLine> {
     Some(PodLine {
-        index: seen::index(pod)?,
-        name: seen::name(pod).to_owned(),
+        index: observed::index(pod)?,
+        name: observed::name(pod).to_owned(),
         node: pod.spec.as_ref().and_then(|spec| spec.node_name.clone()).unwrap_or_default(),
         state: state(pod),
     })
 }
 
-/// In one word or two what a person would want to know.
+/// The pod's state in a few words.
 fn state(pod: &Pod) -> String {
     let status = pod.status.clone().unwrap_or_default();
     if pod.metadata.deletion_timestamp.is_some() {
@@ -162,10 +162,10 @@ fn state(pod: &Pod) -> String {
     }
     match status.phase.as_deref() {
         Some("Succeeded") => "ended with 0".into(),
-        Some("Running") if seen::is_running(pod) => "running".into(),
+        Some("Running") if observed::is_running(pod) => "running".into(),
         Some("Failed") => status.reason.unwrap_or_else(|| "failed".into()),
-        _ if !seen::is_scheduled(pod) => "not scheduled".into(),
-        _ => match seen::initializing(pod) {
+        _ if !observed::is_scheduled(pod) => "not scheduled".into(),
+        _ => match observed::initializing(pod) {
             Some((container, _)) => format!("starting: {container}"),
             None => "starting".into(),
         },
@@ -202,7 +202,7 @@ fn text(report: &Report) -> String {
     if let Some(lines) = instance.as_ref().and_then(|it| it["lines"].as_array()) {
         text += &format!("\n{}\n", screen::bold("What the lead's agent says"));
         for line in lines {
-            let part = |place: usize| line[place].as_str().unwrap_or_default();
+            let part = |column: usize| line[column].as_str().unwrap_or_default();
             text += &format!("  {:<10} {}\n", part(0), part(1));
         }
     }

@@ -8,8 +8,8 @@ use serde_json::{Value, json};
 
 use crate::connect;
 use crate::failure::{self, Failure};
-use crate::place::Place;
-use crate::seen::{self, lead_of};
+use crate::observed::{self, lead_of};
+use crate::target::Target;
 
 /// Arguments of `stop`.
 #[derive(Debug, Clone, clap::Args)]
@@ -21,21 +21,21 @@ pub struct Args {
     pub now: bool,
 }
 
-/// How it was ended.
+/// How the MiniCluster was ended.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub enum Way {
     /// The instance shuts down; status and logs stay.
     ShutDown,
     Deleted,
-    /// Who may not delete it has suspended it: it has no pods.
+    /// Suspended, since there is no permission to delete it: it has no pods.
     Suspended,
     /// It had ended before.
     HadEnded,
 }
 
 impl Way {
-    /// As a person reads it.
+    /// A sentence for the person.
     pub fn told(self, name: &str) -> String {
         match self {
             Way::ShutDown => format!("shutting down {name}: its programs get SIGTERM and the grace period"),
@@ -50,40 +50,40 @@ impl Way {
     }
 }
 
-/// Ends it as the options say.
-pub async fn stop(place: &Place, args: &Args) -> Result<Way, Failure> {
-    if args.now { at_once(place, &args.name).await } else { in_order(place, &args.name).await }
+/// Ends the MiniCluster as the options say.
+pub async fn stop(target: &Target, args: &Args) -> Result<Way, Failure> {
+    if args.now { at_once(target, &args.name).await } else { in_order(target, &args.name).await }
 }
 
-/// The instance shuts down as `flux shutdown` has it. Where it has not begun, there is nothing to lose, and it is deleted.
-pub async fn in_order(place: &Place, name: &str) -> Result<Way, Failure> {
-    let cluster = place.cluster(name).await?;
+/// Shuts the instance down, as `flux shutdown` does. If it does not run, the MiniCluster is deleted: there is nothing to lose.
+pub async fn in_order(target: &Target, name: &str) -> Result<Way, Failure> {
+    let cluster = target.cluster(name).await?;
     let is_over = |phase: &str| matches!(phase, "Completed" | "Failed");
     if cluster.status.as_ref().and_then(|status| status.phase.as_deref()).is_some_and(is_over) {
         return Ok(Way::HadEnded);
     }
-    let pods = place.pods_of(name).await?;
-    if let Some(lead) = lead_of(pods.iter()).filter(|lead| seen::is_running(lead)) {
+    let pods = target.pods_of(name).await?;
+    if let Some(lead) = lead_of(pods.iter()).filter(|lead| observed::is_running(lead)) {
         // An agent that is stopped ends with the connection to it: what counts is the pod.
-        if connect::quietly(place, lead, &["stop"]).await.is_ok_and(|code| code == 0) {
+        if connect::quietly(target, lead, &["stop"]).await.is_ok_and(|code| code == 0) {
             return Ok(Way::ShutDown);
         }
     }
-    at_once(place, name).await
+    at_once(target, name).await
 }
 
-/// Its pods get SIGTERM and their grace period, whatever they do, and nobody waits for them.
-pub async fn at_once(place: &Place, name: &str) -> Result<Way, Failure> {
-    match place.clusters().delete(name, &DeleteParams::background()).await {
+/// Deletes the MiniCluster without waiting; its pods get SIGTERM and their grace period.
+pub async fn at_once(target: &Target, name: &str) -> Result<Way, Failure> {
+    match target.clusters().delete(name, &DeleteParams::background()).await {
         Ok(_) => Ok(Way::Deleted),
         Err(error) if failure::is_code(&error, 404) => Ok(Way::HadEnded),
         Err(error) if failure::is_code(&error, 403) => {
-            if is_queued(&place.cluster(name).await?) {
+            if is_queued(&target.cluster(name).await?) {
                 return Err(Failure::call(format!("delete MiniCluster {name}, which only its queue can suspend"))(
                     error,
                 ));
             }
-            change(place, name, json!({ "spec": { "suspend": true } }), "stop").await.map(|_| Way::Suspended)
+            change(target, name, json!({ "spec": { "suspend": true } }), "stop").await.map(|_| Way::Suspended)
         }
         Err(error) => Err(Failure::call(format!("delete MiniCluster {name}"))(error)),
     }
@@ -95,8 +95,8 @@ fn is_queued(cluster: &MiniCluster) -> bool {
     labels.into_iter().any(|labels| labels.contains_key(QUEUE_NAME))
 }
 
-/// Changes the MiniCluster by a merge patch; as it is then.
-pub async fn change(place: &Place, name: &str, change: Value, verb: &str) -> Result<MiniCluster, Failure> {
-    let patched = place.clusters().patch(name, &PatchParams::default(), &Patch::Merge(change)).await;
+/// Changes the MiniCluster by a merge patch; returns the new one.
+pub async fn change(target: &Target, name: &str, change: Value, verb: &str) -> Result<MiniCluster, Failure> {
+    let patched = target.clusters().patch(name, &PatchParams::default(), &Patch::Merge(change)).await;
     patched.map_err(Failure::call(format!("{verb} MiniCluster {name}")))
 }

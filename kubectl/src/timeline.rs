@@ -6,9 +6,9 @@ use serde::Serialize;
 
 use crate::failure::Failure;
 use crate::output::Output;
-use crate::place::Place;
+use crate::target::Target;
 
-/// Of the widest bar.
+/// Width of the widest bar.
 const WIDTH: f64 = 50.0;
 
 /// Arguments of `timeline`.
@@ -18,24 +18,24 @@ pub struct Args {
     pub name: String,
 }
 
-/// What began at a time and took so long.
+/// A step of the timeline.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct Step {
     pub name: &'static str,
     /// Seconds after the MiniCluster was created.
     pub begin: f64,
-    /// Seconds; none: it goes on.
+    /// Duration in seconds; None if it goes on.
     pub seconds: Option<f64>,
 }
 
-/// Prints it.
-pub async fn timeline(place: &Place, args: &Args, output: Output) -> Result<u8, Failure> {
-    let cluster = place.cluster(&args.name).await?;
+/// Prints the timeline.
+pub async fn timeline(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
+    let cluster = target.cluster(&args.name).await?;
     let steps = steps(&cluster);
     output.show(&steps, || text(&steps)).map(|()| 0)
 }
 
-/// As a person reads it.
+/// The timeline as text.
 pub fn told(cluster: &MiniCluster) -> String {
     text(&steps(cluster))
 }
@@ -62,7 +62,7 @@ fn steps(cluster: &MiniCluster) -> Vec<Step> {
                 steps.push(Step { name, begin: seconds(created, last), seconds: Some(seconds(last, at)) });
                 last = at;
             }
-            // A step that was never reached is nobody's time.
+            // A step that was never reached is left out.
             None if is_over => {}
             None => {
                 steps.push(Step { name, begin: seconds(created, last), seconds: None });

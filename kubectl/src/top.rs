@@ -21,15 +21,15 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::connect;
 use crate::failure::{self, Failure};
+use crate::observed::{self, Observed};
 use crate::output::Output;
-use crate::place::Place;
 use crate::screen;
-use crate::seen::{self, Seen};
+use crate::target::Target;
 use display::Display;
 
-/// What clap ends with, where an agent does not know the command.
+/// Exit code of an agent that does not know the command (clap's).
 const NO_SUCH_COMMAND: u8 = 2;
-/// In raw mode it is a key as others are.
+/// Ctrl-C's byte; in raw mode it is an ordinary key.
 const CTRL_C: u8 = 3;
 
 /// Arguments of `top`.
@@ -53,48 +53,48 @@ struct Report<'a> {
     usage: &'a Usage,
 }
 
-/// Shows them.
-pub async fn top(place: &Place, args: &Args, output: Output) -> Result<u8, Failure> {
-    let (lead, usage) = look(place, &args.name).await.map_err(|silence| silence.why)?;
+/// Prints the usage once, or shows it live.
+pub async fn top(target: &Target, args: &Args, output: Output) -> Result<u8, Failure> {
+    let (lead, usage) = find_usage(target, &args.name).await.map_err(|no_usage| no_usage.why)?;
     if output.format.is_none() && !args.once && screen::is_terminal() {
-        return live(place, args, lead, usage).await;
+        return live(target, args, lead, usage).await;
     }
-    let report = Report { name: &args.name, namespace: &place.namespace, usage: &usage };
+    let report = Report { name: &args.name, namespace: &target.namespace, usage: &usage };
     output.show(&report, || table::lines(&args.name, &usage, table::WHOLE).join("\n") + "\n")?;
     Ok(0)
 }
 
-/// Why there are no figures.
-struct Silence {
+/// Why there is no usage.
+struct NoUsage {
     why: Failure,
-    /// There will be none any more.
+    /// The MiniCluster has ended or is gone, so there will be none.
     is_over: bool,
 }
 
-impl From<Failure> for Silence {
-    fn from(why: Failure) -> Silence {
-        Silence { why, is_over: false }
+impl From<Failure> for NoUsage {
+    fn from(why: Failure) -> NoUsage {
+        NoUsage { why, is_over: false }
     }
 }
 
-/// The lead, and its instance's usage; or why there is none, and what helps.
-async fn look(place: &Place, name: &str) -> Result<(Pod, Usage), Silence> {
-    let cluster = place.clusters().get(name).await.map_err(|error| Silence {
+/// The lead and its instance's usage, or why there is none and what helps.
+async fn find_usage(target: &Target, name: &str) -> Result<(Pod, Usage), NoUsage> {
+    let cluster = target.clusters().get(name).await.map_err(|error| NoUsage {
         is_over: failure::is_code(&error, 404),
         why: Failure::call(format!("get MiniCluster {name}"))(error),
     })?;
-    let pods = place.pods_of(name).await?;
-    let lead = seen::lead_of(pods.iter()).filter(|lead| seen::is_running(lead));
-    if let Some(silence) = silence(name, cluster, lead.is_some()) {
-        return Err(silence);
+    let pods = target.pods_of(name).await?;
+    let lead = observed::lead_of(pods.iter()).filter(|lead| observed::is_running(lead));
+    if let Some(no_usage) = no_usage(name, cluster, lead.is_some()) {
+        return Err(no_usage);
     }
     let Some(lead) = lead else { return Err(Failure::Told(format!("{name} has no lead")).into()) };
-    Ok((lead.clone(), ask(place, name, lead).await?))
+    Ok((lead.clone(), ask(target, name, lead).await?))
 }
 
 /// Why a MiniCluster has no usage. None: its lead can be asked.
-fn silence(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<Silence> {
-    let seen = Seen { cluster: Some(cluster), ..Seen::default() };
+fn no_usage(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<NoUsage> {
+    let seen = Observed { cluster: Some(cluster), ..Observed::default() };
     let phase = seen.status().and_then(|status| status.phase.clone()).unwrap_or_else(|| "not begun".into());
     let is_over = seen.is_true("JobFinished") || matches!(phase.as_str(), "Completed" | "Failed");
     let why = match () {
@@ -116,12 +116,12 @@ fn silence(name: &str, cluster: MiniCluster, lead_runs: bool) -> Option<Silence>
              `kubectl minicluster wait {name} --for ready` waits for it"
         ),
     };
-    Some(Silence { why: Failure::Told(why), is_over })
+    Some(NoUsage { why: Failure::Told(why), is_over })
 }
 
-/// Asks the lead's agent.
-async fn ask(place: &Place, name: &str, lead: &Pod) -> Result<Usage, Failure> {
-    let (code, said) = connect::answer(place, lead, &["usage"]).await?;
+/// Asks the lead's agent for the usage.
+async fn ask(target: &Target, name: &str, lead: &Pod) -> Result<Usage, Failure> {
+    let (code, said) = connect::answer(target, lead, &["usage"]).await?;
     let words = || String::from_utf8_lossy(&said).trim().trim_start_matches("flux-agent: ").to_owned();
     match code {
         0 => serde_json::from_slice(&said).map_err(|error| {
@@ -138,14 +138,14 @@ async fn ask(place: &Place, name: &str, lead: &Pod) -> Result<Usage, Failure> {
     }
 }
 
-/// Until somebody presses q or Ctrl-C, or the MiniCluster has ended.
-async fn live(place: &Place, args: &Args, mut lead: Pod, mut usage: Usage) -> Result<u8, Failure> {
+/// Shows the usage live until q or Ctrl-C, or until the MiniCluster has ended.
+async fn live(target: &Target, args: &Args, mut lead: Pod, mut usage: Usage) -> Result<u8, Failure> {
     let mut resized = signal(SignalKind::window_change()).map_err(Failure::here("listen for the terminal's size"))?;
-    let mut told = told_to_end()?;
+    let mut told = until_signalled()?;
     let mut keys = tokio::io::stdin();
     let mut display = Display::begin()?;
     let (mut key, mut trouble) = ([0], None);
-    let mut next = Box::pin(later(place, args, lead.clone()));
+    let mut next = Box::pin(next_usage(target, args, lead.clone()));
     loop {
         display.show(|height| table::lines(&args.name, &usage, height), trouble.as_deref(), args.interval)?;
         tokio::select! {
@@ -158,31 +158,31 @@ async fn live(place: &Place, args: &Args, mut lead: Pod, mut usage: Usage) -> Re
             found = &mut next => {
                 match found {
                     Ok(found) => ((lead, usage), trouble) = (found, None),
-                    Err(Silence { why, is_over: true }) => {
+                    Err(NoUsage { why, is_over: true }) => {
                         drop(display);
                         screen::tell(&failure::chain(&why));
                         return Ok(0);
                     }
                     // The last figures stay on the screen.
-                    Err(Silence { why, .. }) => trouble = Some(failure::chain(&why)),
+                    Err(NoUsage { why, .. }) => trouble = Some(failure::chain(&why)),
                 }
-                next.set(later(place, args, lead.clone()));
+                next.set(next_usage(target, args, lead.clone()));
             }
         }
     }
 }
 
-/// The figures after a while; of another lead, if this one does not answer any more.
-async fn later(place: &Place, args: &Args, lead: Pod) -> Result<(Pod, Usage), Silence> {
+/// Waits for the interval, then asks for the usage again; looks for another lead if this one does not answer.
+async fn next_usage(target: &Target, args: &Args, lead: Pod) -> Result<(Pod, Usage), NoUsage> {
     tokio::time::sleep(Duration::from_secs(args.interval)).await;
-    match ask(place, &args.name, &lead).await {
+    match ask(target, &args.name, &lead).await {
         Ok(usage) => Ok((lead, usage)),
-        Err(_) => look(place, &args.name).await,
+        Err(_) => find_usage(target, &args.name).await,
     }
 }
 
-/// When somebody tells this process to end.
-fn told_to_end() -> Result<Pin<Box<dyn Future<Output = ()>>>, Failure> {
+/// A future that resolves when a signal asks this process to end.
+fn until_signalled() -> Result<Pin<Box<dyn Future<Output = ()>>>, Failure> {
     let listen = |kind| signal(kind).map_err(Failure::here("listen for signals"));
     let mut interrupt = listen(SignalKind::interrupt())?;
     let (mut terminate, mut hangup) = (listen(SignalKind::terminate())?, listen(SignalKind::hangup())?);
@@ -206,7 +206,7 @@ mod tests {
             "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" },
             "spec": { "containers": [{ "image": "a" }] }, "status": status,
         }));
-        silence("mc", cluster.unwrap(), lead_runs).map(|it| (it.why.to_string(), it.is_over))
+        no_usage("mc", cluster.unwrap(), lead_runs).map(|it| (it.why.to_string(), it.is_over))
     }
 
     #[test]

@@ -8,13 +8,13 @@ use kube::runtime::watcher;
 use serde_json::json;
 
 use crate::failure::{FAILED, Failure};
+use crate::observed::{Observed, code_of};
 use crate::output::Output;
-use crate::place::Place;
 use crate::screen;
-use crate::seen::{Seen, code_of};
 use crate::stop::change;
+use crate::target::Target;
 
-/// The exit code of who waited long enough, as timeout(1) has it.
+/// Exit code after a timeout, as of timeout(1).
 const TIMED_OUT: u8 = 124;
 
 /// State to wait for.
@@ -28,7 +28,7 @@ pub enum For {
     Deleted,
 }
 
-/// What to wait for.
+/// Arguments of `wait`.
 #[derive(Debug, Clone, clap::Args)]
 pub struct Args {
     /// Name of the MiniCluster
@@ -51,12 +51,12 @@ pub struct Scale {
     pub size: i32,
 }
 
-/// Waits; the exit code.
-pub async fn wait(place: &Place, args: &Args) -> Result<u8, Failure> {
+/// Waits for the state; returns the exit code.
+pub async fn wait(target: &Target, args: &Args) -> Result<u8, Failure> {
     if args.until != For::Deleted {
-        place.cluster(&args.name).await?;
+        target.cluster(&args.name).await?;
     }
-    let reached = until(place, args);
+    let reached = until(target, args);
     match args.timeout {
         None => reached.await,
         Some(seconds) => match tokio::time::timeout(Duration::from_secs(seconds), reached).await {
@@ -69,9 +69,9 @@ pub async fn wait(place: &Place, args: &Args) -> Result<u8, Failure> {
     }
 }
 
-async fn until(place: &Place, args: &Args) -> Result<u8, Failure> {
-    let mut events = place.watch(&args.name);
-    let mut seen = Seen::default();
+async fn until(target: &Target, args: &Args) -> Result<u8, Failure> {
+    let mut events = target.watch(&args.name);
+    let mut seen = Observed::default();
     let mut is_lost = false;
     while let Some(event) = events.next().await {
         match event {
@@ -100,8 +100,8 @@ fn gone(args: &Args) -> Result<u8, Failure> {
     }
 }
 
-/// The code to end with, if it is so far.
-fn code(seen: &Seen, until: For) -> Option<u8> {
+/// The exit code, if the state is reached.
+fn code(seen: &Observed, until: For) -> Option<u8> {
     let is_finished = seen.is_true("JobFinished");
     let ended = || code_of(seen.status().and_then(|status| status.exit_code), seen.is_true("Complete"));
     match until {
@@ -113,8 +113,8 @@ fn code(seen: &Seen, until: For) -> Option<u8> {
     }
 }
 
-/// Changes its size.
-pub async fn scale(place: &Place, args: &Scale, output: Output) -> Result<u8, Failure> {
-    let changed = change(place, &args.name, json!({ "spec": { "size": args.size } }), "scale").await?;
+/// Changes the MiniCluster's size.
+pub async fn scale(target: &Target, args: &Scale, output: Output) -> Result<u8, Failure> {
+    let changed = change(target, &args.name, json!({ "spec": { "size": args.size } }), "scale").await?;
     output.show(&changed, || format!("scaled {} to {} pods\n", args.name, args.size)).map(|()| 0)
 }

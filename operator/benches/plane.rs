@@ -11,14 +11,14 @@ use std::time::{Duration, Instant};
 use kube::config::{KubeConfigOptions, Kubeconfig};
 use kube::{Client, Config};
 
-use test_support::control_plane::led_over;
+use test_support::control_plane::kubeconfig_via;
 
 pub const DEADLINE: Duration = Duration::from_secs(600);
 
 /// A kubeconfig that leads through a forwarder, and the bytes (of TLS) that went through it, both ways.
 pub fn counted(kubeconfig: &Path) -> (PathBuf, Arc<AtomicU64>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
-    let (path, server) = led_over(kubeconfig, "counted", listener.local_addr().unwrap()).unwrap();
+    let (path, server) = kubeconfig_via(kubeconfig, "counted", listener.local_addr().unwrap()).unwrap();
     let bytes = Arc::new(AtomicU64::new(0));
     let counter = bytes.clone();
     std::thread::spawn(move || {

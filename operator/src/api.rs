@@ -2,9 +2,9 @@
 //! in pages, the version of Kubernetes, retries.
 
 pub mod client;
+pub mod dry_run;
 pub mod installed;
 pub mod lease;
 pub mod pages;
 pub mod retry;
-pub mod trial;
 pub mod version;

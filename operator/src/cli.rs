@@ -21,7 +21,7 @@ use crate::delete_miniclusters::{self, Deletion};
 use crate::health::log;
 use crate::health::metrics::Metrics;
 use crate::install;
-use crate::offline::{self, Choices, Judgement, OfflineError};
+use crate::offline::{self, Choices, Judgement, OfflineError, ValidateArgs};
 use crate::on_server;
 use crate::reconcile::render::Options;
 use crate::webhook;
@@ -57,13 +57,7 @@ enum Command {
         choices: Choices,
     },
     /// Check MiniClusters: list every problem with its field, and exit with 1 if there is one
-    Validate {
-        /// A file with MiniClusters, or - for standard input
-        file: PathBuf,
-        /// Also ask the API server, by a dry run of the MiniCluster and its Job; nothing is created
-        #[arg(long)]
-        server: bool,
-    },
+    Validate(ValidateArgs),
 }
 
 #[derive(Debug, Args)]
@@ -128,7 +122,7 @@ enum CliError {
     Write(#[from] std::io::Error),
 }
 
-/// The whole program.
+/// Parses the command line and runs it; the program's exit code.
 pub fn main() -> ExitCode {
     match answer(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
@@ -159,8 +153,8 @@ fn answer(command: Command) -> Result<(), CliError> {
             install::manifests(&settings.installation(values.as_deref())?)?
         }
         Command::Render { file, choices } => offline::render(&read(&file)?, &choices.into())?,
-        Command::Validate { file, server: false } => offline::validate(&read(&file)?)?,
-        Command::Validate { file, .. } => ask_server(&read(&file)?)?.told()?,
+        Command::Validate(ValidateArgs { file, server: false }) => offline::validate(&read(&file)?)?,
+        Command::Validate(ValidateArgs { file, server: true }) => ask_server(&read(&file)?)?.told()?,
     };
     Ok(std::io::stdout().write_all(text.as_bytes())?)
 }
@@ -204,7 +198,7 @@ fn serve(run: Run) -> Result<(), CliError> {
     })
 }
 
-/// Runs the webhook until a signal ends it, and a little longer.
+/// Runs the webhook until a signal, and then for `drain` longer: API servers may still send requests.
 fn convert(webhook: Webhook) -> Result<(), CliError> {
     log::start(&webhook.log);
     block_on(async {
@@ -233,7 +227,7 @@ fn block_on<T>(body: impl Future<Output = Result<T, CliError>>) -> Result<T, Cli
     runtime.block_on(body)
 }
 
-/// For calls whose metrics are not served.
+/// Metrics for commands that serve none: the client wants somewhere to count its calls.
 fn uncounted() -> Result<Arc<Metrics>, CliError> {
     Ok(Arc::new(Metrics::new()?))
 }

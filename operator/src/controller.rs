@@ -27,7 +27,7 @@ use tracing::Instrument;
 use crate::api::lease::Candidate;
 use crate::api::retry;
 use crate::api::version;
-use crate::health::metrics::{Metrics, Outcome, Seen};
+use crate::health::metrics::{LiveState, Metrics, Outcome};
 use crate::health::panics;
 use crate::health::queue::Queue;
 use crate::health::server;
@@ -38,34 +38,34 @@ use crate::observe::{Key, Unlabelled};
 use crate::reconcile::apply::Writer;
 use crate::reconcile::context::Context;
 use crate::reconcile::error::ReconcileError;
-use crate::reconcile::fetch::warning::Reader;
+use crate::reconcile::lookups::warning::Reader;
 use crate::reconcile::render::Options;
-use crate::reconcile::{is_first, reconcile, report_panic};
+use crate::reconcile::{has_priority, reconcile, report_panic};
 
 /// How long news about the same MiniCluster is collected.
 const BURST: Duration = Duration::from_millis(100);
-/// Reconciles at the same time, each with a connection of its own (150 kB). Fewer leave the API server idle in between, more only queue
-/// up in it.
+/// Most reconciles at the same time, each with a connection of its own (150 kB). Fewer leave the API server idle at times,
+/// more only queue up in it.
 const CONCURRENCY: usize = 48;
-/// How long a reconcile may take one of these places: what is slow (an admission webhook, say) must not delay others.
-const PLACE: Duration = Duration::from_secs(2);
+/// How long a reconcile may take one of these slots: what is slow (an admission webhook, say) must not delay others.
+const SLOT_TIME: Duration = Duration::from_secs(2);
 /// Labels written at the same time, and volumes deleted: less urgent than anything else.
 const BACKGROUND_WRITES: usize = 4;
 
-/// What to serve.
+/// What the controller watches and how it is reached.
 #[derive(Debug, Clone)]
 pub struct Settings {
-    /// None: all namespaces.
+    /// Namespace to watch. None: all namespaces.
     pub namespace: Option<String>,
     pub options: Options,
-    /// Lead by a Lease. None: always.
+    /// Leader election. None: this process leads without one.
     pub candidate: Option<Candidate>,
     /// Where /healthz, /readyz and /metrics are served. None: nowhere.
     pub health: Option<SocketAddr>,
     pub metrics: Arc<Metrics>,
 }
 
-/// Why the controller ended before it was told to.
+/// Why the controller ended without being stopped.
 #[derive(Debug, thiserror::Error)]
 pub enum ControllerError {
     #[error("failed to serve health on {address}")]
@@ -109,17 +109,17 @@ async fn lead(
 ) -> Result<(), ControllerError> {
     let mut stop = std::pin::pin!(stop.fuse());
     let Some(candidate) = settings.candidate.clone() else {
-        settings.metrics.leads(true);
+        settings.metrics.set_leader(true);
         return control(client.clone(), settings, health, stop).await;
     };
-    health.waits(true);
+    health.set_waiting(true);
     tracing::info!(identity = candidate.identity, "waiting for the leader lease");
     let mut held = tokio::select! {
         held = candidate.acquire(client) => held,
         () = &mut stop => return Ok(()),
     };
-    health.waits(false);
-    settings.metrics.leads(true);
+    health.set_waiting(false);
+    settings.metrics.set_leader(true);
     tracing::info!("became leader");
     let result = tokio::select! {
         () = held.keep(client) => Err(ControllerError::LostLease),
@@ -167,10 +167,10 @@ async fn control(
     let nodes = watch::nodes(client.clone(), index.clone(), outlets.clone());
     let classes = watch::storage_classes(client.clone(), index.clone(), outlets.clone());
     let volumes = watch::volumes(client, namespace, index, outlets);
-    health.serves(store.clone(), is_synced.clone(), context.queue.clone());
+    health.set_serving(store.clone(), is_synced.clone(), context.queue.clone());
     let listed = all_listed(is_synced.clone());
     let (queue_in, queue) = mpsc::channel(1024);
-    // Boxed, since what the client makes of a watch is large, and would be moved over the stack.
+    // Boxed: the futures of watches are large, and would be moved on the stack.
     let watches = [
         clusters.boxed(),
         jobs.boxed(),
@@ -183,13 +183,15 @@ async fn control(
     let watches = future::join_all(watches);
     let background = {
         let context = context.clone();
-        async move { tokio::join!(watches, dispatch(&context, woken, is_synced, queue_in), label(&context, unlabelled)) }
+        async move {
+            tokio::join!(watches, dispatch(&context, woken, is_synced, queue_in), label_leads(&context, unlabelled))
+        }
     };
     // Sweeps and reconciles are one task: the store tells only the last task that asked when it is ready.
     let sweeps = sweep(&context, &store, orphans);
     let reconciles = std::pin::pin!(reconciles(store.clone(), context.clone(), listed, queue, stop));
     tokio::select! {
-        _ = future::join(on_its_own(background), sweeps) => Err(ControllerError::Watches),
+        _ = future::join(in_own_task(background), sweeps) => Err(ControllerError::Watches),
         () = reconciles => {
             tracing::info!("stopped");
             Ok(())
@@ -197,20 +199,20 @@ async fn control(
     }
 }
 
-/// Until the first lists are complete.
+/// Returns when the first list of every kind is complete.
 async fn all_listed(mut is_synced: signal::Receiver<usize>) {
     // An error would mean that the sender is gone, which ends only with the process.
     let _ = is_synced.wait_for(|synced| *synced >= KINDS).await;
 }
 
-/// What there is to tell of once it leads.
+/// What the health server reads once this process leads.
 struct Serving {
     store: Store<Cluster>,
     is_synced: signal::Receiver<usize>,
     queue: Queue<Key>,
 }
 
-/// What the health server tells of this process.
+/// State of this process for the health server.
 struct Health {
     metrics: Arc<Metrics>,
     waits: AtomicBool,
@@ -222,12 +224,12 @@ impl Health {
         Health { metrics, waits: AtomicBool::new(false), serving: OnceLock::new() }
     }
 
-    fn waits(&self, waits: bool) {
+    fn set_waiting(&self, waits: bool) {
         self.waits.store(waits, Ordering::Relaxed);
     }
 
-    fn serves(&self, store: Store<Cluster>, is_synced: signal::Receiver<usize>, queue: Queue<Key>) {
-        // Once a process: it ends when it stops to serve.
+    fn set_serving(&self, store: Store<Cluster>, is_synced: signal::Receiver<usize>, queue: Queue<Key>) {
+        // Set once: the process ends when it stops serving.
         let _ = self.serving.set(Serving { store, is_synced, queue });
     }
 }
@@ -242,8 +244,8 @@ impl server::Answers for Health {
         let serving = self.serving.get();
         let clusters = serving.map(|serving| serving.store.state()).unwrap_or_default();
         let phases = clusters.iter().filter_map(|cluster| cluster.0.as_ref().ok()?.status.as_ref()?.phase.as_deref());
-        let queue = serving.map(|serving| serving.queue.look(Instant::now())).unwrap_or_default();
-        self.metrics.text(Seen { is_ready: self.is_ready(), queue, phases })
+        let queue = serving.map(|serving| serving.queue.snapshot(Instant::now())).unwrap_or_default();
+        self.metrics.text(LiveState { is_ready: self.is_ready(), queue, phases })
     }
 }
 
@@ -255,7 +257,7 @@ async fn reconciles(
     stop: impl Future<Output = ()>,
 ) {
     let mut stop = std::pin::pin!(stop);
-    // Before the lists are complete nothing is reconciled, and kube's controller would hear of no stop.
+    // Nothing is reconciled before the lists are complete, and kube's controller would not notice `stop` meanwhile.
     tokio::select! {
         () = listed => {}
         () = &mut stop => return,
@@ -264,22 +266,22 @@ async fn reconciles(
         .map(|key| Ok::<_, std::convert::Infallible>(ObjectRef::<Cluster>::new(&key.name).within(&key.namespace)))
         .take_until(stop);
     let config = controller::Config::default();
-    let places = Arc::new(Semaphore::new(CONCURRENCY));
+    let slots = Arc::new(Semaphore::new(CONCURRENCY));
     let number = AtomicU64::new(0);
     let reconcile = |cluster: Arc<Cluster>, context: Arc<Context>| {
         let id = number.fetch_add(1, Ordering::Relaxed);
-        on_its_own(in_turn(cluster, context, places.clone(), id)).boxed()
+        in_own_task(in_turn(cluster, context, slots.clone(), id)).boxed()
     };
     let queue_of = context.queue.clone();
-    let results = applier(reconcile, pause, context, store, queue, config);
+    let results = applier(reconcile, error_policy, context, store, queue, config);
     let log = |result: Result<_, controller::Error<ReconcileError, _>>| {
         match result {
             Ok(_) => {}
-            // Gone between the watch and the reconcile.
+            // The MiniCluster was deleted between the watch and the reconcile.
             Err(controller::Error::ObjectNotFound(gone)) => {
-                queue_of.leaves(&Key::new(gone.namespace.unwrap_or_default(), gone.name));
+                queue_of.remove(&Key::new(gone.namespace.unwrap_or_default(), gone.name));
             }
-            // It asks every second, and its status says so.
+            // It waits for its turn to create a gang and asks every second; its status says so.
             Err(controller::Error::ReconcilerFailed(error, object)) if error.waits_for_turn() => {
                 tracing::debug!("{object}: {error}");
             }
@@ -293,18 +295,18 @@ async fn reconciles(
     results.for_each(log).await;
 }
 
-/// One reconcile, when its turn has come: Jobs first, and never many large ones at the same time. Thousands may wait here: what they
-/// need once it has come is made then.
+/// Reconciles when it is the MiniCluster's turn: those without a Job go first, and large specs are limited. Thousands may
+/// wait here, so what a reconcile needs is created only then.
 async fn in_turn(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
-    places: Arc<Semaphore>,
+    slots: Arc<Semaphore>,
     id: u64,
 ) -> Result<Action, ReconcileError> {
     let key = Key::of(kube::Resource::meta(&*cluster));
-    waits(&context, &key);
+    enqueue(&context, &key);
     let large = cluster::left_out(&cluster);
-    let first = (large.is_none() && is_first(&cluster, &context)).then(|| context.job_first.begin());
+    let first = (large.is_none() && has_priority(&cluster, &context)).then(|| context.job_first.begin());
     if first.is_none() && large.is_none() {
         context.job_first.wait_for_jobs().await;
     }
@@ -314,12 +316,12 @@ async fn in_turn(
         None => None,
     };
     // The semaphore is never closed: this cannot fail.
-    let place = places.acquire().await;
+    let slot = slots.acquire().await;
     let begin = Instant::now();
-    let working = context.queue.begins(&key, begin);
-    context.metrics.waited(working.waited);
-    let span = tracing::info_span!("reconcile", id);
-    let result = caught_and_told(cluster, context.clone(), (place, first)).instrument(span).boxed().await;
+    let working = context.queue.start(&key, begin);
+    context.metrics.dequeued_after(working.waited);
+    let span = tracing::info_span!("reconcile", id, minicluster = %key);
+    let result = reconcile_catching_panics(cluster, context.clone(), (slot, first)).instrument(span).boxed().await;
     let outcome = match &result {
         Ok(_) => Outcome::Success,
         Err(error) if error.waits_for_turn() => Outcome::Success,
@@ -332,15 +334,16 @@ async fn in_turn(
     result
 }
 
-/// A panic is told of the MiniCluster. `place` is given back when that takes too long.
-async fn caught_and_told(
+/// Reconciles; a panic is reported in the MiniCluster's status. `slot` is released after `SLOT_TIME`, even if the reconcile
+/// still runs.
+async fn reconcile_catching_panics(
     cluster: Arc<Cluster>,
     context: Arc<Context>,
-    place: impl Sized,
+    slot: impl Sized,
 ) -> Result<Action, ReconcileError> {
-    let mut work = panics::caught(whole_and_reconcile(cluster.clone(), context.clone())).boxed();
-    let in_time = tokio::time::timeout(PLACE, &mut work).await;
-    drop(place);
+    let mut work = panics::catch(reconcile_whole(cluster.clone(), context.clone())).boxed();
+    let in_time = tokio::time::timeout(SLOT_TIME, &mut work).await;
+    drop(slot);
     let result = match in_time {
         Ok(result) => result,
         Err(_) => work.await,
@@ -349,21 +352,21 @@ async fn caught_and_told(
         Ok(result) => result,
         Err(panicked) => {
             // The report may panic as well.
-            let _ = panics::caught(report_panic(&cluster, &context, &panicked)).await;
+            let _ = panics::catch(report_panic(&cluster, &context, &panicked)).await;
             Err(panicked.into())
         }
     }
 }
 
-/// Its turn will come.
-fn waits(context: &Context, key: &Key) {
-    if context.queue.waits(key, Instant::now()) {
+/// Puts a MiniCluster into the queue, and counts it if it was not there yet.
+fn enqueue(context: &Context, key: &Key) {
+    if context.queue.enqueue(key, Instant::now()) {
         context.metrics.queued();
     }
 }
 
-/// Reconciles the whole of a MiniCluster, which may not be kept.
-async fn whole_and_reconcile(cluster: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
+/// Reconciles a MiniCluster, after reading its whole spec where that is too large for the cache.
+async fn reconcile_whole(cluster: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     if cluster::is_managed_elsewhere(&cluster) {
         return Ok(Action::await_change());
     }
@@ -374,34 +377,35 @@ async fn whole_and_reconcile(cluster: Arc<Cluster>, context: Arc<Context>) -> Re
     let whole = context.reader.cluster(&Key::of(metadata), metadata.uid.as_deref()).await;
     match whole.map_err(ReconcileError::Cluster)? {
         Some(whole) => reconcile(Arc::new(whole), context).await,
-        // It is gone: the watch will say so.
+        // It is gone; the watch will report it.
         None => Ok(Action::await_change()),
     }
 }
 
-/// A task that ends with its future. kube's controller looks at all reconciles that have begun whenever one of them moves,
-/// and whoever waits in one task is looked at with all others there: with thousands, a fifth of all work. To look at a task is
-/// cheap.
-fn on_its_own<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> impl Future<Output = T> + Send {
+/// Runs `work` in a task of its own, which is aborted when the returned future is dropped. kube's controller polls all
+/// running reconciles whenever one of them moves, and within one task each is polled in full: with thousands of them, a
+/// fifth of all work. Polling a task's handle is cheap.
+fn in_own_task<T: Send + 'static>(work: impl Future<Output = T> + Send + 'static) -> impl Future<Output = T> + Send {
     let task = AbortOnDropHandle::new(tokio::spawn(work));
     async {
         match task.await {
             Ok(result) => result,
-            // It has panicked, outside of what is caught: nobody else cancels it.
+            // The task has panicked outside of `panics::catch`: nothing else ends it early.
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     }
 }
 
-/// A failure delays its own object only.
-fn pause(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Context>) -> Action {
+/// The pause after a failure: of this object only.
+fn error_policy(cluster: Arc<Cluster>, error: &ReconcileError, context: Arc<Context>) -> Action {
     if !error.waits_for_turn() {
-        context.metrics.retries();
+        context.metrics.retried();
     }
-    Action::requeue(context.pause(&Key::of(kube::Resource::meta(&*cluster)), error))
+    Action::requeue(context.pause_after_failure(&Key::of(kube::Resource::meta(&*cluster)), error))
 }
 
-/// Passes on who has to be reconciled, once everything has been listed: before that, nothing is known to be missing.
+/// Queues the MiniClusters that have news, once all lists are complete: before that, an object that is not known yet would
+/// count as missing.
 async fn dispatch(
     context: &Context,
     mut woken: mpsc::UnboundedReceiver<Wake>,
@@ -420,7 +424,7 @@ async fn dispatch(
             wake = woken.recv() => match wake {
                 None => return,
                 Some(Wake { key, at_once }) => {
-                    waits(context, &key);
+                    enqueue(context, &key);
                     if !at_once {
                         if later.is_empty() {
                             burst_ends = tokio::time::Instant::now() + BURST;
@@ -441,7 +445,8 @@ async fn dispatch(
     }
 }
 
-/// Deletes PersistentVolumes whose MiniClusters are gone: no garbage collector knows whose they are.
+/// Deletes PersistentVolumes whose MiniClusters are gone. Kubernetes' garbage collector does not: a cluster-scoped object
+/// cannot be owned by a namespaced one.
 async fn sweep(context: &Context, store: &Store<Cluster>, orphans: mpsc::UnboundedReceiver<Orphan>) {
     if store.wait_until_ready().await.is_err() {
         return;
@@ -457,24 +462,13 @@ async fn sweep(context: &Context, store: &Store<Cluster>, orphans: mpsc::Unbound
 }
 
 /// Writes the documented label on leads' pods, one call each.
-async fn label(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unlabelled>) {
+async fn label_leads(context: &Context, unlabelled: mpsc::UnboundedReceiver<Unlabelled>) {
     let write = |pod: Unlabelled| async move {
         context.job_first.wait_for_jobs().await;
-        context.writer.label(&pod).await
+        context.writer.label_lead(&pod).await
     };
     retry::run_queue(unlabelled, BACKGROUND_WRITES, "failed to label a pod; retrying", write).await;
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn thousands_may_wait_for_their_turn() {
-        fn size<A, B, C, D, F>(_: impl Fn(A, B, C, D) -> F) -> usize {
-            size_of::<F>()
-        }
-        let waiting = size(in_turn);
-        assert!(waiting <= 1024, "each that waits takes {waiting} bytes");
-    }
-}
+mod tests;

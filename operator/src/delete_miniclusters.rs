@@ -23,18 +23,18 @@ use crate::api::retry::until_done;
 use crate::health::log;
 use crate::labels;
 use crate::observe::storage::Orphan;
-use crate::reconcile::apply::{only, unless_gone};
+use crate::reconcile::apply::{delete_only, unless_gone};
 
-/// Pause between two looks.
+/// Pause between two lists.
 const PAUSE: Duration = Duration::from_secs(1);
-/// How often the log says what is waited for, at least.
+/// Longest time between two log lines that name what is waited for.
 const REMINDER: Duration = Duration::from_secs(30);
 /// How many MiniClusters a message names.
 const NAMED: usize = 10;
 /// What Kubernetes calls a deletion that waits for what the object owns.
 const FOREGROUND: &str = "foregroundDeletion";
 
-/// What is deleted, and for how long it is waited for.
+/// Arguments of `delete-miniclusters`.
 #[derive(Debug, Clone, Args)]
 pub struct Deletion {
     /// Confirm that the MiniClusters of all namespaces are to be deleted
@@ -47,7 +47,7 @@ pub struct Deletion {
     pub log: log::Filter,
 }
 
-/// Why some MiniClusters may be left.
+/// Why the deletion is not complete.
 #[derive(Debug, thiserror::Error)]
 pub enum DeletionError {
     #[error("failed to {verb} {name}")]
@@ -124,7 +124,7 @@ async fn delete_some(client: &Client) -> Result<BTreeSet<String>, DeletionError>
         if !metadata.finalizers.iter().flatten().any(|it| it == FOREGROUND) {
             let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
             let parameters =
-                DeleteParams { propagation_policy: Some(PropagationPolicy::Foreground), ..only(metadata.uid) };
+                DeleteParams { propagation_policy: Some(PropagationPolicy::Foreground), ..delete_only(metadata.uid) };
             unless_gone(api.delete(&name, &parameters).await.map(drop)).map_err(failed("delete MiniCluster", &full))?;
         }
         names.insert(full);
@@ -132,21 +132,21 @@ async fn delete_some(client: &Client) -> Result<BTreeSet<String>, DeletionError>
     Ok(names)
 }
 
-/// Those that were to go with their MiniClusters, which are gone: no garbage collector knows whose they are, and the operator
-/// may be gone as well before it has deleted them.
+/// Deletes the PersistentVolumes of MiniClusters that are gone: Kubernetes' garbage collector does not, and the operator
+/// may be gone before it has.
 async fn delete_volumes(client: &Client) -> Result<usize, DeletionError> {
     let ours = format!("{}={}", labels::MANAGED_BY, labels::MANAGER);
     let all = list::<PersistentVolume>(client, "PersistentVolumes", &ours).await?;
     let orphans: Vec<Orphan> = all.iter().filter_map(Orphan::of).collect();
     let api: Api<PartialObjectMeta<PersistentVolume>> = Api::all(client.clone());
     for Orphan { name, uid, .. } in &orphans {
-        let deleted = api.delete(name, &only(Some(uid.clone()))).await.map(drop);
+        let deleted = api.delete(name, &delete_only(Some(uid.clone()))).await.map(drop);
         unless_gone(deleted).map_err(failed("delete PersistentVolume", name))?;
     }
     Ok(orphans.len())
 }
 
-/// None where there is no such kind.
+/// All objects of a kind; none if the API server does not know the kind.
 async fn list<K>(client: &Client, kind: &'static str, selector: &str) -> Result<Vec<ObjectMeta>, DeletionError>
 where
     K: Resource<DynamicType = ()> + Clone + DeserializeOwned + Debug,

@@ -45,7 +45,7 @@ const WEBHOOK_SERVICE_PORT: i32 = 443;
 /// The operator's image of this version.
 pub const DEFAULT_IMAGE: &str = concat!("ghcr.io/flux-framework/flux-operator:", env!("CARGO_PKG_VERSION"));
 
-/// What the administrator chooses.
+/// Arguments of `install`.
 #[derive(Debug, Clone, Default, Args)]
 pub struct Settings {
     /// File with values of the Helm chart (- for standard input); missing values default to chart/values.yaml. The options
@@ -104,7 +104,7 @@ impl Settings {
     }
 }
 
-/// Which CustomResourceDefinition.
+/// Arguments of `crd`.
 #[derive(Debug, Clone, Args)]
 pub struct Definition {
     /// Namespace of the operator, whose webhook converts
@@ -118,7 +118,7 @@ pub struct Definition {
     pub cert_manager: bool,
 }
 
-/// Why the installation could not be written: a defect.
+/// Why the installation could not be written: a bug of ours.
 #[derive(Debug, thiserror::Error)]
 pub enum InstallError {
     #[error("failed to generate the CustomResourceDefinition")]
@@ -157,7 +157,7 @@ pub fn crd_of(definition: &Definition) -> Result<String, InstallError> {
     Ok(yaml::document(&document)?)
 }
 
-/// Everything, in the order in which it can be applied.
+/// All manifests of the installation, in the order in which they can be applied.
 pub fn manifests(settings: &Installation) -> Result<String, InstallError> {
     let mut documents = Vec::new();
     if settings.crd {
@@ -178,7 +178,7 @@ fn namespace(settings: &Installation) -> Result<Namespace, InstallError> {
         .map_err(|e| InstallError::Object("Namespace", e))
 }
 
-/// The definition as this installation serves it.
+/// The CustomResourceDefinition with this installation's conversion webhook, or without one.
 fn installed_crd(settings: &Installation) -> Result<String, InstallError> {
     crd_of(&Definition {
         namespace: settings.namespace.clone(),
@@ -191,7 +191,7 @@ fn installed_crd(settings: &Installation) -> Result<String, InstallError> {
 pub fn objects(settings: &Installation) -> Result<Vec<String>, InstallError> {
     let scope = settings.namespaced.then_some(settings.namespace.as_str());
     let own = Some(settings.namespace.as_str());
-    let operator = Who { account: NAME, namespace: &settings.namespace };
+    let operator = Subject { account: NAME, namespace: &settings.namespace };
     let network = if settings.minicluster_network_policy { NETWORK_PERMISSIONS } else { &[] };
     let gang = if settings.gang { GANG_PERMISSIONS } else { &[] };
     let kueue = if settings.kueue { KUEUE_PERMISSIONS } else { &[] };
@@ -228,7 +228,7 @@ pub fn objects(settings: &Installation) -> Result<Vec<String>, InstallError> {
     Ok(documents)
 }
 
-/// One replica stays while nodes are drained.
+/// A PodDisruptionBudget: one replica stays while nodes are drained.
 fn disruption_budget(namespace: &str, name: &str, labels: &Value) -> Result<PodDisruptionBudget, InstallError> {
     let value = json!({
         "metadata": { "name": name, "namespace": namespace, "labels": labels },
@@ -237,8 +237,8 @@ fn disruption_budget(namespace: &str, name: &str, labels: &Value) -> Result<PodD
     serde_json::from_value(value).map_err(|e| InstallError::Object("PodDisruptionBudget", e))
 }
 
-/// What the administrator wants of all pods; `usual` is their affinity where nothing is said.
-fn place(pod: &mut Value, pods: &Pods, usual: Option<Value>) {
+/// Sets the administrator's placement of the pods; `usual` is the affinity if they give none.
+fn set_placement(pod: &mut Value, pods: &Pods, usual: Option<Value>) {
     let is_empty = |value: &Value| match value {
         Value::Object(map) => map.is_empty(),
         Value::Array(list) => list.is_empty(),
@@ -260,8 +260,8 @@ fn place(pod: &mut Value, pods: &Pods, usual: Option<Value>) {
     }
 }
 
-/// `spec.volumes` becomes PersistentVolumes, which are directories of nodes or disks with anybody's Secret: only for those who
-/// may make them without us.
+/// The policy that admits `spec.volumes` only from users who may create PersistentVolumes themselves: they are directories
+/// of nodes, or disks with anybody's Secret.
 fn volumes_policy() -> Result<ValidatingAdmissionPolicy, InstallError> {
     let value = json!({
         "metadata": { "name": VOLUMES_POLICY, "labels": operator_labels() },
@@ -302,18 +302,18 @@ fn operator_labels() -> Value {
     json!({ "app.kubernetes.io/name": NAME, "app.kubernetes.io/component": "operator" })
 }
 
-/// A Role of a namespace, or a ClusterRole, with its reasons as comments: text, since no object holds comments.
+/// A Role or ClusterRole as text, with the reasons of its permissions as comments.
 fn role(name: &str, namespace: Option<&str>, permissions: &[Permission]) -> String {
     role_with_labels(name, namespace, "", permissions)
 }
 
-/// The name of an object that may be in no namespace.
-fn unique(name: &str, namespace: Option<&str>) -> String {
+/// The name of an object that is cluster-scoped if `namespace` is None: then it gets our prefix.
+fn prefixed(name: &str, namespace: Option<&str>) -> String {
     format!("{}{name}", if namespace.is_some() { "" } else { PREFIX })
 }
 
 fn role_with_labels(name: &str, namespace: Option<&str>, labels: &str, permissions: &[Permission]) -> String {
-    let name = unique(name, namespace);
+    let name = prefixed(name, namespace);
     let kind = if namespace.is_some() { "Role" } else { "ClusterRole" };
     let place = namespace.map(|namespace| format!("  namespace: {}\n", scalar(namespace))).unwrap_or_default();
     let mut text = format!(
@@ -337,16 +337,16 @@ fn account(name: &str, namespace: &str) -> Result<ServiceAccount, InstallError> 
         .map_err(|e| InstallError::Object("ServiceAccount", e))
 }
 
-/// Who gets a role.
+/// The account that a role is bound to, and where.
 #[derive(Debug, Clone, Copy)]
-struct Who<'a> {
+struct Subject<'a> {
     account: &'a str,
     namespace: &'a str,
 }
 
-fn binding(name: &str, namespace: Option<&str>, who: Who) -> String {
-    let Who { account, namespace: account_namespace } = who;
-    let name = unique(name, namespace);
+fn binding(name: &str, namespace: Option<&str>, who: Subject) -> String {
+    let Subject { account, namespace: account_namespace } = who;
+    let name = prefixed(name, namespace);
     let prefix = if namespace.is_some() { "" } else { "Cluster" };
     let place = namespace.map(|namespace| format!("  namespace: {}\n", scalar(namespace))).unwrap_or_default();
     format!(
@@ -357,23 +357,23 @@ fn binding(name: &str, namespace: Option<&str>, who: Who) -> String {
     )
 }
 
-/// A namespace may be a number to YAML; its characters need no other care.
+/// A name as a YAML scalar: quoted, since a namespace of digits would be a number.
 fn scalar(name: &str) -> String {
     let is_text = name.starts_with(|first: char| first.is_ascii_lowercase()) && name.len() > 5;
     if is_text { name.to_owned() } else { format!("{name:?}") }
 }
 
-/// A pod that the "restricted" Pod Security Standard takes.
-fn nobody() -> Value {
+/// Security context of a pod that the "restricted" Pod Security Standard admits.
+fn pod_security_context() -> Value {
     json!({ "runAsNonRoot": true, "runAsUser": 65532, "seccompProfile": { "type": "RuntimeDefault" } })
 }
 
-/// A container that it takes.
-fn without_privilege() -> Value {
+/// Security context of a container that the same standard admits.
+fn container_security_context() -> Value {
     json!({ "allowPrivilegeEscalation": false, "capabilities": { "drop": ["ALL"] }, "readOnlyRootFilesystem": true })
 }
 
-/// On different nodes, if possible.
+/// Affinity that puts replicas on different nodes if possible.
 fn spread(labels: &Value) -> Value {
     json!({ "podAntiAffinity": { "preferredDuringSchedulingIgnoredDuringExecution": [{
         "weight": 100,
@@ -381,8 +381,8 @@ fn spread(labels: &Value) -> Value {
     }] } })
 }
 
-/// Pods of the scratch image, under the "restricted" Pod Security Standard. One leads, and where all namespaces are served
-/// another one waits.
+/// The operator's Deployment, under the "restricted" Pod Security Standard. One replica leads; if all namespaces are
+/// served, another one waits.
 fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
     let labels = operator_labels();
     let mut args = vec!["run".to_owned()];
@@ -405,7 +405,7 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
                 "metadata": { "labels": labels },
                 "spec": {
                     "serviceAccountName": NAME,
-                    "securityContext": nobody(),
+                    "securityContext": pod_security_context(),
                     "enableServiceLinks": false,
                     "containers": [{
                         "name": "operator",
@@ -429,7 +429,7 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
                             { "name": "FLUX_VIEW_SOURCE", "value": settings.view_source },
                         ],
                         "resources": settings.resources,
-                        "securityContext": without_privilege(),
+                        "securityContext": container_security_context(),
                         "terminationMessagePolicy": "FallbackToLogsOnError",
                     }],
                 },
@@ -437,7 +437,7 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
         },
     });
     let pod = &mut value["spec"]["template"]["spec"];
-    place(pod, &settings.pods, (!settings.namespaced).then(|| spread(&labels)));
+    set_placement(pod, &settings.pods, (!settings.namespaced).then(|| spread(&labels)));
     if settings.minicluster_network_policy
         && let Some(variables) = pod["containers"][0]["env"].as_array_mut()
     {

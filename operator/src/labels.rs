@@ -11,7 +11,7 @@ pub const OPERATOR: &str = "flux-operator";
 /// The one field manager of all our writes, and the value of the managed-by label. Not `flux-operator`: FluxCD's operator,
 /// which has nothing to do with Flux Framework, is called so too.
 pub const MANAGER: &str = "flux-framework-flux-operator";
-/// Whose work an object is, for people. Nothing is recognised by it: anybody's operator may have our name.
+/// The usual label for the managing program, for people only. The operator does not rely on it: another operator may have our name.
 pub const MANAGED_BY: &str = "app.kubernetes.io/managed-by";
 /// The MiniCluster that an object belongs to. Every object of ours has this label or one of the next two.
 pub const CLUSTER: &str = "flux-framework.org/minicluster";
@@ -19,36 +19,36 @@ pub const CLUSTER: &str = "flux-framework.org/minicluster";
 pub const SERVICES_OF: &str = "flux-framework.org/services-of";
 /// The headless Service that gives a pod its name; its selector. Also on all Services, whose watch selects by it.
 pub const HEADLESS: &str = "flux-framework.org/headless";
-/// What an object was rendered to; another value means that it has to be written.
+/// Hash of the rendered object: if it differs, the object has to be written again.
 pub const RENDERED_HASH: &str = "flux-framework.org/rendered-hash";
 /// On the Job: the largest size of the cluster, fixed when it was made.
 pub const MAXIMUM_SIZE: &str = "flux-framework.org/maximum-size";
 /// On the Job: the size when it was made.
 pub const INITIAL_SIZE: &str = "flux-framework.org/initial-size";
-/// On the Job: what of the spec it was made from (`reconcile::target::Target::spec_hash`).
+/// On the Job: hash of the fields of its spec that cannot change later (`reconcile::target::Target::spec_hash`).
 pub const SPEC_HASH: &str = "flux-framework.org/spec-hash";
-/// On the Job, if the MiniCluster tells a queue something: what of that it was made with, as JSON (`Queueing`). What the
-/// MiniCluster says later counts for the next Job only.
+/// On the Job, if the MiniCluster has labels or annotations for a queue: those that the Job was made with, as JSON (`Queueing`).
+/// Later changes count for the next Job only.
 pub const QUEUEING: &str = "flux-framework.org/queueing";
-/// On the Job, if something lies over its pods: what (`render::overlay_hash`).
+/// On the Job, if the spec has pod templates: their hash (`render::overlay_hash`).
 pub const OVERLAY_HASH: &str = "flux-framework.org/pod-template-hash";
-/// On the Job, if its pods are a gang: by which object (`render::gang`).
+/// On the Job, if its pods are a gang: API and name of the gang's object (`render::gang`).
 pub const GANG: &str = "flux-framework.org/gang";
 /// On the Job: how the view comes into its pods (`render::view`).
 pub const VIEW: &str = "flux-framework.org/view";
-/// Its value where the view's image is mounted.
+/// Value of `VIEW` where the view's image is mounted.
 pub const VIEW_IS_MOUNTED: &str = "imageVolume";
-/// On pods: which of their init containers the user has laid over them, by name, with commas between.
+/// On pods: names of the init containers that come from the user's pod template, separated by commas.
 pub const USER_INIT: &str = "flux-framework.org/user-init-containers";
-/// On a PersistentVolume, which has no namespace of its own: that of its MiniCluster.
+/// On a PersistentVolume, which is cluster-scoped: its MiniCluster's namespace.
 pub const NAMESPACE: &str = "flux-framework.org/namespace";
-/// On a PersistentVolume, which cannot be owned by what has a namespace: the uid of its MiniCluster.
+/// On a PersistentVolume, which no namespaced object can own: its MiniCluster's uid.
 pub const OWNER: &str = "flux-framework.org/owner-uid";
-/// On a PersistentVolume that stays when its MiniCluster goes.
+/// On a PersistentVolume that is kept when its MiniCluster is deleted.
 pub const KEEP: &str = "flux-framework.org/keep";
-/// On a PersistentVolume of a CSI driver: driver and handle, which no two should share.
+/// On a PersistentVolume of a CSI driver: driver and handle, which two volumes should not share.
 pub const DISK: &str = "flux-framework.org/disk";
-/// On the claim of a PersistentVolume that was made, once both are there: the volume's uid.
+/// On the claim of a PersistentVolume that the operator created, once both exist: the volume's uid.
 pub const VOLUME_UID: &str = "flux-framework.org/volume-uid";
 /// Kubernetes' own label on the pods of an Indexed Job.
 pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
@@ -56,9 +56,9 @@ pub const COMPLETION_INDEX: &str = "batch.kubernetes.io/job-completion-index";
 pub const JOB_UID: &str = "batch.kubernetes.io/controller-uid";
 /// The documented label with a pod's index.
 pub const JOB_INDEX: &str = "job-index";
-/// A condition of the lead's pod: however it fails, the Job has failed.
+/// A condition of the lead's pod, by which the Job's failure policy knows it: if that pod fails, the Job fails.
 pub const LEAD: &str = "flux-framework.org/Lead";
-/// What autoscalers select the pods by.
+/// Label by which autoscalers select the pods.
 pub const AUTOSCALER: &str = "hpa-selector";
 
 /// Labels of an object other than a pod.
@@ -75,7 +75,7 @@ pub fn of_pod(
     headless: &str,
 ) -> BTreeMap<String, String> {
     let mut labels = user.clone();
-    // The lead's alone, and of no use to anybody on the others.
+    // Only on the lead: of no use on other pods.
     labels.remove(JOB_INDEX);
     labels.extend(of_object(cluster));
     for (key, value) in
@@ -91,7 +91,7 @@ pub fn selector(cluster: &str) -> String {
     format!("{AUTOSCALER}={cluster}")
 }
 
-/// How a CSI volume is known by the PersistentVolume's metadata.
+/// Driver and handle of a CSI volume as one text, as the annotation `DISK` has it.
 pub fn disk(driver: &str, handle: &str) -> String {
     format!("{driver} {handle}")
 }

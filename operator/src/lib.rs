@@ -1,7 +1,7 @@
 //! flux-operator: a MiniCluster becomes Kubernetes objects, and its status tells the truth about them.
 //!
 //! ```text
-//! cli ─► controller ─► observe (watches, index) ─► reconcile: fetch ─► shared::validate ─► decide ─► render ─► apply ─► status
+//! cli ─► controller ─► observe (watches, index) ─► reconcile: shared::validate ─► decide ─► render ─► apply ─► status
 //! cli ─► webhook, install, offline, delete_miniclusters
 //! api, health, labels, vocabulary, yaml: below all
 //! ```

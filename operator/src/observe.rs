@@ -33,7 +33,7 @@ use pod::PodSeen;
 use service::ServiceSeen;
 use storage::{Disk, DiskSeen, Storage};
 
-/// Leads that are gone and remembered: more cannot be told apart in a status anyway.
+/// How many lead pods that are gone are remembered: a status cannot tell more of them apart.
 const LEADS_KEPT: usize = 4;
 
 /// Namespace and name of a MiniCluster, or of a Service.
@@ -48,7 +48,7 @@ impl Key {
         Key { namespace: namespace.into(), name: name.into() }
     }
 
-    /// The object itself.
+    /// Namespace and name of an object.
     pub fn of(metadata: &ObjectMeta) -> Key {
         Key::new(metadata.namespace.clone().unwrap_or_default(), metadata.name.clone().unwrap_or_default())
     }
@@ -86,23 +86,23 @@ fn uid(metadata: &ObjectMeta) -> String {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct Observed {
     pub job: Option<JobSeen>,
-    /// By uid: an index may have one that ended and one that replaces it.
+    /// Pods by uid, not by index: an index may have a pod that has ended and the one that replaces it.
     pub pods: BTreeMap<String, PodSeen>,
     /// Uid and controller's uid of the services pod.
     pub services_pod: Option<(String, Option<String>)>,
     /// Services of sidecars, by name.
     pub services: BTreeMap<String, ServiceSeen>,
-    /// Of the Job, as it was seen last: leads that are gone.
+    /// The Job's lead pods that are gone, as last seen.
     pub gone_leads: Vec<PodSeen>,
-    /// Of the Job: pods that were taken away while it ran.
+    /// The Job's pods that were taken away while it ran.
     pub losses: Vec<LostPod>,
-    /// The Job before, which is gone, as it was seen last.
+    /// The previous Job, which is gone, as last seen.
     pub last_job: Option<Box<JobSeen>>,
-    /// The newest resourceVersion of a Job: a watch may lag behind what was made.
+    /// The newest resourceVersion seen of a Job: a watch may lag behind our own write.
     pub job_version: u64,
 }
 
-/// The kinds that are watched, to forget what a new list no longer has.
+/// Kinds of objects whose absence from a new list means that they are gone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Kind {
     Job,
@@ -118,7 +118,7 @@ pub struct Unlabelled {
     pub uid: String,
 }
 
-/// Everything seen.
+/// All objects seen, by MiniCluster.
 #[derive(Debug, Default)]
 pub struct Index {
     state: Mutex<State>,
@@ -126,13 +126,14 @@ pub struct Index {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Boxed, since a map has room for more than it holds.
+    /// Boxed: a hash map has more slots than entries, and each slot would hold the whole value.
     clusters: HashMap<Key, Box<Observed>>,
     /// Headless Services, by their own name.
     headless: HashMap<Key, Arc<ServiceSeen>>,
     /// PersistentVolumes that go with their MiniClusters, by name.
     volumes: HashMap<String, Orphan>,
-    /// MiniClusters of this process that are named by a headless Service: whom to wake when it goes.
+    /// By headless Service, the MiniClusters that use it, which are woken when it is deleted; and whether each needs the
+    /// lead's name only.
     members: HashMap<Key, BTreeMap<String, bool>>,
     /// Nodes that pods may be put on, by name: whether they mount images.
     nodes: HashMap<String, bool>,
@@ -145,17 +146,17 @@ impl Index {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What has been seen of `cluster`.
+    /// The objects seen of `cluster`.
     pub fn observed(&self, cluster: &Key) -> Observed {
         self.state().clusters.get(cluster).map(|observed| Observed::clone(observed)).unwrap_or_default()
     }
 
-    /// Whether a Job of its name has been seen.
+    /// Whether a Job with the MiniCluster's name has been seen.
     pub fn has_job(&self, cluster: &Key) -> bool {
         self.state().clusters.get(cluster).is_some_and(|observed| observed.job.is_some())
     }
 
-    /// Whether what has been seen of any MiniCluster is `wanted`.
+    /// Whether `wanted` holds for the objects of any MiniCluster.
     pub fn any(&self, wanted: impl Fn(&Key, &Observed) -> bool) -> bool {
         self.state().clusters.iter().any(|(key, observed)| wanted(key, observed))
     }
@@ -169,8 +170,8 @@ impl Index {
         self.state().members.entry(service.clone()).or_default().insert(cluster.to_owned(), minimal);
     }
 
-    /// The MiniCluster is gone: its parts may still be there, and will be seen to go.
-    pub fn leave(&self, cluster: &Key) {
+    /// Forgets a MiniCluster that is gone. Its objects may still exist; the watches report their end.
+    pub fn forget_cluster(&self, cluster: &Key) {
         let mut state = self.state();
         if let Some(observed) = state.clusters.get_mut(cluster) {
             observed.forget_the_past();
@@ -185,7 +186,7 @@ impl Index {
     }
 
     /// A PersistentVolume as it is now; `volume` if it goes with its MiniCluster.
-    pub fn volume(&self, name: &str, volume: Option<&Orphan>) {
+    pub fn update_volume(&self, name: &str, volume: Option<&Orphan>) {
         let volumes = &mut self.state().volumes;
         match volume {
             Some(volume) => drop(volumes.insert(name.to_owned(), volume.clone())),
@@ -194,8 +195,8 @@ impl Index {
     }
 
     /// The disk of a PersistentVolume as it is now. The MiniClusters to wake if this is news.
-    pub fn disk(&self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
-        self.state().storage.disk(volume, disk)
+    pub fn update_disk(&self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
+        self.state().storage.update_disk(volume, disk)
     }
 
     /// A list of PersistentVolumes is complete. The MiniClusters to wake.
@@ -203,18 +204,18 @@ impl Index {
         self.state().storage.keep_disks(listed)
     }
 
-    /// The storage classes as they are now; none: they are not for us to see. The MiniClusters to wake.
-    pub fn storage_classes(&self, names: Option<BTreeSet<String>>) -> Vec<Key> {
-        self.state().storage.classes(names)
+    /// The current storage classes; None if the operator may not list them. The MiniClusters to wake.
+    pub fn update_storage_classes(&self, names: Option<BTreeSet<String>>) -> Vec<Key> {
+        self.state().storage.update_classes(names)
     }
 
     /// The CSI volumes of a MiniCluster. None: not everything has been listed.
     pub fn disks_of(&self, cluster: &ValidMiniCluster) -> Option<Vec<DiskSeen>> {
-        self.state().storage.seen(cluster)
+        self.state().storage.disks_of(cluster)
     }
 
-    /// A node as it is now; none: no pod will be put there.
-    pub fn node(&self, name: &str, mounts_images: Option<bool>) {
+    /// A node's current state. `mounts_images` is None if no pod can be scheduled there or the node is gone.
+    pub fn update_node(&self, name: &str, mounts_images: Option<bool>) {
         let nodes = &mut self.state().nodes;
         match mounts_images {
             Some(mounts) => drop(nodes.insert(name.to_owned(), mounts)),
@@ -222,7 +223,7 @@ impl Index {
         }
     }
 
-    /// A new list of nodes begins.
+    /// Forgets all nodes: a new list begins.
     pub fn forget_nodes(&self) {
         self.state().nodes.clear();
     }
@@ -233,13 +234,13 @@ impl Index {
         !state.nodes.is_empty() && state.nodes.values().all(|mounts| *mounts)
     }
 
-    /// The volumes of a MiniCluster, which is gone.
+    /// The PersistentVolumes of a MiniCluster that is gone.
     pub fn orphans(&self, owner: &str) -> Vec<Orphan> {
         self.state().volumes.values().filter(|volume| volume.owner == owner).cloned().collect()
     }
 
-    /// A Job as it is now. The MiniCluster, if this is news. A copy under another name is nobody's, whatever its labels say.
-    pub fn job(&self, metadata: &ObjectMeta, seen: JobSeen) -> Option<Key> {
+    /// A Job's current state; returns the MiniCluster if this is news. A Job with another name than its label says is ignored.
+    pub fn update_job(&self, metadata: &ObjectMeta, seen: JobSeen) -> Option<Key> {
         let key = Key::cluster_of(metadata, labels::CLUSTER).filter(|key| *key == Key::of(metadata))?;
         let version = metadata.resource_version.as_ref().and_then(|text| text.parse().ok()).unwrap_or(0);
         let mut state = self.state();
@@ -263,8 +264,8 @@ impl Index {
     }
 
     /// A pod as it is now: the MiniCluster if this is news, and the pod if it needs its label.
-    pub fn pod(&self, metadata: &ObjectMeta, mut seen: PodSeen) -> (Option<Key>, Option<Unlabelled>) {
-        // A broker has the first label, whatever else its author gave it.
+    pub fn update_pod(&self, metadata: &ObjectMeta, mut seen: PodSeen) -> (Option<Key>, Option<Unlabelled>) {
+        // A broker's pod always has the first label, whatever labels its author gives it.
         let is_broker = Key::cluster_of(metadata, labels::CLUSTER).is_some();
         if let Some(key) = Key::cluster_of(metadata, labels::SERVICES_OF).filter(|_| !is_broker) {
             let services_pod = (uid(metadata), controller_uid(metadata).map(str::to_owned));
@@ -279,8 +280,8 @@ impl Index {
         let observed = state.clusters.entry(key.clone()).or_default();
         let before = observed.pods.get(&uid(metadata));
         seen.remember(before);
-        if !before.is_some_and(PodSeen::was_taken) && observed.loses(&seen) {
-            observed.lost(loss(&seen));
+        if !before.is_some_and(PodSeen::was_taken) && observed.is_loss(&seen) {
+            observed.remember_loss(loss(&seen));
         }
         let before = observed.pods.get(&uid(metadata));
         let ours = observed.job.as_ref().is_some_and(|job| seen.job_uid.as_deref() == Some(job.uid.as_str()));
@@ -297,7 +298,7 @@ impl Index {
     }
 
     /// The lead's pods that were seen before their Job and still need their label; each is handed out once.
-    pub fn unlabelled(&self, cluster: &Key) -> Vec<Unlabelled> {
+    pub fn take_unlabelled(&self, cluster: &Key) -> Vec<Unlabelled> {
         let mut state = self.state();
         let Some(observed) = state.clusters.get_mut(cluster) else { return Vec::new() };
         let Observed { job: Some(job), pods, .. } = observed.as_mut() else { return Vec::new() };
@@ -311,7 +312,7 @@ impl Index {
     }
 
     /// A Service as it is now. The MiniClusters to wake if this is news.
-    pub fn service(&self, metadata: &ObjectMeta, seen: ServiceSeen) -> Vec<Key> {
+    pub fn update_service(&self, metadata: &ObjectMeta, seen: ServiceSeen) -> Vec<Key> {
         let mut state = self.state();
         if let Some(key) = Key::cluster_of(metadata, labels::CLUSTER) {
             let services = &mut state.clusters.entry(key.clone()).or_default().services;
@@ -324,12 +325,12 @@ impl Index {
         let key = Key::of(metadata);
         let gone = seen.deleting;
         state.headless.insert(key.clone(), Arc::new(seen));
-        // Who owns it changes with every member; only its end concerns all of them.
+        // Its owners change with every member; only its deletion concerns all of them.
         if gone { state.members_of(&key) } else { Vec::new() }
     }
 
-    /// An object is gone. The MiniClusters to wake.
-    pub fn gone(&self, kind: Kind, metadata: &ObjectMeta) -> Vec<Key> {
+    /// Forgets an object that is gone. The MiniClusters to wake.
+    pub fn remove(&self, kind: Kind, metadata: &ObjectMeta) -> Vec<Key> {
         let uid = uid(metadata);
         let mut state = self.state();
         match kind {
@@ -353,7 +354,7 @@ impl Index {
         }
     }
 
-    /// A new list is complete: what it has not is gone.
+    /// A new list is complete: forgets the objects that are not in it. The MiniClusters to wake.
     pub fn keep_only(&self, kind: Kind, uids: &HashSet<String>) -> Vec<Key> {
         let mut state = self.state();
         let mut woken = Vec::new();
@@ -400,7 +401,7 @@ impl State {
     }
 }
 
-/// Whether a MiniCluster of this process is there.
+/// Whether the MiniCluster exists and this process serves it.
 fn is_member(members: &HashMap<Key, BTreeMap<String, bool>>, cluster: &Key) -> bool {
     members.iter().any(|(service, names)| service.namespace == cluster.namespace && names.contains_key(&cluster.name))
 }
@@ -438,7 +439,8 @@ impl Observed {
         }
     }
 
-    /// The Job has just been suspended, by a queue perhaps: pods that are being deleted may have been seen before it, and are no losses.
+    /// Forgets pods that the Job's suspension is deleting: the watch of pods may have reported them before that of Jobs,
+    /// and they are no losses.
     fn forget_losses_of_suspension(&mut self) {
         let Observed { losses, pods, .. } = self;
         losses.retain(|lost| !pods.values().any(|pod| pod.name == lost.name && pod.deleting && !pod.ended));
@@ -450,9 +452,9 @@ impl Observed {
         self.last_job = None;
     }
 
-    /// Whether a pod is taken away while the Job runs: by somebody else than the Job itself, whose pods go when it ends, is
-    /// suspended or shrinks. (What ended it was seen before: pods are told of in order.)
-    fn loses(&self, pod: &PodSeen) -> bool {
+    /// Whether a pod was taken away from a running Job, and not by the Job itself, which removes pods when it ends, is
+    /// suspended or shrinks. (The pod that ended the Job was seen before: events of pods come in order.)
+    fn is_loss(&self, pod: &PodSeen) -> bool {
         let Some(job) = self.job.as_ref().filter(|job| pod.job_uid.as_deref() == Some(job.uid.as_str())) else {
             return false;
         };
@@ -466,7 +468,7 @@ impl Observed {
             && !others().any(|it| (it.index == 0 && pod.index > 0 && it.ended) || has_failed_by_itself(it))
     }
 
-    fn lost(&mut self, lost: LostPod) {
+    fn remember_loss(&mut self, lost: LostPod) {
         self.losses.push(lost);
         if self.losses.len() > LOST_KEPT {
             let first_follower = self.losses.iter().position(|it| it.index > 0).unwrap_or(0);
@@ -491,29 +493,4 @@ impl Observed {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    /// A queue suspends a Job by itself: the watch of pods may tell of it before that of Jobs.
-    #[test]
-    fn pods_that_a_suspension_takes_are_no_losses_whichever_watch_tells_first() {
-        let metadata = |name: &str, version: &str| ObjectMeta {
-            name: Some(name.into()),
-            namespace: Some("ns".into()),
-            uid: Some(name.into()),
-            resource_version: Some(version.into()),
-            labels: Some([(labels::CLUSTER.to_owned(), "mc".to_owned())].into()),
-            ..ObjectMeta::default()
-        };
-        let index = Index::default();
-        let losses = || index.observed(&Key::new("ns", "mc")).losses.len();
-        let job = JobSeen { uid: "mc".into(), completions: 2, ..JobSeen::default() };
-        index.job(&metadata("mc", "1"), job.clone());
-        let pod = PodSeen { name: "mc-0".into(), job_uid: Some("mc".into()), running: true, ..PodSeen::default() };
-        index.pod(&metadata("mc-0", "2"), pod.clone());
-        index.pod(&metadata("mc-0", "3"), PodSeen { deleting: true, ..pod });
-        assert_eq!(losses(), 1, "as far as is known");
-        index.job(&metadata("mc", "4"), JobSeen { suspended: true, ..job });
-        assert_eq!(losses(), 0);
-    }
-}
+mod tests;

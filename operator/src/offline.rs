@@ -1,5 +1,7 @@
 //! Manifests without a cluster: `flux-operator render` and `validate`, and `kubectl minicluster`'s.
 
+use std::path::PathBuf;
+
 use clap::Args;
 use flux_shared::agent_spec;
 use flux_shared::curve::Certificate;
@@ -12,6 +14,16 @@ use serde_json::Value;
 use crate::reconcile::render::gang::GangOf;
 use crate::reconcile::render::{self, Facts, Objects, Options};
 use crate::yaml::{self, YamlError};
+
+/// The command line of `validate`.
+#[derive(Debug, Args)]
+pub struct ValidateArgs {
+    /// A file with MiniClusters, or - for standard input
+    pub file: PathBuf,
+    /// Also ask the API server, by a dry run of the MiniCluster and its Job; nothing is created
+    #[arg(long)]
+    pub server: bool,
+}
 
 /// What an administrator chooses for all MiniClusters.
 #[derive(Debug, Args)]
@@ -56,7 +68,7 @@ impl From<Choices> for Options {
     }
 }
 
-/// Why there is nothing to show.
+/// Why a manifest cannot be rendered or is not valid.
 #[derive(Debug, thiserror::Error)]
 pub enum OfflineError {
     #[error("{}", lines(.0))]
@@ -73,13 +85,13 @@ fn lines(problems: &[Problem]) -> String {
     problems.iter().map(ToString::to_string).collect::<Vec<_>>().join("\n")
 }
 
-/// The objects of the first MiniCluster of `text`, as YAML, in the order in which they are made.
+/// The objects of the first MiniCluster of `text`, as YAML, in the order in which they are created.
 pub fn render(text: &str, options: &Options) -> Result<String, OfflineError> {
     let documents: Result<Vec<String>, YamlError> = objects(text, options)?.iter().map(yaml::document).collect();
     Ok(yaml::stream(documents?))
 }
 
-/// The same as values.
+/// The objects of the first MiniCluster of `text`, in the order in which they are created.
 pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError> {
     let manifest = manifest::parse(text).map_err(OfflineError::Problems)?;
     let cluster = validate_and_note(&manifest).map_err(OfflineError::Problems)?;
@@ -90,7 +102,7 @@ pub fn objects(text: &str, options: &Options) -> Result<Vec<Value>, OfflineError
 /// What `validate` finds.
 #[derive(Debug, Default, Serialize)]
 pub struct Judgement {
-    /// Those in which there is no problem of their own.
+    /// MiniClusters without a problem.
     pub miniclusters: Vec<Judged>,
     pub problems: Vec<Problem>,
 }
@@ -99,12 +111,12 @@ pub struct Judgement {
 #[derive(Debug, Serialize)]
 pub struct Judged {
     pub name: String,
-    /// What may surprise.
+    /// Valid, but perhaps not what was meant.
     pub notes: Vec<Notice>,
-    /// Kinds of objects that the API server has tried out.
+    /// Kinds of objects that the API server accepted in a dry run.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub checked: Vec<&'static str>,
-    /// What it was not asked about, and why.
+    /// What the API server was not asked about, and why.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub unchecked: Vec<String>,
 }
@@ -128,7 +140,7 @@ impl Judged {
 }
 
 impl Judgement {
-    /// As a person reads it: that each is valid, with what may surprise; or every problem.
+    /// Text for people: a line for each valid MiniCluster, with its notes; or every problem as an error.
     pub fn told(self) -> Result<String, OfflineError> {
         match self.problems.is_empty() {
             true => Ok(self.miniclusters.iter().map(Judged::told).collect()),
@@ -137,7 +149,7 @@ impl Judgement {
     }
 }
 
-/// Whether every MiniCluster of `text` is valid.
+/// Validates every MiniCluster of `text`.
 pub fn judge(text: &str) -> Judgement {
     let documents = match manifest::documents(text) {
         Ok(documents) => documents,
@@ -145,16 +157,16 @@ pub fn judge(text: &str) -> Judgement {
     };
     let mut all = Judgement::default();
     for document in &documents {
-        match understood(document) {
+        match parse_and_validate(document) {
             Ok((_, cluster)) => all.miniclusters.push(Judged::of(&cluster)),
-            Err(found) => all.problems.extend(named(document, found, documents.len())),
+            Err(found) => all.problems.extend(with_name(document, found, documents.len())),
         }
     }
     all
 }
 
-/// Problems of one of `count` MiniClusters, with its name where there are several.
-pub fn named(document: &Value, problems: Vec<Problem>, count: usize) -> Vec<Problem> {
+/// Adds the MiniCluster's name to its problems if it is one of several.
+pub fn with_name(document: &Value, problems: Vec<Problem>, count: usize) -> Vec<Problem> {
     if count == 1 {
         return problems;
     }
@@ -163,24 +175,24 @@ pub fn named(document: &Value, problems: Vec<Problem>, count: usize) -> Vec<Prob
     problems.into_iter().map(with_name).collect()
 }
 
-/// One MiniCluster, if there is no problem in it.
-pub fn understood(document: &Value) -> Result<(Manifest, ValidMiniCluster), Vec<Problem>> {
+/// Parses and validates one MiniCluster.
+pub fn parse_and_validate(document: &Value) -> Result<(Manifest, ValidMiniCluster), Vec<Problem>> {
     let manifest = manifest::from_value(document)?;
     let cluster = validate_and_note(&manifest)?;
     Ok((manifest, cluster))
 }
 
-/// The same in words.
+/// Validates every MiniCluster of `text`; the result as text for people.
 pub fn validate(text: &str) -> Result<String, OfflineError> {
     judge(text).told()
 }
 
-/// The certificate is made when the cluster is; a person who looks at the objects gets none.
+/// A certificate without a secret, for rendering: the real one is generated when the cluster is created.
 pub fn placeholder(cluster: &ValidMiniCluster) -> Certificate {
     Certificate::from_keys(&cluster.name, &[0; 32], &[0; 32])
 }
 
-/// Every object, in the order in which they are made.
+/// Every object, in the order in which they are created.
 fn values(objects: &Objects) -> Result<Vec<Value>, serde_json::Error> {
     let Objects { config_map, secrets, volumes, network_policy, headless, services, gang, job, services_pod } = objects;
     let mut values = vec![serde_json::to_value(config_map)?];

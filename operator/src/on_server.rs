@@ -2,7 +2,7 @@
 //! dry run with the caller's own permissions it checks the MiniCluster and its objects with pods; nothing is created.
 //!
 //! ```text
-//! text ─► offline (each MiniCluster) ─► api::trial: the MiniCluster ─► its Job, its services pod ─► render::refusal ─► Judgement
+//! text ─► offline (each MiniCluster) ─► api::dry_run: the MiniCluster ─► its Job, its services pod ─► render::refusal ─► Judgement
 //! ```
 #![expect(clippy::disallowed_types, reason = "asks the API server")]
 
@@ -17,15 +17,15 @@ use kube::{Client, Resource};
 use serde::Serialize;
 use serde_json::Value;
 
-use crate::api::trial::{self, Verdict};
+use crate::api::dry_run::{self, Verdict};
 use crate::offline::{self, Judged, Judgement};
 use crate::reconcile::render::overlaid::Overlaid;
 use crate::reconcile::render::{self, Facts, Options, refusal};
 
-/// The collection of MiniClusters.
+/// Plural of the resource.
 const PLURAL: &str = "miniclusters";
 
-/// Why nobody knows.
+/// Why the API server could not be asked.
 #[derive(Debug, thiserror::Error)]
 pub enum CheckError {
     #[error("failed to check {what} {name} on the API server: {why}")]
@@ -34,15 +34,15 @@ pub enum CheckError {
     Render(#[from] render::RenderError),
 }
 
-/// Where MiniClusters would be made.
+/// The namespace in which MiniClusters would be created.
 #[derive(Debug, Clone, Copy)]
 pub struct Target<'a> {
     pub namespace: &'a str,
-    /// Somebody has asked for this one: a file that names another is not meant for it.
+    /// It was given explicitly: a file that names another namespace is then a problem.
     pub is_asked_for: bool,
 }
 
-/// What the API server says of each MiniCluster of `text` in which nothing is wrong to begin with.
+/// Validates every MiniCluster of `text`, and asks the API server about those without a problem.
 pub async fn judge(
     client: &Client,
     target: Target<'_>,
@@ -55,13 +55,13 @@ pub async fn judge(
     };
     let mut all = Judgement::default();
     for document in &documents {
-        match offline::understood(document) {
-            Err(problems) => all.problems.extend(offline::named(document, problems, documents.len())),
+        match offline::parse_and_validate(document) {
+            Err(problems) => all.problems.extend(offline::with_name(document, problems, documents.len())),
             Ok((manifest, cluster)) => {
                 let check = Check { client, options, judged: Judged::of(&cluster), problems: Vec::new() };
                 let (judged, problems) = check.all(target, document, manifest).await?;
                 all.miniclusters.push(judged);
-                all.problems.extend(offline::named(document, problems, documents.len()));
+                all.problems.extend(offline::with_name(document, problems, documents.len()));
             }
         }
     }
@@ -89,20 +89,20 @@ impl Check<'_> {
             let message = format!("is {namespace}, and --namespace is {}", target.namespace);
             return Ok((self.judged, vec![Problem::new("metadata.namespace", message)]));
         }
-        self.itself(namespace, document).await?;
+        self.check_minicluster(namespace, document).await?;
         namespace.clone_into(&mut manifest.namespace);
         // It was valid a moment ago, in whichever namespace.
         if let Ok(cluster) = flux_shared::validate::validate(&manifest) {
-            self.objects(namespace, &cluster).await?;
+            self.check_pods(namespace, &cluster).await?;
         }
         Ok((self.judged, self.problems))
     }
 
-    /// The MiniCluster, in the version in which it is written.
-    async fn itself(&mut self, namespace: &str, document: &Value) -> Result<(), CheckError> {
+    /// Asks about the MiniCluster itself, in the version in which it is written.
+    async fn check_minicluster(&mut self, namespace: &str, document: &Value) -> Result<(), CheckError> {
         let version = document["apiVersion"].as_str().unwrap_or_default();
         let path = format!("/apis/{version}/namespaces/{namespace}/{PLURAL}");
-        match self.tried(KIND, &path, document).await? {
+        match self.try_object(KIND, &path, document).await? {
             None | Some(Verdict::Taken(_)) => {}
             Some(Verdict::Exists) => self.judged.notes.push(Problem::new(
                 "metadata.name",
@@ -113,23 +113,23 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// What it becomes, as far as there are pods in it.
-    async fn objects(&mut self, namespace: &str, cluster: &ValidMiniCluster) -> Result<(), CheckError> {
+    /// Asks about its Job and its services pod.
+    async fn check_pods(&mut self, namespace: &str, cluster: &ValidMiniCluster) -> Result<(), CheckError> {
         let objects = render::objects(cluster, self.options, &Facts::default(), offline::placeholder(cluster))?;
-        self.object(Job::KIND, &Job::url_path(&(), Some(namespace)), &objects.job).await?;
+        self.check_object(Job::KIND, &Job::url_path(&(), Some(namespace)), &objects.job).await?;
         if let Some(pod) = &objects.services_pod {
-            self.object(Pod::KIND, &Pod::url_path(&(), Some(namespace)), pod).await?;
+            self.check_object(Pod::KIND, &Pod::url_path(&(), Some(namespace)), pod).await?;
         }
         Ok(())
     }
 
-    async fn object<K: Serialize>(
+    async fn check_object<K: Serialize>(
         &mut self,
         what: &'static str,
         path: &str,
         object: &Overlaid<K>,
     ) -> Result<(), CheckError> {
-        let tried = match self.tried(what, path, object).await? {
+        let tried = match self.try_object(what, path, object).await? {
             None => return Ok(()),
             Some(Verdict::Taken(kept)) => Ok(Some(kept)),
             Some(Verdict::Exists) => Ok(None),
@@ -143,20 +143,20 @@ impl Check<'_> {
         Ok(())
     }
 
-    /// None: the caller may not ask, or may not have it; then that is told.
-    async fn tried(
+    /// A dry run of creating one object. None: the caller has no permission, which is noted.
+    async fn try_object(
         &mut self,
         what: &'static str,
         path: &str,
         object: &impl Serialize,
     ) -> Result<Option<Verdict>, CheckError> {
-        match trial::create(self.client, path, object).await {
+        match dry_run::create(self.client, path, object).await {
             Ok(verdict) => {
                 self.judged.checked.push(what);
                 Ok(Some(verdict))
             }
             Err(kube::Error::Api(status)) if status.code == 403 => {
-                // A quota, or a policy, is no question of who asks.
+                // A refusal by a quota or a policy is not about the caller's permissions.
                 match status.message.contains("cannot create resource") {
                     true => self.judged.unchecked.push(format!("its {what}: {}", status.message)),
                     false => self.problems.push(Problem::new("", format!("{what}: {}", status.message))),
@@ -177,7 +177,7 @@ impl Check<'_> {
     }
 }
 
-/// What is wrong, field by field where the API server says it so.
+/// The problems in a refusal, one for each field if the API server names fields.
 fn of_fields(status: &Status) -> Vec<Problem> {
     let causes = status.details.iter().flat_map(|details| &details.causes);
     let fields: Vec<Problem> = causes.map(|cause| Problem::new(cause.field.clone(), cause.message.clone())).collect();

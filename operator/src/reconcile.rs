@@ -1,8 +1,10 @@
 //! One reconcile of a MiniCluster, from what there is to what there should be.
 //!
 //! ```text
-//! fetch ─► validate ─► decide ─► render ─► apply ─► status ─► one patch, events ─► when to look again
+//! observed (watches) ─► validate ─► decide ─► render ─► apply ─► status ─► one patch, events ─► when to look again
 //! ```
+//!
+//! What no watch brings (gang APIs, events, specs too large for the cache) is read when it is needed (`lookups`).
 //!
 //! The process may be killed after each step: the next reconcile finds the same, or does the rest.
 #![expect(clippy::disallowed_methods, reason = "the clock and the log of one reconcile")]
@@ -39,22 +41,22 @@ mod create;
 pub mod decide;
 mod diagnose;
 pub mod error;
-pub mod fetch;
 mod finish;
 pub mod job_first;
-pub mod keys;
+pub mod lookups;
 pub mod obstacle;
 pub mod previous_status;
+pub mod random;
 pub mod render;
+mod spans;
 pub mod status;
 pub mod target;
-mod traced;
 
-/// How long after its Job was made a MiniCluster's status is written: its pods are there then, and one write tells all.
+/// How long after the Job was created the status is written: its pods exist by then, and one write covers them.
 const TO_TELL: Duration = Duration::from_millis(100);
 
-/// Whether a MiniCluster waits for something to happen, and not only to be told of: it has no Job, or an edit is new.
-pub fn is_first(object: &Cluster, context: &Context) -> bool {
+/// Whether this reconcile may have to act, and not only to report: there is no Job yet, or the spec was edited.
+pub fn has_priority(object: &Cluster, context: &Context) -> bool {
     let status = object.0.as_ref().ok().and_then(|cluster| cluster.status.as_ref());
     match status.and_then(|status| status.observed_generation) {
         _ if is_managed_elsewhere(object) => false,
@@ -63,7 +65,7 @@ pub fn is_first(object: &Cluster, context: &Context) -> bool {
     }
 }
 
-/// One reconcile.
+/// Reconciles one MiniCluster.
 pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Action, ReconcileError> {
     let target = context.latest(Target::of(&object));
     let observed = context.index.observed(&target.key);
@@ -75,9 +77,9 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     }
     let known = with_losses(&target, &context);
     let decision = decide(&target, checked.as_ref().ok(), &known, &context);
-    if let Decision::Again { job_uid, is_there, .. } = &decision {
+    if let Decision::Restart { job_uid, is_there, .. } = &decision {
         let before = context.index.observed(&target.key);
-        let now = context.writer.job_now(&context.index, &target.key).await?;
+        let now = context.writer.read_job(&context.index, &target.key).await?;
         if now.as_ref().map(|job| &job.uid) != is_there.then_some(job_uid)
             || decide(&target, checked.as_ref().ok(), &known, &context) != decision
         {
@@ -88,12 +90,12 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
     }
     let done = carry_out(&decision, &target, checked.as_ref().ok(), &context).await;
     if let Ok(Done::MadeJob) = done {
-        context.made_job(&target.uid, Instant::now());
-        context.succeeded(&target.key);
+        context.note_job_created(&target.uid, Instant::now());
+        context.clear_failures(&target.key);
         return Ok(Action::requeue(TO_TELL));
     }
     let over = match (&decision, &done) {
-        (Decision::Over { reason, message }, _) => Some(ended_job(&target, reason, message)),
+        (Decision::Ended { reason, message }, _) => Some(ended_job(&target, reason, message)),
         (_, Ok(Done::OutOfTime)) => {
             Some(ended_job(&target, "DeadlineExceeded", "deadlineSeconds exceeded before it could restart"))
         }
@@ -109,12 +111,12 @@ pub async fn reconcile(object: Arc<Cluster>, context: Arc<Context>) -> Result<Ac
         make_anew_with_copy(&target, &after, &context).await?;
     }
     let action = delete_or_requeue(&target, &after, &context).await?;
-    context.succeeded(&target.key);
+    context.clear_failures(&target.key);
     let sooner = later.or(look.map(|(_, wait)| wait));
     Ok(sooner.map_or(action, Action::requeue))
 }
 
-/// Carries out a decision about the whole MiniCluster, or else creates what is missing.
+/// Carries out a decision about the Job as a whole, or creates and changes what is missing or differs.
 async fn carry_out(
     decision: &Decision,
     target: &Target,
@@ -122,7 +124,7 @@ async fn carry_out(
     context: &Context,
 ) -> Result<Done, ReconcileError> {
     match decision {
-        Decision::Again { .. } | Decision::Over { .. } => Ok(Done::All),
+        Decision::Restart { .. } | Decision::Ended { .. } => Ok(Done::All),
         Decision::Wait => {
             let message = "the Job was deleted, but its pods still run: the MiniCluster restarts when they are gone";
             Err(ApplyError::from(Obstacle { reason: "WaitingForPods", message: message.to_owned() }).into())
@@ -137,11 +139,11 @@ async fn carry_out(
                 context.writer.fail_job(&target.key, job_uid, reason, &previous_status::short(message), &now).await;
             failed.map(|()| Done::All).map_err(Into::into)
         }
-        Decision::Goes => create_or_update(target, cluster, context).await,
+        Decision::Continue => create_or_update(target, cluster, context).await,
     }
 }
 
-/// Writes the status and its events, if it says anything new. What tells nothing but numbers may wait: so long.
+/// Writes the status and its events, if anything differs. A change of numbers alone may be put off; returns for how long.
 async fn write_status(
     object: &Cluster,
     target: &Target,
@@ -155,17 +157,17 @@ async fn write_status(
         .wait_to_write(&target.uid, pods_come, is_first_of_job, Instant::now())
         .filter(|_| is_first_of_job || !patch::is_telling(&target.status, after));
     if later.is_none() {
-        if let Some(version) = context.writer.status(&target.key, &change).await? {
-            context.remember(&target.uid, version, after, Instant::now());
+        if let Some(version) = context.writer.patch_status(&target.key, &change).await? {
+            context.remember_status(&target.uid, version, after, Instant::now());
             count_ready(object, &target.status, after, context);
             trace_end(object, target, after, context);
         }
-        context.writer.tell(object, &events::events(&target.status, after)).await;
+        context.writer.write_events(object, &events::events(&target.status, after)).await;
     }
     Ok(later)
 }
 
-/// The status with what the watches have seen go since.
+/// The status, with the pods that the watches have seen go since it was written.
 fn with_losses(target: &Target, context: &Context) -> MiniClusterStatus {
     let observed = context.index.observed(&target.key);
     let mut known = target.status.clone();
@@ -191,11 +193,11 @@ fn decide(
     known: &MiniClusterStatus,
     context: &Context,
 ) -> Decision {
-    let Some(cluster) = cluster.filter(|_| !target.deleting) else { return Decision::Goes };
+    let Some(cluster) = cluster.filter(|_| !target.deleting) else { return Decision::Continue };
     let observed = context.index.observed(&target.key);
     let job = observed.job_of(&target.uid);
     if observed.job.is_some() && job.is_none() {
-        return Decision::Goes;
+        return Decision::Continue;
     }
     let last_job = observed.last_job.as_deref().filter(|last| last.owner_uid.as_deref() == Some(&target.uid));
     let uid = job.or(last_job).map(|job| job.uid.clone()).or_else(|| known.job_uid.clone());
@@ -212,8 +214,8 @@ fn decide(
     })
 }
 
-/// Counts a start, and only then deletes the Job that it takes the place of: whoever is killed in between finds its uid in
-/// the status.
+/// Counts a restart in the status, and only then deletes the Job that it replaces: an operator that is killed in between
+/// finds the Job's uid in the status.
 async fn start_anew(
     object: &Cluster,
     target: &Target,
@@ -221,25 +223,25 @@ async fn start_anew(
     decision: &Decision,
     context: &Context,
 ) -> Result<Action, ReconcileError> {
-    let Decision::Again { job_uid, is_there, reason, message, limit } = decision else {
+    let Decision::Restart { job_uid, is_there, reason, message, limit } = decision else {
         return Ok(Action::await_change());
     };
-    let after = restart::counted(known, job_uid, reason, message, *limit, Timestamp::now());
+    let after = restart::with_counted_restart(known, job_uid, reason, message, *limit, Timestamp::now());
     if let Some(change) = patch::patch(target, &target.status, &after) {
-        let counted = context.writer.count(&target.key, target.resource_version, &change).await?;
+        let counted = context.writer.patch_status_if_unchanged(&target.key, target.resource_version, &change).await?;
         let Some(version) = counted else { return Ok(Action::await_change()) };
-        context.remember(&target.uid, version, &after, Instant::now());
+        context.remember_status(&target.uid, version, &after, Instant::now());
     }
     tracing::info!(reason, message, count = after.restart_count, "restarting the MiniCluster");
     if *is_there {
         context.writer.delete_job(&target.key, job_uid).await?;
     }
-    context.writer.tell(object, events::started_anew(&after).as_slice()).await;
-    context.succeeded(&target.key);
+    context.writer.write_events(object, events::started_anew(&after).as_slice()).await;
+    context.clear_failures(&target.key);
     Ok(Action::requeue(TO_TELL))
 }
 
-/// A Job that has ended, where there is none to say so.
+/// A stand-in for a Job that has ended and is gone, with the verdict that it would have.
 fn ended_job(target: &Target, reason: &str, message: &str) -> JobSeen {
     let now = Timestamp::now();
     let verdict = job::Verdict { reason: reason.to_owned(), message: message.to_owned(), since: Some(now) };
@@ -263,17 +265,17 @@ fn pods_come(target: &Target, after: &MiniClusterStatus, context: &Context) -> b
     after.reason.is_none() && job.is_some_and(comes)
 }
 
-/// Says in the status that we have panicked, and where: nothing of the spec is looked at, which may be what we panic at.
+/// Reports a panic in the status, and where it was. The spec is not read: it may be the cause.
 pub async fn report_panic(object: &Cluster, context: &Context, panicked: &Panicked) {
     let target = context.latest(Target::of(object));
     let after = status::panicked(&target.status, target.generation, panicked, Timestamp::now());
     let Some(change) = patch::patch(&target, &target.status, &after) else { return };
-    match context.writer.status(&target.key, &change).await {
-        Ok(Some(version)) => context.remember(&target.uid, version, &after, Instant::now()),
+    match context.writer.patch_status(&target.key, &change).await {
+        Ok(Some(version)) => context.remember_status(&target.uid, version, &after, Instant::now()),
         Ok(None) => return,
         Err(error) => crate::health::log::warn("failed to write a status", &error),
     }
-    context.writer.tell(object, &events::events(&target.status, &after)).await;
+    context.writer.write_events(object, &events::events(&target.status, &after)).await;
 }
 
 fn count_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniClusterStatus, context: &Context) {
@@ -285,19 +287,19 @@ fn count_ready(object: &Cluster, before: &MiniClusterStatus, after: &MiniCluster
     }
 }
 
-/// The root of its trace, once a MiniCluster has ended.
+/// Sends the root span of its trace once a MiniCluster has ended.
 fn trace_end(object: &Cluster, target: &Target, after: &MiniClusterStatus, context: &Context) {
     if !context.traces.are_wanted() || status::is_finished(&target.status) || !status::is_finished(after) {
         return;
     }
     let created = object.meta().creation_timestamp.as_ref();
-    let traced = created.and_then(|created| traced::traced(&target.key, &target.uid, created.0, after));
+    let traced = created.and_then(|created| spans::spans(&target.key, &target.uid, created.0, after));
     if let Some(traced) = traced {
         context.traces.send(traced);
     }
 }
 
-/// The status as it should be now.
+/// Computes the status as it should be now.
 fn new_status(
     target: &Target,
     known: &MiniClusterStatus,

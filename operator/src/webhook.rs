@@ -1,7 +1,7 @@
 //! The conversion webhook: the API server calls it to convert a MiniCluster to the version that a client asks for.
 //!
 //! ```text
-//! keeper:  Secret ─► certificate (made, renewed) ─► Secret, caBundle of the CRD ─► the server's current certificate
+//! certificate_renewal:  Secret ─► certificate (made, renewed) ─► Secret, caBundle of the CRD ─► the server's current certificate
 //! server:  TLS ─► POST /convert ─► review (shared::crd::convert) ─► answer
 //! ```
 //!
@@ -32,9 +32,9 @@ use crate::health::webhook_metrics::WebhookMetrics;
 use crate::labels;
 
 mod certificate;
-mod keeper;
+mod certificate_renewal;
+mod limits;
 pub mod migrate;
-mod places;
 pub mod review;
 mod server;
 
@@ -46,12 +46,13 @@ pub const PATH: &str = "/convert";
 pub const NAME: &str = "flux-operator-webhook";
 /// Port of the server in its pod.
 pub const PORT: u16 = 9443;
-/// Longer than API servers take to notice a change of the CRD.
+/// How long a new authority is published before its certificate is served: longer than API servers take to notice a change
+/// of the CRD.
 const OVERLAP: Duration = Duration::from_secs(60);
 /// How long it keeps serving after SIGTERM: until no API server sends it anything new.
 const DRAIN: Duration = Duration::from_secs(10);
 
-/// What the administrator chooses.
+/// Arguments of `webhook`.
 #[derive(Debug, Clone, Args)]
 pub struct Settings {
     /// Address to listen on
@@ -79,7 +80,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Every name that the certificate is for.
+    /// The names and addresses that the certificate is for.
     fn names(&self) -> Vec<String> {
         let service = format!("{NAME}.{}.svc", self.namespace);
         [service.clone(), format!("{service}.cluster.local")].into_iter().chain(self.hosts.iter().cloned()).collect()
@@ -99,7 +100,7 @@ pub enum WebhookError {
     Metrics(#[from] prometheus::Error),
 }
 
-/// What the health server tells.
+/// State of this process for the health server.
 struct Health {
     metrics: Arc<WebhookMetrics>,
     current: Arc<certificate::Current>,
@@ -119,8 +120,7 @@ impl server_of_health::Answers for Health {
     }
 }
 
-/// Serves until `stop` resolves, and then for as long as somebody may still call. Without a client the certificate comes from a
-/// directory.
+/// Serves until `stop` resolves, and then for `drain` longer. Without a client the certificate comes from a directory.
 pub async fn run(
     client: Option<Client>,
     settings: Settings,
@@ -153,8 +153,10 @@ pub async fn run(
         tokio::time::sleep(drain).await;
     };
     let keeps = match (&settings.directory, client) {
-        (Some(directory), _) => keeper::keep_files(directory, &current, &metrics).boxed(),
-        (None, Some(client)) => keeper::keep(client, settings.clone(), current.clone(), metrics.clone()).boxed(),
+        (Some(directory), _) => certificate_renewal::keep_files(directory, &current, &metrics).boxed(),
+        (None, Some(client)) => {
+            certificate_renewal::keep(client, settings.clone(), current.clone(), metrics.clone()).boxed()
+        }
         (None, None) => return Err(WebhookError::NoCertificate),
     };
     let acceptor = server::acceptor(current.clone())?;

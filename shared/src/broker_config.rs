@@ -8,7 +8,7 @@ use toml::{Table, Value};
 use crate::hostlist;
 use crate::toml_error::one_line;
 
-/// What the agent writes itself, or says in an option that counts for more: its keys, and what to do instead.
+/// Keys that the agent writes itself or overrides by an option, and what to use instead.
 const OWN: [(&[&str], &str); 5] = [
     (&["bootstrap"], "the brokers find each other by it: use flux.bursting and network"),
     (&["resource", "path"], "the agent writes R: set `cores`, or list all hosts in resource.config"),
@@ -17,7 +17,7 @@ const OWN: [(&[&str], &str); 5] = [
     (&["modules", "alternatives", "sched"], "set flux.scheduler"),
 ];
 
-/// What the agent writes as tables.
+/// Tables that the agent writes.
 const TABLES: [&[&str]; 6] = [
     &["access"],
     &["resource"],
@@ -27,11 +27,11 @@ const TABLES: [&[&str]; 6] = [
     &["sched-fluxion-qmanager"],
 ];
 
-/// What is wrong with the part of this name.
+/// A problem in the part with this name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Wrong {
     pub part: String,
-    /// Names table and key, and what to do.
+    /// What is wrong, with table and key, and the remedy.
     pub why: String,
 }
 
@@ -41,7 +41,7 @@ impl std::fmt::Display for Wrong {
     }
 }
 
-/// All parts, merged; or all that is wrong. `hosts` are those of the instance, where R is written for them.
+/// All parts merged, or every problem. `hosts`: the instance's hosts, if R is written for them.
 pub fn merged(parts: &BTreeMap<String, String>, hosts: Option<&[String]>) -> Result<Table, Vec<Wrong>> {
     let (mut all, mut wrong) = (Table::new(), Vec::new());
     for (part, text) in parts {
@@ -69,7 +69,7 @@ pub fn merged(parts: &BTreeMap<String, String>, hosts: Option<&[String]>) -> Res
     if wrong.is_empty() { Ok(all) } else { Err(wrong) }
 }
 
-/// Merges `over` into `base`. An error: the key that is a table in one of them only.
+/// Merges `over` into `base`. The error is the key that is a table in only one of them.
 pub fn merge(base: &mut Table, over: Table) -> Result<(), String> {
     merge_at("", base, over)
 }
@@ -93,7 +93,7 @@ fn find<'a>(table: &'a Table, keys: &[&str]) -> Option<&'a Value> {
     if rest.is_empty() { Some(value) } else { find(value.as_table()?, rest) }
 }
 
-/// R as `resource.config` has it is for exactly the hosts of the instance, or Flux does not start.
+/// What is wrong with the hosts in `resource.config`: Flux starts only if they are exactly the instance's.
 fn wrong_hosts(table: &Table, hosts: &[String]) -> Option<String> {
     let config = find(table, &["resource", "config"])?;
     let field = "`resource.config`";

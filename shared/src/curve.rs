@@ -1,4 +1,6 @@
 //! The curve certificate as text (CZMQ's ZPL form): what Flux accepts, and no `Debug` of the secret half.
+//!
+//! By hand: it is two sections of three keys, and the readers that there are belong to CZMQ, which is C.
 
 /// A certificate: a pair of keys in Z85, and the name that Flux wants on brokers with children.
 #[derive(Clone, PartialEq, Eq)]

@@ -6,7 +6,7 @@ use crate::overlay::Overlay;
 use crate::quantity::Quantity;
 use crate::validate::ValidMiniCluster;
 
-/// The spec of the cluster's pods.
+/// The AgentSpec of the cluster's pods.
 pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
     AgentSpec {
         version: VERSION,
@@ -56,7 +56,7 @@ pub fn agent_spec(cluster: &ValidMiniCluster) -> AgentSpec {
     }
 }
 
-/// Whether pods that it lies over have their nodes' network: no field of the MiniCluster gives them that.
+/// Whether the pod template switches host networking on, which no field of the MiniCluster does.
 pub fn has_host_network(overlay: Option<&Overlay>) -> bool {
     overlay.and_then(|it| it.value().pointer("/spec/hostNetwork")?.as_bool()).unwrap_or(false)
 }
@@ -108,7 +108,7 @@ fn runner(cluster: &ValidMiniCluster) -> Runner {
     }
 }
 
-/// A limit or request of more than nothing of a resource that is a GPU, or a part of one (MIG).
+/// Whether a limit or request asks for GPUs, or parts of one (MIG).
 fn asks_for_gpus(resources: &Resources) -> bool {
     let is_gpu = |name: &str| {
         name.split_once('/').is_some_and(|(vendor, device)| {

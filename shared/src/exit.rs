@@ -29,7 +29,7 @@ pub enum Category {
     ShellMissing,
     /// The lead's broker ended before the program began, or a follower's kept failing.
     BrokerFailed,
-    /// Anything else in the agent itself: a defect.
+    /// Anything else in the agent itself: a bug.
     Internal,
     /// This pod replaces a lead whose program may have run: it must not run again in the same Job.
     LeadLost,
@@ -107,7 +107,7 @@ pub const NOT_EXECUTABLE: u8 = 126;
 /// The shell's code for a command that was not found.
 pub const NOT_FOUND: u8 = 127;
 
-/// The exit code for a process ended by a signal, as a shell says it.
+/// The exit code for a process that a signal ended, as shells have it.
 pub const fn of_signal(signal: i32) -> u8 {
     ((128 + signal) & 0xff) as u8
 }

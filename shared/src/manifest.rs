@@ -9,10 +9,10 @@ use serde_json::Value;
 use crate::crd::convert::{Version, convert_spec};
 use crate::crd::shape;
 use crate::crd::v1alpha2::{KIND, MiniClusterSpec};
-use crate::near;
 use crate::overlay::drop_nulls;
 use crate::problem::Problem;
 use crate::queueing::Queueing;
+use crate::suggest;
 use crate::validate::validate;
 
 pub use crate::validate::Manifest;
@@ -52,7 +52,7 @@ pub fn parse(text: &str) -> Result<Manifest, Vec<Problem>> {
 
 /// Every MiniCluster of `text`, at least one, as it stands there; other documents are passed over.
 pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
-    // Of a key that stands there twice the last counts, as kubectl has it.
+    // Of duplicate keys the last one counts, as with kubectl.
     let options = serde_saphyr::options! { duplicate_keys: serde_saphyr::DuplicateKeyPolicy::LastWins };
     let documents: Vec<Value> = serde_saphyr::from_multiple_with_options(text, options).map_err(|error| {
         let first_line = error.to_string().lines().next().unwrap_or_default().to_owned();
@@ -60,7 +60,7 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
     })?;
     let text = |document: &Value, key: &str| document.get(key).and_then(Value::as_str).map(str::to_owned);
     let misspelt = documents.iter().filter_map(|it| text(it, "kind")).find(|kind| is_nearly_ours(kind));
-    // One that is misspelt beside others is no document of somebody else's.
+    // A document with a misspelt kind is not skipped as another kind, even beside valid ones.
     let is_ours = |document: &Value| {
         let is_of_group = text(document, "apiVersion").is_some_and(|version| version.starts_with(GROUP));
         text(document, "kind").is_some_and(|kind| kind == KIND || is_of_group && is_nearly_ours(&kind))
@@ -79,7 +79,7 @@ pub fn documents(text: &str) -> Result<Vec<Value>, Vec<Problem>> {
 const GROUP: &str = "flux-framework.org/";
 
 fn is_nearly_ours(kind: &str) -> bool {
-    near::nearest(kind, [KIND].into_iter()).is_some()
+    suggest::nearest(kind, [KIND].into_iter()).is_some()
 }
 
 /// The MiniCluster of one parsed document.
@@ -114,7 +114,7 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
     problems.extend(misfits);
     match spec {
         Some(spec) if problems.is_empty() => Ok(Manifest { name, namespace, queueing, spec }),
-        // What does not fit hides no wrong value beside it.
+        // The rest is checked too, so that a misfit does not hide other problems.
         Some(spec) => {
             let others = validate(&Manifest { name, namespace, queueing, spec }).err().unwrap_or_default();
             let is_own = |other: &Problem| !follows(other, &problems);
@@ -126,13 +126,13 @@ pub fn from_value(document: &Value) -> Result<Manifest, Vec<Problem>> {
     }
 }
 
-/// Those values of a map that are text: others the API server refuses.
+/// The values of a map that are text; the API server refuses others.
 fn texts(map: &Value) -> BTreeMap<String, String> {
     let text = |(key, value): (&String, &Value)| Some((key.clone(), value.as_str()?.to_owned()));
     map.as_object().into_iter().flatten().filter_map(text).collect()
 }
 
-/// Whether a problem may only be there since what does not fit was taken out: it is about the same field, or misses something.
+/// Whether a problem may exist only because a misfit was removed: it is about the same field, or about something missing.
 fn follows(problem: &Problem, misfits: &[Problem]) -> bool {
     let is_about =
         |misfit: &Problem| misfit.field.starts_with(&problem.field) || problem.field.starts_with(&misfit.field);
@@ -140,8 +140,8 @@ fn follows(problem: &Problem, misfits: &[Problem]) -> bool {
     misses || misfits.iter().any(is_about)
 }
 
-/// The spec as v1alpha2, without what does not have the shape of its own version, and what that was. (A client that
-/// validates strictly would refuse it.)
+/// The spec as v1alpha2 without the values that do not fit the schema of its version, and the problems with those. (Strict
+/// field validation would refuse them.)
 fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Problem>) {
     let overlays = OVERLAYS.map(|name| value.get_mut(name).map(Value::take));
     drop_nulls(&mut value);
@@ -165,14 +165,14 @@ fn spec(mut value: Value, version: Version) -> (Option<MiniClusterSpec>, Vec<Pro
     }
 }
 
-/// Fields in which no value means something: that what is below goes.
+/// Fields in which null has a meaning: it removes the rendered value.
 const OVERLAYS: [&str; 2] = ["podTemplate", "servicesPodTemplate"];
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    /// It takes away what lies below.
+    /// Null removes the rendered value there.
     #[test]
     fn no_value_is_kept_in_what_lies_over_the_pods_and_nowhere_else() {
         let text = "{apiVersion: flux-framework.org/v1alpha2, kind: MiniCluster, metadata: {name: a}, \

@@ -1,14 +1,14 @@
 //! Names of objects and hosts, and their limits.
 
-/// By which a pod of an Indexed Job knows its index. The Job controller sets it, unless it is there.
+/// Environment variable by which a pod of an Indexed Job knows its index. The Job controller sets it unless it is set already.
 pub const COMPLETION_INDEX: &str = "JOB_COMPLETION_INDEX";
-/// Why nobody else sets it.
+/// Why a user may not set it.
 pub const COMPLETION_INDEX_IS_SET: &str =
     "is set by Kubernetes: the agent knows by it whether its pod leads, and leads run the program";
-/// Labels of every object that the operator makes: nobody else's value stays.
+/// Labels of every object that the operator creates; they override a user's.
 pub const OWN_LABELS: [&str; 3] =
     ["app.kubernetes.io/managed-by", "app.kubernetes.io/name", "flux-framework.org/minicluster"];
-/// The same, of pods.
+/// Labels of pods that override a user's.
 pub const OWN_POD_LABELS: [&str; 8] = [
     "app",
     "app.kubernetes.io/managed-by",
@@ -19,23 +19,21 @@ pub const OWN_POD_LABELS: [&str; 8] = [
     "job-index",
     "namespace",
 ];
-/// Variables of the runner's container, which the agent reads and nobody after it sees: how many pods of this index have
-/// failed before this one, and how many were taken away. Empty or missing: none. The annotations are those that the Job
-/// controller gives every pod of a Job that counts failures by index; the downward API hands them on.
+/// Environment variable of the runner's container, and the pod's annotation that is its value by the downward API: how many
+/// pods of this index failed before this one. The Job controller sets the annotation if failures count per index. Empty or
+/// missing means none; the agent does not pass it on. [`INDEX_DISRUPTIONS`]: how many were taken away.
 pub const INDEX_FAILURES: (&str, &str) = ("FLUX_AGENT_INDEX_FAILURES", "batch.kubernetes.io/job-index-failure-count");
 pub const INDEX_DISRUPTIONS: (&str, &str) =
     ("FLUX_AGENT_INDEX_DISRUPTIONS", "batch.kubernetes.io/job-index-ignored-failure-count");
-/// Another one, where the pods have their nodes' network: which of the node's addresses is the pod's, and the field of the pod
-/// that says it.
+/// Environment variable with the pod's address, for host networking, where it is one of the node's; and the pod's field with it.
 pub const POD_ADDRESS: (&str, &str) = ("FLUX_AGENT_POD_ADDRESS", "status.podIP");
-/// The option of `flux-agent run` with the number of times that the whole MiniCluster may still start anew.
+/// Option of `flux-agent run` with how often the MiniCluster may still restart.
 pub const RESTARTS_LEFT: &str = "--restarts-left";
-/// The option of `flux-agent run` with the pod's terminationGracePeriodSeconds, and what that is where nobody says otherwise:
-/// Kubernetes' own default.
+/// Option of `flux-agent run` with the pod's terminationGracePeriodSeconds, and Kubernetes' default of it.
 pub const GRACE_PERIOD: &str = "--grace-period";
 pub const DEFAULT_GRACE_PERIOD: u64 = 30;
-/// What the file of an archive may end in: the formats that Flux (libarchive) writes and reads back, and whose end tells
-/// whether they are whole.
+/// Suffixes that an archive may have: formats that Flux (libarchive) writes and reads back, and in which a truncated file
+/// is noticed.
 pub const ARCHIVE_SUFFIXES: [&str; 6] = [".tar.gz", ".tar.bz2", ".tar.xz", ".tgz", ".tar", ".zip"];
 
 /// The suffix of an archive's path, by which its format is known.
@@ -112,8 +110,8 @@ pub fn curve_secret(cluster: &str, uid: Option<&str>) -> String {
     of_uid(format!("{cluster}-curve"), uid)
 }
 
-/// Names that hold the uid are nobody else's: who finds such a Secret there need not look whose it is. Without a uid: as it is
-/// shown to people.
+/// A name with the uid, which no other MiniCluster has: if such a Secret exists, its owner need not be checked. Without a
+/// uid: the name as shown to people.
 fn of_uid(name: String, uid: Option<&str>) -> String {
     let Some(uid) = uid else { return name };
     let mix = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);

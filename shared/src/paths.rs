@@ -20,7 +20,7 @@ pub const CURVE_DIR: &str = "/etc/flux-agent/curve";
 pub const CURVE_KEY: &str = "curve.cert";
 /// The certificate as the agent reads it.
 pub const CURVE_FILE: &str = "/etc/flux-agent/curve/curve.cert";
-/// Where a Job of one's own mounts the Secret with the seed of its certificates.
+/// Where a JobSet or another Job mounts the Secret with the seed of its certificates.
 pub const SEED_DIR: &str = "/etc/flux-agent/seed";
 /// The seed as the agent reads it.
 pub const SEED_FILE: &str = "/etc/flux-agent/seed/seed";
@@ -28,28 +28,28 @@ pub const SEED_FILE: &str = "/etc/flux-agent/seed/seed";
 pub const USERS_DIR: &str = "/etc/flux-agent/users";
 /// Where the operator mounts the Secret of the Flux RESTful API.
 pub const RESTFUL_DIR: &str = "/etc/flux-agent/restful";
-/// The key of that Secret with what encodes the payloads.
+/// Key in that Secret of the secret that signs the payloads.
 pub const RESTFUL_SECRET_KEY: &str = "secret-key";
-/// The key of that Secret with the user of its clients.
+/// Key in that Secret of the clients' user name.
 pub const RESTFUL_USERNAME: &str = "username";
-/// The key of that Secret with the token of that user.
+/// Key in that Secret of the clients' token.
 pub const RESTFUL_TOKEN: &str = "token";
-/// Where a view's files refer to, absolutely.
+/// The path to which files of a view refer absolutely.
 pub const SOFTWARE_DIR: &str = "/opt/software";
 /// The view inside a view image.
 pub const VIEW_IMAGE_VIEWS: &str = "/opt/views/._view";
-/// The usual link to it.
+/// The usual link to the view in a view image.
 pub const VIEW_IMAGE_LINK: &str = "/opt/view";
-/// HOME where the image gives none, or `/`.
+/// HOME if the image sets none, or `/`.
 pub const FALLBACK_HOME: &str = "/home/flux-operator";
 /// Where the init containers find the volume that becomes the mount path. Anybody may write to a volume's own folder, so
 /// the other containers see a folder of it only, which belongs to who made it.
 pub const MOUNT_STAGING: &str = "/mnt/flux-view";
-/// That folder.
+/// The folder in that volume that the other containers see at the mount path.
 pub const MOUNT_FOLDER: &str = "flux";
 /// Where the `view` init container finds the volume that becomes `/opt/software`.
 pub const SOFTWARE_STAGING: &str = "/mnt/flux-software";
-/// The folder of it that the other containers see.
+/// The folder in that volume that the other containers see at `/opt/software`.
 pub const SOFTWARE_FOLDER: &str = "software";
 /// Where the operator mounts `flux.mungeSecret`.
 pub const MUNGE_DIR: &str = "/etc/munge";
@@ -58,7 +58,7 @@ pub const VIEW_IMAGE_MOUNT: &str = "/mnt/flux-image";
 /// Kubernetes' default for a container's termination message.
 pub const TERMINATION_LOG: &str = "/dev/termination-log";
 
-/// Links from where the documents have things below the view to where they are, relative to the mount path.
+/// Links from the documented paths below the view to the real ones, relative to the mount path.
 pub const VIEW_LINKS: [(&str, &str); 5] = [
     ("view/run", "../config/run"),
     ("view/curve", "../config/curve"),
@@ -73,7 +73,7 @@ pub const HELPER_LINKS: [(&str, &str); 3] = [
     ("load-fluxion.sh", "config/load-fluxion.sh"),
 ];
 
-/// In `folder`, the note of when a stage of an init container was.
+/// Path in `folder` of the file with the times of an init container's stage.
 pub fn timeline_note_in(folder: &str, name: &str) -> String {
     format!("{folder}/.flux-stage.{name}")
 }
@@ -98,27 +98,27 @@ impl PodPaths {
         &self.mount
     }
 
-    /// Where people find the agent: a link to [`AGENT_FILE`].
+    /// The documented path of the agent, a link to [`AGENT_FILE`].
     pub fn agent(&self) -> String {
         self.at("flux-agent")
     }
 
-    /// The Flux view.
+    /// Folder of the Flux view.
     pub fn view(&self) -> String {
         self.at("view")
     }
 
-    /// The marker that the view is whole; holds its digest.
+    /// File that marks the view as complete; holds its digest.
     pub fn view_done(&self) -> String {
         self.at(".flux-view.done")
     }
 
-    /// The note of when a stage of an init container was, for the timeline of the others.
+    /// File with the times of an init container's stage, for the timeline.
     pub fn timeline_note(&self, name: &str) -> String {
         timeline_note_in(&self.mount, name)
     }
 
-    /// What a link of ours is called, and where it leads.
+    /// Path and target of a link of ours.
     pub fn link(&self, (path, target): (&str, &str)) -> (String, String) {
         (self.at(path), target.to_owned())
     }
@@ -127,17 +127,17 @@ impl PodPaths {
         self.at("software")
     }
 
-    /// Root of all that the agent writes for Flux.
+    /// Folder of everything that the agent writes for Flux.
     pub fn config_root(&self) -> String {
         self.at("config")
     }
 
-    /// How the program ended, by its own code, where that is noted.
+    /// File with the exit code of the program itself, where it is recorded.
     pub fn program_result(&self) -> String {
         self.at("config/program-result")
     }
 
-    /// What the agent alone keeps of this pod's starts.
+    /// File in which the agent records this pod's starts; only the agent writes to it.
     pub fn starts(&self) -> String {
         self.at("config/agent/starts")
     }
@@ -146,12 +146,12 @@ impl PodPaths {
         self.at("config/etc/flux/config/broker.toml")
     }
 
-    /// Given to `flux start --config-path`.
+    /// Folder of broker.toml, for `flux start --config-path`.
     pub fn broker_config_dir(&self) -> String {
         self.at("config/etc/flux/config")
     }
 
-    /// Of the instance that a batch is.
+    /// Configuration folder of a batch job's own instance.
     pub fn batch_config_dir(&self) -> String {
         self.at("config/etc/flux/batch")
     }
@@ -164,17 +164,17 @@ impl PodPaths {
         self.at("config/etc/flux/system/hostlist")
     }
 
-    /// What this pod has, as hwloc writes it.
+    /// The pod's topology in hwloc's XML.
     pub fn topology(&self) -> String {
         self.at("config/etc/flux/system/hwloc.xml")
     }
 
-    /// Where `flux modprobe` looks for tasks of ours.
+    /// Folder in which `flux modprobe` finds our tasks.
     pub fn modprobe_dir(&self) -> String {
         self.at("config/etc/flux/modprobe")
     }
 
-    /// Those of a broker's start.
+    /// Folder of the tasks that run when a broker starts.
     pub fn modprobe_rc1_dir(&self) -> String {
         self.at("config/etc/flux/modprobe/rc1.d")
     }
@@ -183,22 +183,22 @@ impl PodPaths {
         self.at("config/etc/flux/system/R")
     }
 
-    /// What Python has compiled, in a folder for each user.
+    /// Folder of Python's bytecode caches, one folder per user.
     pub fn python_caches(&self) -> String {
         self.at("config/python")
     }
 
-    /// That of the user `uid`.
+    /// Bytecode cache of the user `uid`.
     pub fn python_cache(&self, uid: u32) -> String {
         self.at(&format!("config/python/{uid}"))
     }
 
-    /// Where the job shell looks for defaults of ours.
+    /// Folder in which the job shell finds our defaults.
     pub fn shell_rc_dir(&self) -> String {
         self.at("config/etc/flux/shell")
     }
 
-    /// Those of this pod.
+    /// The job shell's defaults in this pod.
     pub fn shell_rc(&self) -> String {
         self.at("config/etc/flux/shell/flux-agent.lua")
     }
@@ -215,7 +215,7 @@ impl PodPaths {
         self.at("config/curve/curve.cert")
     }
 
-    /// Where the Flux RESTful API is installed, with what it needs to know.
+    /// Folder of the Flux RESTful API and its configuration.
     pub fn restful_dir(&self) -> String {
         self.at("config/restful")
     }

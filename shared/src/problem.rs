@@ -1,11 +1,11 @@
 //! What is wrong with a MiniCluster, and where.
 
-/// One thing that is wrong, and where.
+/// A problem, and the field that it is about.
 #[derive(Debug, Clone, PartialEq, Eq, serde::Serialize)]
 pub struct Problem {
     /// Path from the object's root, such as `spec.containers[0].image`.
     pub field: String,
-    /// What is wrong and how to put it right.
+    /// What is wrong, and the remedy.
     pub message: String,
 }
 

@@ -12,13 +12,13 @@ const DOMAINS: [&str; 2] = ["kueue.x-k8s.io", "provreq.kueue.x-k8s.io"];
 pub const QUEUE_NAME: &str = "kueue.x-k8s.io/queue-name";
 /// The annotation with the fewest pods that the queue may admit.
 pub const MIN_PARALLELISM: &str = "kueue.x-k8s.io/job-min-parallelism";
-/// The annotation by which the queue changes an Indexed Job's completions with its parallelism.
+/// The annotation by which the queue changes an Indexed Job's completions together with its parallelism.
 pub const EQUAL_PARALLELISM: &str = "kueue.x-k8s.io/job-completions-equal-parallelism";
-/// The annotation by which a running Job may be resized: without it, the queue stops it for that.
+/// The annotation that allows resizing a running Job; without it, the queue evicts a Job that is resized.
 pub const ELASTIC_JOB: &str = "kueue.x-k8s.io/elastic-job";
-/// Annotations of pods begin so: where the queue is to place them.
+/// Prefix of the pods' annotations for topology-aware scheduling.
 const OF_PODS: &str = "kueue.x-k8s.io/podset-";
-/// Those that fix the places of all pods at once, so that no pod can come later.
+/// Those that fix the placement of all pods at once, so that no pod can be added later.
 const FIXING: [&str; 2] = ["kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-preferred-topology"];
 
 /// Labels and annotations for the queue.
@@ -31,7 +31,7 @@ pub struct Queueing {
     pub annotations: BTreeMap<String, String>,
 }
 
-/// What else of a MiniCluster the queue has a say in.
+/// Other fields of a MiniCluster that concern the queue.
 #[derive(Debug, Clone, Copy)]
 pub struct Asked<'a> {
     pub size: u32,
@@ -42,13 +42,13 @@ pub struct Asked<'a> {
     pub pod_annotations: &'a BTreeMap<String, String>,
 }
 
-/// Whether a label or an annotation is the queue's.
+/// Whether a label or an annotation is for the queue.
 pub fn is_of_queue(key: &str) -> bool {
     key.split_once('/').is_some_and(|(domain, _)| DOMAINS.contains(&domain))
 }
 
 impl Queueing {
-    /// Those of an object's labels and annotations that are the queue's.
+    /// Keeps the labels and annotations that are for the queue.
     pub fn of(labels: Option<&BTreeMap<String, String>>, annotations: Option<&BTreeMap<String, String>>) -> Queueing {
         let of_queue = |all: Option<&BTreeMap<String, String>>| {
             let found = all.into_iter().flatten().filter(|(key, _)| is_of_queue(key));
@@ -62,17 +62,18 @@ impl Queueing {
         self.labels.get(QUEUE_NAME).map(String::as_str).filter(|name| !name.is_empty())
     }
 
-    /// The annotations of the pods.
+    /// The annotations that go onto the pods.
     pub fn of_pods(&self) -> impl Iterator<Item = (&String, &String)> {
         self.annotations.iter().filter(|(key, _)| key.starts_with(OF_PODS))
     }
 
-    /// The fewest pods that the queue may admit, where these are less than all.
+    /// The fewest pods that the queue may admit; None if it needs all.
     pub fn least(&self, size: u32, min_size: Option<u32>) -> Option<u32> {
         min_size.filter(|min| self.admits_parts() && *min < size)
     }
 
-    /// Whether `minSize` means something to the queue. (One that takes all Jobs of a namespace needs no name.)
+    /// Whether the queue may admit a part of the pods, down to `minSize`. (A queue that takes all Jobs of a namespace needs
+    /// no name.)
     pub fn admits_parts(&self) -> bool {
         self.queue().is_some() || self.annotations.contains_key(MIN_PARALLELISM)
     }
@@ -85,7 +86,7 @@ impl Queueing {
         }
     }
 
-    /// With the queue's labels among those of the Job.
+    /// With the queue's labels that were given for the Job.
     pub fn with_job_labels(mut self, job_labels: &BTreeMap<String, String>) -> Queueing {
         for (key, value) in job_labels.iter().filter(|(key, _)| is_of_queue(key)) {
             self.labels.entry(key.clone()).or_insert_with(|| value.clone());
@@ -93,7 +94,7 @@ impl Queueing {
         self
     }
 
-    /// With the queue's labels among those of the Job, and what contradicts itself.
+    /// Adds the queue's labels that were given for the Job, and reports contradictions.
     pub fn check(self, asked: &Asked) -> (Queueing, Vec<Problem>) {
         let mut problems = Vec::new();
         for (key, value) in asked.job_labels.iter().filter(|(key, _)| is_of_queue(key)) {
@@ -122,7 +123,7 @@ impl Queueing {
         self.check_elastic(asked, problems);
     }
 
-    /// A part of the pods can be admitted only where the brokers know it, too, and pods and completions stay one number.
+    /// Checks partial admission: the brokers must know it too (`minSize`), and parallelism must equal completions.
     fn check_part(&self, asked: &Asked, problems: &mut Vec<Problem>) {
         let least = self.least(asked.size, asked.min_size);
         if let Some(said) = self.annotations.get(MIN_PARALLELISM)

@@ -1,11 +1,11 @@
 //! Names of environment variables, fields and options whose values are redacted in what people hand on, such as a debug bundle.
 
-/// What stands in place of such a value.
+/// Text in place of a secret value.
 pub const LEFT_OUT: &str = "(left out)";
 
 const WORDS: [&str; 7] = ["password", "passwd", "token", "secret", "apikey", "credential", "private"];
 
-/// Whether what has this name is a secret, by the name alone: `DB_PASSWORD`, `api-key`, `accessToken`.
+/// Whether a value is a secret, judged by its name alone: `DB_PASSWORD`, `api-key`, `accessToken`.
 pub fn is_secret(name: &str) -> bool {
     let name = name.to_lowercase().replace(['-', '_'], "");
     WORDS.iter().any(|word| name.contains(word))

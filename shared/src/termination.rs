@@ -8,11 +8,11 @@ use serde::{Deserialize, Serialize};
 
 use crate::exit::Category;
 
-/// The version of the line. Others are not read.
+/// Version of the line; lines of other versions are not read.
 pub const VERSION: u32 = 1;
 /// Longest line, in bytes. The kubelet keeps 4,096 of a container, and 12,288 of a pod.
 pub const MAX: usize = 3072;
-/// Longest text in it, in characters: escaped as JSON, two of them still fit.
+/// Longest text in the line, in characters: two of them fit, escaped as JSON.
 const TEXT_MAX: usize = 600;
 
 /// What ended the container.
@@ -29,7 +29,7 @@ pub enum Ender {
     Stop,
 }
 
-/// The line.
+/// The termination message, one line of JSON.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Termination {
@@ -40,13 +40,13 @@ pub struct Termination {
     /// How the program ended, if it was started and has ended: a snippet after it may have ended the container.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub program_code: Option<u8>,
-    /// Only with [`Ender::Agent`].
+    /// Why the agent gave up; only with [`Ender::Agent`].
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub category: Option<Category>,
     /// The snippet that failed or ended the entrypoint.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub snippet: Option<String>,
-    /// The job was ended by Flux since a node of it was lost.
+    /// Flux ended the job because one of its nodes was lost.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub node_failure: bool,
     /// Why the archive was not saved, if it was to be.
@@ -88,7 +88,7 @@ impl Termination {
         }
     }
 
-    /// What a termination message says, if it is a line of ours.
+    /// Parses a termination message; None if it is not a line of ours.
     pub fn decode(message: &str) -> Option<Termination> {
         let found: Termination = serde_json::from_str(message.trim()).ok()?;
         (found.version == VERSION).then_some(found)

@@ -11,14 +11,14 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-/// Where OTLP takes spans over HTTP.
+/// Path of OTLP over HTTP for spans.
 const PATH: &str = "/v1/traces";
 /// The port of OTLP over HTTP.
 const PORT: u16 = 4318;
-/// How many pods of a MiniCluster send theirs, the first ones: a trace of thousands is read by nobody.
+/// How many pods of a MiniCluster send spans, the first ones: nobody reads a trace of thousands.
 pub const PODS: u32 = 64;
 
-/// The span that others are part of, as `traceparent` writes it: `00-<trace id>-<span id>-01`.
+/// A parent span in the form of `traceparent`: `00-<trace id>-<span id>-01`.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct TraceParent {
@@ -32,7 +32,7 @@ pub struct TraceParent {
 pub struct NoTraceParent;
 
 impl TraceParent {
-    /// Of the MiniCluster with this uid: the span of its whole life. None: it is no UUID.
+    /// The root span of the MiniCluster with this uid. None: the uid is no UUID.
     pub fn of_uid(uid: &str) -> Option<TraceParent> {
         let trace = number(&uid.replace('-', ""), 32)?;
         let span = u64::try_from(trace & u128::from(u64::MAX)).ok()?;
@@ -40,7 +40,7 @@ impl TraceParent {
     }
 }
 
-/// A number other than 0, in so many hexadecimal digits.
+/// A number other than 0 in exactly so many hexadecimal digits.
 fn number(text: &str, digits: usize) -> Option<u128> {
     let is_hex = text.len() == digits && text.bytes().all(|byte| byte.is_ascii_hexdigit());
     u128::from_str_radix(text, 16).ok().filter(|number| is_hex && *number != 0)
@@ -83,7 +83,7 @@ impl From<TraceParent> for String {
 pub struct Endpoint {
     pub host: String,
     pub port: u16,
-    /// Before `/v1/traces`.
+    /// Path before `/v1/traces`.
     base: String,
 }
 
@@ -99,7 +99,7 @@ pub enum NoEndpoint {
 }
 
 impl Endpoint {
-    /// What is asked for there.
+    /// The request's path.
     pub fn path(&self) -> String {
         format!("{}{PATH}", self.base)
     }
@@ -150,7 +150,7 @@ impl From<Endpoint> for String {
     }
 }
 
-/// What lasted from one time to another, since the epoch.
+/// A span. Times are since the epoch.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Span {
     pub id: u64,
@@ -195,7 +195,7 @@ pub fn request(trace: u128, service: &str, version: &str, spans: &[Span]) -> Val
     }] })
 }
 
-/// Ids are hexadecimal there, and integers of 64 bits strings.
+/// A span in OTLP's JSON, where ids are hexadecimal and 64-bit integers are strings.
 fn one(trace: u128, span: &Span) -> Value {
     const INTERNAL: u8 = 1;
     const ERROR: u8 = 2;

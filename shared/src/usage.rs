@@ -2,32 +2,32 @@
 
 use serde::{Deserialize, Serialize};
 
-/// An instance at one moment.
+/// Usage of an instance at one moment.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Usage {
-    /// Of the broker that was asked: `run` where jobs run.
+    /// State of the broker that was asked; jobs run in state `run`.
     pub state: String,
-    /// For how long.
+    /// Seconds in this state.
     pub seconds: u64,
     pub brokers: Brokers,
-    /// None: not known before all brokers have told what they have.
+    /// None until all brokers have reported their resources.
     pub resources: Option<Resources>,
-    /// None: the instance is not so far yet, or does not answer.
+    /// None: the job manager does not run yet, or does not answer.
     pub jobs: Option<Jobs>,
 }
 
-/// The brokers that are there, and those that are asked for.
+/// Number of brokers.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Brokers {
-    /// Without those that the cluster may grow by.
+    /// Brokers that the cluster should have now, without those up to maxSize.
     pub size: usize,
-    /// None: not known.
+    /// Brokers that are online. None: not known.
     pub online: Option<usize>,
 }
 
-/// What the instance has for jobs.
+/// Resources of the instance.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Resources {
@@ -38,16 +38,16 @@ pub struct Resources {
     pub hosts: Vec<Host>,
 }
 
-/// How much there is of something. What the cluster may grow by is no part of it.
+/// Amount of one resource, without spare nodes.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Count {
     pub total: usize,
-    /// Jobs have it.
+    /// In use by jobs.
     pub used: usize,
-    /// A job could have it now.
+    /// Free for a job.
     pub free: usize,
-    /// On a node that is down or drained.
+    /// On nodes that are down or drained.
     pub down: usize,
 }
 
@@ -64,24 +64,24 @@ pub struct Host {
     pub gpus_used: usize,
 }
 
-/// Whether jobs may come.
+/// State of a node.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub enum HostState {
     Up,
-    /// Up, and jobs are kept away.
+    /// Up, but no new jobs are scheduled there.
     Drained,
     Down,
-    /// Not there, and perhaps not asked for: the cluster may grow by it.
+    /// Not online; within maxSize.
     Spare,
-    /// Of a word that this program does not know.
+    /// A state that this version does not know.
     #[default]
     #[serde(other)]
     Unknown,
 }
 
 impl HostState {
-    /// As it is written.
+    /// The state's word, as in the JSON.
     pub fn word(self) -> &'static str {
         match self {
             HostState::Up => "up",
@@ -93,20 +93,20 @@ impl HostState {
     }
 }
 
-/// Jobs by what they are at.
+/// Number of jobs by what they do.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct Jobs {
-    /// They wait: for other jobs, for a priority, for nodes.
+    /// Waiting for other jobs, for a priority, or for resources.
     pub waiting: u64,
     pub running: u64,
     pub ended: u64,
-    /// Of those that have ended; those that Flux has forgotten are in none of them.
+    /// Ended jobs by result; jobs that Flux has purged count in none.
     pub successful: u64,
     pub failed: u64,
     pub canceled: u64,
     pub timeout: u64,
-    /// All of them by Flux's own states (RFC 21).
+    /// All jobs by Flux's states (RFC 21).
     pub states: States,
 }
 
@@ -123,7 +123,7 @@ pub struct States {
     pub inactive: u64,
 }
 
-/// A figure for those that scale by it, by the name that flux-metrics-api gave it.
+/// A metric for autoscalers, with the name that flux-metrics-api uses.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Figure {
     pub name: &'static str,
@@ -132,7 +132,7 @@ pub struct Figure {
 }
 
 impl Count {
-    /// Counts what a node has, of which jobs have `used`.
+    /// Adds a node's amount of the resource, of which `used` is in use by jobs.
     pub fn add(&mut self, state: HostState, amount: usize, used: usize) {
         match state {
             HostState::Spare => return,
@@ -145,7 +145,7 @@ impl Count {
 }
 
 impl Usage {
-    /// What is known of nodes and jobs, a number each.
+    /// The known numbers of nodes and jobs as metrics.
     pub fn figures(&self) -> Vec<Figure> {
         let figure = |name, help, value| Figure { name, help, value };
         let mut figures = Vec::new();

@@ -41,22 +41,21 @@ pub use valid::{
     ValidMiniCluster, ValidUser, ViewContainer, VolumeSource,
 };
 
-/// `backoffLimit` where none is given.
+/// Default of `backoffLimit`.
 pub const DEFAULT_BACKOFF_LIMIT: i32 = 100;
 
 /// A MiniCluster read from text or from the API server.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Manifest {
     pub name: String,
-    /// Empty in the manifest: `default`.
+    /// Namespace; `default` if the manifest names none.
     pub namespace: String,
-    /// Of its labels and annotations, those that are a queue's.
+    /// Labels and annotations for a queue.
     pub queueing: Queueing,
     pub spec: MiniClusterSpec,
 }
 
-/// The same as [`validate`], with notices of what has no effect as it stands. For the operator: the agent's dry-run shows
-/// what is done instead.
+/// Like [`validate`], with notices of fields without effect. For the operator; the agent's dry-run shows what is done instead.
 pub fn validate_and_note(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     let mut cluster = validate(manifest)?;
     let mut report = Report::default();
@@ -129,7 +128,7 @@ pub fn validate(manifest: &Manifest) -> Result<ValidMiniCluster, Vec<Problem>> {
     })
 }
 
-/// The Service that names the pods, and whether they are kept apart.
+/// The network block with its defaults, checked.
 fn network(spec: &MiniClusterSpec, report: &mut Report) -> Network {
     let mut network = spec.network.clone().unwrap_or_default();
     if network.headless_name.is_empty() {
@@ -144,12 +143,12 @@ fn network(spec: &MiniClusterSpec, report: &mut Report) -> Network {
     network
 }
 
-/// Whether its size is meant to change.
+/// Whether `maxSize` is given: the size is meant to change.
 fn resizes(spec: &MiniClusterSpec) -> bool {
     spec.max_size.is_some_and(|max| max != 0)
 }
 
-/// What a queue is told.
+/// Checks what is for a queue.
 fn queueing(
     manifest: &Manifest,
     sizes: sizes::Sizes,
@@ -179,7 +178,7 @@ fn logging(spec: &MiniClusterSpec, report: &mut Report) -> (Logging, LogFormat) 
     (logging, format.unwrap_or_default())
 }
 
-/// Who serves it.
+/// Checks `managedBy`.
 fn managed_by(spec: &MiniClusterSpec, report: &mut Report) {
     let Some(name) = given(&spec.managed_by) else { return };
     let is_name = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_.:/".contains(&byte));
@@ -192,7 +191,7 @@ fn managed_by(spec: &MiniClusterSpec, report: &mut Report) {
     }
 }
 
-/// How long, how often, and the Job's labels.
+/// Checks deadlines, restart limits and the Job's labels.
 fn limits(spec: &MiniClusterSpec, report: &mut Report) {
     managed_by(spec, report);
     labels("spec.jobLabels", &spec.job_labels, report);
@@ -210,7 +209,7 @@ fn limits(spec: &MiniClusterSpec, report: &mut Report) {
     }
 }
 
-/// The file that Flux's state is kept in.
+/// Checks the archive of Flux's state.
 fn archive(spec: &MiniClusterSpec, report: &mut Report) -> Option<String> {
     let archive = spec.archive.as_ref().map(|archive| archive.path.clone()).filter(|path| !path.is_empty());
     if let Some(path) = &archive {

@@ -7,7 +7,7 @@
 use flux_shared::agent_spec::AgentSpec;
 use flux_shared::quantity::Quantity;
 use flux_shared::validate::{Problem, ValidMiniCluster, validate};
-use flux_shared::{derive, fsd, hostlist, manifest, names, words};
+use flux_shared::{derive, flux_duration, hostlist, manifest, names, words};
 use proptest::prelude::*;
 use test_support::mutate::{Dice, for_a_while, miniclusters, spoilt, texts};
 
@@ -144,7 +144,7 @@ proptest! {
     #[test]
     fn quantities_names_and_durations_are_answered(text in "\\PC{0,40}|[-+.0-9eEmkKMGTi]{0,12}") {
         let _ = Quantity(text.clone()).check();
-        let _ = fsd::seconds(&text);
+        let _ = flux_duration::seconds(&text);
         let label = names::is_dns_label(&text);
         prop_assert!(!label || text.len() <= 63 && text.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-'));
         prop_assert!(!names::is_service_name(&text) || label);

@@ -9,11 +9,11 @@ use tokio::signal::unix::{SignalKind, signal};
 
 use crate::failure::Failure;
 
-/// Raw until it is dropped.
+/// A terminal in raw mode, until this is dropped.
 pub struct Raw(());
 
 impl Raw {
-    /// Keys go where the program is, and so does every new size.
+    /// Switches raw mode on, and sends the terminal's size and every change of it to `sizes`.
     pub fn begin(sizes: Option<Sender<TerminalSize>>) -> Result<Raw, Failure> {
         let mut resized =
             signal(SignalKind::window_change()).map_err(Failure::here("listen for the terminal's size"))?;

@@ -3,7 +3,7 @@
 use flux_shared::secret_names::{LEFT_OUT, is_secret};
 use serde_json::Value;
 
-/// Fields that have such a word in their name and hold no secret: names of Secrets, and switches.
+/// Fields whose name sounds like a secret but that hold none: names of Secrets, and switches.
 const NAMES: [&str; 14] = [
     "secretName",
     "secrets",
@@ -21,7 +21,7 @@ const NAMES: [&str; 14] = [
     "secretNamespace",
 ];
 
-/// Takes the values of environments, passwords, tokens and certificates out of an object, and what is of no use to anybody.
+/// Removes values of environments, passwords, tokens and certificates from an object, and metadata that is of no use.
 pub fn object(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -55,7 +55,7 @@ fn value_of(variable: &mut Value) {
     }
 }
 
-/// Takes out what a text calls a secret: `NAME=value`, `--name value`, `name: value`, where the name says so.
+/// Removes values that a text names as secrets: `NAME=value`, `--name value`, `name: value`.
 pub fn text(text: &str) -> String {
     text.split_inclusive('\n').map(line).collect()
 }
@@ -78,7 +78,7 @@ fn line(line: &str) -> String {
     clean
 }
 
-/// Passes over the value that follows a secret's name, if one does; what comes after it.
+/// Replaces the value that follows a secret's name, if there is one; returns the rest of the text.
 fn value<'a>(is_option: bool, text: &'a str, clean: &mut String) -> &'a str {
     let is_between = |it: char| matches!(it, ' ' | '\t' | '"' | '\'' | '\\' | '=' | ':');
     let (gap, mut rest) = text.split_at(text.find(|it| !is_between(it)).unwrap_or(text.len()));

@@ -4,34 +4,34 @@
 
 use k8s_openapi::jiff::Timestamp;
 
-/// How far a log has been read. Bytes with times go in, bytes without come out.
+/// How far a log has been read. Bytes with timestamps go in, bytes without come out.
 #[derive(Debug, Default)]
 pub struct Resume {
-    /// The latest time that was seen, how many lines bear it, and how many bytes of the last of them came.
+    /// The latest timestamp seen, how many lines have it, and how many bytes of the last of these have come.
     last: Option<Timestamp>,
     lines_at_last: usize,
     column: usize,
-    /// In this connection: what of the latest time's lines has come again.
+    /// In this connection: how many lines with the latest timestamp have come again.
     passed: usize,
     is_behind: bool,
-    /// The time of the line that begins, as far as it has come; none within a line.
+    /// The beginning of a line's timestamp, as far as it has come; None within a line.
     head: Option<Vec<u8>>,
-    /// How many bytes of this line are still to be passed over; none: it is passed over whole.
+    /// How many bytes of this line are still to be skipped; None to skip the whole line.
     skip: Option<usize>,
 }
 
-/// Longest time that a line can begin with.
+/// Longest timestamp of a line.
 const HEAD_MAX: usize = 64;
 
 impl Resume {
-    /// A new connection begins; from which second on to ask. (The client writes whole seconds, and rounds: half a second of
-    /// lines was left out where it was given the time itself.)
+    /// Begins a new connection; returns the second from which on to ask for the log. (kube rounds to whole seconds: given
+    /// the exact time, it left out half a second of lines.)
     pub fn connect(&mut self) -> Option<Timestamp> {
         (self.head, self.passed, self.is_behind) = (Some(Vec::new()), 0, self.last.is_some());
         self.last.and_then(|last| Timestamp::from_second(last.as_second()).ok())
     }
 
-    /// What of `bytes` is new, without times.
+    /// The new bytes, without timestamps.
     pub fn feed(&mut self, bytes: &[u8]) -> Vec<u8> {
         let mut new = Vec::with_capacity(bytes.len());
         for &byte in bytes {

@@ -11,16 +11,16 @@ use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use crate::failure::{FAILED, Failure, chain};
 use crate::logs;
-use crate::place::{Changes, Place};
+use crate::observed::{self, Observed, Start, code_of};
 use crate::progress;
 use crate::screen::Screen;
-use crate::seen::{self, Seen, Start, code_of};
 use crate::stop::{self, Way};
+use crate::target::{Changes, Target};
 
-/// The exit code of who was interrupted, as shells have it: 128 + SIGINT.
+/// Exit code after an interruption, as shells have it: 128 + SIGINT.
 const INTERRUPTED: u8 = 130;
 
-/// How it ended.
+/// How the run ended.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Ending {
     Finished {
@@ -29,11 +29,11 @@ pub enum Ending {
         reason: String,
         message: String,
     },
-    /// Somebody has deleted it; who ran this, if they have.
+    /// The MiniCluster was deleted; whether by this command.
     Deleted {
         by_us: bool,
     },
-    /// A person has told us to stop, twice or before there was an end to wait for.
+    /// The person interrupted a second time, or the MiniCluster was suspended since they may not delete it.
     Interrupted(Option<Way>),
     /// The operator cannot use its spec.
     Invalid(String),
@@ -48,7 +48,7 @@ impl Ending {
         }
     }
 
-    /// What a person has to know; a success says nothing.
+    /// What to tell the person; None after a success.
     pub fn told(&self, name: &str) -> Option<String> {
         match self {
             Ending::Finished { is_complete: true, .. } => None,
@@ -68,12 +68,12 @@ type Log<'a> = Pin<Box<dyn Future<Output = Result<(), Failure>> + 'a>>;
 type Stopping<'a> = Pin<Box<dyn Future<Output = Result<Way, Failure>> + 'a>>;
 
 struct Follower<'a> {
-    place: &'a Place,
+    target: &'a Target,
     name: &'a str,
     uid: &'a str,
     screen: &'a Screen,
-    seen: Seen,
-    /// Starts of the lead whose logs were read.
+    seen: Observed,
+    /// Starts of the lead whose logs were printed.
     read: BTreeSet<Start>,
     restarts: i32,
     is_lost: bool,
@@ -82,17 +82,17 @@ struct Follower<'a> {
 }
 
 /// Follows the MiniCluster of this name and uid to its end.
-pub async fn follow(place: &Place, name: &str, uid: &str, screen: &Screen) -> Result<Ending, Failure> {
-    let (mut clusters, mut pods) = (place.watch(name), place.watch_pods_of(name));
+pub async fn follow(target: &Target, name: &str, uid: &str, screen: &Screen) -> Result<Ending, Failure> {
+    let (mut clusters, mut pods) = (target.watch(name), target.watch_pods_of(name));
     let mut interrupted = signal(SignalKind::interrupt()).map_err(Failure::here("listen for Ctrl-C"))?;
     let mut told = signal(SignalKind::terminate()).map_err(Failure::here("listen for a signal to end"))?;
-    let api = place.pods();
+    let api = target.pods();
     let mut follower = Follower {
-        place,
+        target,
         name,
         uid,
         screen,
-        seen: Seen::default(),
+        seen: Observed::default(),
         read: BTreeSet::new(),
         restarts: 0,
         is_lost: false,
@@ -111,17 +111,17 @@ impl<'a> Follower<'a> {
         told: &mut Signal,
         api: &'a kube_pods::Pods,
     ) -> Result<Ending, Failure> {
-        let (place, name) = (self.place, self.name);
+        let (target, name) = (self.target, self.name);
         let mut log: Option<Log<'a>> = None;
         let mut stopping: Option<Stopping<'a>> = None;
         let mut way = None;
         loop {
             tokio::select! {
-                Some(event) = clusters.next() => self.cluster(event),
-                Some(event) = pods.next() => self.pods(event),
+                Some(event) = clusters.next() => self.on_cluster_event(event),
+                Some(event) = pods.next() => self.on_pod_event(event),
                 done = wait(&mut log), if log.is_some() => {
                     log = None;
-                    // What cannot be read is told; how the job ended is known all the same.
+                    // The failure is printed; how the job ended is known nevertheless.
                     if let Err(failure) = done {
                         self.screen.say(&failure.to_string());
                     }
@@ -135,11 +135,11 @@ impl<'a> Follower<'a> {
                 _ = async { tokio::select! { it = interrupted.recv() => it, it = told.recv() => it } } => {
                     self.interrupts += 1;
                     if self.interrupts > 1 {
-                        return Ok(Ending::Interrupted(stop::at_once(place, name).await.ok()));
+                        return Ok(Ending::Interrupted(stop::at_once(target, name).await.ok()));
                     }
                     self.screen.end();
                     self.screen.say(&format!("shutting down {name}; press Ctrl-C again to delete it without waiting"));
-                    stopping = Some(Box::pin(stop::in_order(place, name)));
+                    stopping = Some(Box::pin(stop::in_order(target, name)));
                 }
             }
             if log.is_none() {
@@ -148,7 +148,7 @@ impl<'a> Follower<'a> {
             if let Some(ending) = self.ending(way)
                 && log.is_none()
             {
-                if self.read.is_empty() && matches!(ending, Ending::Finished { .. }) && self.look_again().await {
+                if self.read.is_empty() && matches!(ending, Ending::Finished { .. }) && self.list_pods().await {
                     log = self.next_log(api);
                     if log.is_some() {
                         continue;
@@ -162,38 +162,38 @@ impl<'a> Follower<'a> {
         }
     }
 
-    fn cluster(&mut self, event: watcher::Result<Event<MiniCluster>>) {
+    fn on_cluster_event(&mut self, event: watcher::Result<Event<MiniCluster>>) {
         match event {
             Ok(event) => {
-                self.is_connected();
+                self.note_reconnected();
                 match event {
                     Event::Apply(cluster) | Event::InitApply(cluster) if self.is_ours(&cluster) => {
-                        self.restarted(cluster.status.as_ref());
+                        self.note_restart(cluster.status.as_ref());
                         self.seen.cluster = Some(cluster);
                     }
                     Event::Delete(cluster) if self.is_ours(&cluster) => self.is_gone = true,
-                    // Another uid: ours is gone.
+                    // A MiniCluster with another uid: ours is gone.
                     Event::Apply(_) | Event::InitApply(_) => self.is_gone = true,
                     Event::Init => self.seen.cluster = None,
                     Event::InitDone => self.is_gone |= self.seen.cluster.is_none(),
                     Event::Delete(_) => {}
                 }
             }
-            Err(error) => self.lost(&error),
+            Err(error) => self.note_disconnected(&error),
         }
     }
 
-    fn pods(&mut self, event: watcher::Result<Event<Pod>>) {
+    fn on_pod_event(&mut self, event: watcher::Result<Event<Pod>>) {
         match event {
             Ok(Event::Init) => self.seen.pods.clear(),
             Ok(Event::Apply(pod) | Event::InitApply(pod)) => {
-                self.seen.pods.insert(seen::name(&pod).to_owned(), pod);
+                self.seen.pods.insert(observed::name(&pod).to_owned(), pod);
             }
             Ok(Event::Delete(pod)) => {
-                self.seen.pods.remove(seen::name(&pod));
+                self.seen.pods.remove(observed::name(&pod));
             }
             Ok(Event::InitDone) => {}
-            Err(error) => self.lost(&error),
+            Err(error) => self.note_disconnected(&error),
         }
     }
 
@@ -201,20 +201,20 @@ impl<'a> Follower<'a> {
         cluster.metadata.uid.as_deref() == Some(self.uid)
     }
 
-    fn lost(&mut self, error: &watcher::Error) {
+    fn note_disconnected(&mut self, error: &watcher::Error) {
         if !std::mem::replace(&mut self.is_lost, true) {
             let why = chain(error);
             self.screen.say(&format!("no answer from the API server ({why}); {} goes on, reconnecting", self.name));
         }
     }
 
-    fn is_connected(&mut self) {
+    fn note_reconnected(&mut self) {
         if std::mem::replace(&mut self.is_lost, false) {
             self.screen.say("the API server answers again");
         }
     }
 
-    fn restarted(&mut self, status: Option<&MiniClusterStatus>) {
+    fn note_restart(&mut self, status: Option<&MiniClusterStatus>) {
         let Some(status) = status.filter(|status| status.restart_count > self.restarts) else { return };
         self.restarts = status.restart_count;
         if let Some(last) = status.restarts.last() {
@@ -222,7 +222,7 @@ impl<'a> Follower<'a> {
         }
     }
 
-    /// That of a lead that has started and was not read yet.
+    /// Prints the log of a lead's start that was not printed yet; None if there is none.
     fn next_log(&mut self, api: &'a kube_pods::Pods) -> Option<Log<'a>> {
         let (lead, start) = self.seen.started_lead()?;
         if self.read.contains(&start) {
@@ -233,10 +233,10 @@ impl<'a> Follower<'a> {
         Some(async move { logs::follow(api, &lead, &start, || screen.end()).await }.boxed_local())
     }
 
-    /// A job may end before its pods were seen.
-    async fn look_again(&mut self) -> bool {
-        let Ok(pods) = self.place.pods_of(self.name).await else { return false };
-        self.seen.pods = pods.into_iter().map(|pod| (seen::name(&pod).to_owned(), pod)).collect();
+    /// Lists the pods: a job may end before the watch has reported them.
+    async fn list_pods(&mut self) -> bool {
+        let Ok(pods) = self.target.pods_of(self.name).await else { return false };
+        self.seen.pods = pods.into_iter().map(|pod| (observed::name(&pod).to_owned(), pod)).collect();
         true
     }
 

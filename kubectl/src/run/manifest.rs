@@ -8,10 +8,10 @@ use flux_shared::validate::{Notice, Problem, validate_and_note};
 use flux_shared::words;
 use serde_json::{Value, json};
 
-/// Tells the MiniCluster of this very run from another of its name.
+/// Annotation that tells the MiniCluster of this run from another with its name.
 pub const RUN: &str = "flux-framework.org/run";
 
-/// What a person asked for.
+/// Options of `run` that make the MiniCluster.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Wanted {
     /// Image of the program
@@ -56,7 +56,7 @@ pub struct Made {
 
 /// The MiniCluster that `wanted` and the text of its file ask for; `random` are lower case letters.
 pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, Vec<Problem>> {
-    // Of an instance that stays up without a program, those lines are all that there is to read.
+    // Without a program, the agent's and Flux's lines are the only output, so they are not silenced.
     let is_quiet = !wanted.verbose && !wanted.command.is_empty();
     let document = match file {
         Some(text) => manifest::documents(text)?.swap_remove(0),
@@ -90,7 +90,7 @@ pub fn make(wanted: &Wanted, file: Option<&str>, random: &str) -> Result<Made, V
     annotations.insert(RUN.into(), random.into());
     cluster.metadata.annotations = Some(annotations);
     let notes = valid.notices.iter().cloned().chain(valid.hints());
-    // Of one that was asked for by options, all output is on this terminal.
+    // Hints are for files only: for a run by options, all output is on this terminal.
     let notes = notes.filter(|_| file.is_some()).collect();
     Ok(Made { cluster, namespace, notes })
 }

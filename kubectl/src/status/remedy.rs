@@ -1,23 +1,23 @@
 //! What a reason means and what to do: its section of `docs/troubleshooting.md`. Pure.
 
-/// The page has a section for every reason (`operator/tests/docs`).
+/// The page with a section for every reason (checked by `operator/tests/docs`).
 const PAGE: &str = include_str!("../../../docs/troubleshooting.md");
 
-/// Of a MiniCluster that nobody has looked at.
+/// The remedy for a MiniCluster without a status.
 pub const NO_OPERATOR: &str = "The operator has not processed it yet. If that does not change, the operator is not running or watches another namespace: ask your administrator.";
 
-/// That of `reason`, without the page's marks.
+/// The remedy for `reason`, as plain text.
 pub fn of(reason: &str) -> Option<String> {
     let mut lines = PAGE.lines().skip_while(|line| *line != format!("### {reason}")).skip(1);
     let section: Vec<String> = lines.by_ref().take_while(|line| !line.starts_with('#')).map(plain).collect();
     let text = section.join("\n").trim().to_owned();
-    // "As ErrImagePull: …": what stands there is meant, too.
+    // "As ErrImagePull: …": that section's text is included.
     let other = text.strip_prefix("As ").and_then(|rest| rest.split(|it: char| !it.is_alphanumeric()).next());
     let more = other.filter(|other| *other != reason).and_then(of).map(|more| format!("\n\n{more}"));
     (!text.is_empty()).then(|| text + &more.unwrap_or_default())
 }
 
-/// Links and quotes are for pages.
+/// A line without Markdown's links and quotes.
 fn plain(line: &str) -> String {
     let mut text = String::new();
     let mut rest = line;

@@ -11,7 +11,7 @@ use crossterm::terminal::{self, Clear, ClearType, EnterAlternateScreen, LeaveAlt
 use crate::failure::Failure;
 use crate::screen;
 
-/// Keys come here, one by one; what was on the screen comes back.
+/// A terminal in raw mode on its alternate screen, until this is dropped.
 pub struct Display(());
 
 impl Display {
@@ -23,7 +23,7 @@ impl Display {
         Ok(display)
     }
 
-    /// Writes what `lines` gives for the terminal's height; below it what goes wrong, or which key ends this.
+    /// Shows the lines that `lines` returns for the terminal's height, and below them `trouble` or the help line.
     pub fn show(
         &mut self,
         lines: impl FnOnce(usize) -> Vec<String>,

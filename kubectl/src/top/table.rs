@@ -3,10 +3,10 @@
 use comfy_table::{CellAlignment, Table, presets};
 use flux_shared::usage::{Count, Host, HostState, Jobs, Resources, Usage};
 
-/// Without a terminal to fill.
+/// A height without a limit.
 pub const WHOLE: usize = usize::MAX;
 
-/// The lines, `height` at most: nodes that have no room are only counted.
+/// The text in at most `height` lines; nodes beyond that are only counted.
 pub fn lines(name: &str, usage: &Usage, height: usize) -> Vec<String> {
     let mut lines = vec![headline(name, usage), String::new()];
     match &usage.resources {
@@ -64,7 +64,7 @@ fn jobs(jobs: Option<Jobs>) -> String {
     format!("jobs: {running} running, {waiting} waiting, {ended} ended{ends}")
 }
 
-/// What needs a look comes first, if there is no room for all.
+/// The table of nodes in at most `room` lines; those with trouble are preferred.
 fn hosts(resources: &Resources, room: usize) -> Vec<String> {
     let all = &resources.hosts;
     // The head, and a line that counts the rest.
@@ -109,7 +109,7 @@ fn urgency(state: HostState) -> u8 {
     }
 }
 
-/// Numbers stand to the right.
+/// The table's lines, with the columns `numbers` aligned to the right.
 fn written(mut table: Table, numbers: &[usize]) -> Vec<String> {
     for &place in numbers {
         if let Some(column) = table.column_mut(place) {

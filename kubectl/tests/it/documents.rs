@@ -5,7 +5,7 @@ use std::process::Command;
 
 use serde_json::Value;
 
-use crate::person::{PROGRAM, RIGHTS};
+use crate::user_account::{PROGRAM, RIGHTS};
 use test_support::pages;
 
 const EXAMPLE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/hello-world/minicluster.yaml");

@@ -25,7 +25,7 @@ type Answer = Response<UnsyncBoxBody<Bytes, Box<dyn std::error::Error + Send + S
 type Programs = dyn Fn(Session) -> BoxFuture<'static, ()> + Send + Sync;
 type Logs = dyn Fn(&Asked) -> Option<Vec<(Duration, String)>> + Send + Sync;
 
-/// What is played.
+/// A front of the API server that plays pods.
 #[derive(Clone)]
 pub struct Front {
     client: Client,
@@ -34,7 +34,7 @@ pub struct Front {
     started: Arc<Mutex<Vec<Started>>>,
 }
 
-/// A program that was started: its words, after the agent's name.
+/// A program that was started in a pod.
 #[derive(Debug, Clone)]
 pub struct Started {
     pub pod: String,
@@ -52,13 +52,13 @@ pub struct Asked {
 
 /// A program that runs in a pod.
 pub struct Session {
-    /// After the agent's own name.
+    /// Arguments of the agent.
     pub words: Vec<String>,
     pub terminal: bool,
     socket: WebSocketStream<TokioIo<hyper::upgrade::Upgraded>>,
 }
 
-/// What a program is told.
+/// An event for a program in a pod.
 #[derive(Debug, PartialEq)]
 pub enum Told {
     Input(Vec<u8>),
@@ -75,7 +75,7 @@ impl Session {
         self.send(2, text).await;
     }
 
-    /// None: nobody is there any more.
+    /// The next event; None if the client is gone.
     pub async fn hear(&mut self) -> Option<Told> {
         loop {
             match self.socket.next().await?.ok()? {
@@ -109,7 +109,7 @@ impl Session {
 }
 
 impl Front {
-    /// Before the API server of this kubeconfig; the kubeconfig that leads to it.
+    /// Starts a front of the API server of this kubeconfig; returns the kubeconfig for the front.
     pub async fn before(
         kubeconfig: &Path,
         programs: impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync + 'static,
@@ -221,7 +221,7 @@ fn query(request: &Request<Incoming>) -> Vec<(String, String)> {
     pairs.filter_map(|pair| pair.split_once('=')).map(|(name, value)| (name.to_owned(), decoded(value))).collect()
 }
 
-/// As forms have it.
+/// Decodes a form's text.
 fn decoded(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.bytes();

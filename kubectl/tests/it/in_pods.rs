@@ -9,11 +9,11 @@ use futures::future::BoxFuture;
 use serde_json::{Value, json};
 
 use crate::front::{Asked, Front, Session, Told};
-use crate::person::{Person, Said};
-use crate::{person_of, person_with};
+use crate::user_account::{Said, UserAccount};
+use crate::{user_of, user_with};
 use test_support::api_server::{Fixture, Operator, test};
 
-/// What an agent tells of a small instance.
+/// The usage of a small instance, as an agent prints it.
 pub fn usage(running: u64) -> String {
     let host = |rank: u32, state: &str| json!({ "rank": rank, "name": format!("mc-{rank}"), "state": state, "cores": 4, "coresUsed": running });
     json!({
@@ -30,7 +30,7 @@ pub fn usage(running: u64) -> String {
         + "\n"
 }
 
-/// Agents that do what is asked of them; `top` sees a job come.
+/// Agents that do what they are asked; in `top` a job appears.
 pub fn agents() -> impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync {
     let looks = Arc::new(AtomicU64::new(0));
     move |mut session| {
@@ -90,18 +90,18 @@ pub async fn up(fixture: &Fixture, size: usize) -> Operator {
 
 /// A person whose calls go over a front with these programs in its pods.
 pub async fn over(
-    person: Person,
+    person: UserAccount,
     programs: impl Fn(Session) -> BoxFuture<'static, ()> + Send + Sync + 'static,
-) -> (Front, Person) {
+) -> (Front, UserAccount) {
     let (front, kubeconfig) = Front::before(&person.kubeconfig, programs, no_logs).await;
-    (front, Person { kubeconfig, ..person })
+    (front, UserAccount { kubeconfig, ..person })
 }
 
 #[test]
 fn top_in_a_pipe_prints_once_without_colours() {
     test("top", async |fixture| {
         let operator = up(&fixture, 2).await;
-        let (front, person) = over(person_of(&fixture), agents()).await;
+        let (front, person) = over(user_of(&fixture), agents()).await;
         let said = person.says(&["top", "mc"]).await;
         assert_eq!((said.code, said.err.as_str()), (0, ""), "{said:?}");
         assert!(said.out.starts_with("mc: state run for 61 s; 1 of 2 brokers online\n"), "{said:?}");
@@ -129,7 +129,7 @@ fn top_in_a_pipe_prints_once_without_colours() {
 fn top_without_figures_says_why_and_what_helps() {
     test("top-why", async |fixture| {
         let operator = fixture.operator().await;
-        let plain = person_of(&fixture);
+        let plain = user_of(&fixture);
         let early = |session: Session| {
             let mut session = session;
             async move {
@@ -156,13 +156,13 @@ fn top_without_figures_says_why_and_what_helps() {
         fixture.run_pod(&pods[&0]).await;
         fixture.when_condition("mc", "Ready", "True").await;
         let (_front, kubeconfig) = Front::before(&plain.kubeconfig, early, no_logs).await;
-        let said = Person { kubeconfig, ..plain.clone() }.says(&["top", "mc"]).await;
+        let said = UserAccount { kubeconfig, ..plain.clone() }.says(&["top", "mc"]).await;
         assert!(
             said.code == 1 && said.err.contains("no usage available of mc: not up: the broker is in state join"),
             "{said:?}"
         );
         let (_front, kubeconfig) = Front::before(&plain.kubeconfig, old, no_logs).await;
-        let said = Person { kubeconfig, ..plain.clone() }.says(&["top", "mc"]).await;
+        let said = UserAccount { kubeconfig, ..plain.clone() }.says(&["top", "mc"]).await;
         assert!(said.code == 1 && said.err.contains("is older than this program"), "{said:?}");
         fixture.end_pod(&pods[&0], 0, "Completed", "").await;
         fixture.when_condition("mc", "JobFinished", "True").await;
@@ -184,7 +184,7 @@ fn who_may_exec_alone_looks_and_works_and_who_may_not_is_told_which_right_it_tak
     test("exec-only", async |fixture| {
         let operator = up(&fixture, 2).await;
         let rights = [("miniclusters.flux-framework.org", "get"), ("pods", "get,list"), ("pods/exec", "get,create")];
-        let (_front, one) = over(person_with(&fixture, "one", &rights), agents()).await;
+        let (_front, one) = over(user_with(&fixture, "one", &rights), agents()).await;
         for (arguments, out) in [
             (&["top", "mc"][..], "mc: state run"),
             (&["jobs", "mc"], "ƒabc"),
@@ -201,7 +201,7 @@ fn who_may_exec_alone_looks_and_works_and_who_may_not_is_told_which_right_it_tak
             let said = one.says(arguments).await;
             assert!(said.code == 1 && said.err.contains("is forbidden"), "{arguments:?}: {said:?}");
         }
-        let (front, other) = over(person_with(&fixture, "other", &rights[..2]), agents()).await;
+        let (front, other) = over(user_with(&fixture, "other", &rights[..2]), agents()).await;
         for arguments in [&["top", "mc"][..], &["connect", "mc", "--", "true"], &["jobs", "mc"]] {
             let said = other.says(arguments).await;
             assert_eq!((said.code, said.out.as_str()), (1, ""), "{said:?}");
@@ -216,7 +216,7 @@ fn who_may_exec_alone_looks_and_works_and_who_may_not_is_told_which_right_it_tak
 fn answers_for_programs_are_the_same_everywhere_and_refused_where_there_is_none() {
     test("answers", async |fixture| {
         let operator = up(&fixture, 2).await;
-        let (_front, person) = over(person_of(&fixture), agents()).await;
+        let (_front, person) = over(user_of(&fixture), agents()).await;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("mc.tar");
         let json = async |arguments: &[&str]| -> Value {
@@ -252,7 +252,7 @@ fn answers_for_programs_are_the_same_everywhere_and_refused_where_there_is_none(
 fn stop_asks_the_instance_and_says_so() {
     test("stop", async |fixture| {
         let operator = up(&fixture, 2).await;
-        let (front, person) = over(person_of(&fixture), agents()).await;
+        let (front, person) = over(user_of(&fixture), agents()).await;
         let said = person.says(&["stop", "mc"]).await;
         assert_eq!(
             (said.code, said.out.as_str()),
@@ -277,7 +277,7 @@ fn stop_asks_the_instance_and_says_so() {
 fn sixty_four_brokers_fit_on_a_screen() {
     test("many", async |fixture| {
         let operator = fixture.operator().await;
-        let (_front, person) = over(person_of(&fixture), agents()).await;
+        let (_front, person) = over(user_of(&fixture), agents()).await;
         fixture.create("mc", json!({ "size": 64 })).await.unwrap();
         let pods = fixture.pods("mc", 64).await;
         for index in (0..64).filter(|index| *index != 40) {
@@ -314,7 +314,7 @@ fn input_reaches_a_program_and_its_end_as_well() {
             }
             .boxed()
         };
-        let (_front, person) = over(person_of(&fixture), cat).await;
+        let (_front, person) = over(user_of(&fixture), cat).await;
         let mut connect = person.command(&["connect", "mc", "--", "cat"]);
         let mut connect = connect.stdin(std::process::Stdio::piped()).spawn().unwrap();
         let mut input = connect.stdin.take().unwrap();

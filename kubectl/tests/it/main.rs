@@ -3,26 +3,30 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
+mod cut_connection;
 mod documents;
 mod front;
 mod in_pods;
-mod looks;
-mod person;
+mod job_output;
+mod read_only;
+mod reconnect;
 mod runs;
 mod server;
 mod terminals;
-mod wire;
-mod wires;
-mod words;
+mod user_account;
 
-/// A person of the fixture's namespace.
-fn person_of(fixture: &test_support::api_server::Fixture) -> person::Person {
-    person_with(fixture, "person", person::RIGHTS)
+/// An account in the fixture's namespace with the documented rights.
+fn user_of(fixture: &test_support::api_server::Fixture) -> user_account::UserAccount {
+    user_with(fixture, "person", user_account::RIGHTS)
 }
 
-/// … with these rights.
-fn person_with(fixture: &test_support::api_server::Fixture, name: &str, rights: &[(&str, &str)]) -> person::Person {
+/// An account in the fixture's namespace with these rights.
+fn user_with(
+    fixture: &test_support::api_server::Fixture,
+    name: &str,
+    rights: &[(&str, &str)],
+) -> user_account::UserAccount {
     fixture.kubectl(&["create", "serviceaccount", name]).unwrap();
     let kubectl = |arguments: &[&str]| drop(fixture.kubectl(arguments).unwrap());
-    person::Person::with(&fixture.namespace, name, rights, fixture.kubeconfig_of(name), kubectl)
+    user_account::UserAccount::with(&fixture.namespace, name, rights, fixture.kubeconfig_of(name), kubectl)
 }

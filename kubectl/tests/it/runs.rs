@@ -7,8 +7,8 @@ use kube::api::{ListParams, Patch, PatchParams};
 use kube::{Api, ResourceExt};
 use serde_json::{Value, json};
 
-use crate::person::Said;
-use crate::person_of;
+use crate::user_account::Said;
+use crate::user_of;
 use test_support::api_server::{Fixture, test, until};
 
 /// Plays the operator: the job of `name` has ended with `code`.
@@ -33,7 +33,7 @@ async fn made(fixture: &Fixture, name: &str) {
 #[test]
 fn every_exit_code_is_that_of_run() {
     test("codes", async |fixture| {
-        let (fixture, person) = (&fixture, &person_of(&fixture));
+        let (fixture, person) = (&fixture, &user_of(&fixture));
         let codes: Vec<u8> = (0..=255).collect();
         for some in codes.chunks(16) {
             let each = some.iter().map(|&code| async move {
@@ -54,7 +54,7 @@ fn every_exit_code_is_that_of_run() {
 fn a_run_says_what_it_waits_for_and_leaves_nothing() {
     test("run", async |fixture| {
         let operator = fixture.operator().await;
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         let run = person.starts(&["run", "--name", "mc", "--size", "2", "app:1", "--", "sh", "-c", "exit 7"]);
         let pods = fixture.pods("mc", 2).await;
         fixture.run_pod(&pods[&0]).await;
@@ -85,7 +85,7 @@ fn a_run_says_what_it_waits_for_and_leaves_nothing() {
 #[test]
 fn what_is_kept_or_detached_stays() {
     test("stays", async |fixture| {
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         let detached = person.says(&["run", "--detach", "--size", "3", "app:1"]).await;
         assert_eq!(detached.code, 0, "{detached:?}");
         let name = detached.out.trim();
@@ -108,7 +108,7 @@ fn what_is_kept_or_detached_stays() {
 #[test]
 fn what_is_wrong_is_told_before_anything_is_made() {
     test("wrong", async |fixture| {
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         let said = person.says(&["run", "--size", "0", "--tasks", "-1", "-d", "app:1"]).await;
         assert_eq!(said.code, 2, "clap takes -1 for an option: {said:?}");
         let said = person.says(&["run", "--size", "0", "--tasks=-1", "-d", "app:1"]).await;
@@ -123,7 +123,7 @@ fn what_is_wrong_is_told_before_anything_is_made() {
 #[test]
 fn wait_ends_as_the_job_did() {
     test("wait", async |fixture| {
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         fixture.create("mc", json!({})).await.unwrap();
         let too_long = person.says(&["wait", "mc", "--timeout", "1"]).await;
         assert_eq!(too_long.code, 124, "{too_long:?}");
@@ -142,7 +142,7 @@ fn wait_ends_as_the_job_did() {
 #[test]
 fn scale_changes_the_size() {
     test("scale", async |fixture| {
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         fixture.create("mc", json!({ "size": 1, "maxSize": 4 })).await.unwrap();
         let said = person.says(&["scale", "mc", "3"]).await;
         assert_eq!((said.code, fixture.get("mc").await.spec.size), (0, 3), "{said:?}");
@@ -159,7 +159,7 @@ pub fn interrupt(child: &tokio::process::Child) {
 fn who_stops_a_run_that_has_not_begun_stops_its_pods_even_without_the_right_to_delete() {
     test("ctrl-c", async |fixture| {
         let operator = fixture.operator().await;
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "true"]);
         fixture.pods("mc", 1).await;
         // It listens from when it says what it waits for.
@@ -186,7 +186,7 @@ fn who_stops_a_run_that_has_not_begun_stops_its_pods_even_without_the_right_to_d
 #[test]
 fn a_run_that_somebody_deletes_is_no_success() {
     test("deleted", async |fixture| {
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         let run = person.starts(&["run", "--name", "mc", "app:1", "--", "true"]);
         made(&fixture, "mc").await;
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -202,7 +202,7 @@ fn a_run_that_somebody_deletes_is_no_success() {
 #[test]
 fn a_file_s_minicluster_runs_with_what_the_options_change() {
     test("file", async |fixture| {
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../examples/hello-world/minicluster.yaml");
         let said = person.says(&["run", "-d", "--from", file, "--size", "2", "--name", "mine"]).await;
         assert_eq!(said.code, 0, "{said:?}");

@@ -4,8 +4,8 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
-use crate::person::{Person, RIGHTS, Said};
-use crate::person_with;
+use crate::user_account::{RIGHTS, Said, UserAccount};
+use crate::user_with;
 use test_support::api_server::{Fixture, test};
 
 /// A MiniCluster with this in its spec.
@@ -17,16 +17,16 @@ fn document(more: Value) -> String {
         + "\n"
 }
 
-async fn says(person: &Person, text: &str, more: &[&str]) -> Said {
+async fn says(person: &UserAccount, text: &str, more: &[&str]) -> Said {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("mc.yaml");
     std::fs::write(&file, text).unwrap();
     person.says(&[&["validate", "--server", file.to_str().unwrap()], more].concat()).await
 }
 
-fn author(fixture: &Fixture) -> Person {
+fn author(fixture: &Fixture) -> UserAccount {
     let rights = [RIGHTS, &[("jobs.batch", "create"), ("pods", "create")]].concat();
-    person_with(fixture, "author", &rights)
+    user_with(fixture, "author", &rights)
 }
 
 #[test]
@@ -79,7 +79,7 @@ fn a_wrong_field_of_an_overlay_is_told_in_the_api_server_s_words_at_its_place() 
 #[test]
 fn what_the_caller_may_not_ask_is_said_to_be_unchecked() {
     test("server-rights", async |fixture| {
-        let person = crate::person_of(&fixture);
+        let person = crate::user_of(&fixture);
         let text = document(json!({ "podTemplate": { "spec": { "hostNetwrok": true } } }));
         let said = says(&person, &text, &[]).await;
         assert_eq!(said.code, 0, "{said:?}");

@@ -13,8 +13,8 @@ use tokio::process::{Child, ChildStdout};
 
 use crate::front::{Session, Told};
 use crate::in_pods::{over, up, usage};
-use crate::person::{Said, in_time};
-use crate::person_of;
+use crate::user_account::{Said, in_time};
+use crate::user_of;
 use test_support::api_server::{test, until};
 
 /// The plugin that a terminal's shell has started, by the words in its command line.
@@ -122,7 +122,7 @@ fn top_refreshes_until_a_key_and_leaves_the_terminal_as_it_was() {
             }
             .boxed()
         };
-        let (front, person) = over(person_of(&fixture), agent).await;
+        let (front, person) = over(user_of(&fixture), agent).await;
         for how in [How::Key(b"q"), How::Key(b"\x03"), How::Signal("-TERM")] {
             let is_first = front.started().is_empty();
             let mut script = person.on_terminal("rows 12 cols 60", TOP).spawn().unwrap();
@@ -159,7 +159,7 @@ fn top_ends_when_the_job_does() {
             }
             .boxed()
         };
-        let (_front, person) = over(person_of(&fixture), agent).await;
+        let (_front, person) = over(user_of(&fixture), agent).await;
         let mut script =
             person.on_terminal("rows 30 cols 100", "$plugin top mc --interval 1; echo code $?").spawn().unwrap();
         let _input = script.stdin.take().unwrap();
@@ -193,7 +193,7 @@ fn a_later_size_of_the_terminal_reaches_the_program_in_the_pod() {
             }
             .boxed()
         };
-        let (_front, person) = over(person_of(&fixture), shell).await;
+        let (_front, person) = over(user_of(&fixture), shell).await;
         let mut script = person.on_terminal("rows 33 cols 77", "$plugin connect mc; echo code $?").spawn().unwrap();
         let mut input = script.stdin.take().unwrap();
         let mut out = script.stdout.take().unwrap();
@@ -214,7 +214,7 @@ fn a_later_size_of_the_terminal_reaches_the_program_in_the_pod() {
 fn a_start_is_lines_that_change_on_a_terminal_and_plain_lines_in_a_pipe() {
     test("spinner", async |fixture| {
         let operator = fixture.operator().await;
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         for (name, line) in [
             ("tty", "$plugin run --name tty app:1 -- true"),
             ("pipe", "$plugin run --name pipe app:1 -- true 2>&1 | cat"),
@@ -253,7 +253,7 @@ fn a_start_is_lines_that_change_on_a_terminal_and_plain_lines_in_a_pipe() {
 fn colours_are_for_a_terminal_of_who_wants_them() {
     test("colours", async |fixture| {
         let operator = fixture.operator().await;
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         fixture.create("mc", json!({ "size": 1 })).await.unwrap();
         fixture.when("mc", "seen", |status| status["phase"].is_string()).await;
         for (line, shown) in [

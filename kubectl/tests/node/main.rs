@@ -3,11 +3,11 @@
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
 #![allow(clippy::disallowed_methods, clippy::disallowed_types, reason = "tests look and act")]
 
-#[path = "../it/person.rs"]
+#[path = "../it/cut_connection.rs"]
+mod cut_connection;
+#[path = "../it/user_account.rs"]
 #[allow(dead_code, reason = "shared with the tests without nodes")]
-mod person;
-#[path = "../it/wire.rs"]
-mod wire;
+mod user_account;
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -16,9 +16,9 @@ use flux_shared::crd::v1alpha2::MiniCluster;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, AsyncReadExt, AsyncWriteExt, BufReader};
 
-use person::{PROGRAM, Person, Said};
+use cut_connection::Proxy;
 use test_support::node::{Fixture, app_image, test};
-use wire::Wire;
+use user_account::{PROGRAM, Said, UserAccount};
 
 fn kubectl(arguments: &[&str]) -> String {
     let output = Command::new("kubectl").args(arguments).output().unwrap();
@@ -26,7 +26,7 @@ fn kubectl(arguments: &[&str]) -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Of the administrator, who speaks as this account.
+/// A kubeconfig of the administrator that impersonates this account.
 fn kubeconfig_as(account: &str, folder: &Path) -> PathBuf {
     let mut config: Value =
         serde_json::from_str(&kubectl(&["config", "view", "--raw", "--minify", "--flatten", "-o", "json"])).unwrap();
@@ -36,11 +36,11 @@ fn kubeconfig_as(account: &str, folder: &Path) -> PathBuf {
     path
 }
 
-fn person(fixture: &Fixture, folder: &Path) -> Person {
+fn person(fixture: &Fixture, folder: &Path) -> UserAccount {
     let in_namespace = |arguments: &[&str]| drop(kubectl(&[&["-n", &fixture.namespace], arguments].concat()));
     in_namespace(&["create", "serviceaccount", "person"]);
     let account = format!("system:serviceaccount:{}:person", fixture.namespace);
-    Person::with(&fixture.namespace, "person", person::RIGHTS, kubeconfig_as(&account, folder), in_namespace)
+    UserAccount::with(&fixture.namespace, "person", user_account::RIGHTS, kubeconfig_as(&account, folder), in_namespace)
 }
 
 #[test]
@@ -86,7 +86,7 @@ fn an_output_goes_on_where_the_connection_was_lost() {
         let mut config: Value = serde_json::from_str(&std::fs::read_to_string(&person.kubeconfig).unwrap()).unwrap();
         let server =
             config["clusters"][0]["cluster"]["server"].as_str().unwrap().trim_start_matches("https://").to_owned();
-        let wire = Wire::to(server, listener).await;
+        let wire = Proxy::to(server, listener).await;
         config["clusters"][0]["cluster"]["server"] = json!(format!("https://{}", wire.address));
         std::fs::write(&person.kubeconfig, config.to_string()).unwrap();
 
@@ -110,7 +110,7 @@ fn an_output_goes_on_where_the_connection_was_lost() {
 }
 
 /// The MiniCluster `mc` that stays up, as a person makes one.
-async fn up(person: &Person, size: &str) {
+async fn up(person: &UserAccount, size: &str) {
     let said = person.says(&["run", "--detach", "--name", "mc", "--size", size, &app_image()]).await;
     assert_eq!((said.code, said.out.as_str()), (0, "mc\n"), "{said:?}");
     let said = person.says(&["wait", "mc", "--for", "ready", "--timeout", "240"]).await;

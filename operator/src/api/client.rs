@@ -18,12 +18,12 @@ use tower::{BoxError, Service};
 
 use crate::health::metrics::Metrics;
 
-/// The API server gives up on a call after 60 s. Who hears nothing for longer has lost the connection.
+/// Longest wait for an answer: the API server ends a call after 60 s, so a longer silence means a lost connection.
 const PATIENCE: Duration = Duration::from_secs(65);
-/// A connection that should have brought something and did not is given up after so long: a watch has a bookmark every minute.
+/// Longest silence on an open connection before it is dropped: a watch has a bookmark every minute.
 const SILENCE: Duration = Duration::from_secs(90);
 
-/// kube's own, with a shorter silence. A failed call is not repeated here: each object has its own pauses.
+/// kube's own client with shorter timeouts. It does not retry: each object has its own pauses.
 pub fn builder(mut config: Config) -> kube::Result<ClientBuilder<Carrier>> {
     config.read_timeout = Some(SILENCE);
     config.reset_reader_on_write = true; // a connection may lie idle between two calls
@@ -31,7 +31,7 @@ pub fn builder(mut config: Config) -> kube::Result<ClientBuilder<Carrier>> {
     ClientBuilder::try_from(config)
 }
 
-/// A client whose calls are counted and end. Connections are made when they are needed.
+/// A client that counts its calls, all of which time out. Connections are opened when they are needed.
 pub fn client<S, B>(builder: ClientBuilder<S>, metrics: Arc<Metrics>) -> Client
 where
     S: Service<Request<Body>, Response = Response<B>, Error = BoxError> + Send + 'static,
@@ -85,8 +85,8 @@ mod tests {
     use tower::ServiceExt;
 
     use super::*;
-    use crate::health::metrics::Seen;
-    use crate::health::queue::Look;
+    use crate::health::metrics::LiveState;
+    use crate::health::queue::QueueSnapshot;
 
     #[tokio::test(start_paused = true)]
     async fn a_connection_that_says_nothing_is_given_up() {
@@ -95,7 +95,7 @@ mod tests {
         let counted = Counted { inner: silent, metrics: metrics.clone() };
         let request = Request::get("/api/v1/namespaces/a/pods/b").body(()).unwrap();
         assert!(counted.oneshot(request).await.is_err());
-        let seen = Seen { is_ready: true, queue: Look::default(), phases: std::iter::empty() };
+        let seen = LiveState { is_ready: true, queue: QueueSnapshot::default(), phases: std::iter::empty() };
         let (text, begin) = (metrics.text(seen), "rest_client_request_duration_seconds");
         for line in [
             "flux_operator_api_calls_total{code=\"none\",resource=\"pods\",verb=\"get\"} 1\n",

@@ -25,12 +25,12 @@ use crate::labels::{self, MANAGER};
 /// Name of the Lease.
 const NAME: &str = labels::OPERATOR;
 
-/// Who wants to lead, and how patiently.
+/// A replica that wants to lead.
 #[derive(Debug, Clone)]
 pub struct Candidate {
-    /// Where the Lease is.
+    /// Namespace of the Lease.
     pub namespace: String,
-    /// A name that no other process has.
+    /// Name of this replica as holder; unique.
     pub identity: String,
     /// How long a Lease lives without being renewed; others wait so long.
     pub duration: Duration,
@@ -44,24 +44,25 @@ pub struct Held {
     renewed: Instant,
 }
 
-/// The Lease as it was when we last saw it change.
-struct Seen {
+/// The Lease as of its last change that we saw, and when we saw it.
+struct LastChange {
     version: Option<String>,
     since: Instant,
-    /// It goes with the operator's Deployment.
+    /// It is owned by the operator's Deployment and is deleted with it.
     is_owned: bool,
 }
 
 impl Candidate {
-    /// A third of the duration: two renewals may fail.
+    /// Pause between renewals, a third of the duration: two may fail.
     fn pause(&self) -> Duration {
         self.duration / 3
     }
 
     /// Waits until the Lease is ours.
     pub async fn acquire(self, client: &Client) -> Held {
-        // A clock of somebody else's means nothing: what counts is how long we have seen no change.
+        // Other machines' clocks are not compared: what counts is for how long we have seen no change.
         let mut seen = None;
+        // Not `retry::until_done`: that another replica leads is no failure, and no reason for longer pauses.
         loop {
             let begin = Instant::now();
             match self.attempt(client, &mut seen).await {
@@ -74,7 +75,11 @@ impl Candidate {
     }
 
     /// The version of the Lease, if it is ours now.
-    async fn attempt(&self, client: &Client, seen: &mut Option<Seen>) -> Result<Option<Option<String>>, kube::Error> {
+    async fn attempt(
+        &self,
+        client: &Client,
+        seen: &mut Option<LastChange>,
+    ) -> Result<Option<Option<String>>, kube::Error> {
         let api = self.leases(client);
         let Some(lease) = api.get_opt(NAME).await? else {
             return self.create(client, seen.as_ref().is_some_and(|seen| seen.is_owned)).await;
@@ -87,7 +92,7 @@ impl Candidate {
             Some(seen) if seen.version == version => seen.since,
             _ => {
                 let is_owned = !lease.owner_references().is_empty();
-                seen.insert(Seen { version: version.clone(), since: Instant::now(), is_owned }).since
+                seen.insert(LastChange { version: version.clone(), since: Instant::now(), is_owned }).since
             }
         };
         if holder.is_empty() || holder == self.identity || since.elapsed() >= duration {
@@ -96,8 +101,8 @@ impl Candidate {
         Ok(None)
     }
 
-    /// Makes the Lease, which goes with the operator's Deployment; not where `it_was_owned` and has gone so: another one would stay
-    /// for ever, and this process goes, too.
+    /// Creates the Lease, owned by the operator's Deployment. Not if `it_was_owned` and the Deployment is gone: a new Lease
+    /// would never be deleted, and this process is about to be.
     async fn create(&self, client: &Client, it_was_owned: bool) -> Result<Option<Option<String>>, kube::Error> {
         let owner = installed::owner(client, &self.namespace, NAME).await?;
         if owner.is_none() && it_was_owned {
@@ -138,7 +143,7 @@ impl Candidate {
 }
 
 impl Held {
-    /// Renews the Lease for as long as that works. Its end means that somebody else may lead.
+    /// Renews the Lease until that fails for too long. When this returns, another replica may lead.
     pub async fn keep(&mut self, client: &Client) {
         let api = self.candidate.leases(client);
         // The deadline is before others may take the Lease.
@@ -165,7 +170,7 @@ impl Held {
         }
     }
 
-    /// Lets the next one lead at once.
+    /// Gives the Lease up, so that another replica can lead at once.
     pub async fn release(self, client: &Client) {
         let api = self.candidate.leases(client);
         let spec =

@@ -8,10 +8,10 @@ use kube::Api;
 use kube::api::ListParams;
 use serde::de::DeserializeOwned;
 
-/// Objects a page.
+/// Objects per page.
 const PAGE: u32 = 500;
 
-/// Those that `selector` selects by their labels (all, if it is empty).
+/// The metadata of all objects whose labels match `selector` (of every object, if it is empty).
 pub async fn all_metadata<K>(api: &Api<K>, selector: &str) -> Result<Vec<ObjectMeta>, kube::Error>
 where
     K: Clone + DeserializeOwned + Debug,

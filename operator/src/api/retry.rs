@@ -12,10 +12,10 @@ use tokio::sync::mpsc::UnboundedReceiver;
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(500);
-/// The longest pause.
+/// The longest pause between two attempts.
 const LONGEST_PAUSE: Duration = Duration::from_secs(60);
 
-/// Makes `call` until it succeeds, or `judge` makes something final of its error, with pauses that grow from `first` to `longest`.
+/// Repeats `call` until it succeeds or `judge` returns its error as final, with pauses that grow from `first` to `longest`.
 pub async fn until_done<T, E, F, C: Future<Output = Result<T, E>>>(
     (first, longest): (Duration, Duration),
     mut call: impl FnMut() -> C,
@@ -32,9 +32,14 @@ pub async fn until_done<T, E, F, C: Future<Output = Result<T, E>>>(
     }
 }
 
-/// Does `write` for whatever comes, for `places` at the same time. Ends when nothing can come any more.
-pub async fn run_queue<T, E, F>(mut items: UnboundedReceiver<T>, places: usize, failed: &str, write: impl Fn(T) -> F)
-where
+/// Calls `write` for each item, for at most `concurrency` at the same time, and again later for those that fail. Returns when
+/// the channel is closed.
+pub async fn run_queue<T, E, F>(
+    mut items: UnboundedReceiver<T>,
+    concurrency: usize,
+    failed: &str,
+    write: impl Fn(T) -> F,
+) where
     T: Clone,
     E: Error + 'static,
     F: Future<Output = Result<(), E>>,
@@ -50,24 +55,24 @@ where
     let mut running = FuturesUnordered::new();
     let mut later = FuturesUnordered::new();
     loop {
-        let has_place = running.len() < places;
+        let has_room = running.len() < concurrency;
         tokio::select! {
-            item = items.recv(), if has_place => match item {
+            item = items.recv(), if has_room => match item {
                 Some(item) => running.push(attempt(item, 0)),
                 None => return,
             },
-            Some((item, failures)) = later.next(), if has_place && !later.is_empty() => {
+            Some((item, failures)) = later.next(), if has_room && !later.is_empty() => {
                 running.push(attempt(item, failures));
             }
             Some(result) = running.next(), if !running.is_empty() => {
-                later.extend(result.map(|(item, failures)| later_again(item, failures)));
+                later.extend(result.map(|(item, failures)| after_pause(item, failures)));
             }
         }
     }
 }
 
-/// The item, when its pause is over.
-async fn later_again<T>(item: T, failures: u32) -> (T, u32) {
+/// Waits for the pause after so many failures, then returns the item.
+async fn after_pause<T>(item: T, failures: u32) -> (T, u32) {
     tokio::time::sleep(pauses::after(failures, FIRST_PAUSE, LONGEST_PAUSE)).await;
     (item, failures)
 }

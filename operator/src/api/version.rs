@@ -9,12 +9,12 @@ use kube::Client;
 use super::retry;
 use crate::health::log;
 
-/// The oldest Kubernetes 1.n that the operator runs on: Jobs with a success policy, and native sidecars.
+/// The oldest Kubernetes 1.n that the operator runs on: it needs Jobs with a success policy, and native sidecars.
 pub const FLOOR: u32 = 31;
-/// Time between two questions.
+/// Pause between two attempts.
 const PAUSE: Duration = Duration::from_secs(2);
 
-/// The n of Kubernetes 1.n. Waits for an API server that is out of reach.
+/// The n of Kubernetes 1.n. Retries until the API server answers.
 pub async fn ask(client: &Client) -> u32 {
     let tell = |error| {
         log::warn("failed to ask for the version of Kubernetes", &error);
@@ -25,7 +25,7 @@ pub async fn ask(client: &Client) -> u32 {
     minor(&info.minor)
 }
 
-/// Some providers add a `+`. What is no number is taken for new.
+/// The number in a minor version such as `31+`, as some providers write it. A text without a number counts as a new version.
 pub(crate) fn minor(text: &str) -> u32 {
     let digits: String = text.chars().take_while(char::is_ascii_digit).collect();
     digits.parse().unwrap_or(u32::MAX)

@@ -13,7 +13,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    /// As Prometheus says it.
+    /// Prometheus' name of the type.
     pub fn name(self) -> &'static str {
         match self {
             Kind::Counter => "counter",
@@ -23,7 +23,7 @@ impl Kind {
     }
 }
 
-/// Who has it.
+/// The processes that have the metric.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Of {
     Both,
@@ -202,7 +202,7 @@ pub const KEEP_FAILURES: Family = webhook(
     &[],
 );
 
-/// The table.
+/// All metrics.
 pub const ALL: &[Family] = &[
     BUILD_INFO,
     READY,
@@ -240,7 +240,7 @@ pub const ALL: &[Family] = &[
     KEEP_FAILURES,
 ];
 
-/// Asserts that a process' text has the families of the table that are its own, as the table has them, and no others.
+/// Asserts that a process' metrics are exactly its families in the table.
 #[cfg(test)]
 pub(super) fn assert_told(text: &str, of: Of) {
     let own = ALL.iter().filter(|family| family.of == of || family.of == Of::Both);

@@ -3,8 +3,10 @@
 
 use clap::Args;
 use tracing_subscriber::EnvFilter;
+use tracing_subscriber::fmt::MakeWriter;
+use tracing_subscriber::util::SubscriberInitExt;
 
-/// What is logged.
+/// The log's options.
 #[derive(Debug, Clone, Args)]
 pub struct Filter {
     /// Log filter, in the syntax of Rust's tracing: a level, or TARGET=LEVEL,…
@@ -14,19 +16,26 @@ pub struct Filter {
 
 /// Sets the log up, once.
 pub fn start(Filter { log: filter }: &Filter) {
-    // The client logs a response that it cannot read, and a response may hold a Secret.
-    let filter = EnvFilter::builder().parse_lossy(format!("{filter},kube_client=off"));
-    let log = tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter);
-    let _ = log.with_writer(std::io::stderr).try_init();
-    crate::health::panics::hook();
+    let _ = lines(filter, std::io::stderr).try_init();
+    crate::health::panics::install_hook();
 }
 
-/// Something went wrong that will be tried again.
+/// Writes the events that pass the filter, each with the spans it is in.
+pub(crate) fn lines<W>(filter: &str, writer: W) -> impl tracing::Subscriber + Send + Sync + 'static
+where
+    W: for<'a> MakeWriter<'a> + Send + Sync + 'static,
+{
+    // The client logs a response that it cannot read, and a response may hold a Secret.
+    let filter = EnvFilter::builder().parse_lossy(format!("{filter},kube_client=off"));
+    tracing_subscriber::fmt().json().flatten_event(true).with_env_filter(filter).with_writer(writer).finish()
+}
+
+/// Logs a failure that will be retried.
 pub fn warn(what: &str, error: &(dyn std::error::Error + 'static)) {
     tracing::warn!(error = causes(error), "{what}");
 }
 
-/// An error and its sources in one line. What the API server said is said once, not as the client prints it.
+/// An error and its sources in one line. The API server's message appears once, unlike in kube's own text.
 pub fn causes(error: &(dyn std::error::Error + 'static)) -> String {
     let mut causes: Vec<String> = Vec::new();
     let mut next = Some(error);

@@ -7,11 +7,11 @@ use prometheus::Result;
 
 use super::families;
 use super::process::Process;
-use super::queue::Look;
+use super::queue::QueueSnapshot;
 use super::registry::{Counter, Figures, Gauge, Histogram};
 use crate::labels;
 
-/// The kinds that are told apart among API calls.
+/// Resources that have a label value of their own among API calls.
 const RESOURCES: [&str; 11] = [
     "configmaps",
     "deployments",
@@ -37,23 +37,23 @@ const CONTROLLER: &str = "minicluster";
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Outcome {
     Success,
-    /// Only a change by somebody helps.
+    /// It cannot go on until somebody changes something.
     Obstacle,
     Error,
-    /// A defect of ours.
+    /// It panicked: a bug of ours.
     Panic,
 }
 
-/// What is looked at when somebody asks for the figures.
+/// State that is read when the metrics are scraped.
 #[derive(Debug, Default)]
-pub struct Seen<P> {
+pub struct LiveState<P> {
     pub is_ready: bool,
-    pub queue: Look,
-    /// Those of the MiniClusters that there are.
+    pub queue: QueueSnapshot,
+    /// The phase of each MiniCluster.
     pub phases: P,
 }
 
-/// What is counted.
+/// The operator's metrics.
 #[derive(Debug)]
 pub struct Metrics {
     figures: Figures,
@@ -84,7 +84,7 @@ fn known<const N: usize>(word: &str, words: [&'static str; N]) -> &'static str {
 }
 
 impl Metrics {
-    /// An error would be a mistake in the table of families.
+    /// Registers them. An error would be a mistake in the table of families.
     pub fn new() -> Result<Metrics> {
         let figures = Figures::default();
         let one = &[CONTROLLER];
@@ -93,15 +93,15 @@ impl Metrics {
             process: Process::new(&figures, "operator")?,
             reconciles: figures
                 .counter(&families::RECONCILES)?
-                .begins(&[CONTROLLER, "success"])
-                .begins(&[CONTROLLER, "error"]),
-            errors: figures.counter(&families::ERRORS)?.begins(one),
-            terminal_errors: figures.counter(&families::TERMINAL_ERRORS)?.begins(one),
-            panics: figures.counter(&families::PANICS)?.begins(one),
-            reconcile_time: figures.histogram(&families::RECONCILE_TIME)?.begins(one),
-            adds: figures.counter(&families::ADDS)?.begins(queue),
-            retries: figures.counter(&families::RETRIES)?.begins(queue),
-            queue_time: figures.histogram(&families::QUEUE_TIME)?.begins(queue),
+                .with_series(&[CONTROLLER, "success"])
+                .with_series(&[CONTROLLER, "error"]),
+            errors: figures.counter(&families::ERRORS)?.with_series(one),
+            terminal_errors: figures.counter(&families::TERMINAL_ERRORS)?.with_series(one),
+            panics: figures.counter(&families::PANICS)?.with_series(one),
+            reconcile_time: figures.histogram(&families::RECONCILE_TIME)?.with_series(one),
+            adds: figures.counter(&families::ADDS)?.with_series(queue),
+            retries: figures.counter(&families::RETRIES)?.with_series(queue),
+            queue_time: figures.histogram(&families::QUEUE_TIME)?.with_series(queue),
             workers: figures.gauge(&families::WORKERS)?,
             depth: figures.gauge(&families::DEPTH)?,
             oldest: figures.gauge(&families::OLDEST)?,
@@ -111,11 +111,11 @@ impl Metrics {
             request_time: figures.histogram(&families::REQUEST_TIME)?,
             calls: figures.counter(&families::CALLS)?,
             leads: figures.gauge(&families::LEADS)?,
-            time_to_ready: figures.histogram(&families::TIME_TO_READY)?.begins(&[]),
+            time_to_ready: figures.histogram(&families::TIME_TO_READY)?.with_series(&[]),
             miniclusters: figures.gauge(&families::MINICLUSTERS)?,
             figures,
         };
-        metrics.leads(false);
+        metrics.set_leader(false);
         Ok(metrics)
     }
 
@@ -142,13 +142,13 @@ impl Metrics {
         self.adds.count(&[CONTROLLER, CONTROLLER]);
     }
 
-    /// The turn of one came.
-    pub fn waited(&self, time: Duration) {
+    /// A MiniCluster left the queue to be reconciled, after waiting so long.
+    pub fn dequeued_after(&self, time: Duration) {
         self.queue_time.observe(&[CONTROLLER, CONTROLLER], time.as_secs_f64());
     }
 
-    /// One is to be looked at again, since it failed.
-    pub fn retries(&self) {
+    /// A MiniCluster is queued again because its reconcile failed.
+    pub fn retried(&self) {
         self.retries.count(&[CONTROLLER, CONTROLLER]);
     }
 
@@ -157,11 +157,11 @@ impl Metrics {
         self.time_to_ready.observe(&[], time.as_secs_f64());
     }
 
-    pub fn leads(&self, leads: bool) {
+    pub fn set_leader(&self, leads: bool) {
         self.leads.set(&[labels::MANAGER], f64::from(u8::from(leads)));
     }
 
-    /// An API call and its answer; none: there was no answer.
+    /// An API call has ended. `status` is None if there was no answer.
     pub fn called(&self, method: &str, path: &str, is_watch: bool, status: Option<u16>, took: Duration) {
         let (resource, has_name) = resource(path);
         let verb = match method {
@@ -183,21 +183,21 @@ impl Metrics {
         self.calls.count(&[verb, known(&resource, RESOURCES), class]);
         let code = status.filter(|code| (100..600).contains(code)).map(|code| code.to_string());
         self.requests.count(&[code.as_deref().unwrap_or("<error>"), known(method, METHODS)]);
-        // Its answer is there when the watch begins, and says nothing of how fast the API server is.
+        // A watch is answered when it begins, which says nothing of the API server's speed.
         if !is_watch {
             self.request_time.observe(&[verb], took.as_secs_f64());
         }
     }
 
-    /// Prometheus' text format.
-    pub fn text<'a>(&self, seen: Seen<impl Iterator<Item = &'a str>>) -> String {
+    /// All metrics in Prometheus' text format.
+    pub fn text<'a>(&self, seen: LiveState<impl Iterator<Item = &'a str>>) -> String {
         self.process.update(seen.is_ready);
-        let (look, queue) = (seen.queue, &[CONTROLLER, CONTROLLER]);
-        self.depth.set(queue, look.depth as f64);
-        self.oldest.set(&[], look.oldest.as_secs_f64());
-        self.workers.set(&[CONTROLLER], look.workers as f64);
-        self.longest_work.set(queue, look.longest.as_secs_f64());
-        self.unfinished_work.set(queue, look.unfinished.as_secs_f64());
+        let (snapshot, queue) = (seen.queue, &[CONTROLLER, CONTROLLER]);
+        self.depth.set(queue, snapshot.depth as f64);
+        self.oldest.set(&[], snapshot.oldest.as_secs_f64());
+        self.workers.set(&[CONTROLLER], snapshot.workers as f64);
+        self.longest_work.set(queue, snapshot.longest.as_secs_f64());
+        self.unfinished_work.set(queue, snapshot.unfinished.as_secs_f64());
         let mut numbers: BTreeMap<&str, u32> = PHASES.into_iter().map(|phase| (phase, 0)).collect();
         numbers.insert("other", 0);
         for phase in seen.phases {
@@ -252,17 +252,18 @@ mod tests {
         metrics.reconciled(Outcome::Obstacle, Duration::from_millis(3));
         metrics.reconciled(Outcome::Panic, Duration::from_millis(3));
         metrics.queued();
-        metrics.waited(Duration::from_millis(30));
-        metrics.retries();
+        metrics.dequeued_after(Duration::from_millis(30));
+        metrics.retried();
         metrics.ready_after(Duration::from_secs(4));
         metrics.called("POST", "/api/v1/namespaces/a/secrets", false, Some(201), Duration::from_millis(2));
         metrics.called("GET", "/apis/x/v1/strange/b", false, None, Duration::from_secs(65));
         metrics.called("GET", "/api/v1/pods", true, Some(200), Duration::from_secs(9));
         metrics.called("BREW", "/api/v1/pods", false, Some(999), Duration::ZERO);
-        metrics.leads(true);
-        let look = Look { depth: 3, oldest: Duration::from_secs(7), workers: 2, ..Look::default() };
+        metrics.set_leader(true);
+        let snapshot =
+            QueueSnapshot { depth: 3, oldest: Duration::from_secs(7), workers: 2, ..QueueSnapshot::default() };
         let phases = ["Running", "Running", "Nonsense"].into_iter();
-        let text = metrics.text(Seen { is_ready: true, queue: look, phases });
+        let text = metrics.text(LiveState { is_ready: true, queue: snapshot, phases });
         for line in [
             "flux_operator_ready{component=\"operator\"} 1",
             "controller_runtime_reconcile_total{controller=\"minicluster\",result=\"success\"} 0",
@@ -295,7 +296,8 @@ mod tests {
             assert!(text.lines().any(|found| found == line), "{line} is not in\n{text}");
         }
         assert!(!text.contains("verb=\"watch\",le"), "a watch is no measure of the API server");
-        let text = metrics.text(Seen { is_ready: false, queue: Look::default(), phases: std::iter::empty() });
+        let text =
+            metrics.text(LiveState { is_ready: false, queue: QueueSnapshot::default(), phases: std::iter::empty() });
         assert!(text.contains("flux_operator_miniclusters{phase=\"other\"} 0\n"), "what is gone is not told");
     }
 
@@ -303,7 +305,8 @@ mod tests {
     fn every_family_of_the_operator_is_told() {
         let metrics = Metrics::new().unwrap();
         metrics.called("GET", "/api/v1/pods", false, Some(200), Duration::ZERO);
-        let text = metrics.text(Seen { is_ready: true, queue: Look::default(), phases: std::iter::empty() });
+        let text =
+            metrics.text(LiveState { is_ready: true, queue: QueueSnapshot::default(), phases: std::iter::empty() });
         families::assert_told(&text, families::Of::Operator);
     }
 }

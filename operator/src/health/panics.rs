@@ -12,13 +12,13 @@ thread_local! {
     static PLACE: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Where a panic was, as file and line of our source.
+/// A panic, by its file and line in our source.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("the operator panicked at {0}")]
 pub struct Panicked(pub String);
 
-/// From now on a panic is a line of the log, with its place.
-pub fn hook() {
+/// Installs a panic hook that logs where the panic was.
+pub fn install_hook() {
     set_hook(Box::new(|panic| {
         let place =
             panic.location().map_or_else(|| "an unknown place".to_owned(), |at| format!("{}:{}", at.file(), at.line()));
@@ -31,13 +31,13 @@ fn panicked() -> Panicked {
     Panicked(PLACE.take().unwrap_or_else(|| "an unknown place".to_owned()))
 }
 
-/// The end of `work`, whatever it is.
-pub async fn caught<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
-    // What it leaves half-way is its own, or behind locks whose holders do not panic half-way.
+/// Awaits `work`; a panic in it becomes an error.
+pub async fn catch<T>(work: impl Future<Output = T>) -> Result<T, Panicked> {
+    // Unwind safe: state that it leaves inconsistent is its own, or behind locks whose holders do not panic.
     AssertUnwindSafe(work).catch_unwind().await.map_err(|_| panicked())
 }
 
-/// The same, of a call.
-pub fn caught_now<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
+/// Calls `work`; a panic in it becomes an error.
+pub fn catch_call<T>(work: impl FnOnce() -> T) -> Result<T, Panicked> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|_| panicked())
 }

@@ -5,7 +5,7 @@ use prometheus::Result;
 use super::families;
 use super::registry::{Counter, Figures, Gauge};
 
-/// The metrics that every process of ours has.
+/// Metrics that the operator and the webhook both have.
 #[derive(Debug)]
 pub struct Process {
     component: &'static str,
@@ -34,7 +34,7 @@ impl Process {
         })
     }
 
-    /// Sets the metrics to what is so now. What the kernel does not tell is left as it was.
+    /// Sets the metrics to the current values. A value that the kernel does not give stays as it was.
     pub fn update(&self, is_ready: bool) {
         self.ready.set(&[self.component], f64::from(u8::from(is_ready)));
         // Where /proc cannot be read, there are no such metrics.

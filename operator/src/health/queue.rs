@@ -5,7 +5,7 @@ use std::hash::Hash;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-/// What is known of the queue. `K`: whose turn it is.
+/// The keys `K` that wait, and the number of those in work.
 #[derive(Debug)]
 pub struct Queue<K>(Arc<Mutex<State<K>>>);
 
@@ -23,30 +23,30 @@ impl<K> Default for Queue<K> {
 }
 
 impl<K> Clone for Queue<K> {
-    /// The same queue.
+    /// Another handle of the same queue.
     fn clone(&self) -> Queue<K> {
         Queue(self.0.clone())
     }
 }
 
-/// A look at the queue.
+/// Queue depth and ages at one moment.
 #[derive(Debug, Clone, Copy, Default, PartialEq)]
-pub struct Look {
+pub struct QueueSnapshot {
     pub depth: usize,
-    /// How long the one that waits longest has waited.
+    /// How long the key that waits longest has waited.
     pub oldest: Duration,
     pub workers: usize,
-    /// How long the oldest reconcile has been under way, and all of them together.
+    /// How long the longest-running reconcile has been running, and the sum over all that run.
     pub longest: Duration,
     pub unfinished: Duration,
 }
 
-/// Its work is under way until this is dropped.
+/// A reconcile in progress, until this is dropped.
 #[derive(Debug)]
 pub struct Working<K> {
     queue: Arc<Mutex<State<K>>>,
     id: u64,
-    /// How long it waited.
+    /// How long its key waited in the queue.
     pub waited: Duration,
 }
 
@@ -55,8 +55,8 @@ fn lock<K>(state: &Mutex<State<K>>) -> MutexGuard<'_, State<K>> {
 }
 
 impl<K: Hash + Eq + Clone> Queue<K> {
-    /// It waits from now on, unless it does so already. Whether it is new.
-    pub fn waits(&self, key: &K, now: Instant) -> bool {
+    /// Adds a key unless it waits already; whether it was added.
+    pub fn enqueue(&self, key: &K, now: Instant) -> bool {
         let mut state = lock(&self.0);
         match state.waiting.contains_key(key) {
             true => false,
@@ -64,13 +64,13 @@ impl<K: Hash + Eq + Clone> Queue<K> {
         }
     }
 
-    /// There is nothing to do for it any more.
-    pub fn leaves(&self, key: &K) {
+    /// Removes a key that need not be reconciled any more.
+    pub fn remove(&self, key: &K) {
         lock(&self.0).waiting.remove(key);
     }
 
-    /// Its turn has come.
-    pub fn begins(&self, key: &K, now: Instant) -> Working<K> {
+    /// Takes a key out of the queue: its reconcile begins.
+    pub fn start(&self, key: &K, now: Instant) -> Working<K> {
         let mut state = lock(&self.0);
         let waited = state.waiting.remove(key).map_or(Duration::ZERO, |since| now.saturating_duration_since(since));
         let id = state.next;
@@ -79,11 +79,11 @@ impl<K: Hash + Eq + Clone> Queue<K> {
         Working { queue: self.0.clone(), id, waited }
     }
 
-    pub fn look(&self, now: Instant) -> Look {
+    pub fn snapshot(&self, now: Instant) -> QueueSnapshot {
         let state = lock(&self.0);
         let age = |since: &Instant| now.saturating_duration_since(*since);
         let oldest = |all: &mut dyn Iterator<Item = &Instant>| all.min().map(age).unwrap_or_default();
-        Look {
+        QueueSnapshot {
             depth: state.waiting.len(),
             oldest: oldest(&mut state.waiting.values()),
             workers: state.working.len(),
@@ -109,20 +109,20 @@ mod tests {
         let queue = Queue::default();
         let start = Instant::now();
         let at = |seconds: u64| start + Duration::from_secs(seconds);
-        assert!(queue.waits(&"a", at(0)) && queue.waits(&"b", at(2)) && queue.waits(&"gone", at(3)));
-        assert!(!queue.waits(&"a", at(4)), "it waits already");
-        let look = queue.look(at(5));
-        assert_eq!((look.depth, look.oldest, look.workers), (3, Duration::from_secs(5), 0));
-        queue.leaves(&"gone");
-        let one = queue.begins(&"a", at(6));
+        assert!(queue.enqueue(&"a", at(0)) && queue.enqueue(&"b", at(2)) && queue.enqueue(&"gone", at(3)));
+        assert!(!queue.enqueue(&"a", at(4)), "it waits already");
+        let now = queue.snapshot(at(5));
+        assert_eq!((now.depth, now.oldest, now.workers), (3, Duration::from_secs(5), 0));
+        queue.remove(&"gone");
+        let one = queue.start(&"a", at(6));
         assert_eq!(one.waited, Duration::from_secs(6));
-        let other = queue.begins(&"never seen", at(8));
+        let other = queue.start(&"never seen", at(8));
         assert_eq!(other.waited, Duration::ZERO);
-        let look = queue.look(at(10));
-        assert_eq!((look.depth, look.oldest, look.workers), (1, Duration::from_secs(8), 2));
-        assert_eq!((look.longest, look.unfinished), (Duration::from_secs(4), Duration::from_secs(6)));
+        let now = queue.snapshot(at(10));
+        assert_eq!((now.depth, now.oldest, now.workers), (1, Duration::from_secs(8), 2));
+        assert_eq!((now.longest, now.unfinished), (Duration::from_secs(4), Duration::from_secs(6)));
         drop((one, other));
-        drop(queue.begins(&"b", at(11)));
-        assert_eq!(queue.look(at(12)), Look::default());
+        drop(queue.start(&"b", at(11)));
+        assert_eq!(queue.snapshot(at(12)), QueueSnapshot::default());
     }
 }

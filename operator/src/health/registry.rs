@@ -16,10 +16,10 @@ pub struct Gauge(GaugeVec);
 #[derive(Debug, Clone)]
 pub struct Histogram(HistogramVec);
 
-// A number of labels that is not the table's would be an error, which nobody could do anything about: a test has every series.
+// A wrong number of labels would be an error, which is ignored: a test uses every series.
 impl Counter {
-    /// The series is there from the start, so that its first count is an increase.
-    pub fn begins(self, labels: &[&str]) -> Counter {
+    /// Creates the series at 0, so that its first count is an increase.
+    pub fn with_series(self, labels: &[&str]) -> Counter {
         self.add(labels, 0.0);
         self
     }
@@ -34,7 +34,7 @@ impl Counter {
         self.add(labels, 1.0);
     }
 
-    /// A count that somebody else keeps.
+    /// Raises the counter to a total that is counted elsewhere.
     pub fn rises_to(&self, total: f64) {
         if let Ok(series) = self.0.get_metric_with_label_values::<&str>(&[]) {
             series.inc_by((total - series.get()).max(0.0));
@@ -63,14 +63,14 @@ impl Histogram {
         }
     }
 
-    /// As that of a counter.
-    pub fn begins(self, labels: &[&str]) -> Histogram {
+    /// Creates the series without observations.
+    pub fn with_series(self, labels: &[&str]) -> Histogram {
         let _ = self.0.get_metric_with_label_values(labels);
         self
     }
 }
 
-/// The figures of one process.
+/// The metrics of one process.
 #[derive(Debug, Default)]
 pub struct Figures(Registry);
 
@@ -101,7 +101,7 @@ impl Figures {
         Ok(Histogram(made))
     }
 
-    /// Prometheus' text format.
+    /// All metrics in Prometheus' text format.
     pub fn text(&self) -> String {
         // A family without a series is left out, which is all that could fail.
         TextEncoder::new().encode_to_string(&self.0.gather()).unwrap_or_default()

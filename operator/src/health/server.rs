@@ -19,21 +19,21 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 
-/// Longest request, and longest time for one.
+/// Largest request in bytes, and the longest time for one.
 const REQUEST_MAX: usize = 8192;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Requests at the same time. The oldest makes way for one more: who says nothing must not keep a probe from its answer.
+/// Most connections at the same time. The oldest is closed for a new one: a silent client must not block probes.
 const CONNECTIONS: usize = 64;
 
-/// What the server tells.
+/// What the server answers with.
 pub trait Answers {
     /// Whether the operator does its work (or waits to lead).
     fn is_ready(&self) -> bool;
-    /// Prometheus' text.
+    /// All metrics in Prometheus' text format.
     fn metrics(&self) -> String;
 }
 
-/// Opens the port. An address that means all addresses means those of both families, where the kernel has both.
+/// Opens the port. The unspecified address means IPv4 and IPv6, if the kernel has both.
 pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     if !address.ip().is_unspecified() {
         return TcpListener::bind(address).await;
@@ -44,7 +44,7 @@ pub async fn bind(address: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-/// Serves for ever.
+/// Accepts connections; never returns.
 pub async fn serve(listener: TcpListener, answers: &impl Answers) {
     let mut running = FuturesUnordered::new();
     let mut oldest = VecDeque::new();
@@ -59,7 +59,7 @@ pub async fn serve(listener: TcpListener, answers: &impl Answers) {
                         handle.abort();
                     }
                 }
-                // Out of file descriptors, say: others have to end first.
+                // Such as too many open files, which is temporary.
                 Err(_) => tokio::time::sleep(Duration::from_millis(100)).await,
             },
             Some(_) = running.next(), if !running.is_empty() => {}
@@ -164,7 +164,7 @@ mod tests {
                     let answer = ask(nonsense).await;
                     assert!(answer.is_empty() || answer.starts_with("HTTP/1.1 4"), "{answer}");
                 }
-                // Many who say nothing.
+                // Many clients that send nothing.
                 let mut silent = Vec::new();
                 for _ in 0..3 * CONNECTIONS {
                     silent.push(TcpStream::connect(address).await.unwrap());

@@ -14,10 +14,10 @@ use tokio::net::TcpStream;
 use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 
-/// Of MiniClusters that wait to be told of: a burst of thousands that end together.
+/// How many MiniClusters' spans may wait to be sent: thousands may end together.
 const WAITING: usize = 4096;
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How often the log has a line of one that takes nothing.
+/// Shortest time between two log lines about an endpoint that cannot be reached.
 const TELL_EVERY: Duration = Duration::from_secs(60);
 
 /// The spans of one MiniCluster.
@@ -27,12 +27,12 @@ pub struct Traced {
     pub spans: Vec<Span>,
 }
 
-/// Where they are handed in.
+/// Sends spans in the background.
 #[derive(Debug, Default)]
 pub struct Traces(Option<mpsc::Sender<Traced>>);
 
 impl Traces {
-    /// Without an endpoint: nothing is sent, and nothing runs.
+    /// Without an endpoint nothing is sent, and no task runs.
     pub fn new(endpoint: Option<Endpoint>) -> Traces {
         Traces(endpoint.map(|endpoint| {
             let (sender, receiver) = mpsc::channel(WAITING);
@@ -41,7 +41,7 @@ impl Traces {
         }))
     }
 
-    /// Whether anybody wants them.
+    /// Whether there is an endpoint.
     pub fn are_wanted(&self) -> bool {
         self.0.is_some()
     }
@@ -55,7 +55,7 @@ impl Traces {
     }
 }
 
-/// One after the other, each once.
+/// Sends what comes, one MiniCluster after the other, without retries.
 async fn deliver(endpoint: Endpoint, mut waiting: mpsc::Receiver<Traced>) {
     let mut told: Option<Instant> = None;
     while let Some(traced) = waiting.recv().await {
@@ -80,7 +80,8 @@ async fn post(endpoint: &Endpoint, traced: &Traced) -> Result<(), Box<dyn Error 
         .header(header::HOST, endpoint.authority())
         .header(header::CONTENT_TYPE, "application/json")
         .body(Full::new(Bytes::from(body)))?;
-    // Driven beside the answer, which one that closes at once has sent before; and no longer than this function lasts.
+    // The connection is driven while the answer is read: a server that closes at once has sent it before. It ends with this
+    // function.
     let mut driver = JoinSet::new();
     driver.spawn(connection);
     match sender.send_request(request).await?.status() {
@@ -95,7 +96,7 @@ mod tests {
 
     use super::*;
 
-    /// What `post` says of one that answers so and closes at once.
+    /// The result of `post` with a server that answers so and closes the connection.
     async fn posted(answer: &'static str) -> Result<(), String> {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let endpoint = format!("http://{}", listener.local_addr().unwrap()).parse().unwrap();

@@ -8,31 +8,31 @@ use super::families;
 use super::process::Process;
 use super::registry::{Counter, Figures, Gauge, Histogram};
 
-/// The value of `webhook`: there is one.
+/// Value of the label `webhook`: there is one webhook.
 const PATH: &str = "/convert";
 
 /// Why a connection was rejected.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum TurnedAway {
-    /// Too many wait for a place already.
-    Full,
-    /// No place became free in time.
-    Place,
-    /// A request took longer than anybody waits.
+pub enum RejectReason {
+    /// Too many connections wait for a slot already.
+    QueueFull,
+    /// No slot became free in time.
+    NoSlot,
+    /// A request took longer than the API server waits.
     Slow,
 }
 
-impl TurnedAway {
+impl RejectReason {
     fn name(self) -> &'static str {
         match self {
-            TurnedAway::Full => "full",
-            TurnedAway::Place => "place",
-            TurnedAway::Slow => "slow",
+            RejectReason::QueueFull => "full",
+            RejectReason::NoSlot => "place",
+            RejectReason::Slow => "slow",
         }
     }
 }
 
-/// What is counted.
+/// The webhook's metrics.
 #[derive(Debug)]
 pub struct WebhookMetrics {
     figures: Figures,
@@ -47,22 +47,22 @@ pub struct WebhookMetrics {
 }
 
 impl WebhookMetrics {
-    /// An error would be a mistake in the table of families.
+    /// Registers them. An error would be a mistake in the table of families.
     pub fn new() -> Result<WebhookMetrics> {
         let figures = Figures::default();
         let metrics = WebhookMetrics {
             process: Process::new(&figures, "webhook")?,
-            requests: figures.counter(&families::WEBHOOK_REQUESTS)?.begins(&[PATH, "200"]),
-            time: figures.histogram(&families::WEBHOOK_TIME)?.begins(&[PATH]),
+            requests: figures.counter(&families::WEBHOOK_REQUESTS)?.with_series(&[PATH, "200"]),
+            time: figures.histogram(&families::WEBHOOK_TIME)?.with_series(&[PATH]),
             in_flight: figures.gauge(&families::WEBHOOK_IN_FLIGHT)?,
-            conversions: figures.counter(&families::CONVERSIONS)?.begins(&["success"]).begins(&["failure"]),
+            conversions: figures.counter(&families::CONVERSIONS)?.with_series(&["success"]).with_series(&["failure"]),
             refusals: figures
                 .counter(&families::REFUSALS)?
-                .begins(&[TurnedAway::Full.name()])
-                .begins(&[TurnedAway::Place.name()])
-                .begins(&[TurnedAway::Slow.name()]),
+                .with_series(&[RejectReason::QueueFull.name()])
+                .with_series(&[RejectReason::NoSlot.name()])
+                .with_series(&[RejectReason::Slow.name()]),
             expiry: figures.gauge(&families::EXPIRY)?,
-            keep_failures: figures.counter(&families::KEEP_FAILURES)?.begins(&[]),
+            keep_failures: figures.counter(&families::KEEP_FAILURES)?.with_series(&[]),
             figures,
         };
         metrics.in_flight.set(&[PATH], 0.0);
@@ -70,12 +70,12 @@ impl WebhookMetrics {
     }
 
     /// A request to convert has begun.
-    pub fn begins(&self) {
+    pub fn request_started(&self) {
         self.in_flight.add(&[PATH], 1.0);
     }
 
-    /// It ended, whether it was answered or given up.
-    pub fn ends(&self) {
+    /// A request to convert has ended, answered or not.
+    pub fn request_ended(&self) {
         self.in_flight.add(&[PATH], -1.0);
     }
 
@@ -88,21 +88,21 @@ impl WebhookMetrics {
         self.conversions.count(&[if could { "success" } else { "failure" }]);
     }
 
-    pub fn refused(&self, why: TurnedAway) {
+    pub fn rejected(&self, why: RejectReason) {
         self.refusals.count(&[why.name()]);
     }
 
-    /// The certificate that is served ends so many seconds after 1970 began.
+    /// The end of the certificate that is served, in seconds since 1970.
     pub fn certificate_ends(&self, at: i64) {
         self.expiry.set(&[], at as f64);
     }
 
-    /// The certificate could not be kept in its place.
-    pub fn failed_to_keep(&self) {
+    /// The certificate could not be read, renewed or published.
+    pub fn renewal_failed(&self) {
         self.keep_failures.count(&[]);
     }
 
-    /// Prometheus' text format.
+    /// All metrics in Prometheus' text format.
     pub fn text(&self, is_ready: bool) -> String {
         self.process.update(is_ready);
         self.figures.text()
@@ -117,14 +117,14 @@ mod tests {
     fn what_happened_can_be_read() {
         let metrics = WebhookMetrics::new().unwrap();
         assert!(!metrics.text(false).contains("certificate_expiry"), "none is served");
-        metrics.begins();
-        metrics.begins();
-        metrics.ends();
+        metrics.request_started();
+        metrics.request_started();
+        metrics.request_ended();
         metrics.answered(413, Duration::from_millis(3));
         metrics.converted(false);
-        metrics.refused(TurnedAway::Place);
+        metrics.rejected(RejectReason::NoSlot);
         metrics.certificate_ends(1_900_000_000);
-        metrics.failed_to_keep();
+        metrics.renewal_failed();
         let text = metrics.text(true);
         for line in [
             "controller_runtime_webhook_requests_total{code=\"413\",webhook=\"/convert\"} 1",

@@ -5,16 +5,16 @@ use super::permissions::{Permission, allow};
 use super::task::Task;
 use super::{InstallError, Installation};
 
-/// The name of the Job and all that belongs to it.
+/// Name of the Job and of the objects that belong to it.
 pub const DELETION: &str = "flux-operator-delete-miniclusters";
 
-/// All that the Job may do. A test fails when it needs more, or less.
+/// The Job's permissions. A test fails if it needs more, or fewer.
 pub const DELETION_PERMISSIONS: &[Permission] = &[
     allow("flux-framework.org", "miniclusters", &["list", "delete"], "all of them; wait until they are gone"),
     allow("", "persistentvolumes", &["list", "delete"], "those created for them, except kept ones"),
 ];
 
-/// The Job, and what it needs, in the order in which they can be applied.
+/// The Job and the objects that it needs, in the order in which they can be applied.
 pub fn deletion(settings: &Installation) -> Result<Vec<String>, InstallError> {
     let task = Task {
         name: DELETION,

@@ -9,10 +9,10 @@ use super::{DEFAULT_IMAGE, InstallError, NAME, Pods};
 use crate::webhook::migrate;
 use crate::yaml;
 
-/// The name of the Job and all that belongs to it.
+/// Name of the Job and of the objects that belong to it.
 pub const MIGRATION: &str = "flux-operator-migrate";
 
-/// How to migrate.
+/// Arguments of `migrate`.
 #[derive(Debug, Clone, Args)]
 pub struct Migration {
     /// Only print a Job (with its account and permissions) that migrates in the cluster
@@ -26,7 +26,7 @@ pub struct Migration {
     pub namespace: String,
 }
 
-/// All that the Job may do. A test fails when it needs more, or less.
+/// The Job's permissions. A test fails if it needs more, or fewer.
 pub const MIGRATION_PERMISSIONS: &[Permission] = &[
     allow("apiextensions.k8s.io", "customresourcedefinitions", &["get"], "which versions are stored")
         .only(&[migrate::CRD]),
@@ -40,7 +40,7 @@ pub const MIGRATION_PERMISSIONS: &[Permission] = &[
     allow("flux-framework.org", "miniclusters", &["list", "patch"], "to rewrite each one unchanged"),
 ];
 
-/// The Job, and what it needs, in the order in which they can be applied.
+/// The Job and the objects that it needs, in the order in which they can be applied.
 pub fn migration(settings: &Migration) -> Result<String, InstallError> {
     let task = Task {
         name: MIGRATION,

@@ -9,13 +9,13 @@ use crate::yaml;
 pub mod alerts;
 pub mod dashboard;
 
-/// The Service that the ServiceMonitor names, the ServiceMonitor, and the rules.
+/// Name of the operator's metrics Service, its ServiceMonitor, and the rules.
 const METRICS: &str = "flux-operator-metrics";
-/// The same of the webhook.
+/// Name of the webhook's metrics Service and its ServiceMonitor.
 const WEBHOOK_METRICS: &str = "flux-operator-webhook-metrics";
 const DASHBOARD: &str = "flux-operator-dashboard";
 
-/// What the administrator wants of it.
+/// The monitoring objects that the administrator has chosen.
 pub fn manifests(settings: &Installation) -> Result<Vec<String>, InstallError> {
     let namespace = settings.namespace.as_str();
     let mut documents = Vec::new();
@@ -44,7 +44,7 @@ pub fn manifests(settings: &Installation) -> Result<Vec<String>, InstallError> {
     Ok(documents)
 }
 
-/// Headless: each replica has metrics of its own.
+/// A headless Service, since each replica has metrics of its own.
 fn service(namespace: &str, name: &str, labels: &Value, pods: &Value) -> Result<Service, InstallError> {
     let value = json!({
         "metadata": { "name": name, "namespace": namespace, "labels": labels },
@@ -57,7 +57,7 @@ fn service(namespace: &str, name: &str, labels: &Value, pods: &Value) -> Result<
     serde_json::from_value(value).map_err(|e| InstallError::Object("Service", e))
 }
 
-/// An object of the Prometheus operator, with the labels that its Prometheus looks for.
+/// An object of the Prometheus operator, with the labels by which its Prometheus selects it.
 fn prometheus(kind: &str, name: &str, namespace: &str, labels: &Value, spec: Value) -> Value {
     json!({
         "apiVersion": "monitoring.coreos.com/v1",
@@ -75,7 +75,7 @@ fn metadata(name: &str, namespace: &str, labels: &Value) -> Value {
     metadata
 }
 
-/// What Grafana's sidecar looks for.
+/// The ConfigMap with the dashboard, with the labels by which Grafana's sidecar finds it.
 fn config_map(namespace: &str, labels: &Value) -> Result<ConfigMap, InstallError> {
     let wrong = |e| InstallError::Object("ConfigMap", e);
     let text = serde_json::to_string_pretty(&dashboard::dashboard()).map_err(wrong)?;

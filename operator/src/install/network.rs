@@ -9,7 +9,8 @@ use crate::webhook;
 /// The label of namespaces whose pods may read the operator's metrics.
 const METRICS: &str = "flux-framework.org/metrics";
 
-/// The operator's ports are for probes, which come from the node and are always let in, and for who collects metrics.
+/// The operator's NetworkPolicy: its port is for metrics collectors, and for probes, which come from the node and are
+/// always let in.
 pub(super) fn of_operator(namespace: &str) -> Result<NetworkPolicy, InstallError> {
     policy(namespace, super::NAME, super::operator_labels(), json!([from_collectors()]))
 }
@@ -19,7 +20,8 @@ fn from_collectors() -> Value {
     json!({ "from": collectors, "ports": [{ "port": HEALTH_PORT }] })
 }
 
-/// The webhook's other port is for probes alone. The API server calls from a node's address, or from anywhere.
+/// The webhook's NetworkPolicy: everybody may reach its port, since the API server calls from a node's address or from
+/// anywhere; its health port is for probes and metrics collectors.
 pub(super) fn of_webhook(namespace: &str) -> Result<NetworkPolicy, InstallError> {
     policy(
         namespace,

@@ -9,7 +9,7 @@ use crate::webhook::migrate;
 pub struct Permission {
     pub group: &'static str,
     pub resource: &'static str,
-    /// Objects; none: all.
+    /// Names of objects; empty for all.
     pub names: &'static [&'static str],
     pub verbs: &'static [&'static str],
     pub reason: &'static str,
@@ -30,7 +30,7 @@ impl Permission {
     }
 }
 
-/// All that the operator may do where MiniClusters are. A test fails when it needs more, or less.
+/// The operator's permissions in namespaces of MiniClusters. A test fails if it needs more, or fewer.
 pub const PERMISSIONS: &[Permission] = &[
     allow("flux-framework.org", "miniclusters", &["list", "watch"], "the objects it reconciles"),
     allow("flux-framework.org", "miniclusters", &["delete"], "cleanup and ttlSecondsAfterFinished"),
@@ -73,7 +73,7 @@ pub const PERMISSIONS: &[Permission] = &[
     allow("events.k8s.io", "events", &["create", "patch"], "events of a MiniCluster; patch: repetitions"),
 ];
 
-/// What it may do besides where MiniClusters are, for `spec.volumes` and for cleaning up.
+/// Its further permissions in namespaces of MiniClusters, for `spec.volumes` and `cleanupPods`.
 pub const STORAGE_PERMISSIONS: &[Permission] = &[
     allow("", "persistentvolumeclaims", &["create"], "claims for spec.volumes"),
     allow("", "persistentvolumeclaims", &["get", "patch"], "wait until bound; patch triggers binding"),
@@ -92,7 +92,7 @@ pub const STORAGE_PERMISSIONS: &[Permission] = &[
     ),
 ];
 
-/// What it may do with PersistentVolumes, which are in no namespace.
+/// Its permissions on PersistentVolumes, which are cluster-scoped.
 pub const VOLUME_PERMISSIONS: &[Permission] = &[
     allow("", "persistentvolumes", &["create"], "volumes of spec.volumes"),
     allow("", "persistentvolumes", &["get"], "the owner of an existing one of that name; wait until bound"),
@@ -101,22 +101,22 @@ pub const VOLUME_PERMISSIONS: &[Permission] = &[
     allow("storage.k8s.io", "storageclasses", &["list", "watch"], "to report a storage class that does not exist"),
 ];
 
-/// What it may do with nodes, which are in no namespace.
+/// Its permissions on nodes, which are cluster-scoped.
 pub const NODE_PERMISSIONS: &[Permission] =
     &[allow("", "nodes", &["list", "watch"], "whether they can mount images, so that no view is copied")];
 
-/// What it may do besides where MiniClusters are, if it makes NetworkPolicies for them.
+/// Its further permissions in namespaces of MiniClusters, if it creates NetworkPolicies for them.
 pub const NETWORK_PERMISSIONS: &[Permission] = &[
     allow("networking.k8s.io", "networkpolicies", &["create"], "restrict access to a MiniCluster's brokers"),
     allow("networking.k8s.io", "networkpolicies", &["get"], "the owner of an existing one of that name"),
 ];
 
-/// What it may do besides where MiniClusters are, if they may be in queues of Kueue's.
+/// Its further permissions in namespaces of MiniClusters, if Kueue may queue them.
 pub const KUEUE_PERMISSIONS: &[Permission] =
     &[allow("kueue.x-k8s.io", "workloads", &["list"], "why a Job waits in its queue")];
 
-/// What it may do besides where MiniClusters are, if their pods may be gangs. Workload is Kubernetes 1.35's, PodGroup that of later
-/// ones, of scheduler-plugins and of Volcano.
+/// Its further permissions in namespaces of MiniClusters, if their pods may be gangs. Workload is the API of Kubernetes
+/// 1.35; PodGroup that of later versions, of scheduler-plugins and of Volcano.
 pub const GANG_PERMISSIONS: &[Permission] = &[
     allow("scheduling.k8s.io", "workloads", &["create"], "gangs on Kubernetes 1.35"),
     allow("scheduling.k8s.io", "workloads", &["get"], "the owner of an existing one of that name"),
@@ -136,7 +136,7 @@ pub const GANG_PERMISSIONS: &[Permission] = &[
     allow("scheduling.volcano.sh", "podgroups", &["patch", "delete"], "its size; delete: its Job is gone"),
 ];
 
-/// What people may do who may look at a namespace.
+/// Permissions on MiniClusters for people with the role `view` in a namespace.
 pub(super) const VIEW_PERMISSIONS: &[Permission] = &[
     allow(
         "flux-framework.org",
@@ -148,7 +148,7 @@ pub(super) const VIEW_PERMISSIONS: &[Permission] = &[
     allow("flux-framework.org", "miniclusters/scale", &["get"], "their sizes"),
 ];
 
-/// What people may do who may make pods in a namespace.
+/// Permissions on MiniClusters for people who may create pods in a namespace.
 pub(super) const EDIT_PERMISSIONS: &[Permission] = &[
     allow(
         "flux-framework.org",
@@ -159,14 +159,14 @@ pub(super) const EDIT_PERMISSIONS: &[Permission] = &[
     allow("flux-framework.org", "miniclusters/scale", &["update", "patch"], "their sizes"),
 ];
 
-/// What it may do in its own namespace besides.
+/// The operator's further permissions in its own namespace.
 pub const OWN_PERMISSIONS: &[Permission] = &[
     allow("coordination.k8s.io", "leases", &["get", "create", "patch"], "leader election"),
     allow("apps", "deployments", &["get"], "owner of the Lease, so that both are deleted together")
         .only(&[labels::OPERATOR]),
 ];
 
-/// What the webhook may do in its own namespace.
+/// The webhook's permissions in its own namespace.
 pub const WEBHOOK_OWN_PERMISSIONS: &[Permission] = &[
     allow("", "secrets", &["create"], "the webhook's certificate, shared by all replicas"),
     allow("", "secrets", &["get", "list", "watch", "update"], "renewal of the certificate").only(&[webhook::NAME]),
@@ -174,7 +174,7 @@ pub const WEBHOOK_OWN_PERMISSIONS: &[Permission] = &[
         .only(&[webhook::NAME]),
 ];
 
-/// What the webhook may do in the whole cluster.
+/// The webhook's permissions in the whole cluster.
 pub const WEBHOOK_PERMISSIONS: &[Permission] = &[allow(
     "apiextensions.k8s.io",
     "customresourcedefinitions",

@@ -3,13 +3,16 @@
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::{Value, json};
 
-use super::{InstallError, Permission, Pods, Who, account, binding, nobody, place, role, without_privilege};
+use super::{
+    InstallError, Permission, Pods, Subject, account, binding, container_security_context, pod_security_context, role,
+    set_placement,
+};
 use crate::yaml;
 
-/// What is run, and how.
+/// A Job that runs one command of the operator's image.
 #[derive(Debug)]
 pub(super) struct Task<'a> {
-    /// Of the Job and all that belongs to it.
+    /// Name of the Job and of the objects that belong to it.
     pub name: &'a str,
     pub namespace: &'a str,
     pub image: &'a str,
@@ -18,16 +21,16 @@ pub(super) struct Task<'a> {
     pub options: &'a [&'a str],
     pub resources: Value,
     pub pods: &'a Pods,
-    /// How often another pod tries what one has failed at.
+    /// How often another pod retries after a failure (`backoffLimit`).
     pub retries: u32,
-    /// In the whole cluster.
+    /// Permissions in the whole cluster.
     pub permissions: &'a [Permission],
 }
 
 impl Task<'_> {
-    /// The Job, and what it needs, in the order in which they can be applied.
+    /// The Job and the objects that it needs, in the order in which they can be applied.
     pub fn documents(self) -> Result<Vec<String>, InstallError> {
-        let who = Who { account: self.name, namespace: self.namespace };
+        let who = Subject { account: self.name, namespace: self.namespace };
         Ok(vec![
             yaml::document(&account(self.name, self.namespace)?)?,
             role(self.name, None, self.permissions),
@@ -46,20 +49,20 @@ impl Task<'_> {
                     "restartPolicy": "Never",
                     "serviceAccountName": self.name,
                     "enableServiceLinks": false,
-                    "securityContext": nobody(),
+                    "securityContext": pod_security_context(),
                     "containers": [{
                         "name": self.command,
                         "image": self.image,
                         "imagePullPolicy": self.pull_policy,
                         "args": arguments,
                         "resources": self.resources,
-                        "securityContext": without_privilege(),
+                        "securityContext": container_security_context(),
                         "terminationMessagePolicy": "FallbackToLogsOnError",
                     }],
                 } },
             },
         });
-        place(&mut value["spec"]["template"]["spec"], self.pods, None);
+        set_placement(&mut value["spec"]["template"]["spec"], self.pods, None);
         serde_json::from_value(value).map_err(|e| InstallError::Object("Job", e))
     }
 }

@@ -3,7 +3,8 @@
 use super::permissions::{EDIT_PERMISSIONS, VIEW_PERMISSIONS};
 use super::role_with_labels;
 
-/// Who has `view` may look at MiniClusters; who has `edit` or `admin`, who may make pods, may make them.
+/// ClusterRoles that are aggregated into Kubernetes' `view` (read MiniClusters), and into `edit` and `admin` (create them:
+/// these roles may create pods).
 pub(super) fn roles() -> [String; 2] {
     let aggregate = |to: &[&str]| -> String {
         let label = |role: &&str| format!("    rbac.authorization.k8s.io/aggregate-to-{role}: \"true\"\n");

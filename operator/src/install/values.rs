@@ -13,9 +13,9 @@ use image::Image;
 
 mod image;
 
-/// The chart's defaults are the program's.
+/// The chart's default values, which are also the program's.
 const DEFAULTS: &str = include_str!("../../../chart/values.yaml");
-/// Values whose inner names are Kubernetes' or the user's own.
+/// Paths of values whose keys are Kubernetes' or the user's, so that unknown ones are accepted.
 const OPEN: &[&str] = &[
     "affinity",
     "imagePullSecrets",
@@ -28,7 +28,7 @@ const OPEN: &[&str] = &[
     "webhook.resources",
 ];
 
-/// Why values could not be taken.
+/// Why values are refused.
 #[derive(Debug, thiserror::Error)]
 pub enum ValuesError {
     #[error("failed to read the values")]
@@ -43,7 +43,7 @@ pub enum ValuesError {
     Shape(#[source] serde_json::Error),
 }
 
-/// What is installed: every choice made.
+/// What to install, with every choice made.
 #[derive(Debug, Clone)]
 pub struct Installation {
     pub namespace: String,
@@ -54,27 +54,27 @@ pub struct Installation {
     pub view_source: String,
     pub restful_repository: String,
     pub namespaced: bool,
-    /// The CustomResourceDefinition and the namespace.
+    /// Whether the CustomResourceDefinition and the namespace are included.
     pub crd: bool,
     pub v1alpha1: bool,
     pub cert_manager: bool,
     pub minicluster_network_policy: bool,
     pub gang: bool,
     pub kueue: bool,
-    /// Where traces are sent; empty: nowhere.
+    /// Endpoint for traces; empty for none.
     pub otlp_endpoint: String,
     pub disruption_budget: bool,
     pub service_monitor: Option<ServiceMonitor>,
-    /// Prometheus' rules: what to warn of.
+    /// Labels of the PrometheusRule with the alerts; None for none.
     pub rules: Option<Labelled>,
-    /// Grafana's dashboard.
+    /// Labels of the ConfigMap with Grafana's dashboard; None for none.
     pub dashboard: Option<Labelled>,
     pub resources: Value,
     pub webhook_resources: Value,
     pub pods: Pods,
 }
 
-/// What all pods of operator and webhook have.
+/// Settings of all pods of the operator and the webhook.
 #[derive(Debug, Clone, Default)]
 pub struct Pods {
     pub image_pull_secrets: Value,
@@ -84,7 +84,7 @@ pub struct Pods {
     pub priority_class_name: String,
 }
 
-/// Who collects the operator's metrics.
+/// How the ServiceMonitors are created.
 #[derive(Debug, Clone, Deserialize)]
 pub struct ServiceMonitor {
     pub enabled: bool,
@@ -93,7 +93,7 @@ pub struct ServiceMonitor {
     pub labels: Value,
 }
 
-/// An object that somebody finds by its labels.
+/// Labels of an object that another program selects by them.
 #[derive(Debug, Clone, Deserialize)]
 pub struct Labelled {
     pub enabled: bool,
@@ -102,18 +102,19 @@ pub struct Labelled {
 }
 
 impl Installation {
-    /// With the chart's defaults.
+    /// An installation with the chart's default values.
     pub fn usual(namespace: &str) -> Result<Installation, ValuesError> {
         installation(&Settings { namespace: namespace.to_owned(), ..Settings::default() }, None)
     }
 
-    /// The webhook's authorities stand in an object of the whole cluster.
+    /// Whether the conversion webhook is installed. Not in an installation for one namespace: its CA bundle is in the
+    /// cluster-scoped CRD.
     pub fn converts(&self) -> bool {
         !self.namespaced && self.v1alpha1
     }
 }
 
-/// The values as they stand in a file, merged over the defaults.
+/// The values of a file, merged over the defaults.
 #[derive(Debug, Deserialize)]
 #[serde(rename_all = "camelCase")]
 struct Values {
@@ -198,7 +199,7 @@ struct Prometheus {
     dashboard: Labelled,
 }
 
-/// The options, over a file of values, over the defaults.
+/// The installation: options override the values' file, which overrides the defaults.
 pub(super) fn installation(settings: &Settings, file: Option<&str>) -> Result<Installation, ValuesError> {
     let values = values(file)?;
     check_texts(&values)?;
@@ -237,7 +238,7 @@ pub(super) fn installation(settings: &Settings, file: Option<&str>) -> Result<In
     checked(installation)
 }
 
-/// `cpu: 2` is a quantity, too.
+/// Writes numbers as text: `cpu: 2` is a quantity too.
 fn quantities(mut resources: Value) -> Value {
     for kind in ["requests", "limits"] {
         for quantity in resources.get_mut(kind).and_then(Value::as_object_mut).into_iter().flat_map(Map::values_mut) {
@@ -249,7 +250,7 @@ fn quantities(mut resources: Value) -> Value {
     resources
 }
 
-/// What is written into texts, and would fail in the cluster only.
+/// Checks values that are written into text, so that a mistake does not show only in the cluster.
 fn check_texts(values: &Values) -> Result<(), ValuesError> {
     let wrong = |path: String, what| Err(ValuesError::Wrong(path, what));
     let images =
@@ -276,7 +277,7 @@ fn check_texts(values: &Values) -> Result<(), ValuesError> {
     Ok(())
 }
 
-/// Prometheus' durations: `1m30s`.
+/// Whether a text is a duration of Prometheus', such as `1m30s`.
 fn is_duration(text: &str) -> bool {
     let rest = text.trim_start_matches(|c: char| c.is_ascii_digit());
     let rest_of = |unit: &str| (rest.len() < text.len()).then(|| rest.strip_prefix(unit)).flatten();
@@ -313,7 +314,7 @@ fn checked(installation: Installation) -> Result<Installation, ValuesError> {
     Ok(installation)
 }
 
-/// Kubernetes' own types pass over what they do not know: it must come out as it went in.
+/// Parses a Kubernetes type and refuses unknown fields: the types ignore them, so the result must have everything that was given.
 fn known<T: DeserializeOwned + serde::Serialize>(name: &'static str, value: &Value) -> Result<(), ValuesError> {
     if value.is_null() {
         return Ok(());
@@ -326,7 +327,7 @@ fn known<T: DeserializeOwned + serde::Serialize>(name: &'static str, value: &Val
     }
 }
 
-/// The path of something of `before` that `after` has not.
+/// The path of a value in `before` that is missing in `after`.
 fn lost(before: &Value, after: &Value, path: &str) -> Option<String> {
     match (before, after) {
         (Value::Object(before), Value::Object(after)) => before.iter().find_map(|(key, value)| {
@@ -355,7 +356,7 @@ fn values(file: Option<&str>) -> Result<Values, ValuesError> {
     serde_json::from_value(merged).map_err(ValuesError::Shape)
 }
 
-/// As Helm merges: mappings key by key, all else as a whole, and null takes a default away.
+/// Merges as Helm does: mappings key by key, other values as a whole, and null removes a default.
 fn merge(defaults: &mut Value, given: Value, path: &str) -> Result<(), ValuesError> {
     let wrong = |what| Err(ValuesError::Wrong(if path.is_empty() { "values".into() } else { path.to_owned() }, what));
     match (defaults, given) {

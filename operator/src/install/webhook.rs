@@ -7,30 +7,30 @@ use serde_json::{Value, json};
 
 use super::permissions::{WEBHOOK_OWN_PERMISSIONS, WEBHOOK_PERMISSIONS};
 use super::{
-    HEALTH_PORT, InstallError, Installation, WEBHOOK_SERVICE_PORT, Who, binding, disruption_budget, nobody, role,
-    spread, without_privilege,
+    HEALTH_PORT, InstallError, Installation, Subject, WEBHOOK_SERVICE_PORT, binding, container_security_context,
+    disruption_budget, pod_security_context, role, spread,
 };
 use crate::webhook::{NAME, PORT};
 use crate::yaml;
 
-/// The Secret that cert-manager writes.
+/// Name of the Secret that cert-manager writes.
 const CERTIFICATE: &str = "flux-operator-webhook-certificate";
-/// Where it is mounted.
+/// Where that Secret is mounted.
 const DIRECTORY: &str = "/certificate";
 
 pub(super) fn labels() -> Value {
     json!({ "app.kubernetes.io/name": super::NAME, "app.kubernetes.io/component": "webhook" })
 }
 
-/// What cert-manager is asked by, on the CustomResourceDefinition.
+/// Annotation of the CustomResourceDefinition by which cert-manager injects the CA bundle.
 pub(super) fn inject_from(namespace: &str) -> (String, String) {
     ("cert-manager.io/inject-ca-from".to_owned(), format!("{namespace}/{NAME}"))
 }
 
-/// Everything, in the order in which it can be applied.
+/// All objects of the webhook, in the order in which they can be applied.
 pub(super) fn manifests(settings: &Installation) -> Result<Vec<String>, InstallError> {
     let namespace = settings.namespace.as_str();
-    let who = Who { account: NAME, namespace };
+    let who = Subject { account: NAME, namespace };
     let account = json!({
         "metadata": { "name": NAME, "namespace": namespace },
         "automountServiceAccountToken": !settings.cert_manager,
@@ -63,7 +63,8 @@ fn typed<T: serde::de::DeserializeOwned>(kind: &'static str, value: Value) -> Re
     serde_json::from_value(value).map_err(|error| InstallError::Object(kind, error))
 }
 
-/// An authority that stays, so that a renewal changes nothing that the API server has to learn, and a certificate of it.
+/// Issuers and certificates of cert-manager. The authority stays when the certificate is renewed, so that the CRD's CA
+/// bundle does not change.
 fn cert_manager(namespace: &str) -> [Value; 4] {
     let object = |kind: &str, name: &str, spec: Value| {
         json!({
@@ -97,7 +98,7 @@ fn cert_manager(namespace: &str) -> [Value; 4] {
     ]
 }
 
-/// Where the API server finds it.
+/// The webhook's Service, which the API server calls.
 fn service(namespace: &str) -> Result<Service, InstallError> {
     typed(
         "Service",
@@ -111,8 +112,8 @@ fn service(namespace: &str) -> Result<Service, InstallError> {
     )
 }
 
-/// Two replicas, on different nodes if possible. One that is to end goes on until nobody calls it any more: its `preStop`,
-/// then 10 s of its own.
+/// The webhook's Deployment: two replicas, on different nodes if possible. A replica that is to end serves until nobody
+/// calls it any more: for its `preStop`, then for 10 s.
 fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
     let mut args = vec!["webhook".to_owned()];
     if settings.cert_manager {
@@ -128,7 +129,7 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
                 "metadata": { "labels": labels() },
                 "spec": {
                     "serviceAccountName": NAME,
-                    "securityContext": nobody(),
+                    "securityContext": pod_security_context(),
                     "enableServiceLinks": false,
                     "terminationGracePeriodSeconds": 60,
                     "containers": [{
@@ -151,9 +152,9 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
                             { "name": "HEALTH_ADDRESS", "value": format!("[::]:{HEALTH_PORT}") },
                             { "name": "POD_NAMESPACE", "value": settings.namespace },
                         ],
-                        // Bodies and their answers are bounded to a good half of it (webhook/places.rs).
+                        // Bodies and their answers are bounded to a good half of it (webhook/limits.rs).
                         "resources": settings.webhook_resources,
-                        "securityContext": without_privilege(),
+                        "securityContext": container_security_context(),
                         "terminationMessagePolicy": "FallbackToLogsOnError",
                     }],
                 },
@@ -161,7 +162,7 @@ fn deployment(settings: &Installation) -> Result<Deployment, InstallError> {
         },
     });
     let pod = &mut value["spec"]["template"]["spec"];
-    super::place(pod, &settings.pods, Some(spread(&labels())));
+    super::set_placement(pod, &settings.pods, Some(spread(&labels())));
     if settings.cert_manager {
         pod["volumes"] = json!([{ "name": "certificate", "secret": { "secretName": CERTIFICATE } }]);
         let mount = json!([{ "name": "certificate", "mountPath": DIRECTORY, "readOnly": true }]);

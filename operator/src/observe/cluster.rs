@@ -11,19 +11,19 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error};
 use serde_json::value::RawValue;
 
-/// Deepest nesting, and most values, of an object that is read: `spec.podTemplate` may hold anything, and a JSON parser gives up at 128
-/// levels, for the whole list that the object is in.
+/// Deepest nesting, and most values, of an object that is parsed: `spec.podTemplate` may hold anything, and at 128 levels
+/// the JSON parser would fail for the whole list.
 const DEPTH_MAX: usize = 100;
 const VALUES_MAX: usize = 200_000;
 
-/// A MiniCluster, or one whose shape does not fit: it must not stop the others from being read. (kube's own guard parses before it
-/// guards.)
+/// A MiniCluster, or an object that does not fit the type, which must not keep the others from being read. (kube's own
+/// guard parses it first.)
 #[derive(Debug, Clone)]
 pub struct Cluster(pub Result<MiniCluster, InvalidObject>);
 
 impl<'de> Deserialize<'de> for Cluster {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Cluster, D::Error> {
-        // Skipped, however deeply nested.
+        // Kept as text: the parser skips it, however deeply it is nested.
         let text = Box::<RawValue>::deserialize(deserializer)?;
         let read = match excess(text.get()) {
             Some(why) => Err(why),
@@ -44,14 +44,14 @@ impl<'de> Deserialize<'de> for Cluster {
     }
 }
 
-/// What is read of an object that does not fit. (kube's own type buffers all of it.)
+/// The metadata of an object that cannot be read otherwise. (kube's own type buffers the whole object.)
 #[derive(Deserialize)]
 struct Metadata {
     #[serde(default)]
     metadata: ObjectMeta,
 }
 
-/// What is kept of one that cannot be read, if somebody else serves it.
+/// What is kept of an object that cannot be read, if another controller manages it.
 fn managed_elsewhere(text: &str, metadata: &ObjectMeta) -> Option<MiniCluster> {
     #[derive(Deserialize)]
     struct Object {
@@ -68,12 +68,12 @@ fn managed_elsewhere(text: &str, metadata: &ObjectMeta) -> Option<MiniCluster> {
     cluster.spec.is_managed_elsewhere().then_some(cluster)
 }
 
-/// A spec in which nothing stands.
+/// A spec without any field set.
 fn nothing() -> Option<MiniClusterSpec> {
     serde_json::from_value(serde_json::json!({ "containers": [] })).ok()
 }
 
-/// Why JSON text is not read, if it is too much.
+/// Why JSON text is too deep or too large to be read; None if it is not.
 fn excess(text: &str) -> Option<String> {
     let (mut depth, mut values) = (0_usize, 0_usize);
     let mut bytes = text.bytes();
@@ -134,15 +134,17 @@ impl Resource for Cluster {
     }
 }
 
-/// Longest spec that is kept between two reconciles, as JSON, with what is for a queue: there may be many thousand.
+/// Largest spec, with the labels and annotations for a queue, that is kept in the cache, in bytes of JSON: there may be
+/// many thousand.
 const KEPT_MAX: usize = 8 << 10;
-/// Longest text about a MiniCluster whose shape does not fit.
+/// Longest error text that is kept for a MiniCluster that cannot be read.
 const ERROR_MAX: usize = 1000;
-/// In the cache alone, where no other annotations are of our domain: how large the spec is that was left out.
+/// Annotation that exists in the cache only: the size of a spec that was left out of it. (The cache keeps no other
+/// annotation with our domain.)
 const LEFT_OUT: &str = "flux-framework.org/left-out";
 
-/// What is kept of a MiniCluster: of its labels and annotations those that are for a queue. A large spec is not: it is read again
-/// for each reconcile.
+/// Reduces a MiniCluster to what is kept in the cache: of labels and annotations those for a queue, and the spec unless it
+/// is large. A large one is read again for each reconcile.
 pub fn shrink(cluster: &mut Cluster) {
     let metadata = cluster.meta_mut();
     metadata.managed_fields = None;
@@ -152,7 +154,7 @@ pub fn shrink(cluster: &mut Cluster) {
     }
     match &mut cluster.0 {
         Ok(whole) => {
-            // It was read element by element, into room for four.
+            // serde has read it element by element into a vector with spare capacity.
             whole.spec.containers.shrink_to_fit();
             let mut size = Counted(0);
             // Counting cannot fail.
@@ -180,12 +182,12 @@ pub fn left_out(cluster: &Cluster) -> Option<usize> {
     cluster.meta().annotations.as_ref()?.get(LEFT_OUT)?.parse().ok()
 }
 
-/// Whether somebody else serves it: nothing is done to it, and it is not looked at.
+/// Whether another controller manages it (`spec.managedBy`): then it is left alone.
 pub fn is_managed_elsewhere(cluster: &Cluster) -> bool {
     cluster.0.as_ref().is_ok_and(|whole| whole.spec.is_managed_elsewhere())
 }
 
-/// Counts what is written.
+/// A writer that counts bytes and drops them.
 struct Counted(usize);
 
 impl std::io::Write for Counted {

@@ -26,15 +26,15 @@ pub struct JobSeen {
     /// Uid of the MiniCluster that controls it.
     pub owner_uid: Option<String>,
     pub deleting: bool,
-    /// What it was last applied as (`render::elastic`).
+    /// Hash of the fields that may change, as they were last applied (`render::elastic`).
     pub rendered_hash: Option<String>,
-    /// Of what it was made from (`reconcile::target::Target::spec_hash`).
+    /// Hash of the fixed fields of the spec that it was made from (`reconcile::target::Target::spec_hash`).
     pub spec_hash: Option<String>,
-    /// Of what lies over its pods (`render::overlay_hash`).
+    /// Hash of the pod templates that it was made with (`render::overlay_hash`).
     pub overlay_hash: Option<String>,
-    /// What makes a gang of its pods, as the Job says it (`render::gang`).
+    /// The object that makes a gang of its pods, as the Job's annotation names it (`render::gang`).
     pub gang: Option<String>,
-    /// Pods of it have ended.
+    /// At least one of its pods has ended.
     pub has_ended_pods: bool,
     /// Its pods mount the view's image.
     pub mounts_view: bool,
@@ -42,9 +42,9 @@ pub struct JobSeen {
     pub initial_size: Option<u32>,
     pub completions: u32,
     pub suspended: bool,
-    /// The queue that suspends and resumes it, and nobody else.
+    /// The queue that alone suspends and resumes it.
     pub queue: Option<String>,
-    /// What the MiniCluster told a queue when it was made.
+    /// The MiniCluster's labels and annotations for a queue when the Job was made.
     pub queueing: Queueing,
     /// The queue lets it be resized while it runs.
     pub is_elastic: bool,
@@ -52,10 +52,10 @@ pub struct JobSeen {
     pub start_time: Option<Timestamp>,
     pub completion_time: Option<Timestamp>,
     pub complete: Option<Verdict>,
-    /// It will be complete: the lead has succeeded.
+    /// Condition SuccessCriteriaMet: the lead has succeeded, and the Job is about to be complete.
     pub has_succeeded: bool,
     pub failed: Option<Verdict>,
-    /// It will fail, or has: its pods are being ended.
+    /// Condition FailureTarget: the Job is about to fail or has failed; its pods are being ended.
     pub failing: Option<Verdict>,
 }
 
@@ -68,7 +68,7 @@ pub struct Verdict {
 }
 
 impl JobSeen {
-    /// Of a whole Job, as a write returns it.
+    /// From a whole Job, as a write returns it.
     pub fn of(job: &Job) -> JobSeen {
         let size = job.spec.as_ref().map(|spec| JobSize { completions: spec.completions, suspend: spec.suspend });
         JobSeen::new(&job.metadata, &size.unwrap_or_default(), job.status.as_ref())
@@ -114,12 +114,12 @@ impl JobSeen {
         self.complete.is_some() || self.failed.is_some()
     }
 
-    /// The queue that it waits in: until it has been admitted, and once it was stopped for another.
+    /// The queue in which it waits: before it is admitted, or after it was preempted.
     pub fn waits_in(&self) -> Option<&str> {
         self.queue.as_deref().filter(|_| self.suspended && !self.is_finished() && !self.deleting)
     }
 
-    /// When it ended, however it did.
+    /// When it ended, with success or failure.
     pub fn end_time(&self) -> Option<Timestamp> {
         let verdict = self.complete.as_ref().or(self.failed.as_ref())?;
         self.completion_time.or(verdict.since)

@@ -2,29 +2,29 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The first Kubernetes, and the first runtimes, that mount images, subPath included, without being told to.
+/// The first Kubernetes and container runtimes that mount images, also with subPath, by default.
 const KUBELET: (u32, u32) = (1, 35);
 const RUNTIMES: [(&str, (u32, u32)); 2] = [("containerd", (2, 1)), ("cri-o", (1, 33))];
 
 /// A node without what nobody reads here: addresses, images, capacities.
 pub type NodeObject = kube::core::Object<NodePlan, NodeState>;
 
-/// What is wanted of a node.
+/// The part of a node's spec that is read.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 pub struct NodePlan {
-    /// Nothing new is put there.
+    /// No new pods are scheduled there.
     #[serde(default)]
     pub unschedulable: bool,
 }
 
-/// What a node is.
+/// The part of a node's status that is read.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeState {
     pub node_info: NodeInfo,
 }
 
-/// Its programs.
+/// Versions of the kubelet and the container runtime.
 #[derive(Debug, Clone, Default, PartialEq, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct NodeInfo {

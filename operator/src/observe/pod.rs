@@ -12,10 +12,10 @@ use super::controller_uid;
 use crate::labels;
 use crate::labels::AGENT;
 
-/// A pod's status without its specification, of which nobody reads more than its place: most of a pod's bytes.
+/// A pod's status, and of its specification (most of a pod's bytes) only the node.
 pub type PodStatusObject = kube::core::Object<PodPlace, PodStatus>;
 
-/// Where a pod is.
+/// The part of a pod's spec that is read.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PodPlace {
@@ -38,33 +38,33 @@ pub struct PodSeen {
     pub restarts: u32,
     pub created: Option<Timestamp>,
     pub deleting: bool,
-    /// It has the label `job-index`, and the Job knows that it is the lead. Of no other pod.
+    /// It has the label `job-index` and the condition by which the Job knows the lead. Only for the lead's pod.
     pub labelled: bool,
     pub scheduled: bool,
     /// Its node, once it has one.
     pub node: Option<String>,
-    /// Its node has stopped to answer: what the rest says of its containers is what was last heard.
+    /// Its node has stopped answering: the state of its containers is the last that was reported.
     pub lost: bool,
     /// A container of it has been started.
     pub begun: bool,
     /// The container that runs Flux runs.
     pub running: bool,
-    /// … and its broker was in its running state once.
+    /// The container that runs Flux has been ready: its broker was in its running state once.
     pub joined: bool,
-    /// Kubernetes says so of the pod, and it stays.
+    /// Kubernetes' condition Ready is true, and the pod is not being deleted.
     pub ready: bool,
     /// Phase Succeeded or Failed.
     pub ended: bool,
     /// Phase Succeeded.
     pub succeeded: bool,
-    /// It had ended before anything took it away.
+    /// It had ended before it was deleted, evicted or disrupted.
     pub ended_first: bool,
     /// How the container that runs Flux ended.
     pub exit: Option<Box<Exit>>,
     /// Why the pod failed, if it did, or why it does not start.
     pub trouble: Option<Box<Trouble>>,
-    /// What the runtime said when it could not make the agent's init container, the first of all. There is little that
-    /// can be wrong with it but its volumes.
+    /// What the runtime said when it could not create the agent's init container, the first of all; its volumes are almost
+    /// always the cause.
     pub not_made: Option<String>,
 }
 
@@ -75,9 +75,9 @@ pub struct Exit {
     pub signal: Option<i32>,
     /// Kubernetes' reason, such as OOMKilled.
     pub reason: String,
-    /// What the agent left as the termination message: who ended it.
+    /// What the agent wrote as the termination message, such as who ended it.
     pub said: Option<Termination>,
-    /// The agent's words, or the first line of another termination message.
+    /// The agent's message, or the first line of another program's termination message.
     pub message: String,
     pub at: Option<Timestamp>,
 }
@@ -98,22 +98,22 @@ pub struct Trouble {
 #[derive(Debug, Clone, Default, PartialEq)]
 pub struct FailedInit {
     pub name: String,
-    /// The user has laid it over the pods: it does not run the agent.
+    /// It comes from the user's pod template and does not run the agent.
     pub is_users: bool,
     pub exit: Exit,
 }
 
-/// Whose image cannot be pulled.
+/// Which image cannot be pulled.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Pull {
-    /// This container's.
+    /// The image of this container.
     Of(String),
-    /// One that is mounted, as the agent's init container, the first of all, finds out.
+    /// An image that is mounted as a volume; the kubelet reports it on the first container, the agent's init container.
     Mounted,
 }
 
 impl PodSeen {
-    /// It has ended, and well.
+    /// Whether it has ended with exit code 0.
     pub fn has_succeeded(&self) -> bool {
         self.ended && self.trouble.is_none() && self.exit.as_ref().is_some_and(|exit| exit.code == 0)
     }
@@ -131,12 +131,12 @@ impl PodSeen {
             || self.exit.as_ref().is_some_and(|exit| exit.reason == "ContainerStatusUnknown")
     }
 
-    /// Whether the Job ignores its end.
+    /// Whether the Job ignores its end as a disruption.
     pub fn is_disrupted(&self) -> bool {
         self.trouble.as_ref().is_some_and(|trouble| trouble.disruption)
     }
 
-    /// Keeps what an earlier look knew.
+    /// Takes over what only earlier states of the pod could tell.
     pub(super) fn remember(&mut self, before: Option<&PodSeen>) {
         self.labelled |= before.is_some_and(|before| before.labelled);
         self.ended_first = match before {
@@ -145,17 +145,17 @@ impl PodSeen {
         };
     }
 
-    /// Whether it is a lead's, and lacks what [`labelled`](PodSeen::labelled) says. No other pod costs a call.
+    /// Whether it is the lead's pod and lacks what [`labelled`](PodSeen::labelled) says. No other pod costs a call.
     pub fn needs_label(&self) -> bool {
         self.index == 0 && !self.labelled && !self.deleting
     }
 
-    /// With the node that it was put on.
+    /// Adds the node.
     pub fn on(self, place: &PodPlace) -> PodSeen {
         PodSeen { node: place.node_name.clone(), ..self }
     }
 
-    /// Of a pod whose only container runs Flux: sidecars are restartable init containers.
+    /// From a pod whose only container runs Flux: sidecars are restartable init containers.
     pub fn of(metadata: &ObjectMeta, status: Option<&PodStatus>) -> PodSeen {
         let annotation = |key: &str| metadata.annotations.as_ref().and_then(|all| all.get(key)?.parse().ok());
         let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key));
@@ -197,7 +197,7 @@ impl PodSeen {
     }
 }
 
-/// Init containers first.
+/// All container statuses, those of init containers first.
 fn containers(status: &PodStatus) -> impl Iterator<Item = &ContainerStatus> {
     let init = status.init_container_statuses.as_deref().unwrap_or_default();
     init.iter().chain(status.container_statuses.as_deref().unwrap_or_default())
@@ -207,8 +207,8 @@ fn has_begun(container: &ContainerStatus) -> bool {
     !never_ran(container) || container.restart_count > 0
 }
 
-/// The node's controller takes a pod's readiness away when its node has not been heard of for a while, and gives no reason.
-/// What the kubelet says always has one, and agrees with its containers.
+/// Whether the pod's node has stopped answering: then the node controller sets Ready to False without a reason. The kubelet
+/// always gives one, and agrees with the containers' state.
 fn is_lost(status: &PodStatus) -> bool {
     condition(status, "Ready").is_some_and(|(status, reason, _)| status == "False" && reason.is_empty())
         && condition(status, "ContainersReady").is_some_and(|(status, _, _)| status == "True")
@@ -304,7 +304,7 @@ fn trouble(status: &PodStatus, phase: &str, ended: bool, user_init: &str) -> Opt
     })
 }
 
-/// The kubelet tells of a mounted image as of the container's own, but names it.
+/// The image that cannot be pulled. The kubelet reports a mounted image like the container's own, but the message names it.
 fn pull(container: &ContainerStatus, waiting: &ContainerStateWaiting) -> Option<Pull> {
     let (reason, text) = (waiting.reason.as_deref()?, waiting.message.as_deref().unwrap_or_default());
     let is_pull = matches!(reason, "ErrImagePull" | "ImagePullBackOff" | "InvalidImageName" | "ErrImageNeverPull");
@@ -322,7 +322,7 @@ fn is_stuck(waiting: &ContainerStateWaiting) -> bool {
     !matches!(reason, "" | "PodInitializing" | "ContainerCreating")
 }
 
-/// What is shown of a text.
+/// The first line of a text, up to `MESSAGE_MAX` characters.
 pub(crate) fn first_line(text: Option<&str>) -> String {
     let line = text.unwrap_or_default().trim().lines().next().unwrap_or_default();
     line.chars().take(MESSAGE_MAX).collect()

@@ -13,11 +13,11 @@ pub const LOST_KEPT: usize = 8;
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum End {
     Succeeded,
-    /// By itself.
+    /// It failed by itself; nothing took the pod away.
     Own,
-    /// The job was ended by Flux, since it had lost a node.
+    /// Flux ended the job because it had lost a node.
     NodeFailure,
-    /// It replaced another and refused to run.
+    /// It replaced an earlier lead's pod and therefore refused to run the program.
     Refused,
     /// It was taken away before its program had ended.
     Taken,
@@ -46,7 +46,7 @@ pub fn end_of(pod: &PodSeen, is_gone: bool) -> Option<End> {
         (None, None) if pod.was_taken() => End::Taken,
         (None, None) => {
             let init = pod.trouble.as_ref().and_then(|trouble| trouble.init.as_ref());
-            // One of the user's is no agent, and the Job fails with it.
+            // A user's init container runs no agent, and the Job fails with it.
             let category = init.filter(|init| !init.is_users).and_then(|init| Category::from_code(init.exit.code));
             let is_users = init.is_some_and(|init| init.is_users);
             End::NotStarted { may_help: !is_users && category.is_none_or(Category::is_retriable) }
@@ -65,7 +65,7 @@ pub fn has_failed_by_itself(pod: &PodSeen) -> bool {
         }
 }
 
-/// How it looks when a pod is taken away.
+/// The entry for the status about a pod that was taken away.
 pub fn loss(pod: &PodSeen) -> LostPod {
     let trouble = pod.trouble.as_ref().filter(|trouble| pod.was_taken() && trouble.init.is_none());
     let (reason, message) = match trouble {

@@ -12,11 +12,11 @@ use crate::labels;
 /// A Service without most of its specification.
 pub type ServiceObject = kube::core::Object<Selected, kube::core::object::NotUsed>;
 
-/// Owners of one Service: an owner is 250 bytes of an object that may have 1.5 MiB, and that each of them rewrites.
+/// Most owners of one Service: each adds 250 bytes to an object of at most 1.5 MiB, which is rewritten for each.
 pub const OWNERS_MAX: usize = 500;
 
-/// Whether a Service is a headless one that an operator of ours made: by the label with our domain, as the one that it names,
-/// and of nobody but MiniClusters.
+/// Whether a Service is a headless one of ours: it has the label with our domain, with its own name as value, and only
+/// MiniClusters own it.
 pub fn is_headless(metadata: &ObjectMeta) -> bool {
     let label = |key: &str| metadata.labels.as_ref().and_then(|all| all.get(key));
     let owners = metadata.owner_references.as_deref().unwrap_or_default();
@@ -25,7 +25,7 @@ pub fn is_headless(metadata: &ObjectMeta) -> bool {
         && owners.iter().all(super::is_minicluster)
 }
 
-/// Whom a Service selects.
+/// The part of a Service's spec that is read.
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 pub struct Selected {
     pub selector: Option<BTreeMap<String, String>>,
@@ -44,7 +44,7 @@ pub struct ServiceSeen {
 }
 
 impl ServiceSeen {
-    /// Of a whole Service, as a write returns it.
+    /// From a whole Service, as a write returns it.
     pub fn of(service: &Service) -> ServiceSeen {
         let selector = service.spec.as_ref().and_then(|spec| spec.selector.as_ref());
         ServiceSeen::new(&service.metadata, selector)
@@ -66,8 +66,8 @@ impl ServiceSeen {
         self.owners.iter().any(|(_, owner)| owner == uid)
     }
 
-    /// Whether it names the pods of this MiniCluster, and goes no earlier than it, or has so many owners that one more would
-    /// only make it large: should all of them go first, it is made again for those that are left.
+    /// Whether the Service names the pods of this MiniCluster and is owned by it, or has the most owners allowed: should
+    /// all of these go first, it is created again for the MiniClusters that are left.
     pub fn serves(&self, uid: &str, minimal: bool) -> bool {
         let is_kept = self.owners.len() >= OWNERS_MAX || self.is_owned_by(uid);
         !self.deleting && is_kept && (!self.minimal || minimal)

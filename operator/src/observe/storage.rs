@@ -18,7 +18,7 @@ pub struct Disk {
 }
 
 impl Disk {
-    /// None: it is of no CSI driver, on its way out, or not ours.
+    /// None: it has no CSI driver, is being deleted, or is not ours.
     pub fn of(metadata: &ObjectMeta) -> Option<Disk> {
         let label = |key: &str| metadata.labels.as_ref()?.get(key).cloned();
         if metadata.deletion_timestamp.is_some() {
@@ -42,7 +42,7 @@ pub struct Orphan {
 }
 
 impl Orphan {
-    /// None: it is to be kept, on its way out, or not ours.
+    /// None: it is to be kept, is being deleted, or is not ours.
     pub fn of(metadata: &ObjectMeta) -> Option<Orphan> {
         if metadata.deletion_timestamp.is_some() || annotation(metadata, labels::KEEP).is_some() {
             return None;
@@ -72,15 +72,15 @@ pub fn place(metadata: &ObjectMeta) -> Option<Key> {
 enum Classes {
     #[default]
     NotListed,
-    /// It may not look.
+    /// The operator has no permission to list them.
     Forbidden,
     Listed(BTreeSet<String>),
 }
 
-/// All that has been seen.
+/// The disks and storage classes that have been seen.
 #[derive(Debug, Default)]
 pub(super) struct Storage {
-    /// By the name of the PersistentVolume.
+    /// Disks by the name of their PersistentVolume.
     disks: BTreeMap<String, Disk>,
     has_listed_disks: bool,
     classes: Classes,
@@ -102,7 +102,7 @@ pub struct DiskSeen {
 
 impl Storage {
     /// A PersistentVolume as it is now. The MiniClusters that this is news for: those of the same disk.
-    pub(super) fn disk(&mut self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
+    pub(super) fn update_disk(&mut self, volume: &str, disk: Option<Disk>) -> Vec<Key> {
         let before = match &disk {
             Some(disk) => self.disks.insert(volume.to_owned(), disk.clone()),
             None => self.disks.remove(volume),
@@ -121,8 +121,8 @@ impl Storage {
         self.clusters()
     }
 
-    /// The storage classes as they are now; none: they are not for us to see. The MiniClusters that this may be news for.
-    pub(super) fn classes(&mut self, names: Option<BTreeSet<String>>) -> Vec<Key> {
+    /// The current storage classes; None if the operator may not list them. The MiniClusters for which this may be news.
+    pub(super) fn update_classes(&mut self, names: Option<BTreeSet<String>>) -> Vec<Key> {
         let classes = names.map_or(Classes::Forbidden, Classes::Listed);
         if self.classes == classes {
             return Vec::new();
@@ -136,7 +136,7 @@ impl Storage {
     }
 
     /// The CSI volumes of a MiniCluster. None: not everything has been listed.
-    pub(super) fn seen(&self, cluster: &ValidMiniCluster) -> Option<Vec<DiskSeen>> {
+    pub(super) fn disks_of(&self, cluster: &ValidMiniCluster) -> Option<Vec<DiskSeen>> {
         if !self.has_listed_disks || self.classes == Classes::NotListed {
             return None;
         }
@@ -172,12 +172,12 @@ mod tests {
     #[test]
     fn those_of_one_disk_are_told_when_one_comes_or_goes() {
         let mut storage = Storage::default();
-        assert_eq!(names(&storage.disk("pv-a", disk_of("a", "d 1"))), ["a"]);
-        assert_eq!(names(&storage.disk("pv-b", disk_of("b", "d 2"))), ["b"]);
-        assert_eq!(names(&storage.disk("pv-c", disk_of("c", "d 1"))), ["a", "c"]);
-        assert!(storage.disk("pv-c", disk_of("c", "d 1")).is_empty(), "no news");
-        assert_eq!(names(&storage.disk("pv-c", None)), ["a"]);
-        assert!(storage.disk("unknown", None).is_empty());
+        assert_eq!(names(&storage.update_disk("pv-a", disk_of("a", "d 1"))), ["a"]);
+        assert_eq!(names(&storage.update_disk("pv-b", disk_of("b", "d 2"))), ["b"]);
+        assert_eq!(names(&storage.update_disk("pv-c", disk_of("c", "d 1"))), ["a", "c"]);
+        assert!(storage.update_disk("pv-c", disk_of("c", "d 1")).is_empty(), "no news");
+        assert_eq!(names(&storage.update_disk("pv-c", None)), ["a"]);
+        assert!(storage.update_disk("unknown", None).is_empty());
         assert_eq!(names(&storage.keep_disks(&HashSet::from(["pv-a".to_owned()]))), ["a"]);
     }
 
@@ -187,20 +187,20 @@ mod tests {
                     containers: [{image: a, command: b, volumes: {data: {path: /d}, here: {path: /e}}}]";
         let cluster = crate::testing::cluster(spec);
         let mut storage = Storage::default();
-        storage.disk("ns.mc.data", disk_of("mc", "d h"));
-        storage.disk("other", disk_of("other", "d h"));
-        assert_eq!(storage.seen(&cluster), None);
+        storage.update_disk("ns.mc.data", disk_of("mc", "d h"));
+        storage.update_disk("other", disk_of("other", "d h"));
+        assert_eq!(storage.disks_of(&cluster), None);
         storage.keep_disks(&HashSet::from(["ns.mc.data".to_owned(), "other".to_owned()]));
-        assert_eq!(storage.seen(&cluster), None);
-        assert_eq!(names(&storage.classes(Some(BTreeSet::new()))), ["mc", "other"]);
-        let seen = storage.seen(&cluster).unwrap();
+        assert_eq!(storage.disks_of(&cluster), None);
+        assert_eq!(names(&storage.update_classes(Some(BTreeSet::new()))), ["mc", "other"]);
+        let seen = storage.disks_of(&cluster).unwrap();
         assert_eq!((seen.len(), seen[0].shared_with.as_deref(), seen[0].is_class_missing), (1, Some("other"), true));
-        storage.classes(Some(BTreeSet::from(["fast".to_owned()])));
-        storage.disk("other", None);
-        let seen = storage.seen(&cluster).unwrap();
+        storage.update_classes(Some(BTreeSet::from(["fast".to_owned()])));
+        storage.update_disk("other", None);
+        let seen = storage.disks_of(&cluster).unwrap();
         assert_eq!((seen[0].shared_with.as_deref(), seen[0].is_class_missing), (None, false), "its own is none other");
-        assert!(storage.classes(Some(BTreeSet::from(["fast".to_owned()]))).is_empty(), "no news");
-        storage.classes(None);
-        assert!(!storage.seen(&cluster).unwrap()[0].is_class_missing, "what may not be seen is not missing");
+        assert!(storage.update_classes(Some(BTreeSet::from(["fast".to_owned()]))).is_empty(), "no news");
+        storage.update_classes(None);
+        assert!(!storage.disks_of(&cluster).unwrap()[0].is_class_missing, "what may not be seen is not missing");
     }
 }

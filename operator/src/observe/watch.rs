@@ -35,14 +35,14 @@ use crate::observe::storage::Disk;
 use crate::observe::storage::Orphan;
 use crate::observe::{Index, Key, Kind, Unlabelled};
 
-/// Who has to be reconciled, and whether at once: what a Job's pods do comes in bursts that can be taken together.
+/// A MiniCluster to reconcile. `at_once` is false for news of a Job's pods, which come in bursts and are taken together.
 #[derive(Debug)]
 pub struct Wake {
     pub key: Key,
     pub at_once: bool,
 }
 
-/// Where the watches report to.
+/// Channels by which the watches report.
 #[derive(Debug, Clone)]
 pub struct Outlets {
     pub wake: mpsc::UnboundedSender<Wake>,
@@ -55,7 +55,7 @@ pub struct Outlets {
 
 /// Objects in one answer to a list: each may have 1.5 MiB, all of which is there at the same time.
 const PAGE: u32 = 20;
-/// The same, of MiniClusters, which are read whole.
+/// Page size for MiniClusters, which are read whole.
 const LARGE_PAGE: u32 = 10;
 
 /// Number of kinds that must have been listed before anything is decided: Job, Pod, Service, Node.
@@ -80,13 +80,14 @@ where
     }
 }
 
-/// Of the objects with a label of ours, whatever its value: one with our domain, since others have our operator's name.
+/// A watch of the objects that have a label of ours, whatever its value. The label has our domain: FluxCD's operator has
+/// our operator's name.
 fn labelled(label: &str) -> watcher::Config {
     watcher::Config::default().labels(label).page_size(PAGE)
 }
 
-/// Follows objects for ever. A watch that cannot begin, since its version is too old, begins with a new list: the library
-/// does that only where the watch itself says so.
+/// An endless watch. If it cannot begin because its resourceVersion is too old, it begins again with a list; kube does that
+/// only if the watch itself reports it.
 fn watched<K>(api: Api<K>, config: watcher::Config) -> impl Stream<Item = watcher::Result<Event<K>>> + Send
 where
     K: Resource + Clone + DeserializeOwned + Debug + Send + 'static,
@@ -105,7 +106,8 @@ where
     events.default_backoff()
 }
 
-/// The MiniClusters: kept whole in the store that is returned. Endless. `forget`: one is gone, by key and uid.
+/// Watches MiniClusters, and returns the store in which they are kept. Endless. `forget` is called with key and uid of one
+/// that is gone.
 pub fn clusters<F: Fn(&Key, &str) + Send + 'static>(
     client: &Client,
     namespace: Option<&str>,
@@ -154,8 +156,8 @@ async fn follow<K: Resource>(
     outlets: Outlets,
     seen: impl Fn(&K) -> Vec<Key>,
 ) {
-    // An object that we panic at is passed over: a defect of ours, which the log tells of.
-    let seen = |object: &K| panics::caught_now(|| seen(object)).unwrap_or_default();
+    // An object that we panic at is skipped; the log reports the bug.
+    let seen = |object: &K| panics::catch_call(|| seen(object)).unwrap_or_default();
     let mut listed: HashSet<String> = HashSet::new();
     let mut is_first = true;
     let mut events = std::pin::pin!(events);
@@ -176,7 +178,7 @@ async fn follow<K: Resource>(
             Ok(Event::Delete(object)) => {
                 // The last state of the object may be news.
                 drop(seen(&object));
-                outlets.wake(index.gone(kind, object.meta()), false);
+                outlets.wake(index.remove(kind, object.meta()), false);
             }
             Err(error) => {
                 crate::health::log::warn(&format!("the watch of kind {kind:?} failed"), &error);
@@ -198,15 +200,15 @@ where
     }
 }
 
-/// The Jobs, without their templates. Endless.
+/// Watches Jobs, without their templates. Endless.
 pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let events = watched(partial::<Job, JobObject>(client, namespace.as_deref()), labelled(labels::CLUSTER));
     let seen_in = index.clone();
     let pods = outlets.clone();
     follow(Kind::Job, events, index, outlets, move |job: &JobObject| {
-        let key = seen_in.job(&job.metadata, JobSeen::new(&job.metadata, &job.spec, job.status.as_ref()));
+        let key = seen_in.update_job(&job.metadata, JobSeen::new(&job.metadata, &job.spec, job.status.as_ref()));
         // Pods may have been seen before their Job.
-        for unlabelled in key.iter().flat_map(|key| seen_in.unlabelled(key)) {
+        for unlabelled in key.iter().flat_map(|key| seen_in.take_unlabelled(key)) {
             let _ = pods.unlabelled.send(unlabelled);
         }
         key.into_iter().collect()
@@ -214,14 +216,14 @@ pub async fn jobs(client: Client, namespace: Option<String>, index: Arc<Index>, 
     .await;
 }
 
-/// The pods, without most of their specifications. Endless.
+/// Watches pods, without most of their specifications. Endless.
 pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let events = watched(partial::<Pod, PodStatusObject>(client, namespace.as_deref()), labelled(labels::HEADLESS));
     let seen_in = index.clone();
     let send = outlets.unlabelled.clone();
     follow(Kind::Pod, events, index, outlets, move |pod: &PodStatusObject| {
         let (key, unlabelled) =
-            seen_in.pod(&pod.metadata, PodSeen::of(&pod.metadata, pod.status.as_ref()).on(&pod.spec));
+            seen_in.update_pod(&pod.metadata, PodSeen::of(&pod.metadata, pod.status.as_ref()).on(&pod.spec));
         if let Some(unlabelled) = unlabelled {
             let _ = send.send(unlabelled);
         }
@@ -230,19 +232,19 @@ pub async fn pods(client: Client, namespace: Option<String>, index: Arc<Index>, 
     .await;
 }
 
-/// The Services. Endless.
+/// Watches Services. Endless.
 pub async fn services(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let events = watched(partial::<Service, ServiceObject>(client, namespace.as_deref()), labelled(labels::HEADLESS));
     let seen_in = index.clone();
     follow(Kind::Service, events, index, outlets, move |service: &ServiceObject| {
         let seen = ServiceSeen::new(&service.metadata, service.spec.selector.as_ref());
-        seen_in.service(&service.metadata, seen)
+        seen_in.update_service(&service.metadata, seen)
     })
     .await;
 }
 
-/// The nodes: whether they can mount images. Ends where the operator may not look at them, as in an installation for one
-/// namespace. Nobody is woken: it matters when a Job is made.
+/// Watches nodes, for whether they can mount images. Ends if the operator may not list them, as in an installation for one
+/// namespace. Wakes no MiniCluster: it matters when a Job is created.
 pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
     let resource = ApiResource::erase::<Node>(&());
     let events = watched(Api::<NodeObject>::all_with(client, &resource), watcher::Config::default());
@@ -259,9 +261,9 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
             Ok(Event::Apply(node) | Event::InitApply(node)) => {
                 let info = node.status.as_ref().map(|status| &status.node_info);
                 let mounts = info.is_some_and(NodeInfo::mounts_images);
-                index.node(&node.name_any(), (!node.spec.unschedulable).then_some(mounts));
+                index.update_node(&node.name_any(), (!node.spec.unschedulable).then_some(mounts));
             }
-            Ok(Event::Delete(node)) => index.node(&node.name_any(), None),
+            Ok(Event::Delete(node)) => index.update_node(&node.name_any(), None),
             Ok(Event::InitDone) => listed(),
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
                 tracing::info!("no permission to watch nodes: the view is copied unless --view-source=imageVolume");
@@ -273,8 +275,7 @@ pub async fn nodes(client: Client, index: Arc<Index>, outlets: Outlets) {
     }
 }
 
-/// The PersistentVolumes that were made for MiniClusters. Ends where the operator may not look at them: in an installation
-/// for one namespace.
+/// Watches PersistentVolumes of MiniClusters. Ends if the operator may not list them, as in an installation for one namespace.
 pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index>, outlets: Outlets) {
     let mut selector = labels::CLUSTER.to_owned();
     if let Some(namespace) = namespace {
@@ -288,16 +289,16 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
         match event {
             Ok(Event::Apply(volume) | Event::InitApply(volume)) => {
                 let (name, orphan) = (volume.name_any(), Orphan::of(volume.meta()));
-                index.volume(&name, orphan.as_ref());
-                outlets.wake(index.disk(&name, Disk::of(volume.meta())), false);
+                index.update_volume(&name, orphan.as_ref());
+                outlets.wake(index.update_disk(&name, Disk::of(volume.meta())), false);
                 listed.insert(name);
                 if let Some(orphan) = orphan {
                     let _ = outlets.orphans.send(orphan);
                 }
             }
             Ok(Event::Delete(volume)) => {
-                index.volume(&volume.name_any(), None);
-                outlets.wake(index.disk(&volume.name_any(), None), false);
+                index.update_volume(&volume.name_any(), None);
+                outlets.wake(index.update_disk(&volume.name_any(), None), false);
             }
             Ok(Event::Init) => listed.clear(),
             Ok(Event::InitDone) => outlets.wake(index.keep_disks(&std::mem::take(&mut listed)), false),
@@ -310,7 +311,7 @@ pub async fn volumes(client: Client, namespace: Option<String>, index: Arc<Index
     }
 }
 
-/// The names of the storage classes, to say which one of a volume is not there. Ends where the operator may not look at them.
+/// Watches the names of storage classes, to report one that does not exist. Ends if the operator may not list them.
 pub async fn storage_classes(client: Client, index: Arc<Index>, outlets: Outlets) {
     let api: Api<PartialObjectMeta<StorageClass>> = Api::all(client);
     let events = watched(api, watcher::Config::default());
@@ -334,7 +335,7 @@ pub async fn storage_classes(client: Client, index: Arc<Index>, outlets: Outlets
                 names.remove(&class.name_any());
             }
             Err(watcher::Error::InitialListFailed(kube::Error::Api(status))) if status.code == 403 => {
-                outlets.wake(index.storage_classes(None), false);
+                outlets.wake(index.update_storage_classes(None), false);
                 return;
             }
             Err(error) => {
@@ -342,6 +343,6 @@ pub async fn storage_classes(client: Client, index: Arc<Index>, outlets: Outlets
                 continue;
             }
         }
-        outlets.wake(index.storage_classes(Some(names.clone())), false);
+        outlets.wake(index.update_storage_classes(Some(names.clone())), false);
     }
 }

@@ -5,7 +5,7 @@ use kube::ResourceExt;
 use kube::core::{ApiResource, GroupVersionKind};
 use serde::{Deserialize, Serialize};
 
-/// The reason of what waits in a queue.
+/// `status.reason` of a MiniCluster that waits in a queue.
 pub const QUEUED: &str = "Queued";
 /// The label with the uid of the Workload's Job.
 pub const JOB_UID: &str = "kueue.x-k8s.io/job-uid";
@@ -18,7 +18,7 @@ pub type Workload = kube::core::Object<WorkloadSpec, WorkloadStatus>;
 
 #[derive(Debug, Clone, Default, Deserialize, Serialize)]
 pub struct WorkloadSpec {
-    /// Whether it may be admitted. Unset: it may.
+    /// False: it is deactivated and not admitted. Unset means true.
     pub active: Option<bool>,
 }
 
@@ -54,11 +54,11 @@ pub fn why(mut workloads: Vec<Workload>) -> String {
     }
 }
 
-/// Where they may not be listed, and nothing else says why.
+/// The message if the operator may not list Workloads and no event says why the Job waits.
 pub const NOT_FOR_US: &str =
     "the reason is in Kueue's Workload, which the operator may read only if installed with kueue.enabled (--kueue)";
 
-/// Where there is no such API.
+/// The message if the cluster has no Workload API.
 pub const NOT_INSTALLED: &str = "there is no Kueue in this cluster to admit it: install Kueue, or recreate the MiniCluster without the label kueue.x-k8s.io/queue-name";
 
 fn of(workload: &Workload) -> String {
@@ -72,7 +72,7 @@ fn of(workload: &Workload) -> String {
         _ if workload.spec.active == Some(false) => Some(format!("its Workload {name} is deactivated (active: false)")),
         _ if is_true("Admitted") => Some("it has been admitted, and is about to start".to_owned()),
         Some(_) if is_true("QuotaReserved") => Some(checks(&status.admission_checks)),
-        // Then a queue that is inactive may be so for a check of its own, which Kueue names nowhere else.
+        // The queue may be inactive because of an admission check, which Kueue names nowhere else.
         Some(quota) if quota.reason == "Inadmissible" => {
             let checks = not_ready(&status.admission_checks);
             let named = if checks.is_empty() { checks } else { format!(" (its admission checks: {checks})") };
@@ -92,7 +92,7 @@ fn checks(checks: &[AdmissionCheck]) -> String {
     }
 }
 
-/// The checks that hold it back, and what each says.
+/// The admission checks that are not ready, each with its state and message.
 fn not_ready(checks: &[AdmissionCheck]) -> String {
     let waits = checks.iter().filter(|check| check.state != "Ready");
     let told: Vec<String> = waits

@@ -10,20 +10,20 @@ use flux_shared::names;
 use k8s_openapi::api::batch::v1::Job;
 use k8s_openapi::api::core::v1::{ConfigMap, Pod, Secret, Service};
 use kube::api::{DeleteParams, Patch, PatchParams, PostParams, Preconditions, PropagationPolicy};
-use kube::core::{NamespaceResourceScope, PartialObjectMeta, Request};
-use kube::runtime::events::{Event, Recorder, Reporter};
+use kube::core::{NamespaceResourceScope, Request};
+use kube::runtime::events::{Recorder, Reporter};
 use kube::{Api, Client, Resource, ResourceExt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
-use crate::api::trial::{self, Verdict};
+use crate::api::dry_run::{self, Verdict};
 use crate::labels;
 use crate::observe::cluster::{Cluster, version};
 use crate::observe::job::JobSeen;
 use crate::observe::pod::PodSeen;
 use crate::observe::service::ServiceSeen;
-use crate::observe::{Index, Key, Unlabelled, controller_uid, is_minicluster};
+use crate::observe::{Index, Key, controller_uid, is_minicluster};
 use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::Objects;
 use crate::reconcile::render::gang::GangOf;
@@ -31,17 +31,19 @@ use crate::reconcile::render::hidden_secret::HiddenSecret;
 use crate::reconcile::render::overlaid::{Cover, Overlaid};
 use crate::reconcile::render::services::Member;
 
+mod events;
 pub mod gang;
 pub mod headless;
+mod lead_label;
 pub mod storage;
 
 /// Why something could not be written.
 #[derive(Debug, thiserror::Error)]
 pub enum ApplyError {
-    /// Only a change by somebody can help; it is shown in the status.
+    /// It cannot go on until somebody changes something; shown in the status.
     #[error(transparent)]
     Obstacle(#[from] Obstacle),
-    /// The next attempt may succeed.
+    /// The call failed; another attempt may succeed.
     #[error("failed to {verb} {kind} {name}")]
     Api { verb: &'static str, kind: String, name: String, source: Box<kube::Error> },
 }
@@ -53,7 +55,7 @@ impl ApplyError {
     }
 }
 
-/// Writes for one control plane.
+/// Writes to one API server.
 #[derive(Clone)]
 pub struct Writer {
     client: Client,
@@ -67,23 +69,16 @@ impl std::fmt::Debug for Writer {
     }
 }
 
-fn post() -> PostParams {
+fn post_params() -> PostParams {
     PostParams { dry_run: false, field_manager: Some(labels::MANAGER.into()) }
 }
 
-/// Whether the namespace is on its way out, so that nobody will read what could be written.
-fn is_going(error: &kube::Error) -> bool {
-    let kube::Error::Api(status) = error else { return false };
-    let causes = status.details.as_ref().map(|details| details.causes.as_slice()).unwrap_or_default();
-    causes.iter().any(|cause| cause.reason == "NamespaceTerminating")
-}
-
-/// Of an object that was seen, and of no other that has its name now; what it owns goes after it.
-pub(crate) fn only(uid: Option<String>) -> DeleteParams {
+/// Deletes only the object with this uid, not another that has its name by now; what it owns is deleted after it.
+pub(crate) fn delete_only(uid: Option<String>) -> DeleteParams {
     DeleteParams { preconditions: Some(Preconditions { uid, resource_version: None }), ..DeleteParams::background() }
 }
 
-/// Gone already, or another one by now: nothing is left to do.
+/// Success if the object is gone already, or another one has its name.
 pub(crate) fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::Error> {
     match result {
         Err(kube::Error::Api(status)) if matches!(status.code, 404 | 409) => Ok(()),
@@ -91,12 +86,12 @@ pub(crate) fn unless_gone(result: Result<(), kube::Error>) -> Result<(), kube::E
     }
 }
 
-/// The error of a call, sorted by who can help.
-fn sorted<K: Resource<DynamicType = ()>>(verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
-    sorted_of(&K::kind(&()), verb, name, source)
+/// The error of a call: an obstacle if the API server refuses the object or lacks a permission, else a failure to retry.
+fn api_error<K: Resource<DynamicType = ()>>(verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
+    api_error_of(&K::kind(&()), verb, name, source)
 }
 
-fn sorted_of(kind: &str, verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
+fn api_error_of(kind: &str, verb: &'static str, name: &str, source: kube::Error) -> ApplyError {
     let kind = kind.to_owned();
     let reason = match &source {
         kube::Error::Api(status) if status.code == 403 => "Forbidden",
@@ -114,59 +109,59 @@ impl Writer {
         Writer { recorder: Recorder::new(client.clone(), reporter), client, headless: Default::default() }
     }
 
-    /// Makes everything of a MiniCluster that is not there yet; the Job last, when it can run.
+    /// Creates the objects of a MiniCluster that do not exist yet; the Job after everything its pods need.
     pub async fn create_all(&self, index: &Index, objects: &Objects, member: &Member) -> Result<(), ApplyError> {
         let Objects { config_map, secrets, volumes, network_policy, headless, services, gang, job, services_pod } =
             objects;
         let key = Key::of(&job.metadata);
         let service = Key::of(&headless.metadata);
         let (config_map, secrets, headless) = tokio::join!(
-            self.config_map(config_map, &member.uid),
-            self.secrets(secrets),
+            self.create_config_map(config_map, &member.uid),
+            self.create_secrets(secrets),
             self.headless.ensure(self, index, &service, member),
         );
         config_map?;
         secrets?;
         headless?;
-        // Before there are brokers that could be reached.
+        // Before there are brokers to be reached.
         if let Some(policy) = network_policy {
             self.create(policy, &member.uid).await?;
         }
         for service in services {
-            self.service(index, service, &member.uid).await?;
+            self.create_service(index, service, &member.uid).await?;
         }
         for volume in volumes {
-            self.volume(volume, &member.uid).await?;
+            self.create_volume(volume, &member.uid).await?;
         }
-        // Schedulers know a pod's gang when they see the pod.
+        // Before the pods: schedulers look for the gang when they see a pod.
         if let GangOf::Object(object) = gang {
-            self.gang(&key.namespace, object, &member.uid).await?;
+            self.create_gang(&key.namespace, object, &member.uid).await?;
         }
         let made = self.create_as(&job.rendered, job, &member.uid).await?.into_object();
         let seen = JobSeen::of(&made);
-        // Beside a Job that has no pods yet there are no services, either.
+        // While the Job is suspended, the services pod does not run either.
         let services_pod = services_pod.as_ref().filter(|_| !seen.suspended);
-        index.job(&made.metadata, seen);
+        index.update_job(&made.metadata, seen);
         if let Some(pod) = services_pod {
-            self.services_pod(index, pod, &member.uid).await?;
+            self.create_services_pod(index, pod, &member.uid).await?;
         }
-        tracing::info!(cluster = %key, uid = %member.uid, "created the Job");
+        tracing::info!(uid = %member.uid, "created the Job");
         // It joins later, with others: the Job does not wait for a Service that many share.
         self.headless.announce(&service, member);
         Ok(())
     }
 
-    /// Makes the MiniCluster one of those whose pods the headless Service names.
+    /// Makes the MiniCluster an owner of the headless Service, which names its pods.
     pub async fn join(&self, index: &Index, service: &Key, member: &Member) -> Result<(), ApplyError> {
         self.headless.join(self, index, service, member).await
     }
 
-    /// What the agents need to know.
-    pub async fn config_map(&self, object: &ConfigMap, owner: &str) -> Result<(), ApplyError> {
+    /// Creates the ConfigMap with the AgentSpec; an outdated one is overwritten.
+    pub async fn create_config_map(&self, object: &ConfigMap, owner: &str) -> Result<(), ApplyError> {
         let hash = |map: &ConfigMap| map.annotations().get(labels::RENDERED_HASH).cloned();
         match self.create(object, owner).await? {
             Outcome::Existed(there) if hash(&there) != hash(object) => {
-                // The spec changed before there was a Job: nobody has read the older one.
+                // The spec changed before there was a Job: no pod has read the earlier ConfigMap.
                 let mut wanted = object.clone();
                 wanted.metadata.uid = there.metadata.uid;
                 self.apply(&wanted).await.map(drop)
@@ -175,60 +170,60 @@ impl Writer {
         }
     }
 
-    async fn secrets(&self, secrets: &[HiddenSecret]) -> Result<(), ApplyError> {
+    async fn create_secrets(&self, secrets: &[HiddenSecret]) -> Result<(), ApplyError> {
         for secret in secrets {
             let secret = secret.expose();
             let (api, name): (Api<Secret>, _) =
                 (Api::namespaced(self.client.clone(), &secret.namespace().unwrap_or_default()), secret.name_any());
-            match api.create(&post(), secret).await {
+            match api.create(&post_params(), secret).await {
                 Ok(_) => {}
                 // Its name holds the MiniCluster's uid: it is the one that we made before. No Secret is ever read.
                 Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {}
-                Err(error) => return Err(sorted::<Secret>("create", &name, error)),
+                Err(error) => return Err(api_error::<Secret>("create", &name, error)),
             }
         }
         Ok(())
     }
 
-    /// The Service of a sidecar.
-    pub async fn service(&self, index: &Index, service: &Service, owner: &str) -> Result<(), ApplyError> {
+    /// Creates the Service of a sidecar.
+    pub async fn create_service(&self, index: &Index, service: &Service, owner: &str) -> Result<(), ApplyError> {
         let made = self.create(service, owner).await?.into_object();
-        index.service(&made.metadata, ServiceSeen::of(&made));
+        index.update_service(&made.metadata, ServiceSeen::of(&made));
         Ok(())
     }
 
-    /// The pod of `spec.services`.
-    pub async fn services_pod(&self, index: &Index, pod: &Overlaid<Pod>, owner: &str) -> Result<(), ApplyError> {
+    /// Creates the pod of `spec.services`.
+    pub async fn create_services_pod(&self, index: &Index, pod: &Overlaid<Pod>, owner: &str) -> Result<(), ApplyError> {
         let made = self.create_as(&pod.rendered, pod, owner).await?.into_object();
-        index.pod(&made.metadata, PodSeen::of(&made.metadata, made.status.as_ref()));
+        index.update_pod(&made.metadata, PodSeen::of(&made.metadata, made.status.as_ref()));
         Ok(())
     }
 
-    /// The services pod of a Job that is suspended: it would hold what its queue has given to others.
+    /// Deletes the services pod of a suspended or completed Job: it would hold resources that others could use.
     pub async fn delete_services_pod(&self, key: &Key, uid: &str) -> Result<(), ApplyError> {
         let name = names::services_pod(&key.name);
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &key.namespace);
-        let deleted = pods.delete(&name, &only(Some(uid.to_owned()))).await.map(drop);
-        unless_gone(deleted).map_err(|error| sorted::<Pod>("delete", &name, error))
+        let deleted = pods.delete(&name, &delete_only(Some(uid.to_owned()))).await.map(drop);
+        unless_gone(deleted).map_err(|error| api_error::<Pod>("delete", &name, error))
     }
 
-    /// What the API server would make of a Job. Nothing is made.
-    pub async fn would_be(&self, job: &Overlaid<Job>, key: &Key) -> Result<Job, ApplyError> {
-        let made = self.post::<Job>(&key.namespace, &PostParams { dry_run: true, ..post() }, job).await;
-        made.map_err(|error| sorted::<Job>("create", &key.name, error))
+    /// The Job as the API server would store it. Nothing is created.
+    pub async fn dry_run_job(&self, job: &Overlaid<Job>, key: &Key) -> Result<Job, ApplyError> {
+        let made = self.post::<Job>(&key.namespace, &PostParams { dry_run: true, ..post_params() }, job).await;
+        made.map_err(|error| api_error::<Job>("create", &key.name, error))
     }
 
-    /// What the API server would make of an object that something lies over, or why it refuses: strictly, so that a field which it
-    /// does not know is told. Nothing is made. None: it has nothing against it, and an object of this name.
+    /// An object with an overlay as the API server would store it, or why it refuses; unknown fields are errors. None:
+    /// valid, but an object of this name exists. Nothing is created.
     pub async fn try_out<K>(&self, cover: &Cover, key: &Key) -> Result<Result<Option<Value>, String>, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>,
     {
-        match trial::create(&self.client, &K::url_path(&(), Some(&key.namespace)), &cover.sent).await {
+        match dry_run::create(&self.client, &K::url_path(&(), Some(&key.namespace)), &cover.sent).await {
             Ok(Verdict::Taken(kept)) => Ok(Ok(Some(kept))),
             Ok(Verdict::Exists) => Ok(Ok(None)),
             Ok(Verdict::Refused(status)) => Ok(Err(status.message.clone())),
-            Err(error) => Err(sorted::<K>("create", &key.name, error)),
+            Err(error) => Err(api_error::<K>("create", &key.name, error)),
         }
     }
 
@@ -241,7 +236,7 @@ impl Writer {
         self.client.request(request.map_err(kube::Error::BuildRequest)?).await
     }
 
-    /// Makes an object, unless it is there and ours.
+    /// Creates an object, unless it exists and is ours.
     async fn create<K>(&self, object: &K, owner: &str) -> Result<Outcome<K>, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -253,7 +248,7 @@ impl Writer {
         self.create_as(object, object, owner).await
     }
 
-    /// The same of an object that is sent as `body`.
+    /// Like [`Writer::create`], with `body` as what is sent.
     async fn create_as<K>(&self, object: &K, body: &impl Serialize, owner: &str) -> Result<Outcome<K>, ApplyError>
     where
         K: Resource<DynamicType = (), Scope = NamespaceResourceScope>
@@ -265,16 +260,16 @@ impl Writer {
         let name = object.name_any();
         let namespace = object.namespace().unwrap_or_default();
         let api: Api<K> = Api::namespaced(self.client.clone(), &namespace);
-        match self.post::<K>(&namespace, &post(), body).await {
+        match self.post::<K>(&namespace, &post_params(), body).await {
             Ok(made) => Ok(Outcome::Made(made)),
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
-                let there = api.get_metadata(&name).await.map_err(|error| sorted::<K>("get", &name, error))?;
-                belongs::<K>(&there.metadata, object.meta(), owner)?;
+                let there = api.get_metadata(&name).await.map_err(|error| api_error::<K>("get", &name, error))?;
+                check_owner::<K>(&there.metadata, object.meta(), owner)?;
                 let mut known = object.clone();
                 *known.meta_mut() = there.metadata;
                 Ok(Outcome::Existed(known))
             }
-            Err(error) => Err(sorted::<K>("create", &name, error)),
+            Err(error) => Err(api_error::<K>("create", &name, error)),
         }
     }
 
@@ -291,22 +286,21 @@ impl Writer {
         let api: Api<K> = Api::namespaced(self.client.clone(), &object.namespace().unwrap_or_default());
         let parameters = PatchParams::apply(labels::MANAGER).force();
         let applied = api.patch(&name, &parameters, &Patch::Apply(object)).await;
-        applied.map_err(|error| sorted::<K>("apply", &name, error))
+        applied.map_err(|error| api_error::<K>("apply", &name, error))
     }
 
-    /// Changes what may change of a Job, and nothing else: what is left out stays as somebody else may have set it.
+    /// Patches the fields of a Job that may change; all others stay, since somebody else may have set them.
     pub async fn scale_job(&self, index: &Index, job: &Key, fields: &Value) -> Result<(), ApplyError> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &job.namespace);
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         let applied = api.patch(&job.name, &parameters, &Patch::Merge(fields)).await;
-        let made = applied.map_err(|error| sorted::<Job>("apply", &job.name, error))?;
-        index.job(&made.metadata, JobSeen::of(&made));
+        let made = applied.map_err(|error| api_error::<Job>("apply", &job.name, error))?;
+        index.update_job(&made.metadata, JobSeen::of(&made));
         Ok(())
     }
 
-    /// Changes a status by a JSON patch that tests whose it is. The resourceVersion that the MiniCluster has then; None: it is
-    /// gone.
-    pub async fn status(&self, cluster: &Key, change: &Value) -> Result<Option<u64>, ApplyError> {
+    /// Patches a status by a JSON patch that tests the uid. Returns the new resourceVersion; None if the MiniCluster is gone.
+    pub async fn patch_status(&self, cluster: &Key, change: &Value) -> Result<Option<u64>, ApplyError> {
         const JSON_PATCH: http::HeaderValue = http::HeaderValue::from_static("application/json-patch+json");
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         let clusters = Request::new(MiniCluster::url_path(&(), Some(&cluster.namespace)));
@@ -328,25 +322,30 @@ impl Writer {
         }
     }
 
-    /// The same, only if the MiniCluster is as it was seen: what is counted is counted once.
-    pub async fn count(&self, cluster: &Key, seen: u64, change: &Value) -> Result<Option<u64>, ApplyError> {
+    /// Patches a status only if the MiniCluster still has the resourceVersion `seen`, so that a restart is counted once.
+    pub async fn patch_status_if_unchanged(
+        &self,
+        cluster: &Key,
+        seen: u64,
+        change: &Value,
+    ) -> Result<Option<u64>, ApplyError> {
         let is_as_seen = json!({ "op": "test", "path": "/metadata/resourceVersion", "value": seen.to_string() });
         let operations = [is_as_seen].into_iter().chain(change.as_array().into_iter().flatten().cloned());
-        self.status(cluster, &Value::Array(operations.collect())).await
+        self.patch_status(cluster, &Value::Array(operations.collect())).await
     }
 
-    /// The Job as it is now, whatever was seen.
-    pub async fn job_now(&self, index: &Index, cluster: &Key) -> Result<Option<JobSeen>, ApplyError> {
+    /// Reads the Job from the API server, past the cache, and updates the index.
+    pub async fn read_job(&self, index: &Index, cluster: &Key) -> Result<Option<JobSeen>, ApplyError> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
-        let job = api.get_opt(&cluster.name).await.map_err(|error| sorted::<Job>("get", &cluster.name, error))?;
+        let job = api.get_opt(&cluster.name).await.map_err(|error| api_error::<Job>("get", &cluster.name, error))?;
         Ok(job.map(|job| {
             let seen = JobSeen::of(&job);
-            index.job(&job.metadata, seen.clone());
+            index.update_job(&job.metadata, seen.clone());
             seen
         }))
     }
 
-    /// Tells the Job controller that a Job has failed, which ends its pods as it does with any that fails.
+    /// Sets a Job's FailureTarget condition: the Job controller then ends its pods and fails it.
     pub async fn fail_job(
         &self,
         cluster: &Key,
@@ -365,70 +364,30 @@ impl Writer {
         });
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         let failed = api.patch_status(&cluster.name, &parameters, &Patch::Strategic(change)).await.map(drop);
-        unless_gone(failed).map_err(|error| sorted::<Job>("end", &cluster.name, error))
+        unless_gone(failed).map_err(|error| api_error::<Job>("end", &cluster.name, error))
     }
 
-    /// Deletes a MiniCluster that has lived its time, and no other of its name.
-    pub async fn delete(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
+    /// Deletes a MiniCluster whose time to live is over, and no other of its name.
+    pub async fn delete_minicluster(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
         let api: Api<MiniCluster> = Api::namespaced(self.client.clone(), &cluster.namespace);
-        let deleted = api.delete(&cluster.name, &only(Some(uid.to_owned()))).await.map(drop);
-        unless_gone(deleted).map_err(|error| sorted::<MiniCluster>("delete", &cluster.name, error))
+        let deleted = api.delete(&cluster.name, &delete_only(Some(uid.to_owned()))).await.map(drop);
+        unless_gone(deleted).map_err(|error| api_error::<MiniCluster>("delete", &cluster.name, error))
     }
 
-    /// Deletes a Job, its pods first, so that it can be made anew.
+    /// Deletes a Job, its pods first, so that it can be created again.
     pub async fn delete_job(&self, cluster: &Key, uid: &str) -> Result<(), ApplyError> {
         let api: Api<Job> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let pods_first = Some(PropagationPolicy::Foreground);
-        let parameters = DeleteParams { propagation_policy: pods_first, ..only(Some(uid.to_owned())) };
+        let parameters = DeleteParams { propagation_policy: pods_first, ..delete_only(Some(uid.to_owned())) };
         let deleted = api.delete(&cluster.name, &parameters).await.map(drop);
-        unless_gone(deleted).map_err(|error| sorted::<Job>("delete", &cluster.name, error))
-    }
-
-    /// The documented label on the lead's pod, and the condition that the Job's failure policy knows it by: one call, since a
-    /// pod's status takes labels along.
-    pub async fn label(&self, pod: &Unlabelled) -> Result<(), ApplyError> {
-        let change = json!({
-            "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: "0" } },
-            "status": { "conditions": [{ "type": labels::LEAD, "status": "True" }] },
-        });
-        match self.patch_status_of(pod, &change).await {
-            Ok(_) => Ok(()),
-            // Gone. (A conflict is none of these: the names of a Job's pods are not used again.)
-            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
-            Err(error) => Err(sorted::<Pod>("label", &pod.name, error)),
-        }
-    }
-
-    /// Changes a pod through its status. The answer is its metadata: the whole pod would be many times the change.
-    async fn patch_status_of(&self, pod: &Unlabelled, change: &Value) -> Result<(), kube::Error> {
-        const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
-        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
-        let pods = Request::new(Pod::url_path(&(), Some(&pod.namespace)));
-        let request = pods.patch_subresource("status", &pod.name, &parameters, &Patch::Strategic(change));
-        let mut request = request.map_err(kube::Error::BuildRequest)?;
-        request.headers_mut().insert(http::header::ACCEPT, http::HeaderValue::from_static(METADATA));
-        self.client.request::<PartialObjectMeta<Pod>>(request).await.map(drop)
-    }
-
-    /// Tells people. Best effort: an event that cannot be written is only logged.
-    pub async fn tell(&self, object: &Cluster, events: &[Event]) {
-        if object.meta().deletion_timestamp.is_some() {
-            return;
-        }
-        for event in events {
-            if let Err(error) = self.recorder.publish(event, &object.object_ref(&())).await
-                && !is_going(&error)
-            {
-                crate::health::log::warn("failed to write an event", &error);
-            }
-        }
+        unless_gone(deleted).map_err(|error| api_error::<Job>("delete", &cluster.name, error))
     }
 }
 
-/// Whether an object was made now.
+/// Whether an object was created or existed.
 enum Outcome<K> {
     Made(K),
-    /// It was there and ours: with its true metadata, and otherwise as it was to be made.
+    /// It existed and is ours: with its real metadata, and otherwise as it was to be created.
     Existed(K),
 }
 
@@ -442,26 +401,30 @@ impl<K> Outcome<K> {
 
 type Metadata = k8s_openapi::apimachinery::pkg::apis::meta::v1::ObjectMeta;
 
-/// Whether an object that has the name we need is ours. `wanted`: as we would make it.
-fn belongs<K: Resource<DynamicType = ()>>(there: &Metadata, wanted: &Metadata, owner: &str) -> Result<(), Obstacle> {
-    belongs_of(&K::kind(&()), there, wanted, owner)
+/// Checks that an existing object with the name we need is ours. `wanted`: its metadata as we would create it.
+fn check_owner<K: Resource<DynamicType = ()>>(
+    there: &Metadata,
+    wanted: &Metadata,
+    owner: &str,
+) -> Result<(), Obstacle> {
+    check_owner_of(&K::kind(&()), there, wanted, owner)
 }
 
-fn belongs_of(kind: &str, there: &Metadata, wanted: &Metadata, owner: &str) -> Result<(), Obstacle> {
+fn check_owner_of(kind: &str, there: &Metadata, wanted: &Metadata, owner: &str) -> Result<(), Obstacle> {
     let is_going = there.deletion_timestamp.is_some();
     if controller_uid(there) == Some(owner) && !is_going {
         return Ok(());
     }
     let name = there.name.as_deref().unwrap_or_default();
     if controller_uid(there) == Some(owner) {
-        return Err(own_going(kind, name));
+        return Err(own_still_deleting(kind, name));
     }
-    // Of an earlier MiniCluster of the same name: the garbage collector is on its way.
+    // It is an earlier MiniCluster's of the same name: the garbage collector will delete it.
     let previous = has_our_label(there) && owner_name(there).is_some_and(|it| Some(it) == owner_name(wanted));
     if is_going || previous {
-        return Err(going(kind, name));
+        return Err(still_deleting(kind, name));
     }
-    Err(taken(kind, name))
+    Err(name_taken(kind, name))
 }
 
 /// The MiniCluster that an object belongs to.
@@ -470,7 +433,7 @@ fn owner_name(metadata: &Metadata) -> Option<&str> {
     owners.iter().find(|owner| is_minicluster(owner)).map(|owner| owner.name.as_str())
 }
 
-/// A label with our domain, which no other operator gives.
+/// Whether it has a label with our domain, which no other operator sets.
 fn has_our_label(metadata: &Metadata) -> bool {
     metadata
         .labels
@@ -478,18 +441,18 @@ fn has_our_label(metadata: &Metadata) -> bool {
         .is_some_and(|all| [labels::CLUSTER, labels::SERVICES_OF].iter().any(|it| all.contains_key(*it)))
 }
 
-/// Ours, of this very MiniCluster.
-fn own_going(kind: &str, name: &str) -> Obstacle {
+/// The obstacle if this very MiniCluster's object is being deleted.
+fn own_still_deleting(kind: &str, name: &str) -> Obstacle {
     let message = format!("{kind} {name} is being deleted, and will be recreated when it is gone");
     Obstacle { reason: "WaitingForPrevious", message }
 }
 
-fn going(kind: &str, name: &str) -> Obstacle {
+fn still_deleting(kind: &str, name: &str) -> Obstacle {
     let message = format!("{kind} {name} of an earlier MiniCluster is still being deleted");
     Obstacle { reason: "WaitingForPrevious", message }
 }
 
-fn taken(kind: &str, name: &str) -> Obstacle {
+fn name_taken(kind: &str, name: &str) -> Obstacle {
     Obstacle {
         reason: "NameTaken",
         message: format!(

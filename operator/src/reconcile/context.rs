@@ -15,39 +15,39 @@ use crate::observe::pod::Trouble;
 use crate::observe::{Index, Key};
 use crate::reconcile::apply::Writer;
 use crate::reconcile::decide::gang_turn::Waiting;
-use crate::reconcile::decide::silent_wait::{Look, Turns};
+use crate::reconcile::decide::silent_wait::{EventCheck, Turns};
 use crate::reconcile::error::ReconcileError;
-use crate::reconcile::fetch::warning::Reader;
 use crate::reconcile::job_first::JobFirst;
+use crate::reconcile::lookups::warning::Reader;
 use crate::reconcile::render::Options;
 use crate::reconcile::target::Target;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 /// The first pause after a failure; it doubles with each one.
 const FIRST_PAUSE: Duration = Duration::from_millis(250);
-/// Least time between two statuses that differ in nothing but numbers. It doubles while one follows the other, so that
-/// thousands of pods that become ready in minutes are told of in some twenty statuses.
+/// Shortest time between two statuses that differ in numbers only. It doubles while they follow each other, so that
+/// thousands of pods that become ready within minutes take some twenty statuses.
 const BETWEEN_NUMBERS: Duration = Duration::from_secs(1);
 const LONGEST_BETWEEN_NUMBERS: Duration = Duration::from_secs(30);
-/// The same while pods are still being made.
+/// Shortest time between two such statuses while the Job controller still creates pods.
 const WHILE_PODS_COME: Duration = Duration::from_secs(30);
-/// The longest that the first status waits for them.
+/// Longest time that the first status waits for the pods to be created.
 const FIRST_STATUS: Duration = Duration::from_secs(10);
-/// The longest pause when only somebody's change can help, which mostly is seen and ends it.
+/// Longest pause when only somebody's change can help; mostly a watch reports the change and ends the pause.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
-/// The pause while another gang is being placed: that is no failure.
+/// Pause while another gang is being scheduled, which is no failure.
 const BETWEEN_TURNS: Duration = Duration::from_secs(1);
-/// The longest pause when the API server could not do it, which it may any moment.
+/// Longest pause when a call failed: the API server may recover at any moment.
 const LONGEST_OUTAGE: Duration = Duration::from_secs(30);
 
-/// Memory for what is made of large specs at the same time, and how many times its size one takes: parsed, checked, rendered,
-/// sent and answered.
+/// Memory in bytes for large specs that are reconciled at the same time, and how many times its own size a spec takes:
+/// parsed, validated, rendered, sent and answered.
 const ROOM: usize = 64 << 20;
 const TIMES: usize = 16;
-/// What one permit is for.
+/// Bytes per permit.
 const UNIT: usize = 64 << 10;
 
-/// When a status was written last, and how long one with other numbers waits after it.
+/// When a status was last written, and how long one that differs in numbers only waits after it.
 #[derive(Debug, Clone, Copy)]
 struct WrittenAt {
     time: Instant,
@@ -62,7 +62,7 @@ impl WrittenAt {
     }
 }
 
-/// What all reconciles share.
+/// State that all reconciles share.
 #[derive(Debug)]
 pub struct Context {
     pub writer: Writer,
@@ -73,18 +73,18 @@ pub struct Context {
     pub traces: Traces,
     pub queue: Queue<Key>,
     pub job_first: JobFirst,
-    /// Held while a gang is created, where that is done one after the other (`decide::gang_turn`).
+    /// Held while a gang is created, where gangs are created one after the other (`decide::gang_turn`).
     pub gang_turn: tokio::sync::Mutex<()>,
     gangs_waiting: Mutex<Waiting>,
-    /// Statuses that were written and have not come back by the watch: version and status, by uid.
+    /// Statuses that were written and that the watch has not reported yet: resourceVersion and status, by uid.
     written: Mutex<HashMap<String, (u64, MiniClusterStatus)>>,
-    /// By uid.
+    /// When statuses were written, by uid.
     written_at: Mutex<HashMap<String, WrittenAt>>,
-    /// What waits without a word, by the MiniCluster's uid.
-    looks: Mutex<HashMap<String, Look>>,
+    /// Objects whose events are checked since no status says why they wait, by the MiniCluster's uid.
+    event_checks: Mutex<HashMap<String, EventCheck>>,
     turns: Mutex<Turns>,
     room: Semaphore,
-    /// Failures in a row.
+    /// Consecutive failures.
     failures: Mutex<HashMap<Key, u32>>,
 }
 
@@ -103,14 +103,14 @@ impl Context {
             gangs_waiting: Mutex::default(),
             written: Mutex::default(),
             written_at: Mutex::default(),
-            looks: Mutex::default(),
+            event_checks: Mutex::default(),
             turns: Mutex::default(),
             room: Semaphore::new(ROOM / UNIT),
             failures: Mutex::default(),
         }
     }
 
-    /// The target with the newest status that is known: a watch may lag behind our own writes.
+    /// The target with the newest known status: the watch may lag behind our own writes.
     pub fn latest(&self, mut target: Target) -> Target {
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         match written.get(&target.uid) {
@@ -124,8 +124,8 @@ impl Context {
         target
     }
 
-    /// There is a Job now: its first status need not be written before its pods are there.
-    pub fn made_job(&self, uid: &str, now: Instant) {
+    /// Notes that the Job was created: the first status is not written before its pods exist.
+    pub fn note_job_created(&self, uid: &str, now: Instant) {
         self.note_write(uid, now);
     }
 
@@ -135,8 +135,8 @@ impl Context {
         written_at.insert(uid.to_owned(), written);
     }
 
-    /// How long a status that tells nothing new has to wait: pods come one by one, and one write can speak of many. Longer
-    /// while there will be more of them soon.
+    /// How long a status that differs in numbers only has to wait: pods come one by one, and one write can cover many.
+    /// Longer while more pods are about to come.
     pub fn wait_to_write(&self, uid: &str, pods_come: bool, is_first: bool, now: Instant) -> Option<Duration> {
         let written = *self.written_at.lock().unwrap_or_else(PoisonError::into_inner).get(uid)?;
         let least = match (pods_come, is_first) {
@@ -148,78 +148,80 @@ impl Context {
         (!wait.is_zero()).then_some(wait)
     }
 
-    pub fn remember(&self, uid: &str, version: u64, status: &MiniClusterStatus, now: Instant) {
+    pub fn remember_status(&self, uid: &str, version: u64, status: &MiniClusterStatus, now: Instant) {
         self.note_write(uid, now);
         let mut written = self.written.lock().unwrap_or_else(PoisonError::into_inner);
         written.insert(uid.to_owned(), (version, status.clone()));
     }
 
-    fn looks(&self) -> MutexGuard<'_, HashMap<String, Look>> {
-        self.looks.lock().unwrap_or_else(PoisonError::into_inner)
+    fn event_checks(&self) -> MutexGuard<'_, HashMap<String, EventCheck>> {
+        self.event_checks.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Room for what is made of a spec of so many bytes, as soon as there is some.
+    /// Waits for memory to reconcile a spec of so many bytes.
     pub async fn room_for(&self, bytes: usize) -> Option<SemaphorePermit<'_>> {
         let permits = bytes.saturating_mul(TIMES).min(ROOM).div_ceil(UNIT);
         // The semaphore is never closed: this cannot fail.
         self.room.acquire_many(u32::try_from(permits).unwrap_or(u32::MAX)).await.ok()
     }
 
-    /// Those that wait to create a gang.
+    /// MiniClusters that wait to create a gang.
     pub fn gangs_waiting(&self) -> MutexGuard<'_, Waiting> {
         self.gangs_waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Notes that `object` waits without a word. Whether it is time to look why: its own time, and its turn.
-    pub fn waits(&self, namespace: &str, uid: &str, object: &str, at_once: bool, now: Instant) -> bool {
-        let mut looks = self.looks();
-        let look = looks.entry(uid.to_owned()).or_insert_with(|| Look::new(object, at_once, now));
-        if !look.is_about(object) {
-            *look = Look::new(object, false, now);
+    /// Notes that `object` waits and no status says why. Whether its events have to be read now; if so, the next check is
+    /// scheduled.
+    pub fn check_events_now(&self, namespace: &str, uid: &str, object: &str, at_once: bool, now: Instant) -> bool {
+        let mut event_checks = self.event_checks();
+        let check = event_checks.entry(uid.to_owned()).or_insert_with(|| EventCheck::new(object, at_once, now));
+        if !check.is_about(object) {
+            *check = EventCheck::new(object, false, now);
         }
-        if !look.is_time(now) {
+        if !check.is_due(now) {
             return false;
         }
-        let turn = self.turns.lock().unwrap_or_else(PoisonError::into_inner).turn(namespace, look.has_turn, now);
+        let turn =
+            self.turns.lock().unwrap_or_else(PoisonError::into_inner).take_or_defer(namespace, check.has_turn, now);
         match turn {
-            Some(later) => look.waits_for_turn(later),
-            None => look.is_looked_at(now),
+            Some(later) => check.defer_until(later),
+            None => check.schedule_next(now),
         }
         turn.is_none()
     }
 
-    /// Nothing waits without a word.
-    pub fn goes_on(&self, uid: &str) {
-        self.looks().remove(uid);
+    /// Forgets the check of events: nothing waits without a reason any more.
+    pub fn forget_event_check(&self, uid: &str) {
+        self.event_checks().remove(uid);
     }
 
-    /// What a look has found.
-    pub fn found(&self, uid: &str, found: Option<Trouble>) {
-        if let Some(look) = self.looks().get_mut(uid) {
-            look.found = found;
+    /// Notes what a check of events has found.
+    pub fn note_finding(&self, uid: &str, found: Option<Trouble>) {
+        if let Some(check) = self.event_checks().get_mut(uid) {
+            check.found = found;
         }
     }
 
-    /// What was found last, and the time until the next look.
-    pub fn look(&self, uid: &str, now: Instant) -> Option<(Option<Trouble>, Duration)> {
-        self.looks().get(uid).map(|look| (look.found.clone(), look.wait(now)))
+    /// What the last check of events found, and the time until the next one.
+    pub fn last_finding(&self, uid: &str, now: Instant) -> Option<(Option<Trouble>, Duration)> {
+        self.event_checks().get(uid).map(|check| (check.found.clone(), check.time_left(now)))
     }
 
-    /// The MiniCluster is gone.
+    /// Forgets a MiniCluster that is gone.
     pub fn forget(&self, key: &Key, uid: &str) {
         self.written.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
         self.written_at.lock().unwrap_or_else(PoisonError::into_inner).remove(uid);
-        self.looks().remove(uid);
-        self.succeeded(key);
-        self.index.leave(key);
+        self.event_checks().remove(uid);
+        self.clear_failures(key);
+        self.index.forget_cluster(key);
     }
 
-    pub fn succeeded(&self, key: &Key) {
+    pub fn clear_failures(&self, key: &Key) {
         self.failures.lock().unwrap_or_else(PoisonError::into_inner).remove(key);
     }
 
-    /// How long to wait after one more failure: of this object alone, and not all at the same time.
-    pub fn pause(&self, key: &Key, error: &ReconcileError) -> Duration {
+    /// Counts a failure and returns the pause after it: for this object only, and spread so that not all retry at the same time.
+    pub fn pause_after_failure(&self, key: &Key, error: &ReconcileError) -> Duration {
         let mut failures = self.failures.lock().unwrap_or_else(PoisonError::into_inner);
         let count = failures.entry(key.clone()).or_default();
         let is_outage = error.obstacle().is_none() && !matches!(error, ReconcileError::Panicked(_));
@@ -277,16 +279,20 @@ mod tests {
         };
         let obstacle = || Obstacle { reason: "Forbidden", message: String::new() };
         let obstacle = || ReconcileError::from(ApplyError::from(obstacle()));
-        let pauses: Vec<f64> = (0..12).map(|_| context.pause(&one, &failed(500, 0)).as_secs_f64()).collect();
+        let pauses: Vec<f64> =
+            (0..12).map(|_| context.pause_after_failure(&one, &failed(500, 0)).as_secs_f64()).collect();
         assert!(pauses[0] < 0.4 && pauses[3] > 1.9 && (30.0..=37.5).contains(&pauses[11]), "{pauses:?}");
-        assert!((300.0..=375.0).contains(&context.pause(&one, &obstacle()).as_secs_f64()));
-        assert!(context.pause(&two, &failed(500, 0)) < Duration::from_millis(400), "nobody else waits");
+        assert!((300.0..=375.0).contains(&context.pause_after_failure(&one, &obstacle()).as_secs_f64()));
+        assert!(context.pause_after_failure(&two, &failed(500, 0)) < Duration::from_millis(400), "nobody else waits");
         let turn = || ApplyError::from(Obstacle { reason: WAITING_FOR_GANG, message: String::new() }).into();
         for _ in 0..20 {
-            assert!(context.pause(&two, &turn()) <= Duration::from_millis(1250), "however long it waits");
+            assert!(context.pause_after_failure(&two, &turn()) <= Duration::from_millis(1250), "however long it waits");
         }
-        assert!(context.pause(&two, &failed(500, 0)) < Duration::from_millis(800), "that is no failure");
-        context.succeeded(&one);
-        assert!(context.pause(&one, &failed(429, 7)) >= Duration::from_secs(7), "as long as the API server asks");
+        assert!(context.pause_after_failure(&two, &failed(500, 0)) < Duration::from_millis(800), "that is no failure");
+        context.clear_failures(&one);
+        assert!(
+            context.pause_after_failure(&one, &failed(429, 7)) >= Duration::from_secs(7),
+            "as long as the API server asks"
+        );
     }
 }

@@ -13,8 +13,8 @@ use crate::observe::Key;
 use crate::reconcile::apply::ApplyError;
 use crate::reconcile::context::Context;
 use crate::reconcile::decide::next_action::{self, Differences, NextAction, ServicesPod};
-use crate::reconcile::keys;
 use crate::reconcile::obstacle::{Obstacle, POD_TEMPLATE_REFUSED};
+use crate::reconcile::random;
 use crate::reconcile::render::overlaid::Cover;
 use crate::reconcile::render::services::Member;
 use crate::reconcile::render::{self, Facts, refusal};
@@ -22,16 +22,16 @@ use crate::reconcile::target::Target;
 
 mod gang;
 
-/// What [`create_or_update`] has left to do.
+/// Result of [`create_or_update`].
 pub(super) enum Done {
     All,
-    /// There is a Job now, or will be: the rest is for the next reconcile, which others may go before.
+    /// The Job was created or is about to be created again: the next reconcile does the rest, and others may go first.
     MadeJob,
-    /// None is made any more: earlier starts have used up its time.
+    /// No Job is created: earlier starts have used up `deadlineSeconds`.
     OutOfTime,
 }
 
-/// Makes what is missing, and changes what may change.
+/// Creates what is missing, and changes what may change.
 pub(super) async fn create_or_update(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -85,7 +85,7 @@ pub(super) async fn create_or_update(
     }
 }
 
-/// Changes what may change of a MiniCluster that has its Job, and makes what it lacks beside that.
+/// For a MiniCluster that has its Job: changes what may change, and creates what is missing besides.
 async fn update(
     target: &Target,
     cluster: &ValidMiniCluster,
@@ -114,16 +114,17 @@ async fn update(
         for service in
             objects.services.iter().filter(|it| it.metadata.name.as_ref().is_some_and(|name| services.contains(name)))
         {
-            context.writer.service(&context.index, service, &target.uid).await?;
+            context.writer.create_service(&context.index, service, &target.uid).await?;
         }
         if let Some(pod) = objects.services_pod.filter(|_| makes_pod) {
-            context.writer.services_pod(&context.index, &pod, &target.uid).await?;
+            context.writer.create_services_pod(&context.index, &pod, &target.uid).await?;
         }
     }
     Ok(())
 }
 
-/// What is left of `deadlineSeconds` since the first start; none: nothing. By the control plane's clock alone.
+/// The facts with what is left of `deadlineSeconds` since the first start; None if nothing is left. By the API server's
+/// clock alone.
 async fn facts_in_time(
     target: &Target,
     cluster: &ValidMiniCluster,
@@ -133,7 +134,7 @@ async fn facts_in_time(
     let first: Option<Timestamp> = target.status.start_time.as_ref().and_then(|time| time.parse().ok());
     let (Some(deadline), Some(first)) = (cluster.deadline_seconds, first) else { return Ok(Some(facts)) };
     let objects = objects(cluster, &facts, context)?;
-    let would_be = context.writer.would_be(&objects.job, &target.key).await?;
+    let would_be = context.writer.dry_run_job(&objects.job, &target.key).await?;
     let now = would_be.metadata.creation_timestamp.map_or_else(Timestamp::now, |time| time.0);
     let left = deadline - (now.as_second() - first.as_second()).max(0);
     Ok((left > 0).then_some(Facts { deadline_left: Some(left), ..facts }))
@@ -145,10 +146,10 @@ pub(super) fn objects(
     context: &Context,
 ) -> Result<render::Objects, ReconcileError> {
     let facts = Facts { nodes_mount_images: context.index.nodes_mount_images(), ..facts.clone() };
-    Ok(render::objects(cluster, &context.options, &facts, keys::chance(cluster)?)?)
+    Ok(render::objects(cluster, &context.options, &facts, random::generate(cluster)?)?)
 }
 
-/// Has the API server look at what lies over the pods, before anything is made. Where nothing does, it costs no call.
+/// Has the API server check the pod templates by a dry run, before anything is created. Without templates there is no call.
 async fn try_overlays(objects: &render::Objects, key: &Key, context: &Context) -> Result<(), ReconcileError> {
     if let Some(cover) = &objects.job.cover {
         judge(cover, context.writer.try_out::<Job>(cover, key).await?)?;
@@ -168,7 +169,7 @@ fn judge(cover: &Cover, tried: Result<Option<Value>, String>) -> Result<(), Reco
     }
 }
 
-/// Refuses what this Kubernetes would drop, or has no room for.
+/// Refuses objects with fields that this Kubernetes would drop, or that are too large.
 async fn refuse_unsupported(objects: &render::Objects, key: &Key, context: &Context) -> Result<(), ReconcileError> {
     if let Some(message) = render::requirements::too_large(objects) {
         return Err(ApplyError::from(Obstacle { reason: "TooLarge", message }).into());
@@ -178,7 +179,7 @@ async fn refuse_unsupported(objects: &render::Objects, key: &Key, context: &Cont
     }
     let minor = context.reader.kubernetes_minor().await.map_err(ReconcileError::Version)?;
     let keeps_images = render::requirements::image_is_a_try(objects, minor) && {
-        let kept = context.writer.would_be(&objects.job, key).await?;
+        let kept = context.writer.dry_run_job(&objects.job, key).await?;
         render::requirements::mounts_image(&kept)
     };
     match render::requirements::unsupported(objects, minor, keeps_images) {

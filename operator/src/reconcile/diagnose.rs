@@ -15,8 +15,8 @@ use crate::reconcile::decide::next_action;
 use crate::reconcile::decide::silent_wait::{self, Missing, SilentWait};
 use crate::reconcile::target::Target;
 
-/// The last warning about what waits without a status that says why, and the time until it is looked at again. A part that
-/// was deleted meanwhile is recreated, if it can be.
+/// The last warning about an object that waits although no status says why, and the time until the next check; None if
+/// nothing waits so. A ConfigMap that was deleted meanwhile is created again.
 pub(super) async fn diagnose_and_mend(
     target: &Target,
     cluster: Option<&ValidMiniCluster>,
@@ -25,11 +25,16 @@ pub(super) async fn diagnose_and_mend(
     let observed = context.index.observed(&target.key);
     let job = observed.job_of(&target.uid);
     let (Some(job), Some(wait)) = (job, silent_wait::silent_wait(job, &observed).filter(|_| !target.deleting)) else {
-        context.goes_on(&target.uid);
+        context.forget_event_check(&target.uid);
         return Ok(None);
     };
-    if context.waits(&target.key.namespace, &target.uid, &wait.object(), target.status.reason.is_some(), Instant::now())
-    {
+    if context.check_events_now(
+        &target.key.namespace,
+        &target.uid,
+        &wait.object(),
+        target.status.reason.is_some(),
+        Instant::now(),
+    ) {
         match read_warning(&target.key.namespace, wait, context).await {
             Ok(mut found) => {
                 if let (Some(cluster), Some(found)) = (cluster, found.as_mut()) {
@@ -39,12 +44,12 @@ pub(super) async fn diagnose_and_mend(
                         None => {}
                     }
                 }
-                context.found(&target.uid, found);
+                context.note_finding(&target.uid, found);
             }
             Err(error) => crate::health::log::warn("failed to read events", &error),
         }
     }
-    Ok(context.look(&target.uid, Instant::now()))
+    Ok(context.last_finding(&target.uid, Instant::now()))
 }
 
 async fn recreate_config_map(
@@ -55,12 +60,12 @@ async fn recreate_config_map(
 ) -> Result<(), ReconcileError> {
     let facts = next_action::facts(&target.uid, &target.status, job);
     let objects = objects(cluster, &facts, context)?;
-    context.writer.config_map(&objects.config_map, &target.uid).await?;
+    context.writer.create_config_map(&objects.config_map, &target.uid).await?;
     tracing::info!("recreated the ConfigMap, which had been deleted");
     Ok(())
 }
 
-/// What was said last about what waits: a call or two, however many wait.
+/// The last warning about what waits; one or two calls, however many pods wait.
 async fn read_warning(
     namespace: &str,
     wait: SilentWait<'_>,

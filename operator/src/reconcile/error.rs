@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use crate::health::panics::Panicked;
 use crate::reconcile::apply::ApplyError;
-use crate::reconcile::keys;
 use crate::reconcile::obstacle::{Obstacle, WAITING_FOR_GANG};
+use crate::reconcile::random;
 use crate::reconcile::render::RenderError;
 
 /// Why a reconcile has to be repeated.
@@ -16,7 +16,7 @@ pub enum ReconcileError {
     #[error(transparent)]
     Render(#[from] RenderError),
     #[error(transparent)]
-    Key(#[from] keys::KeyError),
+    Key(#[from] random::RandomError),
     #[error("failed to get the MiniCluster, whose spec is too large for the cache")]
     Cluster(#[source] kube::Error),
     #[error("failed to get the version of Kubernetes")]
@@ -36,12 +36,12 @@ impl ReconcileError {
         }
     }
 
-    /// Nothing is wrong: another gang is being placed.
+    /// Whether it waits for its turn to create a gang, which is no failure.
     pub fn waits_for_turn(&self) -> bool {
         self.obstacle().is_some_and(|obstacle| obstacle.reason == WAITING_FOR_GANG)
     }
 
-    /// How long the API server, which has too much to do, asks to wait.
+    /// How long the API server asks to wait, if it is overloaded.
     pub fn asked_to_wait(&self) -> Duration {
         let ReconcileError::Apply(ApplyError::Api { source, .. }) = self else { return Duration::ZERO };
         let kube::Error::Api(status) = source.as_ref() else { return Duration::ZERO };

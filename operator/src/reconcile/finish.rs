@@ -36,9 +36,9 @@ pub(super) async fn clean_up(
     context.writer.clean_up(&target.key, &job.uid, services_pod.map(|(uid, _)| uid), &volumes, &target.uid).await?;
     let cleaned = status::cleaned_up(after, Timestamp::now());
     if let Some(change) = patch::patch(target, after, &cleaned)
-        && let Some(version) = context.writer.status(&target.key, &change).await?
+        && let Some(version) = context.writer.patch_status(&target.key, &change).await?
     {
-        context.remember(&target.uid, version, &cleaned, Instant::now());
+        context.remember_status(&target.uid, version, &cleaned, Instant::now());
         tracing::info!("deleted pods and volumes (cleanupPods): the job has completed");
     }
     Ok(())
@@ -61,7 +61,7 @@ pub(super) async fn make_anew_with_copy(
     Ok(())
 }
 
-/// Deletes a MiniCluster whose `ttlSecondsAfterFinished` has passed, or comes back when it has. Otherwise waits for a change.
+/// Deletes a MiniCluster whose `ttlSecondsAfterFinished` has passed, or requeues it for that time. Otherwise waits for a change.
 pub(super) async fn delete_or_requeue(
     target: &Target,
     after: &MiniClusterStatus,
@@ -71,7 +71,7 @@ pub(super) async fn delete_or_requeue(
     match next_action::seconds_to_live(spec, after, Timestamp::now()) {
         None => Ok(Action::await_change()),
         Some(0) => {
-            context.writer.delete(&target.key, &target.uid).await?;
+            context.writer.delete_minicluster(&target.key, &target.uid).await?;
             tracing::info!("deleted the MiniCluster: ttlSecondsAfterFinished has passed");
             Ok(Action::await_change())
         }

@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use tokio::sync::watch;
 
-/// The longest that others wait, however many there are to be made.
+/// Longest time that other writes wait, however many Jobs are to be created.
 const LONGEST: Duration = Duration::from_secs(10);
 
-/// Counts those that go first.
+/// Counts the reconciles that may create a Job.
 #[derive(Debug)]
 pub struct JobFirst {
     going_first: watch::Sender<usize>,
 }
 
-/// One that goes first, until it is dropped.
+/// A reconcile that may create a Job, until it is dropped.
 #[derive(Debug)]
 pub struct First<'a>(&'a JobFirst);
 
@@ -31,7 +31,7 @@ impl JobFirst {
         First(self)
     }
 
-    /// Wakes those who wait only when nobody is left: there may be thousands.
+    /// Wakes the waiting writes only when the count reaches 0: there may be thousands.
     fn change(&self, change: impl FnOnce(&mut usize)) {
         self.going_first.send_if_modified(|count| {
             change(count);
@@ -39,10 +39,10 @@ impl JobFirst {
         });
     }
 
-    /// Returns when nobody goes first any more, or after 10 s.
+    /// Returns when no reconcile may create a Job any more, or after 10 s.
     pub async fn wait_for_jobs(&self) {
         let mut going_first = self.going_first.subscribe();
-        // The sender is ours: the only error is the bound's.
+        // The sender is ours, so the only error is the timeout.
         let _ = tokio::time::timeout(LONGEST, going_first.wait_for(|count| *count == 0)).await;
     }
 }

@@ -3,14 +3,14 @@
 use flux_shared::crd::v1alpha2::{Condition, MiniClusterStatus};
 use k8s_openapi::jiff::{Timestamp, Unit};
 
-/// The condition that says so when pods and volumes have been deleted.
+/// The condition that pods and volumes have been deleted (`cleanupPods`).
 pub const CLEANED_UP: &str = "CleanedUp";
-/// The condition that tells of the view's image volume.
+/// The condition about mounting the view's image.
 pub const VIEW_MOUNTED: &str = "ViewMounted";
 /// Longest message in a status or an event.
 const MESSAGE_MAX: usize = 1024;
 
-/// Whether a status says that all is over.
+/// Whether the MiniCluster has ended.
 pub fn is_finished(status: &MiniClusterStatus) -> bool {
     has(status, "JobFinished", "True").is_some()
 }
@@ -20,12 +20,12 @@ pub fn is_cleaned_up(status: &MiniClusterStatus) -> bool {
     has(status, CLEANED_UP, "True").is_some()
 }
 
-/// Whether a pod could not mount the view's image: the Job is made anew, with a copy, and stays so.
+/// Whether a pod could not mount the view's image: the Job is created again with a copy of the view, from then on.
 pub fn image_volume_failed(status: &MiniClusterStatus) -> bool {
     has(status, VIEW_MOUNTED, "False").is_some()
 }
 
-/// When all was over.
+/// When the MiniCluster ended.
 pub fn end(status: &MiniClusterStatus) -> Option<Timestamp> {
     let finished = has(status, "JobFinished", "True")?;
     status.completion_time.as_ref().unwrap_or(&finished.last_transition_time).parse().ok()
@@ -36,7 +36,7 @@ pub fn condition<'a>(status: &'a MiniClusterStatus, type_: &str) -> Option<&'a C
     status.conditions.iter().find(|condition| condition.type_ == type_)
 }
 
-/// The condition of a type, where it says this.
+/// The condition of a type, if its status is `value`.
 fn has<'a>(status: &'a MiniClusterStatus, type_: &str, value: &str) -> Option<&'a Condition> {
     condition(status, type_).filter(|condition| condition.status == value)
 }
@@ -48,7 +48,7 @@ pub fn short(message: &str) -> String {
     }
 }
 
-/// As Kubernetes writes times: whole seconds.
+/// A time as Kubernetes writes it, in whole seconds.
 pub fn rfc3339(time: Timestamp) -> String {
     time.round(Unit::Second).unwrap_or(time).to_string()
 }

@@ -46,7 +46,7 @@ mod volumes;
 
 pub use volumes::IMAGE as VIEW_IMAGE_VOLUME;
 
-/// The view of clusters that name none: the oldest libc of the published ones, so it suits most images.
+/// The view's image for clusters that name none: it has the oldest libc of the published ones, so it suits most images.
 pub const DEFAULT_VIEW_IMAGE: &str = "ghcr.io/converged-computing/flux-view-rocky:tag-9";
 /// The agent that belongs to this operator.
 pub const DEFAULT_AGENT_IMAGE: &str = concat!("ghcr.io/flux-framework/flux-agent:", env!("CARGO_PKG_VERSION"));
@@ -58,7 +58,7 @@ pub struct Options {
     pub view_image: String,
     /// Address of the Flux RESTful API's repository.
     pub restful_repository: String,
-    /// For MiniClusters that say nothing of it.
+    /// How the view gets into the pods of MiniClusters that do not say.
     pub view_source: ViewSource,
     /// Each MiniCluster gets a NetworkPolicy.
     pub network_policy: bool,
@@ -82,7 +82,7 @@ impl Default for Options {
     }
 }
 
-/// What is known of the object in the cluster.
+/// What is known of the MiniCluster besides its spec.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Facts {
     /// The MiniCluster's uid, for owner references. None: rendered for a person.
@@ -99,9 +99,9 @@ pub struct Facts {
     pub backoff_limit_used: u32,
     /// What is left of `deadlineSeconds` after earlier starts. None: all.
     pub deadline_left: Option<i64>,
-    /// Of what cannot change of the spec, once there is a Job (`reconcile::target::Target::spec_hash`).
+    /// Hash of the fields of the spec that cannot change once there is a Job (`reconcile::target::Target::spec_hash`).
     pub spec_hash: Option<String>,
-    /// How often the whole has started before.
+    /// How often the MiniCluster has restarted.
     pub attempt: u32,
     /// Which APIs for gangs the cluster serves.
     pub gangs: gang::Served,
@@ -113,21 +113,21 @@ pub struct Objects {
     pub config_map: ConfigMap,
     /// The curve certificate, unless the user has a Secret with one; passwords, keys and tokens.
     pub secrets: Vec<hidden_secret::HiddenSecret>,
-    /// Volumes that are made for it, with their claims.
+    /// PersistentVolumes and claims that are created for it.
     pub volumes: Vec<storage::MadeVolume>,
-    /// Who reaches its brokers.
+    /// Restricts who reaches its brokers.
     pub network_policy: Option<NetworkPolicy>,
     /// The Service that gives the pods their names; may be shared with other MiniClusters.
     pub headless: Service,
-    /// One for each sidecar with ports.
+    /// A Service for each sidecar with ports.
     pub services: Vec<Service>,
-    /// What makes a gang of the Job's pods.
+    /// The object that makes a gang of the Job's pods, if any.
     pub gang: gang::GangOf,
     pub job: Overlaid<Job>,
     pub services_pod: Option<Overlaid<Pod>>,
 }
 
-/// Why a valid MiniCluster could not be rendered: a defect of ours, or a field that validation let through.
+/// Why a valid MiniCluster could not be rendered: a bug of ours, or a field that validation let through.
 #[derive(Debug, thiserror::Error)]
 pub enum RenderError {
     #[error("failed to write the agent's spec")]
@@ -138,51 +138,51 @@ pub enum RenderError {
     Overlay(#[source] serde_json::Error),
 }
 
-/// What was made at random for a cluster, if it is needed: a certificate, and words for passwords and keys.
+/// Random material for a cluster, used as far as needed: a certificate, and words for passwords and keys.
 #[derive(Clone)]
-pub struct Chance {
+pub struct Generated {
     certificate: Certificate,
     words: Vec<String>,
 }
 
-impl Chance {
-    pub fn new(certificate: Certificate, words: Vec<String>) -> Chance {
-        Chance { certificate, words }
+impl Generated {
+    pub fn new(certificate: Certificate, words: Vec<String>) -> Generated {
+        Generated { certificate, words }
     }
 
-    /// Words for a cluster, as far as they reach; then a placeholder, which a person gets who looks at the objects.
+    /// The words, and then placeholders: rendering for a person uses no random words.
     fn words(&self) -> impl Iterator<Item = String> {
         self.words.iter().cloned().chain(std::iter::repeat("(random)".to_owned()))
     }
 }
 
-/// Without the words.
-impl std::fmt::Debug for Chance {
+/// Shows none of the secrets.
+impl std::fmt::Debug for Generated {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        formatter.write_str("Chance")
+        formatter.write_str("Generated")
     }
 }
 
-impl From<Certificate> for Chance {
-    fn from(certificate: Certificate) -> Chance {
-        Chance::new(certificate, Vec::new())
+impl From<Certificate> for Generated {
+    fn from(certificate: Certificate) -> Generated {
+        Generated::new(certificate, Vec::new())
     }
 }
 
-/// All objects of `cluster`. What `chance` has goes into the Secrets, unless the user gave it.
+/// All objects of `cluster`. The random material goes into Secrets where the user gives none.
 pub fn objects(
     cluster: &ValidMiniCluster,
     options: &Options,
     facts: &Facts,
-    chance: impl Into<Chance>,
+    generated: impl Into<Generated>,
 ) -> Result<Objects, RenderError> {
-    let chance = chance.into();
+    let generated = generated.into();
     let gang = gang::gang(cluster, options.gang, facts);
     Ok(Objects {
         config_map: config::config_map(cluster, options, facts)?,
-        secrets: curve::secret(cluster, facts, &chance.certificate)
+        secrets: curve::secret(cluster, facts, &generated.certificate)
             .into_iter()
-            .chain(secrets::secrets(cluster, facts, &chance))
+            .chain(secrets::secrets(cluster, facts, &generated))
             .collect(),
         volumes: storage::volumes(cluster, facts),
         network_policy: options.network_policy.then(|| network::policy(cluster, facts)).flatten(),
@@ -221,7 +221,7 @@ fn services_pod_of(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<O
     laid.map(Some).map_err(RenderError::Overlay)
 }
 
-/// What lies over the pods, in short. None: nothing does.
+/// Hash of the pod templates of the spec; None without any.
 pub fn overlay_hash(cluster: &ValidMiniCluster) -> Option<String> {
     let overlays = [&cluster.pod_template, &cluster.services_pod_template].map(|it| it.as_ref().map(Overlay::value));
     overlays.iter().any(Option::is_some).then(|| hash(&overlays))
@@ -238,7 +238,7 @@ fn metadata(name: String, cluster: &ValidMiniCluster, facts: &Facts) -> ObjectMe
     }
 }
 
-/// The MiniCluster as the one controller of an object: it goes when the MiniCluster does.
+/// The MiniCluster as controlling owner of an object, which is deleted with it.
 fn owner(name: &str, uid: &str) -> OwnerReference {
     OwnerReference {
         api_version: labels::API_VERSION.into(),
@@ -250,7 +250,7 @@ fn owner(name: &str, uid: &str) -> OwnerReference {
     }
 }
 
-/// Unset where there is nothing: an empty list in an object is a difference to whoever compares it.
+/// None for an empty list: an empty list in an object would count as a difference.
 fn some<T>(list: Vec<T>) -> Option<Vec<T>> {
     (!list.is_empty()).then_some(list)
 }

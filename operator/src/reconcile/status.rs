@@ -30,13 +30,13 @@ pub mod events;
 mod outcome;
 pub mod patch;
 
-/// The condition that tells of volumes that Kubernetes takes, though their author may not mean them.
+/// The condition about volumes that Kubernetes accepts but that are probably a mistake.
 pub(crate) const VOLUMES_VALID: &str = "VolumesValid";
-/// The condition that tells whether the archive was saved, where one is asked for and that is known.
+/// The condition that the archive was saved, if one is asked for and the result is known.
 pub(crate) const ARCHIVE_SAVED: &str = "ArchiveSaved";
-/// Why a spec is not valid that was changed after its Job had been made from it.
+/// The reason of condition Valid if the spec was changed after the Job was created from it.
 pub(crate) const CHANGED_TOO_LATE: &str = "ChangedTooLate";
-/// The condition that tells of a panic of the operator's.
+/// The condition that the operator panicked at this MiniCluster.
 pub(crate) const OPERATOR_PANICKED: &str = "OperatorPanicked";
 
 /// Whether the spec can be used.
@@ -55,32 +55,32 @@ pub struct Inputs<'a> {
     pub verdict: Verdict<'a>,
     pub previous: &'a MiniClusterStatus,
     pub job: Option<&'a JobSeen>,
-    /// Of the spec as it is now (`reconcile::target::Target::spec_hash`).
+    /// Hash of the current spec (`reconcile::target::Target::spec_hash`).
     pub spec_hash: Option<&'a str>,
     pub pods: Vec<&'a PodSeen>,
-    /// The Job's leads that are gone, as they were seen last.
+    /// The Job's lead pods that are gone, as last seen.
     pub gone: Vec<&'a PodSeen>,
     pub obstacle: Option<&'a Obstacle>,
     /// Every node is known to mount images.
     pub nodes_mount_images: bool,
-    /// The volumes of CSI drivers. None: it is not known what there is beside them.
+    /// The volumes of CSI drivers. None: the other PersistentVolumes or storage classes are not known.
     pub disks: Option<Vec<DiskSeen>>,
-    /// The last warning about what waits without a word.
+    /// The last warning event about what waits although no status says why.
     pub warning: Option<&'a Trouble>,
     pub now: Timestamp,
 }
 
 impl Inputs<'_> {
-    /// Whether the Job was made from another spec than this one. Only before the first status can that be: from then on the
-    /// API server refuses such a change. (So a hash that a later version computes otherwise tells nothing wrong.)
+    /// Whether the Job was created from another spec than the current one. This can only be before the first status: from
+    /// then on the API server refuses such a change. (So it does not matter if a later version computes another hash.)
     fn changed_too_late(&self) -> bool {
         let was_said = condition(self.previous, "Valid").is_some_and(|valid| valid.reason == CHANGED_TOO_LATE);
         let differs = self.job.is_some_and(|job| !job.deleting && job.differs_from(self.spec_hash));
         differs && (self.previous.maximum_size.is_none() || was_said)
     }
 
-    /// Whether the Job's pods were made with another overlay. The API server's rule that compares specs overlooks a key that takes the
-    /// place of another one, in an object without a schema.
+    /// Whether the Job's pods were created with another overlay. The API server's rule does not see every change there: in
+    /// an object without a schema it misses a key that replaces another one.
     fn overlay_differs(&self, cluster: &ValidMiniCluster) -> bool {
         self.job.is_some_and(|job| !job.deleting && job.overlay_hash != render::overlay_hash(cluster))
     }
@@ -88,7 +88,7 @@ impl Inputs<'_> {
 
 /// The status. The same inputs give the same status; a later time alone changes nothing.
 pub fn status(inputs: &Inputs) -> MiniClusterStatus {
-    // A Job that was deleted after its end takes nothing back, nor do pods that were cleaned up.
+    // After the end the status stays, also if the Job is deleted or the pods were cleaned up.
     if (inputs.job.is_none() || is_cleaned_up(inputs.previous)) && is_finished(inputs.previous) {
         return MiniClusterStatus {
             phase: if inputs.deleting { Some("Terminating".into()) } else { inputs.previous.phase.clone() },
@@ -101,7 +101,7 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
     }
     let facts = Facts::of(inputs);
     let outcome = outcome::outcome(inputs, &facts);
-    // A lead that was stopped to be suspended has not ended as the command did, nor has one that is made again.
+    // A lead that was stopped for a suspension has not ended the job, nor has one that is created again.
     let is_suspended = inputs.job.is_some_and(|job| job.suspended && !job.is_finished());
     let lead_exit = decisive_lead(inputs, &facts).filter(|_| !is_suspended).and_then(|lead| lead.exit.as_ref());
     let previous = inputs.previous;
@@ -152,7 +152,7 @@ pub fn status(inputs: &Inputs) -> MiniClusterStatus {
     }
 }
 
-/// That of the first Job that stays.
+/// The maximum size, fixed by the first Job that is not being deleted.
 fn maximum_size(inputs: &Inputs) -> Option<i32> {
     let of_job = || inputs.job.filter(|job| !job.deleting).and_then(|job| job.maximum_size).map(count);
     inputs.previous.maximum_size.or_else(of_job)
@@ -163,14 +163,14 @@ fn seen_again(condition: &Condition, generation: Option<i64>) -> Condition {
     Condition { observed_generation: generation, ..condition.clone() }
 }
 
-/// The lead that has ended as its program did; else the latest.
+/// The lead's pod whose end decides the job's; otherwise the latest one.
 fn decisive_lead<'a>(inputs: &Inputs<'a>, facts: &Facts<'a>) -> Option<&'a PodSeen> {
     let leads = inputs.pods.iter().copied().filter(|pod| pod.index == 0);
     let decides = |pod: &PodSeen| matches!(end_of(pod, false), Some(End::Own | End::NodeFailure | End::Succeeded));
     leads.chain(inputs.gone.iter().copied()).find(|pod| decides(pod)).or(facts.lead)
 }
 
-/// The first start's, however often it starts again. (A suspension begins anew, as a Job's own time does.)
+/// The time of the first start, also after restarts. (After a suspension it begins anew, as a Job's start time does.)
 fn start_time(inputs: &Inputs) -> Option<String> {
     let before = inputs.previous.start_time.clone();
     let is_first = inputs.previous.backoff_limit_used + inputs.previous.max_restarts_used == 0;
@@ -179,7 +179,7 @@ fn start_time(inputs: &Inputs) -> Option<String> {
     if is_first { now.or(before) } else { before.or(now) }
 }
 
-/// The Job that runs it, unless it has been given up.
+/// Uid of the current or last Job, unless it was given up.
 fn job_uid(inputs: &Inputs) -> Option<String> {
     match inputs.job {
         Some(job) if restart::is_given_up(inputs.previous, job) => None,
@@ -188,7 +188,7 @@ fn job_uid(inputs: &Inputs) -> Option<String> {
     }
 }
 
-/// The starts, with those that were nobody's decision here: the kubelet's, and that after a suspension.
+/// The status with restarts that the operator did not decide: those by the kubelet, and the one after a suspension.
 fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
     let mut known = inputs.previous.clone();
     let Some(job) = inputs.job.filter(|job| !job.is_finished()) else { return known };
@@ -201,7 +201,7 @@ fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
                 (restart::SUSPENDED, "the pods were stopped to suspend the MiniCluster; it restarts when it is resumed")
             }
         };
-        known = restart::noted(&known, None, reason, message, inputs.now);
+        known = restart::with_restart(&known, None, reason, message, inputs.now);
     }
     // A restart beyond the allowed ones runs nothing, so it is not counted.
     let allowed = match inputs.verdict {
@@ -215,7 +215,7 @@ fn restarts(inputs: &Inputs, facts: &Facts) -> MiniClusterStatus {
     known
 }
 
-/// When each step was seen first. A start after a suspension begins anew.
+/// When each step of the start was first seen; a suspension resets it.
 fn timeline(inputs: &Inputs, facts: &Facts) -> Option<Timeline> {
     let job = inputs.job?;
     if (job.suspended && !job.is_finished()) || job.deleting || restart::is_given_up(inputs.previous, job) {
@@ -231,7 +231,7 @@ fn timeline(inputs: &Inputs, facts: &Facts) -> Option<Timeline> {
     (timeline != Timeline::default()).then_some(timeline)
 }
 
-/// A Secret that people need to know: there once the Job is.
+/// Name of a Secret for people, which exists once the Job does.
 fn secret(inputs: &Inputs, name: impl Fn(&ValidMiniCluster, Option<&str>) -> Option<String>) -> Option<String> {
     match (inputs.verdict, inputs.job) {
         (Verdict::Valid(cluster), Some(job)) => name(cluster, job.owner_uid.as_deref()),
@@ -279,13 +279,13 @@ pub fn panicked(
     status
 }
 
-/// Without what was said of a panic: the operator has come through.
+/// The status without the condition about a panic: the operator got past it.
 pub fn without_panic(mut status: MiniClusterStatus) -> MiniClusterStatus {
     status.conditions.retain(|condition| condition.type_ != OPERATOR_PANICKED);
     status
 }
 
-/// Numbers that several parts need.
+/// Figures that several parts of the status need.
 #[derive(Debug)]
 struct Facts<'a> {
     /// The latest pod of index 0.
@@ -309,7 +309,7 @@ impl<'a> Facts<'a> {
         let number = |which: &dyn Fn(&PodSeen) -> bool| {
             u32::try_from(pods().filter(|pod| which(pod)).count()).unwrap_or(u32::MAX)
         };
-        // A Job is finished when all its pods have ended, which the watch of pods may tell later.
+        // When a Job is finished all its pods have ended, though the watch of pods may report it later.
         let is_finished = inputs.job.is_some_and(JobSeen::is_finished);
         let living = |which: fn(&PodSeen) -> bool| match is_finished {
             true => 0,
@@ -361,7 +361,7 @@ fn phase(inputs: &Inputs, facts: &Facts) -> &'static str {
         () if job.failed.is_some() => "Failed",
         () if job.suspended => "Suspended",
         () if facts.is_ready() => "Running",
-        // Who is missing now says nothing about the job, which has begun.
+        // The job has begun: brokers that are missing now do not change the phase.
         () if facts.lead.is_some_and(|lead| lead.joined) && has_been_ready(inputs.previous) => "Running",
         () if facts.lead.is_some_and(|lead| lead.exit.is_some()) => "Running",
         () if facts.scheduled > 0 => "Starting",
@@ -369,7 +369,7 @@ fn phase(inputs: &Inputs, facts: &Facts) -> &'static str {
     }
 }
 
-/// In this start.
+/// Whether the MiniCluster has been ready since its last start.
 fn has_been_ready(status: &MiniClusterStatus) -> bool {
     status.timeline.as_ref().is_some_and(|timeline| timeline.ready.is_some())
 }

@@ -11,20 +11,20 @@ use crate::observe::cluster::{Cluster, version};
 use crate::observe::job::JobSeen;
 use crate::reconcile::render;
 
-/// What one reconcile is about.
+/// The MiniCluster of one reconcile.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Target {
     pub key: Key,
     pub uid: String,
     pub generation: Option<i64>,
     pub deleting: bool,
-    /// What its labels and annotations tell a queue.
+    /// Labels and annotations for a queue.
     pub queueing: Queueing,
-    /// It tells a queue something else now than when its Job was made.
+    /// Whether the labels and annotations for a queue have changed since the Job was made.
     pub queueing_changed: bool,
     pub spec: Result<MiniClusterSpec, Vec<Problem>>,
     pub status: MiniClusterStatus,
-    /// It has a status at all.
+    /// Whether it has a status at all.
     pub has_status: bool,
     pub resource_version: u64,
 }
@@ -50,7 +50,7 @@ impl Target {
         }
     }
 
-    /// With what it told a queue when its Job was made, if there is one: its labels and annotations may change at any time, and
+    /// With the labels and annotations for a queue that its Job was made with, if it has a Job: they may change at any time, and
     /// then count for the next Job.
     pub fn with_queueing_of(mut self, job: Option<&JobSeen>) -> Target {
         let Some(job) = job else { return self };
@@ -60,7 +60,7 @@ impl Target {
         self
     }
 
-    /// Of what cannot change of the spec, once its Job has been made.
+    /// Hash of the fields of the spec that cannot change once the Job was created.
     pub fn spec_hash(&self) -> Option<String> {
         self.spec.as_ref().ok().map(render::spec_hash::of)
     }

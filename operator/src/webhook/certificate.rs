@@ -19,11 +19,11 @@ use tokio_rustls::rustls::sign::CertifiedKey;
 
 use crate::labels;
 
-/// How long a certificate is good for.
+/// Lifetime of a certificate.
 const LIFE: SignedDuration = SignedDuration::from_hours(24 * 365);
 /// How long before its end it is renewed.
 const RENEWAL: SignedDuration = SignedDuration::from_hours(24 * 90);
-/// Before its making, for clocks that are behind.
+/// How far before its creation a certificate begins to be valid, for clocks that are behind.
 const SLACK: SignedDuration = SignedDuration::from_hours(24);
 
 const CERTIFICATE: &str = "tls.crt";
@@ -42,12 +42,12 @@ pub enum CertificateError {
     Read(String),
 }
 
-/// A certificate with its key, and who vouches for it.
+/// A certificate, its key, and the bundle of authorities.
 #[derive(Clone, PartialEq)]
 pub(super) struct Pair {
     pub(super) certificate: String,
     pub(super) key: String,
-    /// The authorities: this one's first.
+    /// The authorities as PEM, this certificate's own first.
     pub(super) bundle: String,
     not_after: String,
     names: String,
@@ -60,7 +60,7 @@ impl std::fmt::Debug for Pair {
 }
 
 impl Pair {
-    /// A new one. `before` is the bundle that is in use.
+    /// Creates a certificate with an authority of its own. `before` is the bundle in use.
     pub(super) fn make(names: &[String], before: Option<&str>, now: Timestamp) -> Result<Pair, CertificateError> {
         let end = now + LIFE;
         let authority_key = KeyPair::generate()?;
@@ -86,7 +86,7 @@ impl Pair {
         })
     }
 
-    /// What a Secret holds; None: nothing that can be used.
+    /// Reads a Secret; None if there is no usable certificate in it.
     pub(super) fn of_secret(secret: &Secret) -> Option<Pair> {
         let text = |key: &str| String::from_utf8(secret.data.as_ref()?.get(key)?.0.clone()).ok();
         let note = |key: &str| secret.metadata.annotations.as_ref()?.get(key).cloned();
@@ -100,7 +100,7 @@ impl Pair {
         pair.certified().ok().map(|_| pair)
     }
 
-    /// In the place of `before`, if it is there: whose that is does not change.
+    /// The Secret to write; `before` is the metadata of the one that it replaces, whose owner stays.
     pub(super) fn to_secret(
         &self,
         namespace: &str,
@@ -141,13 +141,13 @@ impl Pair {
         self.names != names.join(",") || self.not_after.parse().map_or(true, ends)
     }
 
-    /// As the server needs it.
+    /// In the form that the TLS server needs.
     pub(super) fn certified(&self) -> Result<CertifiedKey, CertificateError> {
         certified(self.certificate.as_bytes(), self.key.as_bytes())
     }
 }
 
-/// A certificate chain and its key, as PEM.
+/// A certificate chain and its key from PEM, for the TLS server.
 pub(super) fn certified(chain: &[u8], key: &[u8]) -> Result<CertifiedKey, CertificateError> {
     let read = |error: &dyn std::fmt::Display| CertificateError::Read(error.to_string());
     let chain = CertificateDer::pem_slice_iter(chain).collect::<Result<Vec<_>, _>>().map_err(|e| read(&e))?;
@@ -167,10 +167,11 @@ fn params(names: &[String], now: Timestamp, end: Timestamp) -> Result<Certificat
     Ok(params)
 }
 
-/// How many authorities a caBundle may hold: those of all that run now, and the last ones before.
+/// Most authorities in a caBundle: those of all replicas that run, and the last ones before them.
 const AUTHORITIES: usize = 6;
 
-/// `known` with all certificates of `wanted` in it, these first; the last ones go where there are too many. None: it has them.
+/// Merges the certificates of `wanted` into `known`, these first; beyond `AUTHORITIES` the last ones are dropped. None:
+/// `known` has them all.
 pub(super) fn joined(wanted: &str, known: &str) -> Option<String> {
     let split = |bundle: &str| -> Vec<String> {
         let all = bundle.split_inclusive(END).filter(|text| text.contains(END));
@@ -194,7 +195,7 @@ fn first_of(bundle: &str) -> Option<String> {
     bundle.find(END).map(|at| format!("{}\n", &bundle[..at + END.len()]))
 }
 
-/// The certificate that new connections get; none before the first one is there.
+/// The certificate for new connections; None before there is one.
 #[derive(Debug, Default)]
 pub(super) struct Current(RwLock<Option<Arc<CertifiedKey>>>);
 
@@ -213,12 +214,12 @@ impl Current {
         self.0.read().unwrap_or_else(PoisonError::into_inner).clone()
     }
 
-    /// When what is served ends, in seconds since 1970.
+    /// The end of the certificate that is served, in seconds since 1970.
     pub(super) fn ends(&self) -> Option<i64> {
         end_of(&*self.get()?)
     }
 
-    /// Whether requests can be answered.
+    /// Whether there is a certificate.
     pub(super) fn is_set(&self) -> bool {
         self.get().is_some()
     }

@@ -21,9 +21,9 @@ use crate::api::pages::all_metadata;
 use crate::api::retry::until_done;
 use crate::labels;
 
-/// The definition whose objects are migrated.
+/// Name of the CustomResourceDefinition whose objects are migrated.
 pub const CRD: &str = "miniclusters.flux-framework.org";
-/// How long answers of 500 and above are tried again: after an install, the API server takes a moment to trust the webhook.
+/// How long to retry after answers of 500 and above: after an installation, the API server takes a moment to trust the webhook.
 const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(500);
 
@@ -43,7 +43,7 @@ fn failed(verb: &'static str, name: impl Into<String>) -> impl FnOnce(kube::Erro
     move |source| MigrateError::Api { verb, name, source: Box::new(source) }
 }
 
-/// Migrates everything; a sentence about what was done.
+/// Migrates all MiniClusters; returns a sentence about what was done.
 pub async fn migrate(client: Client) -> Result<String, MigrateError> {
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
     let definition = definitions.get(CRD).await.map_err(failed("get", CRD))?;
@@ -77,7 +77,7 @@ where
     until_done((PAUSE, PAUSE), call, judge).await
 }
 
-/// Writes every MiniCluster once more. The number of them.
+/// Writes every MiniCluster unchanged, so that it is stored as v1alpha2; returns their number.
 async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
     let until = Instant::now() + PATIENCE;
     let every: Api<MiniCluster> = Api::all(client.clone());
@@ -86,7 +86,7 @@ async fn rewrite_all(client: &Client) -> Result<usize, MigrateError> {
     for metadata in all {
         let (namespace, name) = (metadata.namespace.unwrap_or_default(), metadata.name.unwrap_or_default());
         let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(client.clone(), &namespace);
-        // A change of nothing: what is stored differs from what would be stored, so it is written.
+        // A patch that changes nothing: the API server writes the object if its stored form differs.
         let (nothing, parameters) = (Patch::Merge(json!({})), parameters());
         match patiently(until, || api.patch_metadata(&name, &parameters, &nothing)).await {
             Ok(_) => {}

@@ -23,19 +23,19 @@ const VALUES_MAX: usize = 200_000;
 const NAME_MAX: usize = 256;
 /// Longest message.
 const MESSAGE_MAX: usize = 2000;
-/// How many times larger an answer may be, and how large at all.
+/// Limits of an answer: in multiples of the request's objects, and in bytes.
 const TIMES: usize = 4;
 const ANSWER_MAX: usize = 40 << 20;
-/// Room that there is at least for one more object.
+/// Least spare capacity, in bytes, for one more object.
 const STEP: usize = 64 << 10;
 
-/// What goes back to the API server.
+/// The HTTP answer to the API server.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Answer {
-    /// HTTP's status code.
+    /// HTTP status code.
     pub status: u16,
-    /// All objects were converted.
-    pub could: bool,
+    /// Whether all objects were converted.
+    pub is_success: bool,
     pub body: Vec<u8>,
 }
 
@@ -56,7 +56,7 @@ struct Request<'a> {
     uid: Cow<'a, str>,
     #[serde(borrow, rename = "desiredAPIVersion")]
     desired: Cow<'a, str>,
-    /// A list, which is read when it is known what the objects are to become.
+    /// The list of objects, unread: it is read once the desired version is known.
     #[serde(borrow, default)]
     objects: Option<&'a RawValue>,
 }
@@ -67,7 +67,7 @@ struct Verdict<'a> {
     result: Value,
 }
 
-/// The answer to any request. Without a review in it there is nobody to answer: that is an error of HTTP.
+/// The answer to any request. Without a review in the body it is an HTTP error.
 pub fn answer(body: &[u8]) -> Answer {
     let review: Review = match serde_json::from_slice(body) {
         Ok(review) => review,
@@ -87,7 +87,7 @@ pub fn answer(body: &[u8]) -> Answer {
     let begin = out.len();
     out.reserve_exact(body.len() + STEP);
     let converted = convert_all(&request, &mut out);
-    let could = converted.is_ok();
+    let is_success = converted.is_ok();
     let result = match converted {
         Ok(()) => json!({ "status": "Success" }),
         Err(message) => {
@@ -99,12 +99,12 @@ pub fn answer(body: &[u8]) -> Answer {
     match verdict {
         Ok(verdict) => {
             out.extend_from_slice(b"],");
-            // The members of the result, after the list.
+            // The members of the verdict follow the list.
             out.extend_from_slice(verdict.get(1..).unwrap_or_default());
             out.push(b'}');
-            Answer { status: 200, could, body: out }
+            Answer { status: 200, is_success, body: out }
         }
-        Err(error) => Answer { status: 500, could: false, body: error.to_string().into_bytes() },
+        Err(error) => Answer { status: 500, is_success: false, body: error.to_string().into_bytes() },
     }
 }
 
@@ -113,7 +113,7 @@ fn short(text: &str, length: usize) -> &str {
 }
 
 fn refusal(message: &str) -> Answer {
-    Answer { status: 400, could: false, body: format!("{}\n", short(message, MESSAGE_MAX)).into_bytes() }
+    Answer { status: 400, is_success: false, body: format!("{}\n", short(message, MESSAGE_MAX)).into_bytes() }
 }
 
 /// Writes the converted objects, with commas between them.
@@ -122,19 +122,19 @@ fn convert_all(request: &Request, out: &mut Vec<u8>) -> Result<(), String> {
         .ok_or_else(|| format!("failed to convert to `{}`: v1alpha1 and v1alpha2 are known", request.desired))?;
     let Some(objects) = request.objects else { return Ok(()) };
     let most = (TIMES * objects.get().len() + STEP).min(ANSWER_MAX);
-    let each = Each { to, out, most };
+    let each = ObjectConverter { to, out, most };
     serde_json::Deserializer::from_str(objects.get()).deserialize_seq(each).map_err(|error| error.to_string())
 }
 
 /// Converts each object of a list as it is read.
-struct Each<'a> {
+struct ObjectConverter<'a> {
     to: Version,
     out: &'a mut Vec<u8>,
-    /// How long the answer may become.
+    /// Largest answer in bytes.
     most: usize,
 }
 
-impl<'de> Visitor<'de> for Each<'_> {
+impl<'de> Visitor<'de> for ObjectConverter<'_> {
     type Value = ();
 
     fn expecting(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -147,7 +147,7 @@ impl<'de> Visitor<'de> for Each<'_> {
             if number > 0 {
                 self.out.push(b',');
             }
-            // Not twice as much as there is: it may be half of all memory.
+            // No doubling of the capacity: it may be half of all memory.
             if self.out.capacity() - self.out.len() < text.get().len() + STEP / 2 {
                 self.out.reserve_exact(2 * text.get().len() + STEP);
             }
@@ -178,8 +178,8 @@ fn convert_one(text: &str, to: Version, out: &mut Vec<u8>) -> Result<(), String>
     write(&converted, &aside, out).map_err(|error| format!("{place}: {error}"))
 }
 
-/// What lies over the pods may be anything, deeper than our parser goes too, and no version has it otherwise: it is copied as it
-/// stands. Else who makes one such object would keep everybody from listing theirs.
+/// Fields of the spec that are copied as text: they may be nested deeper than our parser goes, and are the same in both
+/// versions. If such an object were refused, nobody could list any MiniCluster.
 const ASIDE: [&str; 2] = ["podTemplate", "servicesPodTemplate"];
 
 fn set_aside(text: &str) -> Vec<(&'static str, &RawValue)> {
@@ -191,7 +191,7 @@ fn set_aside(text: &str) -> Vec<(&'static str, &RawValue)> {
     ASIDE.into_iter().filter_map(|name| Some((name, *spec.get(name)?))).collect()
 }
 
-/// The object without what was set aside.
+/// The object without the overlays that were set aside.
 fn without(text: &str, aside: &[(&str, &RawValue)]) -> Result<Value, serde_json::Error> {
     let values = |text: &str, but: &dyn Fn(&str) -> bool| {
         let members: BTreeMap<Cow<str>, &RawValue> = serde_json::from_str(text)?;
@@ -208,7 +208,7 @@ fn without(text: &str, aside: &[(&str, &RawValue)]) -> Result<Value, serde_json:
     Ok(Value::Object(object))
 }
 
-/// Writes an object, and what was set aside back into its spec.
+/// Writes an object, with the overlays that were set aside back in its spec.
 fn write(object: &Value, aside: &[(&str, &RawValue)], out: &mut Vec<u8>) -> Result<(), serde_json::Error> {
     let Some(members) = object.as_object().filter(|_| !aside.is_empty()) else {
         return serde_json::to_writer(out, object);

@@ -1,4 +1,4 @@
-//! The HTTPS server: few connections, bounded bodies, an answer to everything. (Limits per caller: `places`.)
+//! The HTTPS server: few connections, bounded bodies, an answer to everything. (Limits per caller: `limits`.)
 #![expect(clippy::disallowed_methods, reason = "it listens, and has time limits")]
 
 use std::convert::Infallible;
@@ -19,27 +19,27 @@ use tokio_rustls::rustls::crypto::ring;
 use tokio_rustls::rustls::{self, ServerConfig};
 
 use super::certificate::Current;
-use super::places::{BODY_MAX, Place, Places, Room};
+use super::limits::{BODY_MAX, BodyMemory, Limits, Slot};
 use super::{PATH, review};
 use crate::health::log;
-use crate::health::webhook_metrics::{TurnedAway, WebhookMetrics};
+use crate::health::webhook_metrics::{RejectReason, WebhookMetrics};
 
 /// Longest time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
-/// Longest time until the next request's head is there. The API server closes an idle connection after 90 s: where we closed
-/// it first, its next request could be on its way.
+/// Longest time until the next request's head. The API server closes idle connections after 90 s; if we closed first, its
+/// next request might already be under way.
 const IDLE: Duration = Duration::from_secs(100);
 /// Longest time for a body, and for a request with its answer: the API server waits 30 s at most.
 const BODY: Duration = Duration::from_secs(10);
 const REQUEST: Duration = Duration::from_secs(30);
-/// How often it is looked whether a request takes too long.
+/// How often the time of the current request is checked.
 const TICK: Duration = Duration::from_secs(1);
-/// Longest head of a request, and what is read ahead.
+/// Largest head of a request, and the size of the read buffer.
 const HEAD_MAX: usize = 32 << 10;
-/// From here on a conversion takes long enough to be worth a thread, and one is enough.
+/// Size from which on a conversion runs on a thread of its own, one at a time.
 const LARGE: usize = 64 << 10;
 
-/// TLS with the certificate of the moment.
+/// TLS with the current certificate.
 pub(super) fn acceptor(current: Arc<Current>) -> Result<TlsAcceptor, rustls::Error> {
     let config = ServerConfig::builder_with_provider(Arc::new(ring::default_provider()))
         .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -52,39 +52,39 @@ struct Shared {
     acceptor: TlsAcceptor,
     current: Arc<Current>,
     metrics: Arc<WebhookMetrics>,
-    /// For conversions that are long.
+    /// Held by a conversion that runs on a thread of its own.
     thread: Semaphore,
-    /// This process is about to end: callers shall make new connections, which lead to others.
+    /// True when this process is about to end: answers tell callers to open new connections, which reach other replicas.
     drains: watch::Receiver<bool>,
 }
 
-/// What an answer holds until it has been sent.
+/// An answer and the resources that it holds until it has been sent.
 struct Held {
     bytes: Vec<u8>,
-    room: Room,
-    place: Arc<Place>,
+    memory: BodyMemory,
+    slot: Arc<Slot>,
     _counted: Option<InFlight>,
 }
 
-/// A request that is counted as under way.
+/// A request that is counted as in flight, until it is dropped.
 struct InFlight(Arc<WebhookMetrics>);
 
 impl InFlight {
     fn new(metrics: &Arc<WebhookMetrics>) -> InFlight {
-        metrics.begins();
+        metrics.request_started();
         InFlight(metrics.clone())
     }
 }
 
 impl Drop for InFlight {
     fn drop(&mut self) {
-        self.0.ends();
+        self.0.request_ended();
     }
 }
 
 impl Held {
-    async fn grow(&mut self, size: usize) {
-        self.place.grow(&mut self.room, size).await;
+    async fn reserve(&mut self, size: usize) {
+        self.slot.reserve(&mut self.memory, size).await;
     }
 }
 
@@ -96,11 +96,11 @@ impl AsRef<[u8]> for Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.place.busy(false);
+        self.slot.set_busy(false);
     }
 }
 
-/// Serves for ever.
+/// Accepts connections; never returns.
 pub(super) async fn serve(
     listener: TcpListener,
     acceptor: TlsAcceptor,
@@ -109,53 +109,54 @@ pub(super) async fn serve(
     drains: watch::Receiver<bool>,
 ) {
     let shared = Arc::new(Shared { acceptor, current, metrics, thread: Semaphore::new(1), drains });
-    let places = Arc::new(Places::default());
+    let limits = Arc::new(Limits::default());
     // Dropped with the server, which ends all connections.
     let mut connections = JoinSet::new();
     loop {
         let (stream, peer) = match listener.accept().await {
             Ok((stream, address)) => (stream, address.ip().to_canonical()),
             Err(error) => {
-                // Such as too many open files: it passes.
+                // Such as too many open files, which is temporary.
                 log::warn("failed to accept a connection", &error);
                 tokio::time::sleep(Duration::from_millis(100)).await;
                 continue;
             }
         };
         while connections.try_join_next().is_some() {}
-        let Some(turn) = places.turn(peer) else {
-            shared.metrics.refused(TurnedAway::Full);
+        let Some(turn) = limits.queue_up(peer) else {
+            shared.metrics.rejected(RejectReason::QueueFull);
             continue;
         };
-        let (places, shared) = (places.clone(), shared.clone());
+        let (limits, shared) = (limits.clone(), shared.clone());
         connections.spawn(async move {
-            let Some(place) = places.enter(peer).await.map(Arc::new) else {
-                return shared.metrics.refused(TurnedAway::Place);
+            let Some(slot) = limits.enter(peer).await.map(Arc::new) else {
+                return shared.metrics.rejected(RejectReason::NoSlot);
             };
             drop(turn);
             let metrics = shared.metrics.clone();
             tokio::select! {
-                () = connection(stream, place.clone(), shared) => {}
-                () = place.has_to_leave() => {}
-                () = takes_too_long(&place) => metrics.refused(TurnedAway::Slow),
+                () = connection(stream, slot.clone(), shared) => {}
+                () = slot.until_evicted() => {}
+                () = takes_too_long(&slot) => metrics.rejected(RejectReason::Slow),
             }
         });
     }
 }
 
-/// Returns when a request is under way for longer than anybody waits: a body, or an answer that nobody reads.
-async fn takes_too_long(place: &Place) {
-    while place.busy_for() < REQUEST {
+/// Returns when a request has been in progress for longer than the API server waits: its body does not come, or nobody
+/// reads the answer.
+async fn takes_too_long(slot: &Slot) {
+    while slot.busy_for() < REQUEST {
         tokio::time::sleep(TICK).await;
     }
 }
 
-async fn connection(stream: TcpStream, place: Arc<Place>, shared: Arc<Shared>) {
-    // A handshake fails where nobody speaks TLS, or trusts us yet: the API server tells its user.
+async fn connection(stream: TcpStream, slot: Arc<Slot>, shared: Arc<Shared>) {
+    // A handshake fails if the client speaks no TLS or does not trust us yet; the API server tells its user.
     let Ok(Ok(stream)) = tokio::time::timeout(HANDSHAKE, shared.acceptor.accept(stream)).await else { return };
     let service = service_fn(move |request| {
-        let (shared, place) = (shared.clone(), place.clone());
-        async move { Ok::<_, Infallible>(respond(request, &shared, place).await) }
+        let (shared, slot) = (shared.clone(), slot.clone());
+        async move { Ok::<_, Infallible>(respond(request, &shared, slot).await) }
     });
     let mut http = hyper::server::conn::http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(IDLE).max_buf_size(HEAD_MAX);
@@ -164,11 +165,11 @@ async fn connection(stream: TcpStream, place: Arc<Place>, shared: Arc<Shared>) {
     }
 }
 
-async fn respond(request: Request<Incoming>, shared: &Shared, place: Arc<Place>) -> Response<Full<Bytes>> {
-    place.busy(true);
+async fn respond(request: Request<Incoming>, shared: &Shared, slot: Arc<Slot>) -> Response<Full<Bytes>> {
+    slot.set_busy(true);
     let (begin, converts) = (Instant::now(), request.uri().path() == PATH);
     let counted = converts.then(|| InFlight::new(&shared.metrics));
-    let mut held = Held { bytes: Vec::new(), room: Room::default(), place, _counted: counted };
+    let mut held = Held { bytes: Vec::new(), memory: BodyMemory::default(), slot, _counted: counted };
     let (status, kind) = match answer(request, shared, &mut held).await {
         Ok(status) => (status, "application/json"),
         Err((status, text)) => {
@@ -188,14 +189,14 @@ async fn respond(request: Request<Incoming>, shared: &Shared, place: Arc<Place>)
     response
 }
 
-/// A status, and what is wrong.
+/// HTTP status and message.
 type Refusal = (u16, String);
 
 fn refuse<T>(status: u16, text: &str) -> Result<T, Refusal> {
     Err((status, text.to_owned()))
 }
 
-/// The answer, in `held`.
+/// Answers a request: the body is put into `held`, the status is returned.
 async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut Held) -> Result<u16, Refusal> {
     match (request.method(), request.uri().path()) {
         (&Method::POST, PATH) => {}
@@ -219,7 +220,7 @@ async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut Held) ->
             }
         }
     };
-    shared.metrics.converted(answer.could);
+    shared.metrics.converted(answer.is_success);
     held.bytes = answer.body;
     match answer.status {
         200 => Ok(200),
@@ -227,7 +228,7 @@ async fn answer(request: Request<Incoming>, shared: &Shared, held: &mut Held) ->
     }
 }
 
-/// The whole body. Room is taken for what has arrived, so that who sends slowly takes none from others.
+/// The whole body. Memory is taken for what has arrived, so that who sends slowly takes none from others.
 async fn read(mut body: Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
     let declared = usize::try_from(body.size_hint().lower()).unwrap_or(usize::MAX);
     if declared > BODY_MAX {
@@ -241,9 +242,9 @@ async fn read(mut body: Incoming, held: &mut Held) -> Result<Vec<u8>, Refusal> {
         if size > BODY_MAX {
             return refuse(413, "the review is too large: list fewer objects at once\n");
         }
-        held.grow(size).await;
+        held.reserve(size).await;
         if size > bytes.capacity() {
-            // No more than twice what has arrived, nor than was declared.
+            // At most twice what has arrived, and at most what was declared.
             let wanted = (2 * size).min(declared.max(size));
             bytes.reserve_exact(wanted - bytes.len());
         }

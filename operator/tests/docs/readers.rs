@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use flux_shared::crd;
 use serde_json::Value;
 
-use test_support::tried::{Outcome, all_leaves, around, merge, outcome, patch, values};
+use test_support::field_values::{Outcome, all_leaves, around, merge, outcome, patch, values};
 
 type Part = fn(&Outcome) -> &Value;
 

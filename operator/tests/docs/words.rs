@@ -98,7 +98,7 @@ const OTHERS: &[&str] = &[
     "Start",
     "Validate",
     // Names of ours for a log or a debugger.
-    "Chance",
+    "Generated",
     "Reader",
     "Writer",
 ];

@@ -5,7 +5,7 @@
 use flux_shared::validate::Problem;
 use serde_json::Value;
 
-use test_support::tried::{COMPANIONS, SURROUNDINGS, all_leaves, around, base, merge, outcome, patch, values};
+use test_support::field_values::{COMPANIONS, SURROUNDINGS, all_leaves, around, base, merge, outcome, patch, values};
 
 /// `spec.containers[0].x[key]` as this test writes it: `containers.0.x.key`.
 fn plain(field: &str) -> String {

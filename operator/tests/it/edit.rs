@@ -108,7 +108,7 @@ fn a_status_never_lands_on_a_new_minicluster_of_the_same_name() {
             let mut target = Target::of(&flux_operator::observe::cluster::Cluster(Ok(of.clone())));
             target.generation = Some(generation);
             let after = MiniClusterStatus { maximum_size: Some(1), ..MiniClusterStatus::default() };
-            writer.status(&key, &patch::patch(&target, &target.status, &after).unwrap()).await
+            writer.patch_status(&key, &patch::patch(&target, &target.status, &after).unwrap()).await
         };
         assert!(write(&first, 1).await.is_err());
         assert!(write(&second, 2).await.is_err(), "nor does the first one on another spec");

@@ -17,7 +17,7 @@ use tokio::net::tcp::{OwnedReadHalf, OwnedWriteHalf};
 use tokio::net::{TcpListener, TcpStream};
 
 use test_support::api_server::{Call, Calls, Fault, Fixture, condition, operator_kubeconfig, test, until};
-use test_support::control_plane::led_over;
+use test_support::control_plane::kubeconfig_via;
 
 /// Everything of a cluster of size 2 is there, once.
 async fn is_whole(fixture: &Fixture, name: &str) {
@@ -130,7 +130,7 @@ fn many_broken_and_slow_ones_delay_no_other_and_are_tried_ever_less() {
 #[test]
 fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
     test("panics", async |fixture| {
-        flux_operator::health::panics::hook();
+        flux_operator::health::panics::install_hook();
         // It is the whole process': other tests that fail still say why.
         let ours = std::panic::take_hook();
         #[expect(clippy::print_stderr, reason = "where the test's own harness prints it")]
@@ -160,7 +160,7 @@ fn a_panic_over_one_object_is_told_by_it_and_stops_nobody() {
         .await;
         fixture.create("good", json!({ "size": 2 })).await.unwrap();
         is_whole(&fixture, "good").await;
-        let text = metrics.text(flux_operator::health::metrics::Seen::<std::iter::Empty<&str>>::default());
+        let text = metrics.text(flux_operator::health::metrics::LiveState::<std::iter::Empty<&str>>::default());
         let count = text.lines().find_map(|line| {
             line.strip_prefix("controller_runtime_reconcile_panics_total{controller=\"minicluster\"} ")
         });
@@ -253,7 +253,7 @@ struct Way {
 impl Way {
     async fn lead(kubeconfig: &Path) -> Way {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (kubeconfig, server) = led_over(kubeconfig, "way", listener.local_addr().unwrap()).unwrap();
+        let (kubeconfig, server) = kubeconfig_via(kubeconfig, "way", listener.local_addr().unwrap()).unwrap();
         let lives = Arc::new(Mutex::new(Arc::new(AtomicBool::new(true))));
         let way = Way { kubeconfig, lives: lives.clone() };
         tokio::spawn(async move {

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::change::gone;
 use test_support::api_server::{Fixture, test, until};
-use test_support::tried::{all_leaves, around, base, merge, outcome, patch, values};
+use test_support::field_values::{all_leaves, around, base, merge, outcome, patch, values};
 
 /// What a cluster follows while it lives, each with a value that it can follow.
 const FOLLOWED: &[(&str, &str)] = &[

@@ -88,14 +88,7 @@ async fn client(kubeconfig: &Path, calls: &Calls) -> Client {
 
 /// What is shipped, but for the definition and the operator itself.
 fn installation() -> String {
-    let settings = install::Installation {
-        image: "operator:test".into(),
-        agent_image: "agent:test".into(),
-        view_image: "view:test".into(),
-        restful_repository: "repository:test".into(),
-        ..install::Installation::usual(NAMESPACE).unwrap()
-    };
-    let text = install::manifests(&settings).unwrap();
+    let text = install::manifests(&test_support::installation()).unwrap();
     let is_other = |document: &&str| {
         !document.contains("kind: CustomResourceDefinition\n") && !document.contains("kind: Deployment\n")
     };

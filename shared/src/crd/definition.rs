@@ -13,7 +13,7 @@ use super::{v1alpha1, v1alpha2};
 /// A quantity as Kubernetes' own schema has it.
 const QUANTITY: &str = r"^(\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))))?$";
 
-/// Why the definition could not be made: a defect, found by the tests.
+/// Why the definition could not be generated: a bug, which tests would find.
 #[derive(Debug, thiserror::Error)]
 pub enum DefinitionError {
     #[error("no schema at {0}")]
@@ -25,12 +25,12 @@ pub enum DefinitionError {
 /// Who converts between the versions.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Conversion {
-    /// Nobody: v1alpha2 alone is served.
+    /// None: only v1alpha2 is served.
     None,
     /// The operator's webhook: both versions are served.
     Webhook {
         client: WebhookClient,
-        /// PEM certificates of those who may have signed the webhook's own. Empty: filled in by the operator later.
+        /// PEM certificates of the webhook's authorities. Empty: the webhook fills them in.
         ca_bundle: Vec<u8>,
     },
 }
@@ -88,7 +88,7 @@ fn schema_root(definition: &mut Value) -> Result<&mut Value, DefinitionError> {
     root.ok_or_else(|| DefinitionError::NoSchema("root".into()))
 }
 
-/// Puts bounds and rules into a version's schema. They are the same for both, as are names and places of fields.
+/// Adds bounds and rules to a version's schema; they are the same for both versions, as are most field names.
 fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
     bound(root, "");
     let described = root.pointer("/properties/spec/description").cloned();
@@ -128,7 +128,7 @@ fn constrain(root: &mut Value) -> Result<(), DefinitionError> {
     Ok(())
 }
 
-/// Rules that compare with the object as it was: at the root, where the status can be seen.
+/// Adds rules that compare with the previous object; at the root, where the status can be read.
 fn lifetime_rules(root: &mut Map<String, Value>) {
     let all =
         |each: fn(&str) -> String, between: &str| FIXED.iter().map(|it| each(it)).collect::<Vec<_>>().join(between);
@@ -159,7 +159,7 @@ fn lifetime_rules(root: &mut Map<String, Value>) {
     root.insert("x-kubernetes-validations".into(), rules);
 }
 
-/// CEL: whether a field of the spec has not changed.
+/// CEL expression that a field of the spec has not changed.
 fn is_as_before(field: &str) -> String {
     let (new, old) = (format!("self.spec.{field}"), format!("oldSelf.spec.{field}"));
     format!("(has({new}) == has({old}) && (!has({new}) || {new} == {old}))")
@@ -230,7 +230,7 @@ fn bound(schema: &mut Value, name: &str) {
     }
 }
 
-/// Bytes that a string of this name may have.
+/// Most bytes of a string field with this name.
 fn longest(name: &str) -> usize {
     match name {
         "command" | "script" | "init" | "pre" | "post" | "preCommand" | "brokerPre" | "preBroker" | "workerPre"

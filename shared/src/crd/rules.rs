@@ -11,11 +11,11 @@ pub(super) struct Rule {
     /// Path of the schema that it stands at: property names, `[]` for items, `{}` for map values.
     pub(super) at: &'static str,
     pub(super) rule: &'static str,
-    /// Says what is wrong and the remedy.
+    /// What is wrong, and the remedy.
     pub(super) message: &'static str,
     /// The field that the API server names, below `at`.
     pub(super) field: &'static str,
-    /// The message as CEL, with the numbers that are compared; empty: `message` says all.
+    /// The message as a CEL expression with the compared numbers; empty if `message` is enough.
     pub(super) says: &'static str,
 }
 
@@ -148,7 +148,7 @@ pub(super) const RULES: &[Rule] = &[
     ),
 ];
 
-/// What holds in v1alpha2 only, where a missing block means something else.
+/// Rules of v1alpha2 only, where a missing block has another meaning.
 pub(super) const V1ALPHA2_RULES: &[Rule] = &[rule(
     "spec.flux",
     ".installRoot",
@@ -156,7 +156,7 @@ pub(super) const V1ALPHA2_RULES: &[Rule] = &[rule(
     "is where the image's own Flux is: it needs container.disable: true",
 )];
 
-/// What stands at every volume, of containers and of services. That there is a source at all is seen above.
+/// Rules at every volume, of containers and of services. (That there is a source is a rule above.)
 pub(super) const VOLUME_RULES: &[Rule] = &[
     rule(
         "",
@@ -172,7 +172,7 @@ pub(super) const VOLUME_RULES: &[Rule] = &[
     ),
 ];
 
-/// What stands at every existing volume, of containers and of services.
+/// Rules at every existing volume, of containers and of services.
 pub(super) const EXISTING_VOLUME_RULES: &[Rule] = &[
     rule(
         "",
@@ -218,7 +218,7 @@ pub const FIXED: &[&str] = &[
 /// The largest number that a bound can be: the API server reads bounds as floating point, and a larger one overflows.
 const EXACT_MAX: i64 = (1 << 53) - 1;
 
-/// Lowest and highest value of numbers.
+/// Lowest and highest values of numbers.
 pub(super) const RANGES: &[(&str, i64, i64)] = &[
     ("spec.size", 1, 10_000),
     ("spec.maxSize", 0, 10_000),
@@ -246,7 +246,7 @@ pub(super) const RANGES: &[(&str, i64, i64)] = &[
     ("spec.containers.[].fluxuser.uid", 0, 4_294_967_293),
 ];
 
-/// Closed sets of values; empty, as every text, is as left out.
+/// Closed sets of values; an empty text counts as left out, as everywhere.
 pub(super) const ENUMS: &[(&str, &[&str])] = &[
     ("spec.gang", crate::choices::Gang::NAMES),
     ("spec.pod.restartPolicy", &["Never", "OnFailure"]),

@@ -8,13 +8,13 @@
 use serde_json::{Map, Value};
 
 use super::convert::Version;
-use crate::near;
 use crate::problem::Problem;
+use crate::suggest;
 
 const V1ALPHA1: &str = include_str!("shape/v1alpha1.json");
 const V1ALPHA2: &str = include_str!("shape/v1alpha2.json");
 
-/// What in `spec` does not fit its version. It is taken out, so that the rest can be checked, too.
+/// Removes values that do not fit the schema of the version, so that the rest can be checked too; returns the problems.
 pub fn check(spec: &mut Value, version: Version) -> Vec<Problem> {
     let text = match version {
         Version::V1alpha1 => V1ALPHA1,
@@ -30,7 +30,7 @@ pub fn check(spec: &mut Value, version: Version) -> Vec<Problem> {
     problems
 }
 
-/// The shape that a value must have, and that of the whole spec.
+/// The schema of a value, and the schema of the whole spec.
 struct Shape<'a> {
     top: &'a Value,
     here: &'a Value,
@@ -42,7 +42,7 @@ impl<'a> Shape<'a> {
     }
 }
 
-/// Whether the value has the shape, as far as it could not be mended by taking parts out.
+/// Whether the value fits, after removing parts of it that do not.
 fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem>) -> bool {
     match (value, shape.here) {
         (Value::Object(map), Value::Object(fields)) => {
@@ -86,10 +86,10 @@ fn walk(value: &mut Value, shape: &Shape, path: &str, problems: &mut Vec<Problem
     true
 }
 
-/// What to say of a field that is not there: the nearest name, or the place that has one of this name.
+/// The hint for an unknown field: the nearest name, or where a field of this name is.
 fn unknown(key: &str, fields: &Map<String, Value>, top: &Value) -> String {
     let names = fields.keys().map(|field| field.trim_end_matches('!'));
-    if let Some(name) = near::nearest(key, names) {
+    if let Some(name) = suggest::nearest(key, names) {
         return format!("no such field; did you mean {name}?");
     }
     match place_of(key, top, "spec") {
@@ -98,7 +98,7 @@ fn unknown(key: &str, fields: &Map<String, Value>, top: &Value) -> String {
     }
 }
 
-/// The first place that has a field of this name, nearest to the top.
+/// The path of the field with this name that is nearest to the top.
 fn place_of(key: &str, shape: &Value, path: &str) -> Option<String> {
     let mut level = vec![(path.to_owned(), shape)];
     while !level.is_empty() {
@@ -129,7 +129,7 @@ fn is_a(value: &Value, wanted: &str) -> bool {
         "integer" => value.is_i64() || value.is_u64(),
         "number" => value.is_number(),
         "boolean" => value.is_boolean(),
-        // Kubernetes takes no fractions here but as text.
+        // Kubernetes accepts fractions here only as text.
         "quantity" => value.is_string() || value.is_i64() || value.is_u64(),
         _ => true,
     }

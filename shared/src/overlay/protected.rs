@@ -11,29 +11,29 @@ use crate::problem::Problem;
 /// A container of the rendered pod.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
-    /// Runs Flux: the agent is its entrypoint.
+    /// Runs Flux, with the agent as its entrypoint.
     Runner,
-    /// Beside it, and the agent is its entrypoint.
+    /// A sidecar with the agent as its entrypoint.
     WrappedSidecar,
-    /// Beside it, with its image's own entrypoint.
+    /// A sidecar with its image's own entrypoint.
     Sidecar,
-    /// Of the services pod.
+    /// A container of the services pod.
     Service,
     /// An init container of the operator's.
     Own,
 }
 
-/// The pod that an overlay lies over.
+/// The rendered pod to which an overlay applies.
 #[derive(Debug, Default)]
 pub struct Pod {
-    /// By name.
+    /// Containers by name.
     pub containers: Vec<(String, Part)>,
     pub own_volumes: Vec<String>,
-    /// Where the operator mounts something.
+    /// Paths of the operator's mounts.
     pub own_mounts: Vec<String>,
 }
 
-/// Fields of the pod.
+/// Fields of a pod that an overlay may not set, and why.
 const POD: [(&str, &str); 9] = [
     ("hostname", "brokers find each other by it"),
     ("subdomain", "brokers find each other by it: set spec.network.headlessName"),
@@ -45,17 +45,17 @@ const POD: [(&str, &str); 9] = [
     ("securityContext", "access to the certificate depends on it: set spec.pod.securityContext"),
     ("ephemeralContainers", "pod templates cannot have any: kubectl debug adds them"),
 ];
-/// Of those, fields of the services pod, where no agent is.
+/// Those of them that an overlay of the services pod may not set either.
 const OF_SERVICES: [&str; 6] =
     ["hostname", "subdomain", "setHostnameAsFQDN", "hostnameOverride", "restartPolicy", "ephemeralContainers"];
 
 const ENTRYPOINT: &str = "the agent is the entrypoint: set spec.containers[].command";
-/// Fields of containers that the operator makes for `spec.containers`.
+/// Fields that an overlay may not set in containers of `spec.containers`, and why.
 const CONTAINER: [(&str, &str); 2] = [
     ("image", "how Flux gets into the pod depends on it: set spec.containers[].image"),
     ("securityContext", "it decides who can write files that root runs: set spec.containers[].securityContext"),
 ];
-/// Of the one that runs Flux.
+/// Further such fields in the container that runs Flux.
 const RUNNER: [(&str, &str); 7] = [
     ("command", ENTRYPOINT),
     ("args", ENTRYPOINT),
@@ -69,7 +69,7 @@ const RUNNER: [(&str, &str); 7] = [
     ("restartPolicyRules", "the program would run again: set spec.backoffLimit and spec.maxRestarts"),
 ];
 const RESTART: (&str, &str) = ("restartPolicy", "with it the pod would not end with the container that runs Flux");
-/// Init containers of the user's own: a Job's failure policy has room for 20 rules.
+/// Most init containers that a user may add: a Job's failure policy has room for 20 rules.
 const INIT_CONTAINERS: usize = 12;
 /// The folder of the agent's own mounts.
 const AGENT_FOLDER: &str = "/etc/flux-agent";
@@ -83,7 +83,7 @@ impl Pod {
         self.containers.iter().find(|(other, _)| other == name).map(|(_, part)| *part)
     }
 
-    /// Everything in a well-formed overlay that is not its to change.
+    /// Problems with everything in a well-formed overlay that it may not change.
     pub(super) fn problems(&self, field: &str, overlay: &Value) -> Vec<Problem> {
         let mut found = Found::default();
         for (key, value) in members(overlay) {
@@ -299,7 +299,7 @@ impl Found {
         self.0.push(Problem::new(field, why));
     }
 
-    /// An object that holds something of the operator's.
+    /// Checks an object with content of the operator's: it may not be removed or replaced.
     fn not_whole(&mut self, path: &str, value: &Value) {
         if directive(value).is_some() || retains(value) || value.is_null() {
             self.add(path, TAKES_AWAY);
@@ -308,14 +308,14 @@ impl Found {
         }
     }
 
-    /// An object, or null in place of one.
+    /// Checks that a value is an object or null.
     fn not_another_shape(&mut self, path: &str, value: &Value) {
         if !value.is_object() && !value.is_null() {
             self.add(path, "must be an object");
         }
     }
 
-    /// A list that holds something of the operator's.
+    /// Checks a list with items of the operator's: it may not be removed or replaced.
     fn not_list(&mut self, path: &str, value: &Value) {
         let replaces = items(value).any(|(_, item)| directive(item) == Some("replace"));
         if replaces || !value.is_array() {
@@ -324,7 +324,7 @@ impl Found {
     }
 }
 
-/// Whether everything goes that is not named: `$retainKeys`.
+/// Whether the object has `$retainKeys`, which removes every key that it does not name.
 fn retains(value: &Value) -> bool {
     value.get(RETAIN_KEYS).is_some()
 }

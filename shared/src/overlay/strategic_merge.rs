@@ -4,12 +4,12 @@ use serde_json::{Map, Value};
 
 type Object = Map<String, Value>;
 
-/// The key that has a directive for the object that it stands in.
+/// Key with a directive for its object.
 pub(super) const PATCH: &str = "$patch";
-/// The key that lists the only keys to be kept.
+/// Key that lists the keys of its object to keep; others are removed.
 pub(super) const RETAIN_KEYS: &str = "$retainKeys";
 
-/// Lists of a pod whose items are merged by a key, as Kubernetes' types say (`patchMergeKey`); every other list is taken whole.
+/// Lists of a pod whose items are merged by a key (`patchMergeKey` of Kubernetes' types); every other list is replaced.
 pub const MERGED_LISTS: [(&str, &str); 14] = [
     ("containers", "name"),
     ("initContainers", "name"),
@@ -27,12 +27,12 @@ pub const MERGED_LISTS: [(&str, &str); 14] = [
     ("volumeDevices", "devicePath"),
 ];
 
-/// The key of a list whose items are merged.
+/// The merge key of a list, if its items are merged.
 pub fn merge_key(list: &str) -> Option<&'static str> {
     MERGED_LISTS.iter().find(|(name, _)| *name == list).map(|(_, key)| *key)
 }
 
-/// `below` with `over` on it. What is no object lies over nothing.
+/// Merges `over` into `below`. A value that is not an object replaces it.
 pub(super) fn merge(below: Value, over: Value) -> Value {
     let mut merged = match (below, over) {
         (Value::Object(below), Value::Object(over)) => Value::Object(merge_maps(below, over)),
@@ -42,7 +42,7 @@ pub(super) fn merge(below: Value, over: Value) -> Value {
     merged
 }
 
-/// What is to be done with what is there.
+/// The `$patch` directive of an object.
 pub(super) fn directive(value: &Value) -> Option<&str> {
     value.get(PATCH).and_then(Value::as_str)
 }
@@ -73,7 +73,8 @@ fn merge_maps(mut below: Object, mut over: Object) -> Object {
     below
 }
 
-/// Items of the overlay stand in its order, new ones before those that it does not name: as Kubernetes has it.
+/// Merges lists by a key. Items of the overlay keep its order, and new ones come before those that it does not name, as in
+/// Kubernetes.
 fn merge_lists(mut below: Vec<Value>, over: Vec<Value>, by: &str) -> Vec<Value> {
     let (special, items): (Vec<Value>, Vec<Value>) = over.into_iter().partition(|item| directive(item).is_some());
     for gone in special.iter().filter(|item| directive(item) == Some("delete")) {
@@ -114,7 +115,7 @@ fn merge_lists(mut below: Vec<Value>, over: Vec<Value>, by: &str) -> Vec<Value> 
     }
 }
 
-/// A new item of a list: what directives take away is not there, what they replace is as it stands.
+/// A new list item without its directives: there is nothing to remove, and replacements are taken as they are.
 fn fresh(value: Value) -> Value {
     match value {
         Value::Object(map) => {
@@ -129,7 +130,7 @@ fn fresh(value: Value) -> Value {
     }
 }
 
-/// The value of a field that is not there: Kubernetes leaves out whatever has a directive.
+/// The value of a new field: Kubernetes leaves out whatever has a directive.
 fn clean(value: Value) -> Value {
     match value {
         Value::Object(map) => Value::Object(without_directives(map)),
@@ -145,7 +146,7 @@ fn without_directives(map: Object) -> Object {
     kept.map(|(key, value)| (key, clean(value))).collect()
 }
 
-/// A field with no value is as one that is left out: the API server drops it as well.
+/// Removes fields that are null: they count as left out, and the API server drops them too.
 pub fn drop_nulls(value: &mut Value) {
     match value {
         Value::Object(map) => {

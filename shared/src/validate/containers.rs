@@ -14,7 +14,7 @@ pub const DEFAULT_IMAGE: &str = "ghcr.io/rse-ops/accounting:app-latest";
 /// Most bytes of commands, scripts and snippets together: a ConfigMap holds 1 MiB.
 pub const MAX_TEXT: usize = 900_000;
 
-/// The containers, sorted by what they do.
+/// The containers by what they do.
 pub(super) struct Parts {
     pub(super) runner: Option<Runner>,
     pub(super) sidecars: Vec<Sidecar>,
@@ -158,7 +158,7 @@ fn runner(
     Runner { container: valid, program, prefix: prefix.words, cores, logs, user, snippets }
 }
 
-/// The name of the container that runs Flux: the user's, else the cluster's.
+/// Name of the container that runs Flux: the user's, or the cluster's name.
 fn runner_name<'a>(container: &'a Container, cluster: &'a str) -> &'a str {
     container.name.as_deref().filter(|name| !name.is_empty()).unwrap_or(cluster)
 }
@@ -167,7 +167,7 @@ fn snippet(text: &Option<String>) -> Option<String> {
     text.clone().filter(|text| !text.trim().is_empty())
 }
 
-/// Two spellings of one field.
+/// One field with two spellings, of which one may be given.
 fn one_of(
     field: &str,
     (name, value): (&str, &Option<String>),
@@ -219,7 +219,7 @@ fn user(field: &str, container: &Container, commands: &Commands, report: &mut Re
     Some(agent_spec::User { name, uid: uid?, run_flux_as_root: commands.run_flux_as_root })
 }
 
-/// Whether the container has a user for Flux that is more than the default written out.
+/// Whether the container names a user for Flux other than the default.
 fn names_a_user(user: &Option<FluxUser>) -> bool {
     let default = FluxUser { name: Some("flux".into()), uid: Some(1000), disable: false };
     user.as_ref().is_some_and(|user| !user.disable && *user != default)

@@ -9,17 +9,17 @@ use crate::crd::v1alpha2::Resources;
 use crate::names;
 use crate::quantity::Quantity;
 
-/// What was given: an empty text is as one that is left out.
+/// The text, unless it is empty, which counts as left out.
 pub fn given(text: &Option<String>) -> Option<String> {
     text.clone().filter(|text| !text.is_empty())
 }
 
-/// Whether it was.
+/// Whether a text is given and not empty.
 pub fn is_given(text: &Option<String>) -> bool {
     text.as_deref().is_some_and(|text| !text.is_empty())
 }
 
-/// The same of several texts, in place.
+/// Sets empty texts to None.
 pub fn drop_empty(texts: &mut [&mut Option<String>]) {
     for text in texts.iter_mut().filter(|text| text.as_deref() == Some("")) {
         **text = None;

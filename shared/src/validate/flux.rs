@@ -11,11 +11,11 @@ use crate::choices::QUEUE_POLICIES;
 use crate::crd::v1alpha2::{self, Bursting, Container, Flux, LeadBroker, MiniClusterSpec};
 use crate::curve::Certificate;
 use crate::toml_error::one_line;
-use crate::{broker_config, fsd, hostlist, names, words};
+use crate::{broker_config, flux_duration, hostlist, names, words};
 
-/// The level where none is given.
+/// Default log level.
 pub(super) const DEFAULT_LOG_LEVEL: u8 = 6;
-/// Volumes of the pod that are the operator's own.
+/// Names of the operator's own volumes in the pod.
 pub(super) const OWN_VOLUMES: [&str; 10] = [
     "flux-agent-bin",
     "flux-agent-config",
@@ -34,7 +34,7 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     drop_empty(&mut [&mut flux.topology, &mut flux.wrap, &mut flux.munge_secret, &mut flux.curve_cert_secret]);
     let connect_timeout = match flux.connect_timeout.as_str() {
         "" => None,
-        text => report.take("spec.flux.connectTimeout", fsd::seconds(text)).map(|_| text.to_owned()),
+        text => report.take("spec.flux.connectTimeout", flux_duration::seconds(text)).map(|_| text.to_owned()),
     };
     let heartbeat_timeout = given(&flux.heartbeat_timeout);
     if let Some(timeout) = &heartbeat_timeout {
@@ -85,7 +85,7 @@ pub(super) fn check(spec: &MiniClusterSpec, name: &str, sizes: Sizes, report: &m
     }
 }
 
-/// Checks what is taken as it stands; the certificate, if one is given.
+/// Checks fields that are used as they are; returns the certificate, if one is given.
 fn checked(flux: &Flux, report: &mut Report) -> Option<Certificate> {
     if let Some(topology) = &flux.topology {
         report.take("spec.flux.topology", check_topology(topology));
@@ -126,7 +126,7 @@ fn seconds(field: &str, seconds: Option<i64>, report: &mut Report) -> Option<u64
     report.take(format!("spec.flux.{field}"), positive)
 }
 
-/// The parts of broker.toml that say something.
+/// The parts of broker.toml that are not empty.
 fn configs(flux: &Flux, hosts: Option<&[String]>, report: &mut Report) -> BTreeMap<String, String> {
     let parts: BTreeMap<String, String> = flux
         .configs
@@ -143,23 +143,23 @@ fn configs(flux: &Flux, hosts: Option<&[String]>, report: &mut Report) -> BTreeM
     parts
 }
 
-/// A broker hears of the lead every two seconds.
+/// Checks a timeout against Flux's heartbeat of two seconds.
 fn check_heartbeat(text: &str) -> Result<(), String> {
-    match fsd::seconds(text)? {
+    match flux_duration::seconds(text)? {
         0.0 => Ok(()),
         seconds if seconds > 2.0 => Ok(()),
         _ => Err("must be longer than the 2s between two heartbeats, or 0 for never".into()),
     }
 }
 
-/// The container that runs Flux, and its field.
+/// The field of the container that runs Flux, and the container.
 pub(super) fn runner(spec: &MiniClusterSpec) -> Option<(String, &Container)> {
     let only = spec.containers.len() == 1;
     let (i, runner) = spec.containers.iter().enumerate().find(|(_, c)| c.run_flux.unwrap_or(only))?;
     Some((format!("spec.containers[{i}]"), runner))
 }
 
-/// optionFlags, or the fluxOptionFlags of the container that runs Flux.
+/// `optionFlags`, or `fluxOptionFlags` of the container that runs Flux.
 fn option_flags(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> Vec<String> {
     let own = words_of("spec.flux.optionFlags", &flux.option_flags, report);
     let Some((field, runner)) = runner(spec) else { return own };
@@ -171,7 +171,7 @@ fn option_flags(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> Vec
     if own.is_empty() { older } else { own }
 }
 
-/// The fluxLogLevel of the container that runs Flux, or logLevel.
+/// `fluxLogLevel` of the container that runs Flux, or `logLevel`.
 fn log_level(spec: &MiniClusterSpec, flux: &Flux, report: &mut Report) -> u8 {
     let mut check = |field: &str, level: i32| match u8::try_from(level) {
         Ok(level @ 0..=7) => level,
@@ -236,7 +236,7 @@ fn scheduler(flux: &Flux, report: &mut Report) -> (Option<SchedulerKind>, Option
     (kind, policy)
 }
 
-/// The hosts of the instance where they are not only this cluster's, and the lead where it is elsewhere.
+/// The instance's hosts, if they are not only this cluster's, and the lead, if it is in another cluster.
 fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<String>, Option<RemoteLead>) {
     let bursting = flux.bursting.clone().unwrap_or_default();
     if bursting.lead_broker.is_some() && flux.lead_broker.is_some() {
@@ -246,7 +246,7 @@ fn hosts(flux: &Flux, name: &str, sizes: Sizes, report: &mut Report) -> (Option<
     let lead = bursting.lead_broker.clone().or_else(|| flux.lead_broker.clone());
     let given = |list: &Option<String>| list.clone().filter(|list| !list.trim().is_empty());
     let list = given(&bursting.hostlist).or_else(|| lead.as_ref().and_then(|lead| given(&lead.hostlist)));
-    // All clusters may share one text: the cluster that it names is the lead itself.
+    // All clusters may have the same block: the one that it names as lead is the lead itself.
     let is_root = lead.as_ref().is_some_and(|lead| lead.name.as_deref() == Some(name));
     let lead = lead.filter(|_| !is_root);
     if is_root {

@@ -8,12 +8,12 @@ use crate::choices::Gang;
 use crate::crd::v1alpha2::{MiniClusterSpec, Pod};
 use crate::overlay::Overlay;
 
-/// By what a pod belongs to a group of somebody's own: Kubernetes' fields, scheduler-plugins' label, Volcano's annotation.
+/// By which a pod belongs to a group of the user's own: Kubernetes' fields, scheduler-plugins' label, Volcano's annotation.
 const FIELDS: [&str; 2] = ["schedulingGroup", "workloadRef"];
 const LABEL: &str = "scheduling.x-k8s.io/pod-group";
 const ANNOTATION: &str = "scheduling.k8s.io/group-name";
 
-/// What was asked for; pods with a group of their own are as `off`, and do not go with `on`.
+/// `spec.gang`, checked. Pods with a group of their own mean `off` and contradict `on`.
 pub(super) fn check(spec: &MiniClusterSpec, pods: Option<&Overlay>, report: &mut Report) -> Gang {
     let gang = given(&spec.gang).and_then(|name| report.take("spec.gang", name.parse())).unwrap_or_default();
     match (own_group(spec, pods), gang) {
@@ -28,7 +28,7 @@ pub(super) fn check(spec: &MiniClusterSpec, pods: Option<&Overlay>, report: &mut
     }
 }
 
-/// Where a group is named, if one is.
+/// The field that names a group of the user's own, if there is one.
 fn own_group(spec: &MiniClusterSpec, pods: Option<&Overlay>) -> Option<String> {
     let over = |path: &[&str]| {
         let found = path.iter().try_fold(pods?.value(), |it, part| it.get(part))?;

@@ -8,7 +8,7 @@ use crate::agent_spec::Program;
 use crate::choices::Gang;
 
 impl ValidMiniCluster {
-    /// What may surprise.
+    /// Hints on effects that may surprise.
     pub fn hints(&self) -> Vec<Notice> {
         [self.few_tasks(), self.all_or_none(), self.scattered_files(), self.rotated_log()]
             .into_iter()
@@ -37,7 +37,7 @@ impl ValidMiniCluster {
         })
     }
 
-    /// No dry run knows what the cluster serves.
+    /// Hints at `gang: on`: no dry run knows whether the cluster serves a gang API.
     fn all_or_none(&self) -> Option<Notice> {
         let least = self.min_size.unwrap_or(self.size);
         let message = format!(
@@ -46,7 +46,7 @@ impl ValidMiniCluster {
         (self.gang == Gang::On).then(|| Problem::new("spec.gang", message))
     }
 
-    /// A batch's files lie where its jobs ran.
+    /// Hints that a batch's output files are in the pods where its jobs ran.
     fn scattered_files(&self) -> Option<Notice> {
         let Program::Batch { .. } = self.runner.program else { return None };
         let folder = self.runner.logs.as_deref().unwrap_or(crate::paths::DEFAULT_LOGS);
@@ -61,7 +61,7 @@ impl ValidMiniCluster {
         })
     }
 
-    /// The only place of the output, and it is not kept whole.
+    /// Hints that the container's log is the only place of the output, and that the kubelet rotates it.
     fn rotated_log(&self) -> Option<Notice> {
         let mounts = &self.runner.container.mounts;
         let keeps = mounts.iter().any(|mount| !mount.read_only && lasts(&mount.source));
@@ -71,7 +71,7 @@ impl ValidMiniCluster {
     }
 }
 
-/// Whether what is written there is there when the pod is gone.
+/// Whether what is written to the volume survives the pod.
 fn lasts(source: &VolumeSource) -> bool {
     match source {
         VolumeSource::Claim(_) | VolumeSource::HostPath(_) => true,

@@ -6,7 +6,7 @@ use crate::crd::v1alpha2::{Flux, MiniClusterSpec};
 
 const FIELD: &str = "spec.flux.metricsPort";
 
-/// None: it serves none.
+/// The port for metrics, checked; None if no metrics are served.
 pub(super) fn port(spec: &MiniClusterSpec, flux: &Flux, lead_is_elsewhere: bool, report: &mut Report) -> Option<u16> {
     let given = flux.metrics_port?;
     let Some(port) = u16::try_from(given).ok().filter(|port| *port > 0) else {

@@ -33,7 +33,8 @@ pub(super) fn tell(spec: &MiniClusterSpec, cluster: &ValidMiniCluster, report: &
     }
 }
 
-/// Options of submissions where nothing is submitted, of the view without one, and beside a broker.toml of the user's own.
+/// Notes options without effect: of submissions if nothing is submitted, of the view without one, and beside the user's own
+/// broker.toml.
 fn options(spec: &MiniClusterSpec, submits: bool, is_raw: bool, report: &mut Report) {
     const SUBMITTED: &str = "has no effect: the operator submits no job here";
     const NOT_WRITTEN: &str = "has no effect: brokerConfig is used as it is";

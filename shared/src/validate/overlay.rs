@@ -10,10 +10,10 @@ use crate::crd::v1alpha2::MiniClusterSpec;
 use crate::overlay::{Overlay, Part, Pod};
 use crate::paths::{self, PodPaths};
 
-/// The init container that installs the agent.
+/// Name of the init container that installs the agent.
 const AGENT: &str = "flux-agent";
 
-/// `podTemplate` and `servicesPodTemplate`.
+/// Checks `podTemplate` and `servicesPodTemplate`.
 pub(super) fn check(
     spec: &MiniClusterSpec,
     view: &ViewContainer,
@@ -43,7 +43,7 @@ fn checked(field: &str, value: &Option<Value>, pod: impl Fn() -> Pod, report: &m
     }
 }
 
-/// The brokers' pods.
+/// The rendered pod of the Job, as far as overlays are checked against it.
 fn pod(view: &ViewContainer, parts: &Parts) -> Pod {
     let runner = parts.runner.iter().map(|runner| (runner.container.name.clone(), Part::Runner));
     let sidecars = parts.sidecars.iter().map(|sidecar| {

@@ -82,7 +82,7 @@ fn tolerations(tolerations: &[Toleration], report: &mut Report) {
     }
 }
 
-/// Kubernetes' securityContext of a pod; none where it says nothing.
+/// A pod's securityContext in Kubernetes' shape; None if it is empty.
 fn security_context(context: Option<Value>, report: &mut Report) -> Option<Value> {
     let context = context.filter(|context| !context.is_null())?;
     if !context.is_object() {
@@ -96,7 +96,7 @@ fn security_context(context: Option<Value>, report: &mut Report) -> Option<Value
     Some(context)
 }
 
-/// The architecture as nodes are labelled.
+/// The architecture as in the node label kubernetes.io/arch.
 pub(super) fn arch(spec: &MiniClusterSpec, pod: &Pod, report: &mut Report) -> Option<String> {
     const LABEL: &str = "kubernetes.io/arch";
     let arch = given(&spec.flux.as_ref()?.arch)?;

@@ -69,7 +69,7 @@ fn words_of(field: &str, command: &str, launcher: bool, report: &mut Report) -> 
     }
 }
 
-/// The documented escape for `$`, from the time when the text passed through a shell.
+/// Replaces the documented escape for `$`, which dates from when the text passed through a shell.
 fn unescape(script: &str) -> String {
     script.replace("\\$", "$")
 }

@@ -2,7 +2,7 @@
 
 use crate::problem::{Notice, Problem};
 
-/// Collects problems with the path of where it stands.
+/// Collects problems, each with the path of its field.
 #[derive(Debug, Default)]
 pub struct Report {
     pub problems: Vec<Problem>,

@@ -15,7 +15,7 @@ use crate::quantity::Quantity;
 use crate::queueing::Queueing;
 use crate::words::Word;
 
-/// A MiniCluster that can be rendered without further questions.
+/// A MiniCluster that can be rendered without further checks.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ValidMiniCluster {
     pub name: String,
@@ -26,17 +26,17 @@ pub struct ValidMiniCluster {
     pub tasks: u32,
     pub interactive: bool,
     pub job_labels: BTreeMap<String, String>,
-    /// What a queue is told, the Job's labels among it.
+    /// Labels and annotations for a queue, including those given for the Job.
     pub queueing: Queueing,
     /// `maxSize` is given: its size is meant to change.
     pub resizes: bool,
     pub deadline_seconds: Option<i64>,
-    /// How often the whole cluster may start again for its lead's sake. 0: never.
+    /// How often the MiniCluster may restart after a lost lead; 0 for never.
     pub backoff_limit: i32,
-    /// How often it may start again after a job that failed for a lost follower's sake.
+    /// How often the MiniCluster may restart after a job that failed because of a lost follower.
     pub max_restarts: i32,
     pub cleanup: bool,
-    /// Delete pods and made volumes when the cluster has finished.
+    /// Delete pods and the volumes that were created once the job has completed.
     pub cleanup_pods: bool,
     pub ttl_seconds_after_finished: Option<i32>,
     pub suspend: Option<bool>,
@@ -53,9 +53,9 @@ pub struct ValidMiniCluster {
     pub pod: Pod,
     /// Whether all pods start or none.
     pub gang: Gang,
-    /// What lies over the template of its pods.
+    /// The overlay of the Job's pod template.
     pub pod_template: Option<Overlay>,
-    /// What lies over the services pod.
+    /// The overlay of the services pod.
     pub services_pod_template: Option<Overlay>,
     /// Users of every pod.
     pub users: Vec<ValidUser>,
@@ -71,12 +71,12 @@ pub struct ValidMiniCluster {
 }
 
 impl ValidMiniCluster {
-    /// How often it may start again, after so many times.
+    /// How often the MiniCluster may still restart, after `used` restarts.
     pub fn restarts_left(&self, used: u32) -> u32 {
         u32::try_from(self.backoff_limit).unwrap_or(0).saturating_sub(used)
     }
 
-    /// The pods' time to end, in seconds.
+    /// The pods' termination grace period in seconds.
     pub fn grace_period(&self) -> u64 {
         let given = self.pod.termination_grace_period_seconds.and_then(|seconds| u64::try_from(seconds).ok());
         given.unwrap_or(DEFAULT_GRACE_PERIOD)
@@ -103,14 +103,14 @@ pub struct Restful {
     pub token: Option<String>,
 }
 
-/// Without the password.
+/// Leaves the password out.
 impl std::fmt::Debug for ValidUser {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         formatter.debug_struct("ValidUser").field("name", &self.name).finish_non_exhaustive()
     }
 }
 
-/// Without key and token.
+/// Leaves key and token out.
 impl std::fmt::Debug for Restful {
     fn fmt(&self, formatter: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let mut debug = formatter.debug_struct("Restful");
@@ -138,7 +138,7 @@ pub struct PersistentVolume {
     pub source: PersistentSource,
 }
 
-/// What a PersistentVolume is made of.
+/// What a PersistentVolume refers to.
 #[derive(Debug, Clone, PartialEq)]
 pub enum PersistentSource {
     /// A directory of the node, made if it is missing.
@@ -154,7 +154,7 @@ pub enum PersistentSource {
 }
 
 impl PersistentSource {
-    /// What must be one volume's alone: a CSI driver and its handle.
+    /// CSI driver and volume handle, which no other volume should have.
     pub fn disk(&self) -> Option<(&str, &str)> {
         match self {
             PersistentSource::HostPath(_) => None,
@@ -171,7 +171,7 @@ pub struct ViewContainer {
     pub install_root: Option<String>,
     /// None: the operator's default.
     pub image: Option<String>,
-    /// None: as the operator was told.
+    /// None: the operator's `--view-source`.
     pub source: Option<ViewSource>,
     /// Name of the init container and of the volume.
     pub name: String,
@@ -203,11 +203,11 @@ pub struct FluxOptions {
     pub curve_cert_secret: Option<String>,
     pub connect_timeout: Option<String>,
     pub heartbeat_timeout: Option<String>,
-    /// Seconds, as the next two.
+    /// In seconds, as the next two.
     pub parent_deadline: Option<u64>,
     pub lead_gone: Option<u64>,
     pub lead_silent: Option<u64>,
-    /// Where the lead serves the instance's figures.
+    /// Port on which the lead serves the instance's metrics.
     pub metrics_port: Option<u16>,
     pub disable_socket: bool,
     pub wait_socket: bool,
@@ -236,7 +236,7 @@ impl PullPolicy {
     }
 }
 
-/// What every container has.
+/// Fields that every container has.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ValidContainer {
     pub name: String,
@@ -253,12 +253,12 @@ pub struct ValidContainer {
     pub mounts: Vec<Mount>,
     /// Kubernetes' SecurityContext.
     pub security_context: Option<Value>,
-    /// Words in place of the image's entrypoint (services).
+    /// Command in place of the image's entrypoint (services).
     pub entrypoint: Option<Vec<String>>,
 }
 
 impl ValidContainer {
-    /// The user that its security context asks for, and the group, which is 0 where none is asked for.
+    /// User and group of its security context; the group is 0 if none is given. None without a user.
     pub fn run_as(&self) -> Option<(u32, u32)> {
         let context = self.security_context.as_ref()?;
         let id = |name: &str| context.get(name)?.as_u64().and_then(|id| u32::try_from(id).ok());
@@ -266,7 +266,7 @@ impl ValidContainer {
     }
 }
 
-/// A volume of the pod at its place in one container.
+/// A volume mounted in a container.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Mount {
     /// The user's key; unique in the container, not in the pod.
@@ -303,6 +303,6 @@ pub struct Runner {
 #[derive(Debug, Clone, PartialEq)]
 pub struct Sidecar {
     pub container: ValidContainer,
-    /// Its entrypoint is the agent with this spec; none: the image's own entrypoint.
+    /// The agent's spec, if the agent is its entrypoint; None for the image's own entrypoint.
     pub wrapped: Option<crate::agent_spec::Sidecar>,
 }

@@ -20,7 +20,7 @@ pub(super) struct Surroundings<'a> {
     pub(super) volumes: &'a BTreeMap<String, MadeVolume>,
 }
 
-/// The mounts of a container: its `volumes`, and its `existingVolumes`.
+/// The mounts of a container: its `volumes` and its `existingVolumes`, checked.
 pub(super) fn check(
     field: &str,
     container: &Container,
@@ -57,7 +57,7 @@ pub(super) fn check(
     mounts
 }
 
-/// A volume's name: of a container, or of the spec.
+/// Checks a volume's name, in a container or in the spec.
 pub(super) fn check_name(field: &str, name: &str, report: &mut Report) {
     if !names::is_dns_label(name) {
         report.problem(field, "the volume's name must be lower case letters, digits and `-`, 63 at most");
@@ -79,7 +79,7 @@ fn existing(volume: &ExistingVolume) -> Volume {
     }
 }
 
-/// The claim on a volume of the spec.
+/// A mount of a volume of `spec.volumes`, by its claim.
 fn made(
     field: &str,
     name: &str,

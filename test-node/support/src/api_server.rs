@@ -35,17 +35,18 @@ pub use calls::{Calls, Fault};
 
 pub use crate::call::Call;
 use crate::control_plane::ControlPlane;
+use crate::installation::installation;
 
-/// Far more than anything takes on a quiet machine.
+/// Far longer than anything takes on a quiet machine.
 pub const DEADLINE: Duration = Duration::from_secs(150);
 const POLL: Duration = Duration::from_millis(50);
-/// Long enough for what is on its way; a burst is collected for a tenth of it.
+/// Long enough for an operator to react; it collects a burst of events for a tenth of this.
 pub const SETTLE: Duration = Duration::from_secs(1);
-/// Longer than an operator keeps numbers to itself after the first statuses (1 s, then 2).
+/// Longer than an operator delays numbers after the first statuses (1 s, then 2).
 const QUIET: Duration = Duration::from_secs(3);
 
 struct Plane {
-    /// Ends with this process.
+    /// Stopped when this process ends.
     _plane: ControlPlane,
     runtime: tokio::runtime::Runtime,
     operator_kubeconfig: PathBuf,
@@ -57,14 +58,7 @@ static PLANE: OnceLock<Plane> = OnceLock::new();
 fn plane() -> &'static Plane {
     PLANE.get_or_init(|| {
         let plane = ControlPlane::start(&install::crd().unwrap()).unwrap();
-        let settings = install::Installation {
-            image: "operator:test".into(),
-            agent_image: "agent:test".into(),
-            view_image: "view:test".into(),
-            restful_repository: "repository:test".into(),
-            kueue: true,
-            ..install::Installation::usual("flux-operator").unwrap()
-        };
+        let settings = install::Installation { kueue: true, ..installation() };
         plane.apply(&install::manifests(&settings).unwrap()).unwrap();
         let token = plane.kubectl(&["-n", "flux-operator", "create", "token", "flux-operator"]).unwrap();
         let operator_kubeconfig = plane.kubeconfig_for_token("operator", &token).unwrap();
@@ -87,7 +81,7 @@ pub struct Operator {
 }
 
 impl Operator {
-    /// Whether it is as good as killed.
+    /// Whether its calls are not answered any more (`dies_after`).
     pub fn is_dead(&self) -> bool {
         self.calls.dies_after.is_some_and(|last| self.calls.writes.load(Ordering::SeqCst) > last)
     }
@@ -107,7 +101,7 @@ impl Operator {
         (&mut self.task).await.unwrap().unwrap();
     }
 
-    /// Its own end.
+    /// Waits until it ends by itself.
     pub async fn end(mut self) -> Result<(), controller::ControllerError> {
         (&mut self.task).await.unwrap()
     }
@@ -146,12 +140,12 @@ impl Fixture {
         self.operator_with(Calls::default()).await
     }
 
-    /// One that is killed at its call of this number that changes something: the call arrives, its answer does not.
+    /// An operator that is killed at its `last`-th write: the call arrives, its answer does not.
     pub async fn operator_that_dies(&self, last: usize) -> Operator {
         self.operator_with(Calls { dies_after: Some(last), ..Calls::default() }).await
     }
 
-    /// One whose connection breaks during about every fourth change.
+    /// An operator whose connection breaks at about every fourth write.
     pub async fn operator_with_flaky_connection(&self) -> Operator {
         self.operator_with(Calls { is_flaky: true, ..Calls::default() }).await
     }
@@ -167,12 +161,12 @@ impl Fixture {
         self.operator_of(calls, |_| {}).await
     }
 
-    /// One with other settings.
+    /// An operator with other settings.
     pub async fn operator_of(&self, calls: Calls, change: impl FnOnce(&mut controller::Settings)) -> Operator {
         self.operator_as(&plane().operator_kubeconfig, calls, change).await
     }
 
-    /// One under another account.
+    /// An operator with another account.
     pub async fn operator_as(
         &self,
         kubeconfig: &Path,
@@ -193,7 +187,7 @@ impl Fixture {
         Operator { calls, stop: Some(stop), task }
     }
 
-    /// One that is installed for this namespace alone, and may do what that allows.
+    /// An operator installed for this namespace alone, with the permissions of such an installation.
     pub async fn operator_installed(
         &self,
         calls: Calls,
@@ -269,7 +263,7 @@ impl Fixture {
                 secondary: None,
             };
             let cluster: flux_operator::observe::cluster::Cluster = self.api().get("exists").await.unwrap();
-            writer.tell(&cluster, &[event]).await;
+            writer.write_events(&cluster, &[event]).await;
         }
         calls.all()
     }
@@ -429,17 +423,17 @@ pub fn apply(manifests: &str) {
     plane()._plane.apply(manifests).unwrap();
 }
 
-/// That of the operator's account.
+/// Kubeconfig of the operator's account.
 pub fn operator_kubeconfig() -> PathBuf {
     plane().operator_kubeconfig.clone()
 }
 
-/// kubectl itself, and the first of its arguments.
+/// The program that is kubectl, and its first argument.
 pub fn kubectl_program() -> (PathBuf, &'static str) {
     (plane()._plane.binary().to_owned(), "kubectl")
 }
 
-/// The administrator's.
+/// The administrator's kubeconfig.
 pub fn kubeconfig() -> PathBuf {
     plane()._plane.kubeconfig_path().to_owned()
 }

@@ -45,7 +45,7 @@ impl Call {
         Call { verb: verb.into(), group: group.into(), resource, name: name.into(), status: 0 }
     }
 
-    /// What a role has to allow.
+    /// API group, resource and verb that a role has to allow.
     pub fn permission(&self) -> (&str, &str, &str) {
         (&self.group, &self.resource, &self.verb)
     }
@@ -54,7 +54,7 @@ impl Call {
         matches!(self.verb.as_str(), "get" | "list" | "watch")
     }
 
-    /// The documented label on pods, which is not counted.
+    /// Whether it sets the label on the lead's pod, which is not counted.
     pub fn is_label(&self) -> bool {
         self.verb == "patch" && self.resource == "pods/status"
     }
@@ -72,7 +72,7 @@ pub fn of_all_parts() -> Value {
     })
 }
 
-/// All that some permissions allow, but what no call shows.
+/// What the permissions allow, without the one that an admission plugin checks and no call shows.
 pub fn granted<'a>(permissions: &[&'a [Permission]]) -> BTreeSet<(&'a str, &'a str, &'a str)> {
     // Checked by an admission plugin, never by a call.
     let by_admission = ("flux-framework.org", "miniclusters/finalizers", "update");
@@ -82,7 +82,7 @@ pub fn granted<'a>(permissions: &[&'a [Permission]]) -> BTreeSet<(&'a str, &'a s
     all.filter(|it| *it != by_admission).collect()
 }
 
-/// Whether calls and permissions are the same.
+/// Asserts that the calls need all of the permissions and no others.
 pub fn assert_exactly(calls: &[Call], permissions: &[&[Permission]]) {
     let forbidden: Vec<&Call> = calls.iter().filter(|call| call.status == 403).collect();
     assert!(forbidden.is_empty(), "permissions are missing: {forbidden:#?}");

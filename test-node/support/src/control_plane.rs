@@ -21,8 +21,8 @@ pub struct ControlPlane {
     kubeconfig: PathBuf,
 }
 
-/// A kubeconfig beside another one that leads to `address`, and the server that the other one leads to.
-pub fn led_over(kubeconfig: &Path, name: &str, address: SocketAddr) -> Result<(PathBuf, String)> {
+/// Writes a copy of a kubeconfig with `address` as server; returns it, and the original server.
+pub fn kubeconfig_via(kubeconfig: &Path, name: &str, address: SocketAddr) -> Result<(PathBuf, String)> {
     let failed = |path: &Path, error: &dyn Display| format!("failed at {}: {error}", path.display());
     let text = fs::read_to_string(kubeconfig).map_err(|e| failed(kubeconfig, &e))?;
     let server = text.lines().find_map(|line| line.trim().strip_prefix("server: https://"));
@@ -39,7 +39,7 @@ impl ControlPlane {
         Self::start_with(manifests, &[])
     }
 
-    /// The same with variables for `test-node/control-plane`.
+    /// Like [`ControlPlane::start`], with variables for `test-node/control-plane`.
     pub fn start_with(manifests: &str, variables: &[(&str, &str)]) -> Result<Self> {
         let mut file = tempfile::NamedTempFile::new().map_err(|e| format!("failed to make a file: {e}"))?;
         file.write_all(manifests.as_bytes()).map_err(|e| format!("failed to write the manifests: {e}"))?;
@@ -58,7 +58,7 @@ impl ControlPlane {
         Ok(Self { starter, binary, kubeconfig })
     }
 
-    /// The program that is all of Kubernetes' by its first argument.
+    /// The program that contains all of Kubernetes' programs, chosen by its first argument.
     pub fn binary(&self) -> &Path {
         &self.binary
     }
@@ -68,7 +68,7 @@ impl ControlPlane {
         &self.kubeconfig
     }
 
-    /// Writes the kubeconfig of somebody else, say of a ServiceAccount with a token from `kubectl create token`.
+    /// Writes a kubeconfig with another token, such as a ServiceAccount's from `kubectl create token`.
     pub fn kubeconfig_for_token(&self, name: &str, token: &str) -> Result<PathBuf> {
         let path = self.kubeconfig.with_file_name(format!("{name}.kubeconfig"));
         fs::copy(&self.kubeconfig, &path).map_err(|e| format!("failed to write {}: {e}", path.display()))?;
@@ -113,7 +113,7 @@ fn start(command: &mut Command) -> Result<Child> {
     command.spawn().map_err(|e| format!("failed to start {}: {e}", command.get_program().display()))
 }
 
-/// What it printed first; what went wrong, it says on our standard error.
+/// The first line that the program prints; its errors go to our standard error.
 fn first_line(child: &mut Child) -> Result<String> {
     let output = child.stdout.take().ok_or("standard output is not a pipe")?;
     match BufReader::new(output).lines().next() {

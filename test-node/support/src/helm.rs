@@ -5,13 +5,13 @@ use std::process::Command;
 
 use crate::repository::repository;
 
-/// Helm is built once, as the control plane is. Helm 4 alone is tried, unless HELM="4 3" says more.
+/// Helm programs, which are built once. Only Helm 4 is tried, unless HELM="4 3" asks for more.
 pub fn helms() -> Vec<PathBuf> {
     let majors = std::env::var("HELM").unwrap_or_else(|_| "4".into());
     majors.split_whitespace().map(|major| built("helm/build", &[major])).collect()
 }
 
-/// What a script of the test node prints: the path of a program that it has built.
+/// Runs a script of the test node; returns the path that it prints of the program that it has built.
 pub fn built(script: &str, arguments: &[&str]) -> PathBuf {
     let output = Command::new(repository().join("test-node").join(script)).args(arguments).output().unwrap();
     assert!(output.status.success(), "{script}: {}", String::from_utf8_lossy(&output.stderr));

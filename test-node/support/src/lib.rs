@@ -2,11 +2,12 @@
 //!
 //! ```text
 //! pages, pattern, committed, repository     what is written down, against what is so
-//! mutate, upstream_manifests, tried         inputs
+//! mutate, upstream_manifests, field_values  inputs
 //! waiting                                   until something is so
 //! report                                    the figures of benches
 //! helm                                      programs that the test node builds
-//! control_plane ─► api_server                   the operator on an API server without nodes (feature `cluster`)
+//! installation                              what is applied to a control plane (feature `cluster`)
+//! control_plane ─► api_server               the operator on an API server without nodes (feature `cluster`)
 //! node                                      a namespace of a cluster where pods really run (feature `cluster`)
 //! ```
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, reason = "tests")]
@@ -15,6 +16,8 @@
 
 pub mod committed;
 pub mod helm;
+#[cfg(feature = "cluster")]
+mod installation;
 pub mod mutate;
 pub mod pages;
 pub mod pattern;
@@ -29,6 +32,9 @@ pub mod api_server;
 pub mod call;
 pub mod control_plane;
 #[cfg(feature = "cluster")]
-pub mod node;
+pub mod field_values;
 #[cfg(feature = "cluster")]
-pub mod tried;
+pub mod node;
+
+#[cfg(feature = "cluster")]
+pub use installation::installation;

@@ -1,4 +1,4 @@
-//! What the fuzz tests of all three crates share: the examples, a way to spoil them, and a clock. The same seed spoils an
+//! What the fuzz tests of `shared`, `agent` and `operator` share: the examples, a way to spoil them, and a clock. The same seed spoils an
 //! example the same way, so a failure's seed is all that is needed to see it again.
 
 use std::path::{Path, PathBuf};
@@ -11,7 +11,7 @@ use crate::repository::repository;
 /// Longest that one input may take, in a debug build on a busy machine.
 const BOUND: Duration = Duration::from_secs(30);
 
-/// Small numbers at random (xorshift64*).
+/// A generator of small random numbers (xorshift64*).
 pub struct Dice(u64);
 
 impl Dice {
@@ -57,7 +57,7 @@ pub fn miniclusters() -> Vec<Value> {
     documents.filter(|document| document["kind"] == "MiniCluster").collect()
 }
 
-/// Values that break things.
+/// A value that is likely to break something.
 fn nasty(dice: &mut Dice) -> Value {
     const TEXTS: [&str; 40] = [
         "",
@@ -115,7 +115,7 @@ fn nasty(dice: &mut Dice) -> Value {
     }
 }
 
-/// A place somewhere in `value`.
+/// A random place in `value`.
 fn place<'a>(value: &'a mut Value, dice: &mut Dice) -> &'a mut Value {
     let inside = match value {
         Value::Object(map) => map.len(),
@@ -141,7 +141,7 @@ fn graft(into: &mut Map<String, Value>, from: &Map<String, Value>, dice: &mut Di
     }
 }
 
-/// One of `examples`, with parts of others in it and a few places spoilt.
+/// One of `examples`, with parts of others and a few values replaced.
 pub fn spoilt(examples: &[Value], dice: &mut Dice) -> Value {
     let mut document = dice.pick(examples).clone();
     for _ in 0..dice.roll(6) {

@@ -9,7 +9,7 @@ use kube::api::{DeleteParams, ListParams, ObjectMeta, PostParams};
 use kube::{Api, Client, ResourceExt};
 use serde_json::{Value, json};
 
-/// Images are pulled within it.
+/// Longest wait, in which images are pulled too.
 const DEADLINE: Duration = Duration::from_secs(300);
 const POLL: Duration = Duration::from_millis(200);
 
@@ -65,14 +65,14 @@ impl Fixture {
         .await
     }
 
-    /// Those that are not about to go.
+    /// The pods that are not being deleted.
     pub async fn pods(&self, name: &str) -> Vec<Pod> {
         let selector = ListParams::default().labels(&format!("batch.kubernetes.io/job-name={name}"));
         let pods = self.api::<Pod>().list(&selector).await.unwrap().items;
         pods.into_iter().filter(|pod| pod.metadata.deletion_timestamp.is_none()).collect()
     }
 
-    /// The one of this index, unless it is about to go.
+    /// The pod of this index, unless it is being deleted.
     pub async fn pod(&self, name: &str, index: &str) -> Option<Pod> {
         let pods = self.pods(name).await;
         pods.into_iter().find(|pod| pod.labels()["batch.kubernetes.io/job-completion-index"] == index)
@@ -102,12 +102,12 @@ impl Fixture {
     }
 }
 
-/// One with a shell.
+/// Image of an application with a shell.
 pub fn app_image() -> String {
     std::env::var("E2E_APP_IMAGE").expect("E2E_APP_IMAGE must name an image with a shell")
 }
 
-/// Runs a test in a namespace that goes afterwards, even if the test fails.
+/// Runs a test in a namespace that is deleted afterwards, even if the test fails.
 pub fn test<F: Future<Output = ()>>(name: &str, body: impl FnOnce(Arc<Fixture>) -> F) {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let namespace = format!("e2e-{name}-{}", std::process::id());

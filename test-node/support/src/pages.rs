@@ -9,7 +9,7 @@ pub use crate::repository::repository;
 #[derive(Debug, Clone)]
 pub struct Block {
     pub page: PathBuf,
-    /// Of its first line, counted from 1.
+    /// Number of its first line, from 1.
     pub line: usize,
     /// `yaml`, `bash`, `console`, `text`, …
     pub language: String,
@@ -23,7 +23,7 @@ impl Block {
         format!("{}:{}", self.page.display(), self.line)
     }
 
-    /// Its commands, each with the lines that are shown below it. A line that ends in a backslash goes on.
+    /// The commands in it, each with the output shown below it. A backslash at the end continues a line.
     pub fn commands(&self) -> Vec<(String, Vec<String>)> {
         let mut all: Vec<(String, Vec<String>)> = Vec::new();
         let mut goes_on = false;
@@ -93,12 +93,13 @@ pub fn blocks(page: &Path) -> Vec<Block> {
     all
 }
 
-/// Why a block of commands is not run.
+/// Words after the language that say why a block is not run.
 pub const WORDS: &[&str] =
     &["needs-cluster", "e2e", "needs-root", "needs-flux", "needs-registry", "runs-in-ci", "other-tool"];
 
-/// What a program's blocks show against what it prints, run in the top folder with `program` as `name` on the PATH: what
-/// differs. Lines that are shown stand in the output in their order; `...` is any text.
+/// Runs the commands of all pages with `program` as `name` on the PATH, and compares the output with what is shown: the
+/// lines shown must be in the output in this order, and `...` matches any text. Returns the number of commands and the
+/// differences.
 pub fn differences(name: &str, program: &Path) -> (usize, Vec<String>) {
     let (mut run, mut wrong) = (0, Vec::new());
     let folder = program.parent().unwrap();
@@ -130,7 +131,7 @@ pub fn differences(name: &str, program: &Path) -> (usize, Vec<String>) {
     (run, wrong)
 }
 
-/// Holds a generated page equal to its file; `UPDATE=1` renews it.
+/// Asserts that a generated page equals its file; `UPDATE=1` renews the file.
 pub fn is_committed(name: &str, text: &str) {
     let file = repository().join("docs/reference").join(name);
     if std::env::var_os("UPDATE").is_some() {

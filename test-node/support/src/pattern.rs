@@ -1,6 +1,6 @@
 //! A line as documentation shows it, against the one that was printed.
 
-/// Whether a line is the one that is shown, where `...` is any text.
+/// Whether a line matches the one shown, where `...` is any text.
 pub fn matches(shown: &str, line: &str) -> bool {
     let Some((start, rest)) = shown.split_once("...") else { return shown == line };
     let Some(mut left) = line.strip_prefix(start) else { return false };

@@ -25,7 +25,7 @@ impl Report {
         Report { ranges: toml::from_str(ranges).expect("the range file"), rows: Vec::new(), remarks: Vec::new() }
     }
 
-    /// Notes a figure. One without a line in the range file is shown, too.
+    /// Records a figure; one without a line in the range file is shown too.
     pub fn figure(&mut self, name: &str, value: f64) {
         let range = self.ranges.get(name);
         let unit = range.map_or("", |range| &range.unit);
@@ -91,7 +91,7 @@ pub fn median(values: &[f64]) -> f64 {
     quantile(values, 0.5)
 }
 
-/// A number from the environment, or the usual one.
+/// A number from the environment variable `name`, or `usual`.
 pub fn setting(name: &str, usual: usize) -> usize {
     match std::env::var(name) {
         Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name} must be a number, not {text:?}")),

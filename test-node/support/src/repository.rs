@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-/// The top of the repository.
+/// The top folder of the repository.
 pub fn repository() -> PathBuf {
     [env!("CARGO_MANIFEST_DIR"), "..", ".."].iter().collect::<PathBuf>().canonicalize().unwrap()
 }

@@ -2,15 +2,15 @@
 
 use std::time::{Duration, Instant};
 
-/// Longer than anything takes, also where four others build on the machine: it ends a hang, and no result depends on it.
+/// Longer than anything takes, even while others build on the machine: it ends a hang, and no result depends on it.
 pub const DEADLINE: Duration = Duration::from_secs(120);
 
-/// Until `found` gives something; fails with `what` after a while.
+/// Waits until `found` returns something; panics with `what` after `DEADLINE`.
 pub fn eventually<T>(what: &str, found: impl FnMut() -> Option<T>) -> T {
     within(DEADLINE, what, found)
 }
 
-/// The same, after so long.
+/// Like [`eventually`], with another deadline.
 pub fn within<T>(deadline: Duration, what: &str, mut found: impl FnMut() -> Option<T>) -> T {
     let begin = Instant::now();
     loop {

@@ -2,7 +2,7 @@
 
 use serde_json::{Map, Value, json};
 
-/// Whose figures it looks at.
+/// Whose metrics the alert reads.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Part {
     Operator,
@@ -10,20 +10,20 @@ pub enum Part {
     Webhook,
 }
 
-/// One rule.
+/// One alerting rule.
 #[derive(Debug, Clone, Copy)]
 pub struct Alert {
     pub name: &'static str,
     pub of: Part,
     pub expression: &'static str,
-    /// How long it has to be so.
+    /// How long the expression has to hold (`for`).
     pub lasts: &'static str,
-    /// critical: MiniClusters cannot be made, changed or read. warning: it may come to that.
+    /// critical: MiniClusters cannot be created, changed or read. warning: it may come to that.
     pub severity: &'static str,
     pub summary: &'static str,
 }
 
-/// All of them, in the order of the page.
+/// All alerts, in the order of docs/tasks/alerts.md.
 pub const ALERTS: &[Alert] = &[
     Alert {
         name: "FluxOperatorDown",
@@ -134,7 +134,7 @@ pub const ALERTS: &[Alert] = &[
     },
 ];
 
-/// Where people read what to do.
+/// Address of the section that says what to do.
 fn runbook(alert: &Alert) -> String {
     let page = concat!(env!("CARGO_PKG_REPOSITORY"), "/blob/main/docs/tasks/alerts.md");
     format!("{page}#{}", alert.name.to_lowercase())
@@ -150,7 +150,7 @@ fn rule(alert: &Alert) -> Value {
     })
 }
 
-/// Rules as Prometheus takes them.
+/// The rule groups in Prometheus' format.
 pub fn groups(with_webhook: bool) -> Map<String, Value> {
     let of = |part: Part| ALERTS.iter().filter(|alert| alert.of == part).map(rule).collect::<Vec<_>>();
     let mut groups = vec![json!({ "name": "flux-operator", "rules": of(Part::Operator) })];

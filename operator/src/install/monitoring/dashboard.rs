@@ -2,13 +2,13 @@
 
 use serde_json::{Value, json};
 
-/// One picture.
+/// One panel of the dashboard.
 #[derive(Debug, Clone, Copy)]
 pub struct Panel {
     pub title: &'static str,
     /// Grafana's name of the unit.
     pub unit: &'static str,
-    /// Expressions, and what a line is called.
+    /// Expressions, each with the legend of its lines.
     pub queries: &'static [(&'static str, &'static str)],
 }
 
@@ -16,7 +16,7 @@ const fn panel(title: &'static str, unit: &'static str, queries: &'static [(&'st
     Panel { title, unit, queries }
 }
 
-/// All of them, two a row.
+/// All panels, two per row.
 pub const PANELS: &[Panel] = &[
     panel(
         "MiniClusters by phase",
@@ -249,7 +249,7 @@ fn drawn(number: usize, panel: &Panel) -> Value {
     })
 }
 
-/// As Grafana imports it.
+/// The dashboard as Grafana imports it.
 pub fn dashboard() -> Value {
     let panels: Vec<Value> = PANELS.iter().enumerate().map(|(number, panel)| drawn(number, panel)).collect();
     json!({

@@ -10,7 +10,7 @@ pub struct Image {
 }
 
 impl Image {
-    /// A digest needs no tag.
+    /// Name of the image with its tag and digest; `usual_tag` if neither is given (a digest needs no tag).
     pub fn name(&self, usual_tag: &str) -> String {
         let tag = match (self.tag.as_str(), self.digest.as_str()) {
             ("", "") => usual_tag,

@@ -6,7 +6,7 @@ use kube::Api;
 use kube::api::{ApiResource, DynamicObject, GroupVersionKind, Patch, PatchParams};
 use serde_json::json;
 
-use super::{ApplyError, Writer, belongs_of, only, post, sorted_of, unless_gone};
+use super::{ApplyError, Writer, api_error_of, check_owner_of, delete_only, post_params, unless_gone};
 use crate::api::pages::all_metadata;
 use crate::labels;
 use crate::observe::controller_uid;
@@ -19,24 +19,24 @@ impl Writer {
         Api::namespaced_with(self.client.clone(), namespace, &resource)
     }
 
-    /// Makes it, unless it is there and ours.
-    pub async fn gang(&self, namespace: &str, object: &GangObject, owner: &str) -> Result<(), ApplyError> {
+    /// Creates the gang's object, unless it exists and is ours.
+    pub async fn create_gang(&self, namespace: &str, object: &GangObject, owner: &str) -> Result<(), ApplyError> {
         let GangObject { at: GangRef { api, name }, body } = object;
-        let failed = |verb, error| sorted_of(api.kind(), verb, name, error);
+        let failed = |verb, error| api_error_of(api.kind(), verb, name, error);
         let all = self.gangs(namespace, *api);
         let wanted: DynamicObject =
             serde_json::from_value(body.clone()).map_err(|error| failed("create", kube::Error::SerdeError(error)))?;
-        match all.create(&post(), &wanted).await {
+        match all.create(&post_params(), &wanted).await {
             Ok(_) => Ok(()),
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
                 let there = all.get_metadata(name).await.map_err(|error| failed("get", error))?;
-                Ok(belongs_of(api.kind(), &there.metadata, &wanted.metadata, owner)?)
+                Ok(check_owner_of(api.kind(), &there.metadata, &wanted.metadata, owner)?)
             }
             Err(error) => Err(failed("create", error)),
         }
     }
 
-    /// Has it take so many pods as `object` says, as far as that can be done.
+    /// Changes the number of pods in the gang to `count`, as far as its API allows.
     pub async fn resize_gang(
         &self,
         namespace: &str,
@@ -49,38 +49,38 @@ impl Writer {
             Resize::Never => Ok(()),
             Resize::MakeAnew => {
                 self.delete_gang(namespace, &object.at, owner).await?;
-                match self.gang(namespace, object, owner).await {
+                match self.create_gang(namespace, object, owner).await {
                     // The API is no longer served: its gangs mean nothing to any scheduler.
                     Err(error) if error.is_not_found() => Ok(()),
                     made => made,
                 }
             }
             Resize::Patch => {
-                let Some(uid) = self.gang_of(namespace, &object.at, owner).await? else { return Ok(()) };
+                let Some(uid) = self.find_own_gang(namespace, &object.at, owner).await? else { return Ok(()) };
                 let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
                 let mut change = api.with_count(count);
                 change["metadata"] = json!({ "uid": uid });
                 let change = Patch::Merge(change);
                 let patched = self.gangs(namespace, *api).patch(name, &parameters, &change).await.map(drop);
-                unless_gone(patched).map_err(|error| sorted_of(api.kind(), "patch", name, error))
+                unless_gone(patched).map_err(|error| api_error_of(api.kind(), "patch", name, error))
             }
         }
     }
 
-    /// Deletes the one of a Job that is to go.
+    /// Deletes the gang's object of a Job that is to be deleted.
     pub async fn delete_gang(&self, namespace: &str, at: &GangRef, owner: &str) -> Result<(), ApplyError> {
-        match self.gang_of(namespace, at, owner).await? {
+        match self.find_own_gang(namespace, at, owner).await? {
             Some(uid) => self.delete_found(namespace, at, uid).await,
             None => Ok(()),
         }
     }
 
     async fn delete_found(&self, namespace: &str, at: &GangRef, uid: String) -> Result<(), ApplyError> {
-        let deleted = self.gangs(namespace, at.api).delete(&at.name, &only(Some(uid))).await.map(drop);
-        unless_gone(deleted).map_err(|error| sorted_of(at.api.kind(), "delete", &at.name, error))
+        let deleted = self.gangs(namespace, at.api).delete(&at.name, &delete_only(Some(uid))).await.map(drop);
+        unless_gone(deleted).map_err(|error| api_error_of(at.api.kind(), "delete", &at.name, error))
     }
 
-    /// Deletes those of the MiniCluster's earlier Jobs, whoever has seen them go.
+    /// Deletes the gangs of the MiniCluster's earlier Jobs, found by a list: this operator may not have seen those Jobs.
     pub async fn delete_other_gangs(
         &self,
         namespace: &str,
@@ -90,7 +90,7 @@ impl Writer {
     ) -> Result<(), ApplyError> {
         let api = kept.api;
         let found = all_metadata(&self.gangs(namespace, api), &format!("{}={cluster}", labels::CLUSTER)).await;
-        let found = found.map_err(|error| sorted_of(api.kind(), "list", &kept.name, error))?;
+        let found = found.map_err(|error| api_error_of(api.kind(), "list", &kept.name, error))?;
         let goes = |it: &ObjectMeta| controller_uid(it) == Some(owner) && it.deletion_timestamp.is_none();
         for there in found.into_iter().filter(goes) {
             let (Some(name), Some(uid)) = (there.name, there.uid) else { continue };
@@ -101,12 +101,12 @@ impl Writer {
         Ok(())
     }
 
-    /// The uid of the one that a Job names, if it is there and the MiniCluster's: whoever may change the Job may have written another
-    /// name.
-    async fn gang_of(&self, namespace: &str, at: &GangRef, owner: &str) -> Result<Option<String>, ApplyError> {
+    /// The uid of the gang's object that a Job names, if it exists and is the MiniCluster's: whoever may edit the Job may
+    /// have written another name.
+    async fn find_own_gang(&self, namespace: &str, at: &GangRef, owner: &str) -> Result<Option<String>, ApplyError> {
         let GangRef { api, name } = at;
         let found = self.gangs(namespace, *api).get_metadata_opt(name).await;
-        let Some(there) = found.map_err(|error| sorted_of(api.kind(), "get", name, error))? else { return Ok(None) };
+        let Some(there) = found.map_err(|error| api_error_of(api.kind(), "get", name, error))? else { return Ok(None) };
         if controller_uid(&there.metadata) != Some(owner) {
             tracing::warn!(gang = %at, "the Job names a gang that another object owns: left unchanged");
             return Ok(None);

@@ -11,14 +11,14 @@ use kube::Api;
 use kube::api::{Patch, PatchParams};
 use serde_json::json;
 
-use super::{ApplyError, Writer, post, sorted, taken};
+use super::{ApplyError, Writer, api_error, name_taken, post_params};
 use crate::labels;
 use crate::observe::service::{OWNERS_MAX, ServiceSeen, is_headless};
 use crate::observe::{Index, Key};
 use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::services::{self, Member};
 
-/// Who waits to be written, by Service.
+/// Members that are to be written, by Service.
 #[derive(Debug, Default)]
 pub struct Queue {
     waiting: Mutex<HashMap<Key, Turn>>,
@@ -26,14 +26,14 @@ pub struct Queue {
 
 #[derive(Debug, Default)]
 struct Turn {
-    /// By uid.
+    /// Members that are to be written, by uid.
     members: BTreeMap<String, Member>,
-    /// Held by the one that writes.
+    /// Held by the task that writes the Service.
     lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Queue {
-    /// Makes the Service unless there is one that can be used.
+    /// Creates the Service unless it exists.
     pub(super) async fn ensure(
         &self,
         writer: &Writer,
@@ -55,7 +55,7 @@ impl Queue {
         result
     }
 
-    /// Notes that `member` will join: whoever joins next takes it along.
+    /// Notes that `member` is to join: the next write of the Service includes it.
     pub(super) fn announce(&self, service: &Key, member: &Member) {
         self.enter(service, Some(member));
     }
@@ -103,7 +103,7 @@ impl Queue {
             members.entry(uid.clone()).or_insert(known);
         }
         let mut members: Vec<Member> = members.into_values().collect();
-        // An owner that is one too many need not be known, but whoever needs all names is.
+        // Owners beyond the limit may be left out, but not members that need all names.
         members.sort_by_key(|member| (member.minimal, !seen.is_owned_by(&member.uid)));
         members.truncate(OWNERS_MAX.max(seen.owners.len()));
         let mut wanted = services::headless(&service.namespace, &service.name, &members);
@@ -112,38 +112,38 @@ impl Queue {
         if ServiceSeen::of(&made).minimal && members.iter().any(|member| !member.minimal) {
             made = self.widen(writer, service, made).await?;
         }
-        index.service(&made.metadata, ServiceSeen::of(&made));
+        index.update_service(&made.metadata, ServiceSeen::of(&made));
         Ok(())
     }
 
     async fn create(&self, writer: &Writer, index: &Index, service: &Key, member: &Member) -> Result<(), ApplyError> {
         let api: Api<Service> = Api::namespaced(writer.client.clone(), &service.namespace);
         let wanted = services::headless(&service.namespace, &service.name, std::slice::from_ref(member));
-        let object = match api.create(&post(), &wanted).await {
+        let object = match api.create(&post_params(), &wanted).await {
             Ok(made) => made,
             Err(kube::Error::Api(status)) if status.code == 409 && status.reason == "AlreadyExists" => {
                 let there =
-                    api.get(&service.name).await.map_err(|error| sorted::<Service>("get", &service.name, error))?;
+                    api.get(&service.name).await.map_err(|error| api_error::<Service>("get", &service.name, error))?;
                 if !is_headless(&there.metadata) {
-                    return Err(taken("Service", &service.name).into());
+                    return Err(name_taken("Service", &service.name).into());
                 }
                 there
             }
-            Err(error) => return Err(sorted::<Service>("create", &service.name, error)),
+            Err(error) => return Err(api_error::<Service>("create", &service.name, error)),
         };
-        index.service(&object.metadata, ServiceSeen::of(&object));
+        index.update_service(&object.metadata, ServiceSeen::of(&object));
         Ok(())
     }
 
-    /// Where the one that was applied still names the lead's pod only: another field manager has said so too (an operator of
-    /// an earlier version, or a person), and what two have set is removed by neither.
+    /// Removes the lead's index from the selector where an apply has not: another field manager (an operator of an earlier
+    /// version, or a person) has set it too, and an apply does not remove what two managers own.
     async fn widen(&self, writer: &Writer, service: &Key, made: Service) -> Result<Service, ApplyError> {
         let api: Api<Service> = Api::namespaced(writer.client.clone(), &service.namespace);
         let metadata = json!({ "uid": made.metadata.uid, "resourceVersion": made.metadata.resource_version });
         let change = json!({ "metadata": metadata, "spec": { "selector": { labels::COMPLETION_INDEX: null } } });
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
         let patched = api.patch(&service.name, &parameters, &Patch::Merge(change)).await;
-        patched.map_err(|error| sorted::<Service>("patch", &service.name, error))
+        patched.map_err(|error| api_error::<Service>("patch", &service.name, error))
     }
 
     fn enter(&self, service: &Key, member: Option<&Member>) -> Arc<tokio::sync::Mutex<()>> {
@@ -160,7 +160,7 @@ impl Queue {
         waiting.get_mut(service).map(|turn| std::mem::take(&mut turn.members)).unwrap_or_default()
     }
 
-    /// Forgets the Service when nobody waits.
+    /// Forgets the Service if no member and no task waits.
     fn leave(&self, service: &Key) {
         let mut waiting = self.waiting.lock().unwrap_or_else(PoisonError::into_inner);
         let idle = |turn: &Turn| turn.members.is_empty() && Arc::strong_count(&turn.lock) <= 2;

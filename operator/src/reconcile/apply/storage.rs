@@ -17,45 +17,47 @@ use kube::{Api, ResourceExt};
 use serde::de::DeserializeOwned;
 use serde_json::json;
 
-use super::{ApplyError, Metadata, Outcome, Writer, going, only, post, sorted, taken, unless_gone};
+use super::{
+    ApplyError, Metadata, Outcome, Writer, api_error, delete_only, name_taken, post_params, still_deleting, unless_gone,
+};
 use crate::labels;
 use crate::observe::storage::{Orphan, annotation, place};
 use crate::observe::{Key, controller_uid};
 use crate::reconcile::obstacle::Obstacle;
 use crate::reconcile::render::storage::MadeVolume;
 
-/// Milliseconds between two questions to what binds claims, three seconds in all: without an answer everything takes longer, and
-/// nothing fails.
+/// Pauses in milliseconds between reads of a claim that is to be bound, three seconds in all. If it is not bound by then,
+/// the start takes longer and nothing fails.
 const BINDER_PAUSES: [u64; 8] = [20, 40, 80, 160, 300, 600, 900, 900];
 
-/// What a PersistentVolume is that has the name we need.
+/// An existing PersistentVolume with the name we need.
 #[derive(Debug, PartialEq, Eq)]
-enum There {
-    /// Made for this MiniCluster, as it should be.
+enum ExistingVolume {
+    /// Created for this MiniCluster, as it should be.
     Ours,
-    /// Made for this MiniCluster, from a spec that has been changed before there was a Job.
+    /// Created for this MiniCluster from an earlier spec, which was edited before there was a Job.
     Outdated,
-    /// Kept from an earlier MiniCluster of this name, and the same.
+    /// Kept from an earlier MiniCluster of this name, with the same content.
     Kept,
-    /// Kept from an earlier MiniCluster of this name, but another directory, driver or size.
+    /// Kept from an earlier MiniCluster of this name, with another directory, driver or size.
     KeptOther,
-    /// An earlier MiniCluster's, on its way out.
+    /// An earlier MiniCluster's, being deleted or about to be.
     Going,
     /// Somebody else's.
     Foreign,
 }
 
-fn there(found: &Metadata, wanted: &Metadata, owner: &str) -> There {
+fn classify(found: &Metadata, wanted: &Metadata, owner: &str) -> ExistingVolume {
     let is_same = annotation(found, labels::RENDERED_HASH) == annotation(wanted, labels::RENDERED_HASH);
     let is_kept = annotation(found, labels::KEEP).is_some();
     match () {
-        () if place(found).is_none_or(|it| Some(it) != place(wanted)) => There::Foreign,
-        () if found.deletion_timestamp.is_some() => There::Going,
-        () if annotation(found, labels::OWNER) == Some(owner) && is_same => There::Ours,
-        () if annotation(found, labels::OWNER) == Some(owner) => There::Outdated,
-        () if is_kept && is_same => There::Kept,
-        () if is_kept => There::KeptOther,
-        () => There::Going,
+        () if place(found).is_none_or(|it| Some(it) != place(wanted)) => ExistingVolume::Foreign,
+        () if found.deletion_timestamp.is_some() => ExistingVolume::Going,
+        () if annotation(found, labels::OWNER) == Some(owner) && is_same => ExistingVolume::Ours,
+        () if annotation(found, labels::OWNER) == Some(owner) => ExistingVolume::Outdated,
+        () if is_kept && is_same => ExistingVolume::Kept,
+        () if is_kept => ExistingVolume::KeptOther,
+        () => ExistingVolume::Going,
     }
 }
 
@@ -74,7 +76,7 @@ fn unless_missing<T>(result: Result<T, kube::Error>) -> Result<Option<T>, kube::
     }
 }
 
-/// Waits until a volume or a claim is bound: a pod whose claim is not is put aside by the scheduler, with a warning.
+/// Waits until a volume or a claim is bound: the scheduler puts a pod with an unbound claim aside, with a warning.
 async fn until_bound<K>(api: &Api<K>, name: &str, phase: impl Fn(K) -> Option<String>)
 where
     K: Clone + DeserializeOwned + std::fmt::Debug,
@@ -102,56 +104,56 @@ impl Writer {
     /// In this order, since Kubernetes' binder looks again only every 15 s where two of its own writes clash, as they do when
     /// it finds a volume that is for a claim without a uid: so the volume is made for this very claim, the binder marks it, and
     /// only then a change wakes the binder for the claim.
-    pub(super) async fn volume(&self, made: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
-        // Nobody else's volume of that name gets a claim of ours.
-        let volume = self.own_volume(&made.volume, owner).await?;
+    pub(super) async fn create_volume(&self, made: &MadeVolume, owner: &str) -> Result<(), ApplyError> {
+        // First, so that no claim of ours is created for somebody else's volume of that name.
+        let volume = self.find_own_volume(&made.volume, owner).await?;
         let hash = |claim: &PersistentVolumeClaim| claim.annotations().get(labels::RENDERED_HASH).cloned();
         let key = Key::of(&made.claim.metadata);
         let claim = match self.create(&made.claim, owner).await? {
             Outcome::Existed(there) if hash(&there) != hash(&made.claim) => {
                 self.delete_claim(&key, there.uid()).await?;
-                return Err(going("PersistentVolumeClaim", &key.name).into());
+                return Err(still_deleting("PersistentVolumeClaim", &key.name).into());
             }
             Outcome::Existed(claim) | Outcome::Made(claim) => claim.uid(),
         };
-        let volume = self.volume_for(&made.volume, owner, volume, claim.as_ref()).await?;
+        let volume = self.create_or_claim_volume(&made.volume, owner, volume, claim.as_ref()).await?;
         until_bound(&self.persistent_volumes(), &made.volume.name_any(), |it| it.status?.phase).await;
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &key.namespace);
         let change = json!({ "metadata": { "uid": claim, "annotations": { labels::VOLUME_UID: volume } } });
         let patched = api.patch_metadata(&key.name, &ours(), &Patch::Merge(change)).await;
-        patched.map_err(|error| sorted::<PersistentVolumeClaim>("patch", &key.name, error))?;
+        patched.map_err(|error| api_error::<PersistentVolumeClaim>("patch", &key.name, error))?;
         until_bound(&api, &key.name, |it| it.status?.phase).await;
         Ok(())
     }
 
-    /// The uid of a volume that is there and may be used. None: there is none of that name.
-    async fn own_volume(&self, wanted: &PersistentVolume, owner: &str) -> Result<Option<String>, ApplyError> {
+    /// The uid of an existing volume that may be used; None if no volume has the name.
+    async fn find_own_volume(&self, wanted: &PersistentVolume, owner: &str) -> Result<Option<String>, ApplyError> {
         let name = wanted.name_any();
         let found = match unless_missing(self.persistent_volumes().get_metadata(&name).await) {
             Ok(Some(found)) => found.metadata,
             Ok(None) => return Ok(None),
             Err(kube::Error::Api(status)) if status.code == 403 => return Err(forbidden(&status.message).into()),
-            Err(error) => return Err(sorted::<PersistentVolume>("get", &name, error)),
+            Err(error) => return Err(api_error::<PersistentVolume>("get", &name, error)),
         };
-        match there(&found, &wanted.metadata, owner) {
-            There::Ours | There::Kept => Ok(found.uid),
-            There::Foreign => Err(taken("PersistentVolume", &name).into()),
-            There::Going => Err(going("PersistentVolume", &name).into()),
-            There::KeptOther => {
+        match classify(&found, &wanted.metadata, owner) {
+            ExistingVolume::Ours | ExistingVolume::Kept => Ok(found.uid),
+            ExistingVolume::Foreign => Err(name_taken("PersistentVolume", &name).into()),
+            ExistingVolume::Going => Err(still_deleting("PersistentVolume", &name).into()),
+            ExistingVolume::KeptOther => {
                 let message = format!(
                     "PersistentVolume {name} was kept from an earlier MiniCluster (delete: false) and differs from this one: delete it, or choose another name"
                 );
                 Err(Obstacle { reason: "NameTaken", message }.into())
             }
-            There::Outdated => {
+            ExistingVolume::Outdated => {
                 self.delete_volume(&name, found.uid).await?;
-                Err(going("PersistentVolume", &name).into())
+                Err(still_deleting("PersistentVolume", &name).into())
             }
         }
     }
 
-    /// Makes a volume for the claim with this uid, or gives it the one that is there; the volume's uid.
-    async fn volume_for(
+    /// Creates a volume for the claim with this uid, or reserves the existing one for it; returns the volume's uid.
+    async fn create_or_claim_volume(
         &self,
         wanted: &PersistentVolume,
         owner: &str,
@@ -160,35 +162,35 @@ impl Writer {
     ) -> Result<Option<String>, ApplyError> {
         let (api, name) = (self.persistent_volumes(), wanted.name_any());
         if let Some(uid) = there {
-            // One that was kept is still bound to the claim of then, which is gone.
+            // A kept volume is still bound to its former claim, which is gone.
             let change = json!({
                 "metadata": { "uid": uid, "annotations": { labels::OWNER: owner } },
                 "spec": { "claimRef": { "uid": claim, "resourceVersion": null } },
             });
             let patched = api.patch_metadata(&name, &ours(), &Patch::Merge(change)).await;
-            patched.map_err(|error| sorted::<PersistentVolume>("patch", &name, error))?;
+            patched.map_err(|error| api_error::<PersistentVolume>("patch", &name, error))?;
             return Ok(Some(uid));
         }
         let mut wanted = wanted.clone();
         if let Some(claim_ref) = wanted.spec.as_mut().and_then(|spec| spec.claim_ref.as_mut()) {
             claim_ref.uid = claim.cloned();
         }
-        match api.create(&post(), &wanted).await {
+        match api.create(&post_params(), &wanted).await {
             Ok(made) => Ok(made.uid()),
             Err(kube::Error::Api(status)) if status.code == 403 => Err(forbidden(&status.message).into()),
-            Err(error) => Err(sorted::<PersistentVolume>("create", &name, error)),
+            Err(error) => Err(api_error::<PersistentVolume>("create", &name, error)),
         }
     }
 
     async fn delete_volume(&self, name: &str, uid: Option<String>) -> Result<(), ApplyError> {
-        let deleted = self.persistent_volumes().delete(name, &only(uid)).await.map(drop);
-        unless_gone(deleted).map_err(|error| sorted::<PersistentVolume>("delete", name, error))
+        let deleted = self.persistent_volumes().delete(name, &delete_only(uid)).await.map(drop);
+        unless_gone(deleted).map_err(|error| api_error::<PersistentVolume>("delete", name, error))
     }
 
     async fn delete_claim(&self, claim: &Key, uid: Option<String>) -> Result<(), ApplyError> {
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
-        let deleted = api.delete(&claim.name, &only(uid)).await.map(drop);
-        unless_gone(deleted).map_err(|error| sorted::<PersistentVolumeClaim>("delete", &claim.name, error))
+        let deleted = api.delete(&claim.name, &delete_only(uid)).await.map(drop);
+        unless_gone(deleted).map_err(|error| api_error::<PersistentVolumeClaim>("delete", &claim.name, error))
     }
 
     /// Deletes what a completed MiniCluster leaves: the Job's pods, the services pod, claims, and volumes.
@@ -203,7 +205,7 @@ impl Writer {
         let pods: Api<Pod> = Api::namespaced(self.client.clone(), &cluster.namespace);
         let of_job = ListParams::default().labels(&format!("{}={job}", labels::JOB_UID));
         let deleted = pods.delete_collection(&DeleteParams::background(), &of_job).await.map(drop);
-        deleted.map_err(|error| sorted::<Pod>("delete", &cluster.name, error))?;
+        deleted.map_err(|error| api_error::<Pod>("delete", &cluster.name, error))?;
         if let Some(uid) = services_pod {
             self.delete_services_pod(cluster, uid).await?;
         }
@@ -218,24 +220,24 @@ impl Writer {
         let claim = Key::of(&made.claim.metadata);
         let api: Api<PersistentVolumeClaim> = Api::namespaced(self.client.clone(), &claim.namespace);
         let found = unless_missing(api.get_metadata(&claim.name).await);
-        let found = found.map_err(|error| sorted::<PersistentVolumeClaim>("get", &claim.name, error))?;
+        let found = found.map_err(|error| api_error::<PersistentVolumeClaim>("get", &claim.name, error))?;
         if let Some(found) = found.filter(|found| controller_uid(&found.metadata) == Some(owner)) {
             self.delete_claim(&claim, found.metadata.uid).await?;
         }
         let name = made.volume.name_any();
         let found = unless_missing(self.persistent_volumes().get_metadata(&name).await);
-        let found = found.map_err(|error| sorted::<PersistentVolume>("get", &name, error))?;
+        let found = found.map_err(|error| api_error::<PersistentVolume>("get", &name, error))?;
         match found.and_then(|found| Orphan::of(&found.metadata)).filter(|found| found.owner == owner) {
             Some(found) => self.delete_volume(&name, Some(found.uid)).await,
             None => Ok(()),
         }
     }
 
-    /// Deletes a volume whose MiniCluster is gone. Whether it is, the API server is asked.
+    /// Deletes a volume whose MiniCluster is gone, after asking the API server whether it is.
     pub async fn sweep(&self, volume: &Orphan) -> Result<(), ApplyError> {
         let api: Api<PartialObjectMeta<MiniCluster>> = Api::namespaced(self.client.clone(), &volume.cluster.namespace);
         let found = unless_missing(api.get_metadata(&volume.cluster.name).await);
-        let found = found.map_err(|error| sorted::<MiniCluster>("get", &volume.cluster.name, error))?;
+        let found = found.map_err(|error| api_error::<MiniCluster>("get", &volume.cluster.name, error))?;
         if found.is_some_and(|found| found.metadata.uid.as_deref() == Some(&volume.owner)) {
             return Ok(());
         }
@@ -268,17 +270,20 @@ mod tests {
     #[test]
     fn a_volume_of_the_same_name_is_known_for_what_it_is() {
         let wanted = metadata("new", "h", false);
-        let is = |found: Metadata| there(&found, &wanted, "new");
-        assert_eq!(is(metadata("new", "h", false)), There::Ours);
-        assert_eq!(is(metadata("new", "other", false)), There::Outdated);
-        assert_eq!(is(metadata("old", "h", false)), There::Going);
-        assert_eq!(is(metadata("old", "h", true)), There::Kept);
-        assert_eq!(is(metadata("old", "other", true)), There::KeptOther);
-        assert_eq!(is(Metadata { labels: None, ..metadata("new", "h", false) }), There::Foreign);
-        // FluxCD's operator has our name, and marks what it makes with it.
+        let is = |found: Metadata| classify(&found, &wanted, "new");
+        assert_eq!(is(metadata("new", "h", false)), ExistingVolume::Ours);
+        assert_eq!(is(metadata("new", "other", false)), ExistingVolume::Outdated);
+        assert_eq!(is(metadata("old", "h", false)), ExistingVolume::Going);
+        assert_eq!(is(metadata("old", "h", true)), ExistingVolume::Kept);
+        assert_eq!(is(metadata("old", "other", true)), ExistingVolume::KeptOther);
+        assert_eq!(is(Metadata { labels: None, ..metadata("new", "h", false) }), ExistingVolume::Foreign);
+        // FluxCD's operator has our name, and labels its objects with it.
         let theirs = [(labels::MANAGED_BY.to_owned(), "flux-operator".to_owned())];
-        assert_eq!(is(Metadata { labels: Some(theirs.into()), ..metadata("new", "h", false) }), There::Foreign);
+        assert_eq!(
+            is(Metadata { labels: Some(theirs.into()), ..metadata("new", "h", false) }),
+            ExistingVolume::Foreign
+        );
         let deleted = Some(Time(Timestamp::UNIX_EPOCH));
-        assert_eq!(is(Metadata { deletion_timestamp: deleted, ..metadata("new", "h", false) }), There::Going);
+        assert_eq!(is(Metadata { deletion_timestamp: deleted, ..metadata("new", "h", false) }), ExistingVolume::Going);
     }
 }

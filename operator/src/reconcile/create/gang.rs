@@ -38,7 +38,7 @@ pub(super) async fn served(cluster: &ValidMiniCluster, context: &Context) -> Res
     }
 }
 
-/// No pods, rather than some that start one by one where somebody relies on the opposite.
+/// Refuses a MiniCluster that asks for a gang which no served API can make: better no pods than pods that start one by one.
 pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     match &objects.gang {
         GangOf::Unserved(why) => {
@@ -48,7 +48,8 @@ pub(super) fn refuse_unserved(objects: &Objects) -> Result<(), ReconcileError> {
     }
 }
 
-/// Where gangs are created one after the other, this MiniCluster's turn: until it is dropped, nobody else creates one.
+/// Where gangs are created one after the other, waits for this MiniCluster's turn by failing with `WaitingForGang`. Until
+/// the result is dropped, no other gang is created.
 pub(super) async fn turn<'a>(
     objects: &Objects,
     cluster: &ValidMiniCluster,
@@ -63,8 +64,8 @@ pub(super) async fn turn<'a>(
     }
     let (now, clock) = (Timestamp::now(), Instant::now());
     let is_being_placed = |key: &Key, observed: &Observed| *key != target.key && gang_turn::has_turn(observed, now);
-    if context.gangs_waiting().ask(target, clock)
-        // Whoever holds it is creating a gang at this moment.
+    if context.gangs_waiting().ask_for_turn(target, clock)
+        // If it is locked, another gang is being created.
         && let Ok(turn) = context.gang_turn.try_lock()
         && !context.index.any(is_being_placed)
     {
@@ -90,7 +91,7 @@ pub(super) async fn before(objects: &Objects, target: &Target, observed: &Observ
     }
 }
 
-/// After the objects were created or not: if the gang's API is gone, the next reconcile looks for another.
+/// After the attempt to create the objects: if the gang's API is gone, the next reconcile looks for another one.
 pub(super) async fn after(objects: &Objects, made: &Result<(), ApplyError>, context: &Context) {
     let GangOf::Object(object) = &objects.gang else { return };
     match made {
@@ -109,8 +110,8 @@ pub(super) async fn delete(target: &Target, observed: &Observed, context: &Conte
     }
 }
 
-/// A cluster that is smaller than its gang was made for would wait for pods that never come when one is made again. One that grows
-/// beyond it has its first pods already, and the new ones start as there is room.
+/// Resizes the gang with the Job. A gang that is larger than its cluster would wait for pods that never come once one is
+/// created again. When a cluster grows, its first pods run already, and the new ones start as there is room.
 pub(super) async fn resize(
     target: &Target,
     cluster: &ValidMiniCluster,

@@ -10,19 +10,20 @@ use crate::observe::{Key, Observed};
 use crate::reconcile::render::gang::{GangApi, GangObject, GangRef};
 use crate::reconcile::target::Target;
 
-/// How long a gang without a place keeps others from being created: there may be no room for it, but for them.
+/// How long a gang that is not scheduled keeps others from being created: there may be room for them, though not for it.
 const TURN: SignedDuration = SignedDuration::from_secs(60);
-/// Whoever has not asked for so long is gone, or waits for something else. One asks about once a second.
+/// A MiniCluster that has not asked for so long has left: it is gone or waits for something else. Each asks about once a second.
 const ASKS: Duration = Duration::from_secs(5);
 /// How long the last turn of a namespace counts: longer than many others' turns take.
 const REMEMBERED: Duration = Duration::from_secs(3600);
 
-/// Whether a gang is created in its turn only.
+/// Whether gangs of this API are created one after the other.
 pub fn takes_turns(gang: &GangObject) -> bool {
     gang.at.api == GangApi::WorkloadV1alpha1
 }
 
-/// Whether these are the objects of a gang whose turn it is: none of its pods has a place yet, and it has not been tried for too long.
+/// Whether these are the objects of a gang that is being scheduled: none of its pods has a node yet, and it has not waited
+/// for too long.
 pub fn has_turn(observed: &Observed, now: Timestamp) -> bool {
     let Some(job) = &observed.job else { return false };
     // By the API server's clock: a Job that nobody starts must not keep all others waiting.
@@ -35,7 +36,7 @@ pub fn has_turn(observed: &Observed, now: Timestamp) -> bool {
         && !observed.pods_of(job).any(|pod| pod.scheduled)
 }
 
-/// Who waits to create a gang.
+/// MiniClusters that wait to create a gang.
 #[derive(Debug, Default)]
 pub struct Waiting {
     waiters: HashMap<Key, Waiter>,
@@ -52,14 +53,14 @@ struct Waiter {
 }
 
 impl Waiting {
-    /// Whether this generation of it waits: what else may keep it from being created has been looked at.
+    /// Whether this generation of the MiniCluster waits. Its overlays were tried before it began to.
     pub fn has(&self, target: &Target, now: Instant) -> bool {
         self.waiters.get(&target.key).is_some_and(|waiter| waiter.waits(now) && waiter.is(target))
     }
 
-    /// Whether it is this one's turn. The namespace whose last turn is longest ago comes first, so that nobody's many gangs keep
+    /// Notes that it asks, and returns whether it is its turn. The namespace whose last turn is longest ago comes first, so that nobody's many gangs keep
     /// others waiting; of its gangs, the one that has waited longest.
-    pub fn ask(&mut self, target: &Target, now: Instant) -> bool {
+    pub fn ask_for_turn(&mut self, target: &Target, now: Instant) -> bool {
         self.waiters.retain(|_, waiter| waiter.waits(now));
         self.last_turns.retain(|_, turn| now.saturating_duration_since(*turn) < REMEMBERED);
         let new = || Waiter { uid: String::new(), generation: None, since: now, last_asked: now };
@@ -72,7 +73,7 @@ impl Waiting {
         first.is_some_and(|(first, _)| *first == target.key)
     }
 
-    /// It has its turn.
+    /// Notes that it creates its gang.
     pub fn took_turn(&mut self, key: &Key, now: Instant) {
         self.waiters.remove(key);
         self.last_turns.insert(key.namespace.clone(), now);
@@ -142,13 +143,13 @@ mod tests {
         let start = Instant::now();
         let at = |seconds| start + Duration::from_secs(seconds);
         let (one, two) = (target("a", "one"), target("a", "two"));
-        assert!(waiting.ask(&one, at(0)) && !waiting.ask(&two, at(1)));
-        assert!(!waiting.ask(&two, at(4)) && waiting.ask(&one, at(4)), "whoever asks first");
-        assert!(!waiting.ask(&two, at(8)));
-        assert!(waiting.ask(&two, at(9)), "one has not asked for five seconds");
-        assert!(!waiting.ask(&one, at(9)), "and begins anew");
+        assert!(waiting.ask_for_turn(&one, at(0)) && !waiting.ask_for_turn(&two, at(1)));
+        assert!(!waiting.ask_for_turn(&two, at(4)) && waiting.ask_for_turn(&one, at(4)), "whoever asks first");
+        assert!(!waiting.ask_for_turn(&two, at(8)));
+        assert!(waiting.ask_for_turn(&two, at(9)), "one has not asked for five seconds");
+        assert!(!waiting.ask_for_turn(&one, at(9)), "and begins anew");
         waiting.took_turn(&two.key, at(9));
-        assert!(waiting.ask(&one, at(10)));
+        assert!(waiting.ask_for_turn(&one, at(10)));
     }
 
     #[test]
@@ -157,18 +158,18 @@ mod tests {
         let start = Instant::now();
         let many: Vec<Target> = (0..100).map(|number| target("greedy", &format!("mc-{number:03}"))).collect();
         let all_ask = |waiting: &mut Waiting, now| -> Vec<usize> {
-            (0..many.len()).filter(|number| waiting.ask(&many[*number], now)).collect()
+            (0..many.len()).filter(|number| waiting.ask_for_turn(&many[*number], now)).collect()
         };
         assert_eq!(all_ask(&mut waiting, start), [0]);
         waiting.took_turn(&many[0].key, start);
         let modest = target("modest", "mc");
         let now = start + Duration::from_secs(1);
         all_ask(&mut waiting, now);
-        assert!(waiting.ask(&modest, now), "it came last, and its namespace has had no turn");
+        assert!(waiting.ask_for_turn(&modest, now), "it came last, and its namespace has had no turn");
         waiting.took_turn(&modest.key, now);
         let later = start + Duration::from_secs(3);
         assert_eq!(all_ask(&mut waiting, later), [1], "of these the one that has waited longest");
-        assert!(!waiting.ask(&target("modest", "again"), later), "each in its turn");
+        assert!(!waiting.ask_for_turn(&target("modest", "again"), later), "each in its turn");
     }
 
     #[test]
@@ -177,7 +178,7 @@ mod tests {
         let start = Instant::now();
         let one = Target { generation: Some(1), ..target("a", "one") };
         assert!(!waiting.has(&one, start));
-        waiting.ask(&one, start);
+        waiting.ask_for_turn(&one, start);
         assert!(waiting.has(&one, start + Duration::from_secs(4)));
         assert!(!waiting.has(&Target { generation: Some(2), ..one.clone() }, start), "its spec was edited");
         assert!(!waiting.has(&Target { uid: "other".into(), ..one.clone() }, start), "it was made anew");

@@ -13,24 +13,24 @@ use crate::reconcile::render::elastic::Elastic;
 use crate::reconcile::render::{Facts, spec_hash};
 use crate::reconcile::target::Target;
 
-/// What has to be done.
+/// What the reconcile has to do.
 #[derive(Debug, Clone, PartialEq)]
 pub enum NextAction {
-    /// It is invalid, ended, or being deleted: nothing is made.
+    /// The MiniCluster is invalid, has ended, or is being deleted: nothing is created.
     Nothing,
-    /// An earlier MiniCluster's Job of this name is still going: wait until it is gone.
+    /// An earlier MiniCluster's Job of this name still exists: wait until it is gone.
     WaitForPrevious,
-    /// A Job of this name was left behind on purpose (`--cascade=orphan`): it is nobody's to touch.
+    /// A Job of this name was left behind on purpose (`--cascade=orphan`): it is left alone.
     NameTaken,
-    /// There is no Job: make everything.
+    /// There is no Job: create everything.
     Create { facts: Facts },
-    /// The spec was edited after its Job had been made from it, and nothing has begun: delete that Job.
+    /// The spec was edited after the Job was created, and no container has started: delete the Job.
     MakeAnew { job_uid: String },
-    /// There is one: put right what is missing or differs.
+    /// The Job exists: create or change what is missing or differs.
     Keep(Differences),
 }
 
-/// What is missing or differs beside a Job that stays.
+/// What is missing or differs if the Job stays.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Differences {
     pub facts: Facts,
@@ -41,17 +41,17 @@ pub struct Differences {
     pub services_pod: ServicesPod,
 }
 
-/// What becomes of the pod of `spec.services`.
+/// What to do with the pod of `spec.services`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ServicesPod {
-    /// There is none, or the one that is there stays.
+    /// Nothing to do.
     Stays,
     Create,
-    /// The Job is suspended: the pod of this uid holds resources for nothing.
+    /// The Job is suspended: delete the pod of this uid, which would hold resources for nothing.
     Delete(String),
 }
 
-/// Decides. `headless` is the Service that the cluster's pods are named by.
+/// Decides what to do. `headless` is the Service that names the cluster's pods.
 pub fn next_action(
     target: &Target,
     valid: Option<&ValidMiniCluster>,
@@ -82,7 +82,7 @@ pub fn next_action(
             NextAction::NameTaken
         };
     };
-    // Its own: when it is gone, another is made, if one may be (`restart`).
+    // The MiniCluster's own Job: when it is gone, another is created if one may be (`restart`).
     if job.deleting || job.is_finished() || restart::is_given_up(status, job) {
         return NextAction::Nothing;
     }
@@ -91,14 +91,14 @@ pub fn next_action(
     }
     let facts = facts(uid, status, job);
     let maximum = facts.maximum_size;
-    // Beyond the maximum the cluster stays as it is; a condition says so.
+    // A size beyond the maximum is ignored; a condition says so.
     let size = match maximum {
         Some(maximum) if cluster.size > maximum => job.completions,
         _ => cluster.size,
     };
     let wanted = Elastic::of(cluster, size, job);
     let is_told = job.rendered_hash.as_deref() == Some(wanted.hash().as_str());
-    // A queue that takes back what it had admitted in part writes the size that it knew.
+    // A queue that evicts a partly admitted Job resets it to the size that it knew.
     let was_another = job.waits_in().is_some() && job.completions != size;
     let differs = was_another || (!is_told && !wanted.is_held(job));
     let with_ports = cluster.sidecars.iter().filter(|sidecar| !sidecar.container.ports.is_empty());
@@ -116,7 +116,7 @@ pub fn next_action(
     })
 }
 
-/// It runs while the Job may have pods: not before its queue admits it, nor once that has stopped it.
+/// The services pod runs while the Job may have pods: not before the queue admits the Job, nor after the queue has stopped it.
 fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job: &JobSeen) -> ServicesPod {
     let ours = observed.services_pod.as_ref().filter(|(_, owner)| owner.as_deref() == Some(uid));
     match ours {
@@ -126,8 +126,8 @@ fn services_pod(cluster: &ValidMiniCluster, observed: &Observed, uid: &str, job:
     }
 }
 
-/// Whether the spec was edited after its Job had been made from it, in what another Job can mend. Only before the first
-/// status can that be: from then on the API server refuses such an edit.
+/// Whether the spec was edited after the Job was created, in fields that a new Job can take over. This can only be before
+/// the first status: from then on the API server refuses such an edit.
 fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
     if target.status.maximum_size.is_some() {
         return false;
@@ -142,7 +142,7 @@ fn is_edited(target: &Target, cluster: &ValidMiniCluster, job: &JobSeen) -> bool
     same_objects && (grows || job.differs_from(hash.as_deref()))
 }
 
-/// What was frozen when the Job was made.
+/// Facts that were fixed when the Job was created.
 pub fn facts(uid: &str, status: &MiniClusterStatus, job: &JobSeen) -> Facts {
     let maximum_size = job.maximum_size.or(status.maximum_size.and_then(|size| u32::try_from(size).ok()));
     Facts { uid: Some(uid.to_owned()), initial_size: job.initial_size, maximum_size, ..Facts::default() }
@@ -153,21 +153,21 @@ pub fn headless_key(cluster: &ValidMiniCluster) -> Key {
     Key::new(&cluster.namespace, &cluster.headless_name)
 }
 
-/// Whether a Job has to go so that it can be made with a copy of the view: its pods cannot mount the view's image, and the
-/// status says so, which the next operator will read.
+/// Whether a Job has to be deleted to be created again with a copy of the view: its pods cannot mount the view's image, and
+/// the status already says so for the next reconcile.
 pub fn is_to_be_made_anew(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     job.mounts_view && !job.deleting && !job.is_finished() && previous_status::image_volume_failed(status)
 }
 
-/// Whether pods and volumes have to be deleted: the job has completed, what its pods said has been seen, and it has not been
-/// done. A failed job's pods stay, for their logs.
+/// Whether pods and volumes have to be deleted (`cleanupPods`): the job has completed, all its pods were seen to end, and
+/// it has not been done. A failed job's pods stay for their logs.
 pub fn is_to_be_cleaned_up(spec: &MiniClusterSpec, status: &MiniClusterStatus, observed: &Observed, job: &str) -> bool {
     let completed = previous_status::condition(status, "Complete").is_some_and(|condition| condition.status == "True");
     let mut pods = observed.pods.values().filter(|pod| pod.job_uid.as_deref() == Some(job));
     spec.cleanup_pods && completed && !previous_status::is_cleaned_up(status) && pods.all(|pod| pod.ended)
 }
 
-/// When a finished MiniCluster has to be deleted: in so many seconds, 0 being now. None: never.
+/// Seconds until a finished MiniCluster has to be deleted, 0 if now; None if never.
 pub fn seconds_to_live(spec: &MiniClusterSpec, status: &MiniClusterStatus, now: Timestamp) -> Option<u64> {
     let end = previous_status::end(status)?;
     match (spec.cleanup, spec.ttl_seconds_after_finished) {
@@ -285,7 +285,7 @@ mod tests {
         let none = MiniClusterStatus { job_uid: Some("job".into()), ..MiniClusterStatus::default() };
         assert_eq!(decide("size: 2", &none, Some(JobSeen { deleting: true, ..job(2) }), false), NextAction::Nothing);
         let now = "2026-01-01T00:00:00Z".parse().unwrap();
-        let told = restart::counted(&none, "job", "LeadLost", "gone", restart::Limit::Backoff, now);
+        let told = restart::with_counted_restart(&none, "job", "LeadLost", "gone", restart::Limit::Backoff, now);
         assert_eq!(decide("size: 2", &told, Some(job(2)), false), NextAction::Nothing);
         let NextAction::Create { facts } = decide("size: 2", &told, None, false) else { panic!() };
         assert_eq!(facts.backoff_limit_used, 1);

@@ -24,44 +24,44 @@ use crate::observe::pod::PodSeen;
 use crate::observe::pod_end::{End, end_of, has_failed_by_itself, loss};
 use crate::reconcile::previous_status::{self, rfc3339, short};
 
-/// Starts that the status remembers.
+/// How many restarts the status lists.
 const RESTARTS_KEPT: usize = 20;
-/// A lead that fails so many seconds after a follower was seen to go, by this operator's clock alone, has failed for it.
-/// (It decides nothing but where `maxRestarts` asks for it; mostly the agent knows from Flux.)
+/// A lead that fails within so many seconds after a follower was lost, by this operator's clock alone, counts as failed
+/// because of it. (This matters only with `maxRestarts`, and mostly the agent knows the cause from Flux.)
 const SHORTLY: i64 = 300;
-/// The Job's reason when a rule of its failure policy ended it.
+/// The Job's reason if a rule of its failure policy ended it.
 const BY_POLICY: &str = "PodFailurePolicy";
 
 pub const LEAD_LOST: &str = "LeadLost";
 pub const POD_LOST: &str = "PodLost";
 pub const JOB_DELETED: &str = "JobDeleted";
 pub const SUSPENDED: &str = "Suspended";
-/// Its queue has stopped it, and it waits there again.
+/// The queue stopped the pods, and the Job waits in it again.
 pub const REQUEUED: &str = "Requeued";
 
-/// What bounds a start.
+/// Which limit a restart counts against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Limit {
     Backoff,
     MaxRestarts,
-    /// It was asked for: suspended and resumed, by a person or a queue.
+    /// None: the restart was asked for, by a person or a queue that suspended and resumed the Job.
     None,
 }
 
-/// What has to be done.
+/// What to do with the Job as a whole.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Decision {
-    /// Nothing.
-    Goes,
-    /// Count a start, then delete the Job, if it is there: the next one is made when it is gone.
-    Again { job_uid: String, is_there: bool, reason: String, message: String, limit: Limit },
-    /// Its end has been counted: delete it.
+    /// Nothing: go on with this Job, or create one.
+    Continue,
+    /// Count a restart, then delete the Job if it exists: the next one is created when it is gone.
+    Restart { job_uid: String, is_there: bool, reason: String, message: String, limit: Limit },
+    /// The restart has been counted: delete the Job.
     Delete { job_uid: String },
-    /// Nothing may run again, and the Job would not say so by itself.
+    /// Fail the Job: nothing may run again, and the Job controller would not end it.
     Fail { job_uid: String, reason: String, message: String },
-    /// It is over, and there is no Job to say so.
-    Over { reason: String, message: String },
-    /// Pods of a Job that is gone still run: no other is made meanwhile.
+    /// The MiniCluster has ended, and there is no Job to tell so.
+    Ended { reason: String, message: String },
+    /// Pods of a Job that is gone still run: wait before another is created.
     Wait,
 }
 
@@ -71,14 +71,14 @@ pub struct Observation<'a> {
     pub status: &'a MiniClusterStatus,
     pub backoff_limit: i32,
     pub max_restarts: i32,
-    /// The kubelet starts containers again.
+    /// `restartPolicy: OnFailure`: the kubelet restarts containers.
     pub on_failure: bool,
     pub job: Option<&'a JobSeen>,
-    /// The last one that is gone, as it was seen last.
+    /// The last Job that is gone, as last seen.
     pub last_job: Option<&'a JobSeen>,
-    /// Of the Job, or of the one that is gone.
+    /// Pods of the Job, or of the last one that is gone.
     pub pods: Vec<&'a PodSeen>,
-    /// Leads that are gone, as they were seen last.
+    /// Lead pods that are gone, as last seen.
     pub gone: Vec<&'a PodSeen>,
     pub now: Timestamp,
 }
@@ -89,7 +89,7 @@ pub fn is_given_up(status: &MiniClusterStatus, job: &JobSeen) -> bool {
     is_counted || (job.mounts_view && previous_status::image_volume_failed(status))
 }
 
-/// The Job as it counts: however one ends that was given up, the MiniCluster has not ended.
+/// The Job as the status sees it: if it was given up, its end is not the MiniCluster's end.
 pub fn unless_given_up<'a>(status: &MiniClusterStatus, job: &'a JobSeen) -> Cow<'a, JobSeen> {
     if !is_given_up(status, job) {
         return Cow::Borrowed(job);
@@ -114,14 +114,14 @@ fn lost_follower<'a>(observation: &Observation<'a>, is_said: bool) -> Option<&'a
     chosen.next()
 }
 
-/// Why the job of a lead that has ended failed, if a lost follower was the cause: the pod, if it is known.
+/// Whether a lost follower is why the job of a lead that has ended failed. `Some(None)`: yes, but which pod is not known.
 pub fn lost_to<'a>(observation: &Observation<'a>, lead: &PodSeen, end: End) -> Option<Option<&'a LostPod>> {
     if observation.pods.iter().any(|pod| has_failed_by_itself(pod)) {
         return None;
     }
     match end {
         End::NodeFailure => Some(lost_follower(observation, true)),
-        // What the agent gave up for is not Flux's loss, nor is what a snippet said.
+        // An end by the agent or a snippet is not the loss of a follower.
         End::Own if lead.exit.as_ref().and_then(|exit| exit.said.as_ref()).is_none_or(|it| it.by == Ender::Program) => {
             lost_follower(observation, false).map(Some)
         }
@@ -129,48 +129,48 @@ pub fn lost_to<'a>(observation: &Observation<'a>, lead: &PodSeen, end: End) -> O
     }
 }
 
-/// Where a pod was, and what took it.
-pub fn told(lost: &LostPod) -> String {
+/// Describes a lost pod: its index and node, and what took it away.
+pub fn describe_loss(lost: &LostPod) -> String {
     let whose = if lost.index == 0 { "the lead's pod".to_owned() } else { format!("the pod of index {}", lost.index) };
     let node = lost.node.as_deref().map(|node| format!(" on node {node}")).unwrap_or_default();
     let words = if lost.message.is_empty() { String::new() } else { format!(": {}", lost.message) };
     format!("{whose}, {}{node}, was lost ({}{words})", lost.name, lost.reason)
 }
 
-/// The words for a job that failed since a follower was lost.
-pub fn told_of_follower(lost: Option<&LostPod>) -> String {
+/// Describes the cause of a job that failed because a follower was lost.
+pub fn describe_lost_follower(lost: Option<&LostPod>) -> String {
     match lost {
-        Some(lost) => format!("{} while the job ran on it", told(lost)),
+        Some(lost) => format!("{} while the job ran on it", describe_loss(lost)),
         None => "a follower was lost while the job ran on it".to_owned(),
     }
 }
 
-/// Decides.
+/// Decides what to do with the Job as a whole.
 pub fn decide(observation: &Observation) -> Decision {
     if previous_status::is_finished(observation.status) {
-        return Decision::Goes;
+        return Decision::Continue;
     }
     match observation.job {
-        Some(job) if job.deleting => Decision::Goes,
-        Some(job) if job.complete.is_some() || job.has_succeeded => Decision::Goes,
+        Some(job) if job.deleting => Decision::Continue,
+        Some(job) if job.complete.is_some() || job.has_succeeded => Decision::Continue,
         Some(job) if is_given_up(observation.status, job) => Decision::Delete { job_uid: job.uid.clone() },
-        Some(job) => of_job(observation, job),
-        None => of_no_job(observation),
+        Some(job) => decide_with_job(observation, job),
+        None => decide_without_job(observation),
     }
 }
 
-/// There was a Job, and nobody here has given it up.
-fn of_no_job(observation: &Observation) -> Decision {
-    // One that is gone before anything of it had begun is no start; nor is it one of which an edit has made another.
-    // (A success alone tells of a beginning, too: the lead's pod may have gone before this operator saw any.)
+/// The decision when there is no Job: it may have been deleted by somebody else.
+fn decide_without_job(observation: &Observation) -> Decision {
+    // A Job that is gone before any container started does not count as a start; so neither does one that was replaced
+    // after an edit. (A success also shows that it had begun: its pods may be gone before this operator saw them.)
     let has_begun = observation.gone.iter().chain(&observation.pods).any(|pod| pod.begun);
     let has_begun = |last: &JobSeen| has_begun || last.has_succeeded || last.complete.is_some();
     let last = observation.last_job.filter(|last| has_begun(last) && !is_given_up(observation.status, last));
     let Some(uid) = observation.status.job_uid.clone().or(last.map(|last| last.uid.clone())) else {
-        return Decision::Goes;
+        return Decision::Continue;
     };
     if observation.status.restarts.iter().any(|restart| restart.job_uid.as_ref() == Some(&uid)) {
-        return Decision::Goes;
+        return Decision::Continue;
     }
     if observation.pods.iter().any(|pod| !pod.ended) {
         return Decision::Wait;
@@ -181,24 +181,24 @@ fn of_no_job(observation: &Observation) -> Decision {
         || leads.iter().any(|(_, end)| *end == Some(End::Succeeded))
     {
         let message = "the job ended with exit code 0; the Job was deleted later".to_owned();
-        return Decision::Over { reason: "Completed".into(), message };
+        return Decision::Ended { reason: "Completed".into(), message };
     }
-    // Whatever it may have been allowed before: who deletes a Job that has failed wants no other.
+    // Whatever limit may be left: whoever deletes a Job that has failed wants no other.
     let is_final = |end: End| matches!(end, End::Own | End::NodeFailure | End::NotStarted { may_help: false });
     let failed = leads.iter().find(|(_, end)| end.is_some_and(is_final));
     if let Some((lead, _)) = failed {
-        return Decision::Over { reason: "JobFailed".into(), message: ended_by_itself(lead) };
+        return Decision::Ended { reason: "JobFailed".into(), message: ended_by_itself(lead) };
     }
     if let Some(failed) = last.and_then(|last| last.failing.as_ref()).filter(|failed| failed.reason != BY_POLICY) {
-        return Decision::Over { reason: failed.reason.clone(), message: failed.message.clone() };
+        return Decision::Ended { reason: failed.reason.clone(), message: failed.message.clone() };
     }
     if replaces_unseen(observation, &leads) {
-        return Decision::Over { reason: LEAD_LOST.into(), message: MAY_HAVE_ENDED.into() };
+        return Decision::Ended { reason: LEAD_LOST.into(), message: MAY_HAVE_ENDED.into() };
     }
     let message = "the Job was deleted before it had finished".to_owned();
-    again(
+    restart_or_end(
         observation,
-        Chance { job_uid: uid, is_there: false, is_failing: false },
+        JobToReplace { job_uid: uid, is_there: false, is_failing: false },
         JOB_DELETED,
         message,
         Limit::Backoff,
@@ -208,7 +208,7 @@ fn of_no_job(observation: &Observation) -> Decision {
 const MAY_HAVE_ENDED: &str =
     "an earlier pod of the lead has failed and is gone: its program may have ended by itself, so it is not restarted";
 
-/// Whether a lead replaces one that has failed, of which nobody knows how it ended.
+/// Whether a lead's pod replaces one that failed and that this operator has not seen end.
 fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<End>)]) -> bool {
     let replaces = |pod: &PodSeen| replaces_failed(observation, pod);
     let is_known = |(pod, end): &(&PodSeen, Option<End>)| {
@@ -218,51 +218,44 @@ fn replaces_unseen(observation: &Observation, leads: &[(&PodSeen, Option<End>)])
     leads.iter().any(|(pod, _)| replaces(pod)) && !leads.iter().any(is_known) && !is_remembered
 }
 
-/// Whether the Job counts the pod that this lead replaces as failed, which a program's own end may be.
+/// Whether the Job counts the pod that this lead replaces as failed: its program may have ended by itself.
 fn replaces_failed(observation: &Observation, lead: &PodSeen) -> bool {
     lead.index_failures > 0 && lead.index_disruptions == 0 && !observation.on_failure
 }
 
-/// The lead's pods, those that are gone first, and how each ended.
+/// All pods of the lead, those that are gone first, and how each ended.
 fn leads<'a>(observation: &Observation<'a>) -> Vec<(&'a PodSeen, Option<End>)> {
     let gone = observation.gone.iter().map(|pod| (*pod, end_of(pod, true)));
     let there = observation.pods.iter().filter(|pod| pod.index == 0).map(|pod| (*pod, end_of(pod, false)));
     gone.chain(there).collect()
 }
 
-fn of_job(observation: &Observation, job: &JobSeen) -> Decision {
+fn decide_with_job(observation: &Observation, job: &JobSeen) -> Decision {
     let leads = leads(observation);
     let first = |wanted: fn(End) -> bool| leads.iter().find(|(_, end)| end.is_some_and(wanted)).map(|(pod, _)| *pod);
     if first(|end| end == End::Succeeded).is_some() {
-        return Decision::Goes;
+        return Decision::Continue;
     }
-    // The Job's own limits are final: its deadline, followers that do not start, what the operator itself has said.
+    // Other reasons are final: the deadline, followers that do not start, and what the operator itself has set.
     let failing = job.failing.as_ref().or(job.failed.as_ref());
     if failing.is_some_and(|failing| failing.reason != BY_POLICY) {
-        return Decision::Goes;
+        return Decision::Continue;
     }
     let is_failing = failing.is_some();
-    let chance = || Chance { job_uid: job.uid.clone(), is_there: true, is_failing };
+    let to_replace = || JobToReplace { job_uid: job.uid.clone(), is_there: true, is_failing };
     let replacing = leads.iter().map(|(pod, _)| *pod).find(|pod| pod.index_failures + pod.index_disruptions > 0);
     if let Some((lead, end)) = leads
         .iter()
         .find_map(|(pod, end)| end.filter(|end| matches!(end, End::Own | End::NodeFailure)).map(|end| (*pod, end)))
     {
-        return ended(observation, chance(), lead, end, replacing.is_some());
+        return when_lead_ended(observation, to_replace(), lead, end, replacing.is_some());
     }
     let follower = observation.pods.iter().any(|pod| has_failed_by_itself(pod));
     if follower {
-        return Decision::Goes;
+        return Decision::Continue;
     }
     if job.suspended {
-        // Its pods were stopped, and the Job judged them: for a moment, they are still its own.
-        let (reason, who) = if job.queue.is_some() {
-            (REQUEUED, "the queue stopped the pods")
-        } else {
-            (SUSPENDED, "the pods were stopped to suspend the MiniCluster")
-        };
-        let message = format!("{who}, which the Job counted as a failure");
-        return if is_failing { again(observation, chance(), reason, message, Limit::None) } else { Decision::Goes };
+        return when_suspended(observation, job, to_replace());
     }
     if let Some(lead) = first(|end| matches!(end, End::NotStarted { may_help: true }))
         && (is_failing || replacing.is_some())
@@ -272,51 +265,71 @@ fn of_job(observation: &Observation, job: &JobSeen) -> Decision {
             None => ("NotStarted", ""),
         };
         let message = format!("the lead's pod, {}, did not start: {words}", lead.name);
-        return again(observation, chance(), reason, message, Limit::Backoff);
+        return restart_or_end(observation, to_replace(), reason, message, Limit::Backoff);
     }
     let taken = first(|end| end == End::Taken);
     if let Some(lead) = taken
         && (is_failing || replacing.is_some() || lead.is_disrupted())
     {
-        return again(observation, chance(), LEAD_LOST, told(&loss(lead)), Limit::Backoff);
+        return restart_or_end(observation, to_replace(), LEAD_LOST, describe_loss(&loss(lead)), Limit::Backoff);
     }
     let remembered = observation.status.lost_pods.iter().rev().find(|lost| lost.index == 0);
     if let Some(lost) = remembered.filter(|_| replacing.is_some() || (is_failing && !has_living_lead(&leads))) {
-        return again(observation, chance(), LEAD_LOST, told(lost), Limit::Backoff);
+        return restart_or_end(observation, to_replace(), LEAD_LOST, describe_loss(lost), Limit::Backoff);
     }
     if let Some(lead) = replacing {
-        return unseen(observation, chance(), lead);
+        return when_lead_replaced(observation, to_replace(), lead);
     }
-    // A follower that was taken away, and killed before it could leave in order. A lead that seems to live may have succeeded: a
-    // failing Job ends it, and then it is known.
+    // A follower was taken away and killed before it could leave in order. A lead that still seems to run may have
+    // succeeded: the failing Job ends it, and then this is known.
     let killed = || observation.pods.iter().any(|pod| pod.index > 0 && end_of(pod, false) == Some(End::Taken));
     if is_failing && !has_living_lead(&leads) && (killed() || lost_follower(observation, false).is_some()) {
-        let message = told_of_follower(lost_follower(observation, true));
-        return again(observation, chance(), POD_LOST, message, Limit::MaxRestarts);
+        let message = describe_lost_follower(lost_follower(observation, true));
+        return restart_or_end(observation, to_replace(), POD_LOST, message, Limit::MaxRestarts);
     }
-    Decision::Goes
+    Decision::Continue
+}
+
+/// The decision for a suspended Job. Its stopped pods are still its own for a moment, and the Job may have counted them as failed.
+fn when_suspended(observation: &Observation, job: &JobSeen, to_replace: JobToReplace) -> Decision {
+    if !to_replace.is_failing {
+        return Decision::Continue;
+    }
+    let (reason, who) = if job.queue.is_some() {
+        (REQUEUED, "the queue stopped the pods")
+    } else {
+        (SUSPENDED, "the pods were stopped to suspend the MiniCluster")
+    };
+    let message = format!("{who}, which the Job counted as a failure");
+    restart_or_end(observation, to_replace, reason, message, Limit::None)
 }
 
 fn has_living_lead(leads: &[(&PodSeen, Option<End>)]) -> bool {
     leads.iter().any(|(_, end)| end.is_none())
 }
 
-/// Its program has ended, or something of the user's.
-fn ended(observation: &Observation, chance: Chance, lead: &PodSeen, end: End, is_replaced: bool) -> Decision {
+/// The decision when the lead's program, or a snippet or init container of the user's, has ended.
+fn when_lead_ended(
+    observation: &Observation,
+    to_replace: JobToReplace,
+    lead: &PodSeen,
+    end: End,
+    is_replaced: bool,
+) -> Decision {
     if let Some(lost) = lost_to(observation, lead, end)
         && observation.status.max_restarts_used < observation.max_restarts
     {
-        return again(observation, chance, POD_LOST, told_of_follower(lost), Limit::MaxRestarts);
+        return restart_or_end(observation, to_replace, POD_LOST, describe_lost_follower(lost), Limit::MaxRestarts);
     }
-    // Mostly the Job says so by itself, but it ignores a pod that was disrupted as well, and counts one code of a lead that
-    // it does not know yet.
+    // Mostly the Job fails by itself. But it ignores a pod that was also disrupted, and it retries one exit code of a lead
+    // that is not labelled yet.
     let is_passed_over = lead.is_disrupted()
         || is_replaced
         || (!lead.labelled && lead.exit.as_ref().is_some_and(|exit| exit.code == i32::from(REPLACE)));
-    if chance.is_failing || !is_passed_over {
-        return Decision::Goes;
+    if to_replace.is_failing || !is_passed_over {
+        return Decision::Continue;
     }
-    Decision::Fail { job_uid: chance.job_uid, reason: "LeadFailed".into(), message: ended_by_itself(lead) }
+    Decision::Fail { job_uid: to_replace.job_uid, reason: "LeadFailed".into(), message: ended_by_itself(lead) }
 }
 
 fn ended_by_itself(lead: &PodSeen) -> String {
@@ -324,28 +337,34 @@ fn ended_by_itself(lead: &PodSeen) -> String {
     format!("the lead (index 0) ended{code}; it is not restarted")
 }
 
-/// A lead replaces another that nobody has seen end.
-fn unseen(observation: &Observation, chance: Chance, lead: &PodSeen) -> Decision {
+/// The decision when a lead's pod replaces one that this operator has not seen end.
+fn when_lead_replaced(observation: &Observation, to_replace: JobToReplace, lead: &PodSeen) -> Decision {
     if !replaces_failed(observation, lead) {
         let message = format!("an earlier pod of the lead was lost; {} replaced it", lead.name);
-        return again(observation, chance, LEAD_LOST, message, Limit::Backoff);
+        return restart_or_end(observation, to_replace, LEAD_LOST, message, Limit::Backoff);
     }
-    if chance.is_failing {
-        return Decision::Goes;
+    if to_replace.is_failing {
+        return Decision::Continue;
     }
-    Decision::Fail { job_uid: chance.job_uid, reason: LEAD_LOST.into(), message: MAY_HAVE_ENDED.into() }
+    Decision::Fail { job_uid: to_replace.job_uid, reason: LEAD_LOST.into(), message: MAY_HAVE_ENDED.into() }
 }
 
-/// What a start would take the place of.
-struct Chance {
+/// The Job that a restart would replace.
+struct JobToReplace {
     job_uid: String,
     is_there: bool,
     is_failing: bool,
 }
 
-/// Starts again, if the limit allows.
-fn again(observation: &Observation, chance: Chance, reason: &str, message: String, limit: Limit) -> Decision {
-    let Chance { job_uid, is_there, is_failing } = chance;
+/// Restarts if the limit allows it; otherwise ends the MiniCluster.
+fn restart_or_end(
+    observation: &Observation,
+    to_replace: JobToReplace,
+    reason: &str,
+    message: String,
+    limit: Limit,
+) -> Decision {
+    let JobToReplace { job_uid, is_there, is_failing } = to_replace;
     let (used, allowed, field) = match limit {
         Limit::Backoff => (observation.status.backoff_limit_used, observation.backoff_limit, "backoffLimit"),
         Limit::MaxRestarts => (observation.status.max_restarts_used, observation.max_restarts, "maxRestarts"),
@@ -353,18 +372,18 @@ fn again(observation: &Observation, chance: Chance, reason: &str, message: Strin
     };
     let reason = reason.to_owned();
     if used < allowed {
-        return Decision::Again { job_uid, is_there, reason, message, limit };
+        return Decision::Restart { job_uid, is_there, reason, message, limit };
     }
     let message = format!("{message}; no restart left: {field} is {allowed}");
     match (is_there, is_failing) {
-        (false, _) => Decision::Over { reason, message },
+        (false, _) => Decision::Ended { reason, message },
         (true, false) => Decision::Fail { job_uid, reason, message },
-        (true, true) => Decision::Goes,
+        (true, true) => Decision::Continue,
     }
 }
 
-/// The status with one more start, of which it knows no Job.
-pub fn counted(
+/// The status after counting a restart, without the Job that is given up.
+pub fn with_counted_restart(
     status: &MiniClusterStatus,
     job_uid: &str,
     reason: &str,
@@ -373,26 +392,26 @@ pub fn counted(
     now: Timestamp,
 ) -> MiniClusterStatus {
     let mut after = match limit {
-        Limit::None if is_noted(status, reason) => of_job_uid(status, job_uid),
-        _ => noted(status, Some(job_uid), reason, message, now),
+        Limit::None if is_suspension_counted(status, reason) => with_job_uid(status, job_uid),
+        _ => with_restart(status, Some(job_uid), reason, message, now),
     };
     match limit {
         Limit::Backoff => after.backoff_limit_used += 1,
         Limit::MaxRestarts => after.max_restarts_used += 1,
-        // As a Job's own time does, that of the whole begins anew.
+        // The start time begins anew, as a Job's does.
         Limit::None => after.start_time = None,
     }
     MiniClusterStatus { job_uid: None, lost_pods: Vec::new(), container_restarts: 0, timeline: None, ..after }
 }
 
-/// Whether the suspension that is going on has been counted.
-fn is_noted(status: &MiniClusterStatus, reason: &str) -> bool {
+/// Whether the current suspension has been counted as a restart.
+fn is_suspension_counted(status: &MiniClusterStatus, reason: &str) -> bool {
     let is_suspended = previous_status::condition(status, "Suspended").is_some_and(|it| it.status == "True");
     is_suspended && status.restarts.last().is_some_and(|last| last.reason == reason && last.job_uid.is_none())
 }
 
-/// The status whose last start takes the place of this Job.
-fn of_job_uid(status: &MiniClusterStatus, job_uid: &str) -> MiniClusterStatus {
+/// The status with the uid of the replaced Job in its last restart.
+fn with_job_uid(status: &MiniClusterStatus, job_uid: &str) -> MiniClusterStatus {
     let mut after = status.clone();
     if let Some(last) = after.restarts.last_mut() {
         last.job_uid = Some(job_uid.to_owned());
@@ -400,8 +419,8 @@ fn of_job_uid(status: &MiniClusterStatus, job_uid: &str) -> MiniClusterStatus {
     after
 }
 
-/// The status with one more start in its list.
-pub fn noted(
+/// The status with one more restart in its list.
+pub fn with_restart(
     status: &MiniClusterStatus,
     job_uid: Option<&str>,
     reason: &str,

@@ -10,24 +10,24 @@ use crate::observe::Observed;
 use crate::observe::job::JobSeen;
 use crate::observe::pod::{PodSeen, Trouble};
 
-/// Time that a start may take without a word.
+/// How long a wait may last before events are read.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// Longest time between two looks.
+/// Longest time between two checks of an object's events.
 const LONGEST_PAUSE: Duration = Duration::from_secs(300);
 
-/// What waits without a word.
+/// An object that waits although no status says why.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SilentWait<'a> {
-    /// The uid of the Job, whose pods are not made, or of the first pod that does not start.
+    /// Uid of the Job if pods are missing, or of the first pod that does not start.
     Starts(&'a str),
-    /// The uid of the Job, which a queue has not admitted, or not again.
+    /// Uid of the Job, which its queue has not admitted (again).
     Waits(&'a str),
-    /// Of the first pods whose brokers are not ready, the lead before the others: index and uid.
+    /// Index and uid of the first one or two pods whose brokers are not ready, the lead first.
     Joins((u32, &'a str), Option<(u32, &'a str)>),
 }
 
 impl SilentWait<'_> {
-    /// What is looked at: another one has waited for no time.
+    /// A key for the wait: if it changes, another wait has begun.
     pub fn object(&self) -> String {
         match self {
             SilentWait::Starts(uid) | SilentWait::Joins((_, uid), _) => (*uid).to_owned(),
@@ -62,7 +62,7 @@ pub fn silent_wait<'a>(job: Option<&'a JobSeen>, observed: &'a Observed) -> Opti
     Some(SilentWait::Joins(first, joins().filter(|other| *other != first).min()))
 }
 
-/// What the probe of a pod's broker said, and that of another one, as words about the MiniCluster.
+/// One reason for the MiniCluster from what the startup probes of one or two pods said.
 pub fn not_ready(found: &[(u32, Trouble)]) -> Option<Trouble> {
     let said = |(index, trouble): &(u32, Trouble)| {
         let text = trouble.message.trim_start_matches("Startup probe failed: ").trim_start_matches("not ready: ");
@@ -72,16 +72,16 @@ pub fn not_ready(found: &[(u32, Trouble)]) -> Option<Trouble> {
     (!found.is_empty()).then(|| Trouble { reason: "BrokersNotReady".into(), message, ..Trouble::default() })
 }
 
-/// A part of ours that a pod misses.
+/// An object of ours that a pod needs and that was deleted.
 #[derive(Debug, PartialEq)]
 pub enum Missing {
-    /// It can be made again as it was.
+    /// It can be created again as it was.
     ConfigMap,
-    /// A Secret, which was made once: what is to be said about it.
+    /// A Secret, whose content is lost: what to report.
     Key(Box<Trouble>),
 }
 
-/// Whether a warning is about a part of ours that somebody has deleted.
+/// The object of ours that was deleted, if a warning is about one.
 pub fn missing(cluster: &ValidMiniCluster, uid: &str, warning: &Trouble) -> Option<Missing> {
     let lacks = |kind: &str, name: &str| warning.message.contains(&format!("{kind} \"{name}\" not found"));
     if lacks("configmap", &names::config_map(&cluster.name)) {
@@ -99,65 +99,66 @@ pub fn missing(cluster: &ValidMiniCluster, uid: &str, warning: &Trouble) -> Opti
     })))
 }
 
-/// When one waiting object is looked at, and what was found.
+/// When the events of a waiting object are read next, and what was found last.
 #[derive(Debug, Clone)]
-pub struct Look {
+pub struct EventCheck {
     object: String,
     begin: Instant,
     next: Instant,
-    /// `next` is its namespace's turn for it.
+    /// `next` is a time that its namespace has reserved for it.
     pub has_turn: bool,
     pub found: Option<Trouble>,
 }
 
-impl Look {
-    /// `at_once`: it has waited before.
-    pub fn new(object: &str, at_once: bool, now: Instant) -> Look {
+impl EventCheck {
+    /// `at_once`: the status already had a reason, so the first check need not wait.
+    pub fn new(object: &str, at_once: bool, now: Instant) -> EventCheck {
         let next = if at_once { now } else { now + PATIENCE };
-        Look { object: object.to_owned(), begin: now, next, has_turn: false, found: None }
+        EventCheck { object: object.to_owned(), begin: now, next, has_turn: false, found: None }
     }
 
     pub fn is_about(&self, object: &str) -> bool {
         self.object == object
     }
 
-    pub fn is_time(&self, now: Instant) -> bool {
+    pub fn is_due(&self, now: Instant) -> bool {
         now >= self.next
     }
 
-    /// Others go first.
-    pub fn waits_for_turn(&mut self, turn: Instant) {
+    /// Puts the check off until its turn; others go first.
+    pub fn defer_until(&mut self, turn: Instant) {
         (self.next, self.has_turn) = (turn, true);
     }
 
-    /// The next time is ever later.
-    pub fn is_looked_at(&mut self, now: Instant) {
+    /// Schedules the next check; pauses grow with the time waited.
+    pub fn schedule_next(&mut self, now: Instant) {
         self.next = now + ((now - self.begin) / 2).clamp(PATIENCE, LONGEST_PAUSE);
         self.has_turn = false;
     }
 
-    /// Time until the next look.
-    pub fn wait(&self, now: Instant) -> Duration {
+    /// Time until the next check.
+    pub fn time_left(&self, now: Instant) -> Duration {
         self.next.saturating_duration_since(now)
     }
 }
 
-/// Time between two looks in one namespace, and between two at all; after a pause, so many can be made up for.
+/// Time between two checks in one namespace, and between any two; after a quiet time, `AT_ONCE` checks may follow each other.
 const OF_NAMESPACE: Duration = Duration::from_secs(1);
 const OF_ALL: Duration = Duration::from_millis(100);
 const AT_ONCE: u32 = 5;
 
-/// Whose turn it is to be looked at: a tenant's thousand must neither ask the API server a thousand times, nor be in another's way.
+/// Limits the rate of checks: a thousand waiting MiniClusters of one tenant must neither flood the API server nor delay
+/// other tenants.
 #[derive(Debug, Default)]
 pub struct Turns {
-    /// The next turn of each namespace, where it is not over.
+    /// The next free time of each namespace, unless it is long past.
     of_namespace: HashMap<String, Instant>,
     of_all: Option<Instant>,
 }
 
 impl Turns {
-    /// None: it is the turn of one in this namespace. Else: when to ask again, which is its turn.
-    pub fn turn(&mut self, namespace: &str, has_turn: bool, now: Instant) -> Option<Instant> {
+    /// Takes a turn for one in this namespace. None: it was taken, check now. Else the time that is reserved for it.
+    pub fn take_or_defer(&mut self, namespace: &str, has_turn: bool, now: Instant) -> Option<Instant> {
         if !has_turn {
             self.of_namespace.retain(|_, next| *next + OF_NAMESPACE * AT_ONCE > now);
             let next = self.of_namespace.get(namespace).copied();
@@ -248,19 +249,19 @@ mod tests {
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "any instant will do")]
-    fn looks_are_ever_rarer() {
+    fn checks_are_ever_rarer() {
         let mut now = Instant::now();
         let begin = now;
-        let mut look = Look::new("a", false, now);
-        assert!(!look.is_time(now));
-        let mut looks = 0;
+        let mut check = EventCheck::new("a", false, now);
+        assert!(!check.is_due(now));
+        let mut checks = 0;
         while now - begin < Duration::from_secs(3600) {
-            now += look.wait(now);
-            assert!(look.is_time(now));
-            look.is_looked_at(now);
-            looks += 1;
+            now += check.time_left(now);
+            assert!(check.is_due(now));
+            check.schedule_next(now);
+            checks += 1;
         }
-        assert!((10..30).contains(&looks), "{looks} in an hour");
+        assert!((10..30).contains(&checks), "{checks} in an hour");
     }
 
     #[test]
@@ -269,23 +270,23 @@ mod tests {
         let begin = Instant::now();
         let mut turns = Turns::default();
         let mut waiting: Vec<(Instant, bool)> = vec![(begin, false); 1000];
-        let (mut looks, mut other) = (0, 0);
+        let (mut checks, mut other) = (0, 0);
         for tenths in 0..1000 {
             let now = begin + Duration::from_millis(100) * tenths;
             for (next, has_turn) in waiting.iter_mut().filter(|(next, _)| *next <= now) {
-                match turns.turn("busy", *has_turn, now) {
+                match turns.take_or_defer("busy", *has_turn, now) {
                     Some(later) => (*next, *has_turn) = (later, true),
                     None => {
-                        looks += 1;
+                        checks += 1;
                         (*next, *has_turn) = (now + Duration::from_secs(10), false);
                     }
                 }
             }
             if tenths % 50 == 49 {
-                other += u32::from(turns.turn("quiet", false, now).is_none());
+                other += u32::from(turns.take_or_defer("quiet", false, now).is_none());
             }
         }
-        assert!((90..=110).contains(&looks), "{looks} in 100 s");
+        assert!((90..=110).contains(&checks), "{checks} in 100 s");
         assert!(other >= 19, "{other} of 20");
     }
 }

@@ -19,23 +19,23 @@ const GROUP: i64 = 65532;
 const OWNER_ONLY: i32 = 0o400;
 const EVERYONE: i32 = 0o444;
 
-/// What has to be set.
+/// What the pod and its Secrets need.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Access {
-    /// None: leave the pod's as it is.
+    /// None: the pod's fsGroup is left as it is.
     pub(super) fs_group: Option<i64>,
-    /// Mode of the Secret's files.
+    /// Mode of the files of Secrets.
     pub(super) mode: i32,
 }
 
-/// Whether something in the pod would suffer from an fsGroup.
+/// Whether the pod mounts data whose ownership an fsGroup would change.
 pub(super) fn holds_user_data(cluster: &ValidMiniCluster) -> bool {
     let sidecars = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
     let mut mounts = sidecars.chain([&cluster.runner.container]).flat_map(|container| &container.mounts);
     mounts.any(|mount| matches!(mount.source, VolumeSource::Claim(_) | VolumeSource::Csi { .. }))
 }
 
-/// See the table of this module.
+/// fsGroup and mode, by the table in this module's doc.
 pub(super) fn access(
     pod: Option<&PodSecurityContext>,
     runner: Option<&SecurityContext>,

@@ -19,7 +19,7 @@ use super::volumes::{self, UserVolumes};
 use super::{Options, RenderError, some, typed};
 use crate::labels::AGENT;
 
-/// The port of the instance's figures.
+/// Name of the port with the instance's metrics.
 const METRICS_PORT: &str = "metrics";
 /// The agent's path in its image.
 const AGENT_IN_IMAGE: &str = "/flux-agent";
@@ -41,14 +41,14 @@ pub(super) fn init(
     Ok(containers)
 }
 
-/// The names of those that are ours: the only ones whose codes mean something to the Job.
+/// Names of our own init containers: the Job's failure policy reads the exit codes of these only.
 pub(super) fn own_init_names(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<String> {
     let brings = matches!(view, ViewFrom::Copy | ViewFrom::OwnImage);
     [AGENT.to_owned()].into_iter().chain(brings.then(|| cluster.view.name.clone())).collect()
 }
 
-/// It also lays out what the other containers see at the mount path, unless the view's container does. It mounts what they
-/// will of the view: where that fails, nothing has run yet.
+/// The init container that installs the agent. It also lays out what the other containers see at the mount path, unless the
+/// view's container does. It mounts the view's image if they will: if that fails, nothing has run yet.
 fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Container {
     let mut command = [AGENT_IN_IMAGE, "install", "--binary", AGENT_DIR].map(str::to_owned).to_vec();
     if matches!(view, ViewFrom::ImageVolume | ViewFrom::Nowhere) {
@@ -63,7 +63,7 @@ fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Con
         image: Some(options.agent_image.clone()),
         image_pull_policy: Some(PullPolicy::IfNotPresent.name().into()),
         command: Some(command),
-        // Of every init container of ours: a pod is of class Guaranteed only if all of its containers have some.
+        // Every init container of ours has them: a pod is Guaranteed only if all of its containers have resources.
         resources: resources(&cluster.view.resources),
         volume_mounts: Some(volumes::for_install(cluster, view)),
         // It writes into empty directories that everybody may write to, and needs nothing else.
@@ -78,17 +78,17 @@ fn install(cluster: &ValidMiniCluster, options: &Options, view: ViewFrom) -> Con
     }
 }
 
-/// Init containers have no spec to read it from.
+/// The log format as an argument: init containers cannot read the AgentSpec.
 fn log_format(cluster: &ValidMiniCluster) -> Option<String> {
     (!cluster.log_format.is_text()).then(|| "--log-format=json".to_owned())
 }
 
-/// What becomes the mount path, as the init containers see it.
+/// Path in the init containers of the volume that the others see at the mount path.
 fn laid_out() -> String {
     format!("{MOUNT_STAGING}/{MOUNT_FOLDER}")
 }
 
-/// The container of the view's image: it copies the view, or links to it where the others run the same image.
+/// The init container with the view's image: it copies the view, or links to it if the others run the same image.
 fn bring(cluster: &ValidMiniCluster, options: &Options, from: ViewFrom) -> Result<Container, RenderError> {
     let view = &cluster.view;
     let mut command = [AGENT_FILE, "view", "--to", &laid_out()].map(str::to_owned).to_vec();
@@ -136,23 +136,23 @@ pub(super) fn runner(
 ) -> Result<Container, RenderError> {
     let runner = &cluster.runner;
     let mut container = common(&runner.container)?;
-    // So that the agent can save what is left shortly before the kubelet kills it.
+    // So that the agent knows when the kubelet will kill it, and can save the state before.
     let grace = format!("{}={}", names::GRACE_PERIOD, cluster.grace_period());
     let restarts = format!("{}={restarts_left}", names::RESTARTS_LEFT);
     container.command = Some(vec![AGENT_FILE.into(), "run".into(), grace, restarts]);
-    // By them the agent knows that it is not the first of its index: a lead that replaces another runs nothing.
+    // They tell the agent that its pod is not the first of its index: a lead that replaces another runs nothing.
     let of_the_index =
         [names::INDEX_FAILURES, names::INDEX_DISRUPTIONS].map(|(name, annotation)| annotated(name, annotation));
     container.env.get_or_insert_default().extend(of_the_index);
     if derive::has_host_network(cluster.pod_template.as_ref()) {
         on_its_node(&mut container);
     }
-    // By its name scrapers find it; the lead alone listens.
+    // Scrapers find the port by its name; only the lead listens.
     container.ports.get_or_insert_default().extend(
         cluster.flux.metrics_port.map(|port| ContainerPort { name: Some(METRICS_PORT.into()), ..port_of(port) }),
     );
     container.ports = container.ports.filter(|ports| !ports.is_empty());
-    // Without its socket nobody can ask the broker: then running is ready.
+    // Without a socket the broker cannot be asked: then a running container counts as ready.
     container.startup_probe = (!cluster.flux.disable_socket).then(joined);
     container.volume_mounts = some(volumes::merged(volumes::for_runner(cluster, view), user.mounts(&runner.container)));
     // A terminal mixes standard output and error and ends lines in CR LF, so only where a person may attach.
@@ -163,8 +163,9 @@ pub(super) fn runner(
     Ok(container)
 }
 
-/// With its node's network the broker's port is the node's, and its address one of the node's. Kubernetes makes a declared port
-/// the node's (`hostPort`) and gives a node no two pods with the same: one that finds no node is told as any that does not fit.
+/// With host networking the broker uses a port and an address of the node. A declared port becomes a `hostPort`, so
+/// Kubernetes puts no two pods with the same port on a node, and reports a pod that finds no node like any that does not
+/// fit.
 fn on_its_node(container: &mut Container) {
     let ports = container.ports.get_or_insert_default();
     if !ports.iter().any(|port| port.container_port == BROKER_PORT) {
@@ -178,23 +179,23 @@ fn on_its_node(container: &mut Container) {
     container.env.get_or_insert_default().push(of_the_pod(name, field.to_owned()));
 }
 
-/// Asks until the broker has joined, and then no more: a probe that goes on would disturb the job. The container is ready
-/// from then on, until it ends. It is never killed for being late: that is for the agent to decide. One question waits
-/// for the broker, so that a start is no failure that Kubernetes warns of; what takes longer is told why, in a warning that the
-/// operator reads.
+/// A startup probe that runs until the broker has joined, and then no more, since a probe that goes on would disturb the
+/// job. The container is ready from then on, until it ends. It is never killed for being late: the agent decides that. One
+/// probe waits for the broker, so that an ordinary start causes no warning of Kubernetes'; if it takes longer, the warning
+/// says why, and the operator reads it.
 fn joined() -> Probe {
     let command = [AGENT_FILE, "status", "--ready", "--wait", "20"].map(str::to_owned);
     Probe {
         exec: Some(ExecAction { command: Some(command.to_vec()) }),
         period_seconds: Some(1),
-        // Longer than the wait, to find out which brokers are missing.
+        // Longer than the probe's own wait, so that it can still find out which brokers are missing.
         timeout_seconds: Some(60),
         failure_threshold: Some(i32::MAX),
         ..Probe::default()
     }
 }
 
-/// A container of the services pod: the image's own entrypoint, unless words were given.
+/// A container of the services pod; it runs the image's entrypoint unless a command is given.
 pub(super) fn service(container: &ValidContainer, user: &UserVolumes) -> Result<Container, RenderError> {
     Ok(Container {
         command: container.entrypoint.clone(),
@@ -226,7 +227,7 @@ fn port_of(port: u16) -> ContainerPort {
     ContainerPort { container_port: i32::from(port), protocol: Some("TCP".into()), ..ContainerPort::default() }
 }
 
-/// A variable with the value of an annotation of the pod; empty where the pod has none.
+/// An environment variable with the value of a pod's annotation; empty if the pod has none.
 fn annotated(name: &str, annotation: &str) -> EnvVar {
     of_the_pod(name, format!("metadata.annotations['{annotation}']"))
 }
@@ -274,14 +275,14 @@ fn lifecycle(container: &ValidContainer) -> Option<Lifecycle> {
     (post_start.is_some() || pre_stop.is_some()).then(|| Lifecycle { post_start, pre_stop, ..Lifecycle::default() })
 }
 
-/// Requests and limits; none where none are given.
+/// Requests and limits; None if neither is given.
 pub(super) fn resources(resources: &Resources) -> Option<ResourceRequirements> {
     let limits = quantities(&resources.limits);
     let requests = quantities(&resources.requests);
     (limits.is_some() || requests.is_some()).then_some(ResourceRequirements { limits, requests, claims: None })
 }
 
-/// Kubernetes' quantities of ours.
+/// Our quantities as Kubernetes' type.
 pub(super) fn quantities(
     quantities: &std::collections::BTreeMap<String, flux_shared::quantity::Quantity>,
 ) -> Option<std::collections::BTreeMap<String, Quantity>> {

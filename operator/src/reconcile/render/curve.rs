@@ -8,7 +8,7 @@ use k8s_openapi::ByteString;
 use super::hidden_secret::HiddenSecret;
 use super::{Facts, metadata};
 
-/// None where the user names a Secret of their own.
+/// The Secret with the curve certificate; None if the user names one of their own.
 pub(super) fn secret(cluster: &ValidMiniCluster, facts: &Facts, made: &Certificate) -> Option<HiddenSecret> {
     if cluster.flux.curve_cert_secret.is_some() {
         return None;

@@ -13,31 +13,32 @@ use crate::observe::job::JobSeen;
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 pub struct Elastic {
     pub size: u32,
-    /// None: left to others, such as a queue.
+    /// None: left as it is, since a queue decides it.
     pub suspend: Option<bool>,
 }
 
 impl Elastic {
-    /// That of a Job that is there. In a queue, suspension is the queue's alone.
+    /// What an existing Job should have. In a queue, only the queue suspends and resumes.
     pub fn of(cluster: &ValidMiniCluster, size: u32, job: &JobSeen) -> Elastic {
         Elastic { size, suspend: cluster.suspend.filter(|_| job.queue.is_none()) }
     }
 
-    /// Whether a queue keeps the Job from this size: it has admitted another number of pods, refuses a change of a part of them, and
-    /// would stop a Job whose number changed. A Job that was told this size has it, or what the queue made of it.
+    /// Whether a queue keeps the Job from this size: it has admitted another number of pods, and refuses a change or would
+    /// evict the Job for it. A Job to which this size was applied before has it, or what the queue made of it.
     pub fn is_held(self, job: &JobSeen) -> bool {
         let is_admitted = job.queue.is_some() && !job.is_elastic && !job.suspended;
         let is_told = |suspend| job.rendered_hash.as_deref() == Some(Elastic { suspend, ..self }.hash().as_str());
         is_admitted && ![None, Some(true), Some(false)].into_iter().any(is_told)
     }
 
-    /// Compared with the Job's annotation, not with its fields: who else changes those (Kueue) is not overruled.
+    /// Hash of these fields. It is compared with the Job's annotation, not with the Job's fields, so that Kueue's changes
+    /// of the fields are not overruled.
     pub fn hash(self) -> String {
         hash(&self)
     }
 
-    /// What a Job with the hash `before` needs, of this uid: with another one the API server refuses. `suspend` is told once:
-    /// who has started a Job that was made suspended is not overruled when its size changes.
+    /// The patch for a Job with this uid (the API server refuses it for another) and the hash `before`. `suspend` is
+    /// patched only when it changes in the spec: somebody may have resumed a Job that was created suspended.
     pub fn patch(self, cluster: &ValidMiniCluster, uid: &str, before: Option<&str>, maximum: u32) -> Value {
         let mut spec = json!({ "parallelism": self.size, "completions": self.size });
         let is_told = (1..=maximum).any(|size| before == Some(Elastic { size, ..self }.hash().as_str()));
@@ -49,8 +50,8 @@ impl Elastic {
         json!({ "metadata": { "uid": uid, "annotations": annotations }, "spec": spec })
     }
 
-    /// The same for a Job that is to be made. One for a queue begins suspended, whether or not a webhook of the queue's sees to that:
-    /// nothing runs that was not admitted.
+    /// Sets the fields of a Job that is to be created. One for a queue begins suspended even if the queue's webhook does
+    /// not see to it, so that nothing runs before it is admitted.
     pub(super) fn put(self, is_queued: bool, job: &mut Job) {
         let count = i32::try_from(self.size).unwrap_or(i32::MAX);
         if let Some(spec) = &mut job.spec {

@@ -1,5 +1,5 @@
 //! All pods start or none: an object of one of the APIs for that, and what ties the pods to it. Each Kubernetes has had an API of
-//! its own; which of them is served is found out (`fetch::gangs`), never concluded from a version.
+//! its own; which of them is served is found out (`lookups::gangs`), never concluded from a version.
 //!
 //! | API | object | the pods' tie |
 //! | --- | --- | --- |
@@ -20,12 +20,12 @@ use super::overlaid::Overlaid;
 use super::{Facts, RenderError, hash, metadata};
 use crate::labels;
 
-/// The name of the only group in a Workload.
+/// Name of the only pod group in a Workload.
 const GROUP: &str = "brokers";
-/// By which annotation or label of its pods Volcano's own controllers know the queue.
+/// Annotation or label of pods by which Volcano's controllers know the queue.
 const VOLCANO_QUEUE: &str = "scheduling.volcano.sh/queue-name";
 
-/// An API for gangs. Kubernetes' own, the newest first, and then those of others.
+/// An API for gangs: Kubernetes' own, the newest first, then those of others.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum GangApi {
     PodGroupV1beta1,
@@ -83,7 +83,7 @@ impl GangApi {
         }
     }
 
-    /// What can be done for a cluster that shrinks below what its gang was made for.
+    /// How a gang's number of pods can be changed.
     pub const fn resize(self) -> Resize {
         match self {
             GangApi::WorkloadV1alpha1 => Resize::MakeAnew,
@@ -92,7 +92,7 @@ impl GangApi {
         }
     }
 
-    /// The part of an object that says how many pods it takes: a merge patch, too.
+    /// The part of the gang's object with the number of pods; also a merge patch.
     pub fn with_count(self, count: u32) -> Value {
         match self {
             GangApi::Coscheduling | GangApi::Volcano => json!({ "spec": { "minMember": count } }),
@@ -104,13 +104,13 @@ impl GangApi {
     }
 }
 
-/// See [`GangApi::resize`].
+/// How a gang's number of pods can be changed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Resize {
     Patch,
-    /// Delete it and make one of the same name.
+    /// Delete the object and create one with the same name.
     MakeAnew,
-    /// It is fixed, and so is its Job's size: the API server refuses another.
+    /// It cannot be changed, and the API server refuses another size of the Job too.
     Never,
 }
 
@@ -123,8 +123,8 @@ pub struct Served {
 }
 
 impl Served {
-    /// The API for pods of this scheduler: its own, if its name is known. Others are kube-scheduler with one more plugin, so
-    /// scheduler-plugins' where that is served, and else Kubernetes'.
+    /// The API for pods of this scheduler: its own if we know its name. Other schedulers are kube-scheduler with one more
+    /// plugin: scheduler-plugins' API if that is served, else Kubernetes' own.
     pub fn for_scheduler(self, name: Option<&str>) -> Option<GangApi> {
         let volcano = self.volcano.then_some(GangApi::Volcano);
         let coscheduling = self.coscheduling.then_some(GangApi::Coscheduling);
@@ -144,7 +144,7 @@ pub struct GangObject {
     pub body: Value,
 }
 
-/// Which object that is; as text on the Job: `podgroups.v1beta1.scheduling.k8s.io/NAME`.
+/// API and name of the gang's object; as text on the Job: `podgroups.v1beta1.scheduling.k8s.io/NAME`.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct GangRef {
     pub api: GangApi,
@@ -159,7 +159,7 @@ impl std::fmt::Display for GangRef {
 }
 
 impl GangRef {
-    /// What a Job says. None: it is none of ours, or of a later version.
+    /// Parses the text on a Job. None: it is not ours, or of a later version.
     pub fn read(text: &str) -> Option<GangRef> {
         let (_, name) = text.split_once('/')?;
         let mut all = GangApi::ALL.into_iter().map(|api| GangRef { api, name: name.to_owned() });
@@ -167,25 +167,26 @@ impl GangRef {
     }
 }
 
-/// What becomes of `spec.gang`.
+/// The result of `spec.gang`.
 #[derive(Debug, Clone, PartialEq)]
 pub enum GangOf {
-    /// Each pod starts when there is room for it.
+    /// No gang: each pod starts when there is room for it.
     None,
-    /// It was asked for, and cannot be had: why.
+    /// A gang was asked for, but no served API can make it: why.
     Unserved(String),
     Object(Box<GangObject>),
 }
 
-/// The name of the scheduler of a cluster's pods. An overlay may take away what the pods say.
+/// The scheduler of a cluster's pods; the pod template may override it.
 fn scheduler(cluster: &ValidMiniCluster) -> Option<&str> {
     let over = cluster.pod_template.as_ref().and_then(|it| it.value().pointer("/spec/schedulerName"));
     over.map_or(cluster.pod.scheduler_name.as_deref(), Value::as_str)
 }
 
-/// The API by which the pods of a cluster are a gang. None: there is none for it, or nobody wants one.
+/// The API for a cluster's gang. None: none is served for it, or no gang is wanted.
 pub fn api_for(cluster: &ValidMiniCluster, served: Served) -> Option<GangApi> {
-    // Where a gang's size is fixed, nobody gets one without asking whose cluster is made to grow, or may be admitted in part.
+    // Where a gang's size is fixed, a cluster that is meant to grow, or that a queue may admit in part, gets no gang unless it asks
+    // for one.
     let is_fixed = |api: &GangApi| {
         api.resize() == Resize::Never && (cluster.max_size > cluster.size || is_admitted_in_part(cluster))
     };
@@ -198,7 +199,7 @@ fn is_admitted_in_part(cluster: &ValidMiniCluster) -> bool {
     cluster.queueing.least(cluster.size, cluster.min_size).is_some()
 }
 
-/// Pods that have to fit at once.
+/// How many pods have to be scheduled at once.
 pub fn count(least: Option<u32>, size: u32) -> u32 {
     least.map_or(size, |least| least.min(size))
 }
@@ -234,17 +235,17 @@ fn why_not(cluster: &ValidMiniCluster, is_installed: bool) -> String {
 
 fn object(cluster: &ValidMiniCluster, api: GangApi, facts: &Facts) -> GangObject {
     let count = count(cluster.min_size, cluster.size);
-    // Another one for each Job: what is fixed in the one before it may be wrong for this one, and it may stay for a while.
+    // A new name for each Job: the previous object may still exist, with fields that cannot change and do not fit.
     let what = (facts.uid.as_deref(), facts.attempt, &facts.spec_hash, facts.image_volume_failed, count, api.version());
     let name = format!("{}-{}", cluster.name, &hash(&what)[..8]);
     recounted(cluster, &GangRef { api, name }, facts, count)
 }
 
-/// The object of this name that takes so many pods: also one that is made anew under its name.
+/// The gang's object with this name and this number of pods, to patch it or to create it again.
 pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &Facts, count: u32) -> GangObject {
     let api = at.api;
     let mut metadata = metadata(at.name.clone(), cluster, facts);
-    // Kubernetes keeps a PodGroup until its pods are gone: who deletes the MiniCluster in the foreground does not wait for that.
+    // Kubernetes keeps a PodGroup until its pods are gone; a foreground deletion of the MiniCluster does not wait for it.
     for owner in metadata.owner_references.iter_mut().flatten() {
         owner.block_owner_deletion = None;
     }
@@ -277,7 +278,7 @@ pub fn recounted(cluster: &ValidMiniCluster, at: &GangRef, facts: &Facts, count:
     GangObject { at: at.clone(), body }
 }
 
-/// What lies over the pods at a JSON pointer.
+/// The pod template's value at a JSON pointer.
 fn over(cluster: &ValidMiniCluster, pointer: &str) -> Option<Value> {
     cluster.pod_template.as_ref()?.value().pointer(pointer).filter(|it| it.is_string()).cloned()
 }
@@ -332,7 +333,7 @@ mod tests {
         assert_eq!(GangRef::read("podgroups.v9.scheduling.k8s.io/mc"), None);
     }
 
-    /// Where the object of each API says how many pods it takes.
+    /// JSON pointer to the number of pods in the gang's object of an API.
     fn count_at(api: GangApi) -> &'static str {
         match api {
             GangApi::WorkloadV1alpha1 => "/spec/podGroups/0/policy/gang/minCount",

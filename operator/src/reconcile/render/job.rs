@@ -58,7 +58,7 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
             // The Job fails when its containers have been started again so many times, one more than is allowed: the agent
             // does not run the program then, and the last allowed one is not killed.
             backoff_limit: (!never).then_some(i32::try_from(restarts_left).unwrap_or(i32::MAX).saturating_add(1)),
-            // By index, since the Job controller counts in the pods' annotations then.
+            // Per index, since only then does the Job controller count in the pods' annotations.
             backoff_limit_per_index: Some(limit),
             completion_mode: Some("Indexed".into()),
             max_failed_indexes: Some(0),
@@ -78,7 +78,7 @@ pub(super) fn job(cluster: &ValidMiniCluster, options: &Options, facts: &Facts) 
     Ok(job)
 }
 
-/// Init containers that the user has laid over the pods, but for those that run beside the others.
+/// Names of init containers from the user's pod template, without restartable ones (sidecars).
 fn user_init(cluster: &ValidMiniCluster, template: &PodTemplateSpec) -> Vec<String> {
     let over = cluster.pod_template.as_ref().and_then(|it| it.value().pointer("/spec/initContainers")?.as_array());
     let rendered = template.spec.as_ref().and_then(|spec| spec.init_containers.as_ref());
@@ -88,8 +88,8 @@ fn user_init(cluster: &ValidMiniCluster, template: &PodTemplateSpec) -> Vec<Stri
     names.filter(|name| !is_rendered(name)).map(str::to_owned).collect()
 }
 
-/// The first rule that fits decides. What fits none counts for its index: an init container of ours that may be tried again, a
-/// follower that was told to stop, a pod that its node would not take.
+/// The Job's failure policy. The first rule that matches decides; without a match the failure counts for its index, as of
+/// our init containers that may be retried, a follower that was told to stop, or a pod that its node rejected.
 fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[String]) -> PodFailurePolicy {
     let on_exit = |container: &str, operator: &str, values: Vec<i32>| PodFailurePolicyRule {
         action: "FailJob".into(),
@@ -108,21 +108,21 @@ fn failure_policy(cluster: &ValidMiniCluster, init: &[String], user_init: &[Stri
             status: Some("True".into()),
         }]),
     };
-    // Of a container by name: sidecars are init containers too, and how they end says nothing.
+    // Rules for containers by name: sidecars are init containers too, and their exit codes mean nothing.
     let runner = &cluster.runner.container.name;
     let for_good = init.iter().map(|name| on_exit(name, "In", final_codes()));
-    // What runs in it is the user's: it failed, and is not tried again.
+    // A failed init container of the user's is not retried.
     let of_user = user_init.iter().map(|name| on_exit(name, "NotIn", vec![0]));
     let rules = [
         on_condition("Ignore", "DisruptionTarget"),
-        // Before that of the lead: what the Job then says names the exit code.
+        // Before the lead's rule, so that the Job's message names the exit code.
         on_exit(runner, "NotIn", vec![i32::from(exit::REPLACE)]),
     ];
     let lead = on_condition("FailJob", labels::LEAD);
     PodFailurePolicy { rules: rules.into_iter().chain(of_user).chain([lead]).chain(for_good).collect() }
 }
 
-/// The agent's own codes that no retry can mend.
+/// Exit codes of the agent for failures that a retry cannot resolve.
 fn final_codes() -> Vec<i32> {
     let mut codes: Vec<i32> =
         Category::ALL.into_iter().filter(|it| !it.is_retriable()).map(|category| i32::from(category.code())).collect();

@@ -12,7 +12,7 @@ use super::services::BROKER_PORT;
 use super::{Facts, metadata};
 use crate::labels;
 
-/// None: brokers of other clusters join this one (bursting).
+/// The NetworkPolicy for the brokers. None: brokers of other clusters join this one (bursting).
 pub(super) fn policy(cluster: &ValidMiniCluster, facts: &Facts) -> Option<NetworkPolicy> {
     if cluster.flux.hostlist.is_some() || cluster.flux.lead.is_some() {
         return None;

@@ -6,30 +6,30 @@ use serde::de::Error;
 use serde::{Serialize, Serializer};
 use serde_json::{Map, Value};
 
-/// What lies over an object.
+/// The user's overlay on an object, and the object with it applied.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Cover {
-    /// Of the spec.
+    /// Field of the spec that holds the overlay.
     pub field: &'static str,
-    /// As the user wrote it.
+    /// The overlay as the user wrote it.
     pub overlay: Value,
-    /// The path of the template in the object; empty: the object is a pod.
+    /// Path of the pod template in the object; empty if the object is a pod.
     pub at: &'static str,
-    /// The object with the overlay on it, as it is sent.
+    /// The object with the overlay applied, as it is sent.
     pub sent: Value,
 }
 
-/// An object, and what lies over it.
+/// A rendered object with the user's overlay, if there is one.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Overlaid<K> {
     pub rendered: K,
     pub cover: Option<Cover>,
-    /// As it is sent, where nothing lies over it and a field was put into it all the same.
+    /// The object as it is sent, if there is no overlay but fields were added that its type does not have.
     whole: Option<Value>,
 }
 
 impl<K: Serialize> Overlaid<K> {
-    /// `rendered` with `overlay` on what stands at the JSON pointer.
+    /// `rendered` with `overlay` applied at the JSON pointer.
     pub(super) fn new(
         rendered: K,
         overlay: Option<&Overlay>,
@@ -49,7 +49,7 @@ impl<K: Serialize> Overlaid<K> {
         Ok(Overlaid { rendered, cover, whole: None })
     }
 
-    /// The same with fields in what is sent: each in the object at a JSON pointer, which is made if it is missing.
+    /// Adds fields to what is sent, each to the object at a JSON pointer, which is created if it is missing.
     pub(super) fn with<const N: usize>(
         mut self,
         fields: [(String, &'static str, Value); N],
@@ -70,7 +70,7 @@ impl<K: Serialize> Overlaid<K> {
     }
 }
 
-/// The object that a value is, or is to be.
+/// The value as a JSON object; null becomes an empty one.
 fn object(value: &mut Value) -> Result<&mut Map<String, Value>, serde_json::Error> {
     if value.is_null() {
         *value = Value::Object(Map::new());
@@ -80,7 +80,7 @@ fn object(value: &mut Value) -> Result<&mut Map<String, Value>, serde_json::Erro
         .ok_or_else(|| serde_json::Error::custom("a field cannot be put into a value that is not an object"))
 }
 
-/// As it is sent.
+/// Serialized as it is sent.
 impl<K: Serialize> Serialize for Overlaid<K> {
     fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
         match (&self.cover, &self.whole) {

@@ -15,11 +15,11 @@ use crate::labels;
 const ZONE: &str = "topology.kubernetes.io/zone";
 const HOST: &str = "kubernetes.io/hostname";
 const ARCH: &str = "kubernetes.io/arch";
-/// The strongest preference.
+/// Weight of a preference, the largest one.
 const WEIGHT: i32 = 100;
 
-/// One pod a node, all in one zone: preferred, not required, and off with `disableAffinity`. The user's own
-/// `nodeAffinity` is required, and stays either way.
+/// Prefers one pod per node and all in one zone, unless `disableAffinity`. The user's `nodeAffinity` is required, and stays
+/// either way.
 pub(super) fn affinity(cluster: &ValidMiniCluster) -> Option<Affinity> {
     let term = |topology: &str| {
         vec![WeightedPodAffinityTerm {
@@ -62,7 +62,7 @@ fn node_affinity(wanted: &BTreeMap<String, Vec<String>>) -> Option<NodeAffinity>
     })
 }
 
-/// The user's selector, and the architecture.
+/// The user's node selector, with the architecture.
 pub(super) fn node_selector(cluster: &ValidMiniCluster) -> Option<BTreeMap<String, String>> {
     let mut selector = cluster.pod.node_selector.clone();
     if let Some(arch) = &cluster.arch {

@@ -13,7 +13,7 @@ use super::volumes::UserVolumes;
 use super::{Facts, Options, RenderError, access, containers, placement, queueing, some, typed, volumes};
 use crate::labels;
 
-/// Of pods whose whole MiniCluster may start anew so many times.
+/// The pod template of the Job. `restarts_left`: how often the MiniCluster may still restart.
 pub(super) fn template(
     cluster: &ValidMiniCluster,
     options: &Options,
@@ -53,7 +53,7 @@ pub(super) fn template(
         termination_grace_period_seconds: i64::try_from(cluster.grace_period()).ok(),
         ..shared_with_services(cluster, cluster.pod_template.as_ref())
     };
-    // A runtime class defines overhead; without one, admission refuses it, and the pod's own resources are meant.
+    // With a runtime class these are the overhead; without one admission refuses overhead, and the pod's resources are meant.
     let quantities = containers::quantities(&pod.resources);
     match pod.runtime_class_name {
         Some(_) => spec.overhead = quantities,
@@ -71,12 +71,12 @@ pub(super) fn template(
     Ok(PodTemplateSpec { metadata: Some(metadata(cluster)), spec: Some(spec) })
 }
 
-/// What the pods of the Job and the services pod have in common; `overlay` lies over them.
+/// What the Job's pods and the services pod have in common; `overlay` is applied to them.
 pub(super) fn shared_with_services(cluster: &ValidMiniCluster, overlay: Option<&Overlay>) -> PodSpec {
     let pod = &cluster.pod;
     PodSpec {
         automount_service_account_token: Some(pod.automount_service_account_token),
-        // Kubernetes' own default gives a pod with its node's network its node's DNS, which knows no other pod.
+        // With host networking Kubernetes' default is the node's DNS, which does not know the other pods.
         dns_policy: pod
             .dns_policy
             .clone()
@@ -102,7 +102,7 @@ fn metadata(cluster: &ValidMiniCluster) -> ObjectMeta {
     }
 }
 
-/// Each secret once, in the order of the containers.
+/// Pull secrets without repetition, in the order of the containers.
 pub(super) fn pull_secrets<'a>(secrets: impl Iterator<Item = Option<&'a String>>) -> Option<Vec<LocalObjectReference>> {
     let mut names: Vec<&String> = Vec::new();
     for name in secrets.flatten() {

@@ -9,7 +9,7 @@ use serde_json::{Map, Value, json};
 
 use crate::labels;
 
-/// Puts the labels and annotations for a queue onto those of the Job.
+/// Adds the labels and annotations for a queue to the Job's metadata.
 pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
     let labels = metadata.labels.get_or_insert_default();
     for (key, value) in &cluster.queueing.labels {
@@ -32,7 +32,7 @@ pub(super) fn on_job(cluster: &ValidMiniCluster, metadata: &mut ObjectMeta) {
     }
 }
 
-/// What the queue may make of the size. No value: an annotation that goes, since all pods are needed.
+/// Annotations that tell the queue how it may change the size. Null removes the annotation: all pods are needed.
 pub(super) fn of_size(cluster: &ValidMiniCluster, size: u32) -> Map<String, Value> {
     if !cluster.queueing.admits_parts() || cluster.min_size.is_none() {
         return Map::new();
@@ -45,7 +45,7 @@ pub(super) fn of_size(cluster: &ValidMiniCluster, size: u32) -> Map<String, Valu
         .collect()
 }
 
-/// The pods' annotations: their author's, and those that tell a queue where to place them.
+/// Annotations of the pods: the author's, and those for a queue's topology-aware scheduling.
 pub(super) fn of_pods(cluster: &ValidMiniCluster) -> BTreeMap<String, String> {
     let mut annotations = cluster.pod.annotations.clone();
     annotations.extend(cluster.queueing.of_pods().map(|(key, value)| (key.clone(), value.clone())));

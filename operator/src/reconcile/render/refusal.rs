@@ -6,7 +6,8 @@ use serde_json::Value;
 
 use super::overlaid::Cover;
 
-/// What is wrong with an overlay, and the remedy: of what the API server keeps of the object (None: it was not told), or said.
+/// The problem in an overlay, and the remedy, from the object that the API server would store (None: it did not say) or
+/// from its refusal.
 pub fn problem(cover: &Cover, tried: &Result<Option<Value>, String>) -> Option<Problem> {
     match tried {
         Err(words) => {
@@ -22,7 +23,7 @@ pub fn problem(cover: &Cover, tried: &Result<Option<Value>, String>) -> Option<P
     }
 }
 
-/// The API server's words, with the paths of the overlay in place of those of the object.
+/// The API server's message with paths in the object replaced by paths in the overlay.
 pub fn rebased(words: &str, cover: &Cover) -> String {
     let mut text = String::with_capacity(words.len());
     let mut rest = words;
@@ -34,14 +35,14 @@ pub fn rebased(words: &str, cover: &Cover) -> String {
         rest = &rest[start + path.len()..];
     }
     text.push_str(rest);
-    // A decoder's first words are about Go's types, and no field of the user's.
+    // A decoder's message begins with Go's types, which are no fields of the user's.
     match text.find("strict decoding error: ").or_else(|| text.find("json: cannot unmarshal ")) {
         Some(at) => text.split_off(at),
         None => text,
     }
 }
 
-/// Where the next path into the template begins.
+/// Position of the next path into the pod template.
 fn next_path(text: &str, cover: &Cover) -> Option<usize> {
     let starts: &[&str] = if cover.at.is_empty() { &["spec.", "metadata."] } else { &[cover.at] };
     let mut from = 0;
@@ -56,13 +57,13 @@ fn next_path(text: &str, cover: &Cover) -> Option<usize> {
     }
 }
 
-/// The same place in the overlay: items of lists by their keys. None: it is not the overlay's.
+/// The path in the overlay for a path in the object, with list items matched by their keys. None: the overlay does not set it.
 fn of_overlay(path: &str, cover: &Cover) -> Option<String> {
     let below = path.strip_prefix(cover.at)?.trim_start_matches('.');
     let sent = cover.sent.pointer(&format!("/{}", cover.at.replace('.', "/")));
     let (mut sent, mut mine) = (if cover.at.is_empty() { Some(&cover.sent) } else { sent }, Some(&cover.overlay));
     let mut told = cover.field.to_owned();
-    // The API server says so of a template's metadata.
+    // The API server names a template's metadata like this.
     if ["labels", "annotations"].iter().any(|name| below.starts_with(name)) {
         return Some(format!("{told}.metadata.{below}"));
     }
@@ -90,7 +91,7 @@ fn of_overlay(path: &str, cover: &Cover) -> Option<String> {
     Some(told)
 }
 
-/// What of the overlay the API server would leave out without a word: fields of features that are switched off.
+/// Fields of the overlay that the API server would drop silently, as those of features that are switched off.
 pub fn left_out(kept: &Value, cover: &Cover) -> Vec<String> {
     let pointer = if cover.at.is_empty() { String::new() } else { format!("/{}", cover.at.replace('.', "/")) };
     let mut missing = Vec::new();
@@ -126,7 +127,7 @@ fn compare(path: &str, name: &str, mine: &Value, kept: &Value, missing: &mut Vec
     }
 }
 
-/// Whether Go would write it: not what goes without saying.
+/// Whether Go would serialize the value: empty values are left out.
 fn says_something(value: &Value) -> bool {
     match value {
         Value::Null | Value::Bool(false) => false,

@@ -6,14 +6,14 @@ use k8s_openapi::api::core::v1::PodSpec;
 
 use crate::reconcile::render::Objects;
 
-/// The first minor version of Kubernetes 1 that has volumes of images switched on.
+/// The first minor version of Kubernetes 1 that enables image volumes by default.
 const IMAGE_VOLUMES: u32 = 35;
-/// The first that mounts a part of an image, where the feature gate ImageVolume is switched on by hand.
+/// The first that can mount a part of an image, if the feature gate ImageVolume is switched on.
 const IMAGE_VOLUMES_BY_HAND: u32 = 33;
 /// Most bytes of a ConfigMap's values.
 const CONFIG_MAP_MAX: usize = 1 << 20;
 
-/// Why the agent's spec does not fit into its ConfigMap, and the remedy. What a user wrote is longer there by its quoting.
+/// Why the AgentSpec does not fit into its ConfigMap, and the remedy. Quoting makes the user's text longer there.
 pub fn too_large(objects: &Objects) -> Option<String> {
     let bytes: usize = objects.config_map.data.iter().flat_map(|data| data.values()).map(String::len).sum();
     (bytes > CONFIG_MAP_MAX).then(|| {
@@ -26,15 +26,16 @@ pub fn too_large(objects: &Objects) -> Option<String> {
 
 /// A field that an older Kubernetes would drop.
 struct Need {
-    /// The first minor version of Kubernetes 1 that has it switched on.
+    /// The first minor version of Kubernetes 1 that enables it by default.
     minor: u32,
     field: &'static str,
-    /// What is so since that version, and what to do before.
+    /// What that version brings, and what to do on an older one.
     since: &'static str,
     remedy: &'static str,
 }
 
-/// `keeps_images`: the API server was seen to keep volumes of images.
+/// The fields of a pod that an older Kubernetes would drop. `keeps_images`: a dry run has shown that the API server keeps
+/// image volumes.
 fn needs(pod: &PodSpec, keeps_images: bool) -> impl Iterator<Item = Need> {
     let differs = |value: Option<&str>, usual: &str| value.is_some_and(|value| value != usual);
     let mut containers = pod.containers.iter().chain(pod.init_containers.iter().flatten());
@@ -94,23 +95,23 @@ fn has_image(pod: &PodSpec) -> bool {
     pod.volumes.iter().flatten().any(|volume| volume.image.is_some())
 }
 
-/// Whether a Job has volumes of images: as it was sent, or as the API server keeps it.
+/// Whether a Job has image volumes.
 pub fn mounts_image(job: &Job) -> bool {
     job.spec.as_ref().and_then(|spec| spec.template.spec.as_ref()).is_some_and(has_image)
 }
 
-/// Whether Kubernetes 1.`minor` keeps the Job's volumes of images only if it was told to, which no version tells.
+/// Whether Kubernetes 1.`minor` keeps the Job's image volumes only if a feature gate is switched on, which the version cannot tell.
 pub fn image_is_a_try(objects: &Objects, minor: u32) -> bool {
     (IMAGE_VOLUMES_BY_HAND..IMAGE_VOLUMES).contains(&minor) && mounts_image(&objects.job)
 }
 
-/// Whether the objects need more than the floor, so that the version has to be asked for. `nodes_mount_images`: every
-/// node is new enough for that, and no API server is older than its nodes.
+/// Whether the objects need more than the oldest supported Kubernetes, so that the version has to be asked for. With
+/// `nodes_mount_images` every node is new enough for image volumes, and no API server is older than its nodes.
 pub fn beyond_floor(objects: &Objects, nodes_mount_images: bool) -> bool {
     unsupported(objects, if nodes_mount_images { IMAGE_VOLUMES } else { 0 }, false).is_some()
 }
 
-/// Why Kubernetes 1.`minor` can't run the objects: the field, and the remedy. `keeps_images`: as of [`needs`].
+/// Why Kubernetes 1.`minor` cannot run the objects: the field, and the remedy. `keeps_images`: see [`needs`].
 pub fn unsupported(objects: &Objects, minor: u32, keeps_images: bool) -> Option<String> {
     let pod = objects.job.spec.as_ref()?.template.spec.as_ref()?;
     let Need { minor: first, field, since, remedy } = needs(pod, keeps_images).find(|need| minor < need.minor)?;

@@ -8,13 +8,13 @@ use flux_shared::{names, paths};
 use k8s_openapi::ByteString;
 
 use super::hidden_secret::HiddenSecret;
-use super::{Chance, Facts, metadata};
+use super::{Facts, Generated, metadata};
 
 /// Characters of a password, as documented.
 const PASSWORD: usize = 8;
 
-pub(super) fn secrets(cluster: &ValidMiniCluster, facts: &Facts, chance: &Chance) -> Vec<HiddenSecret> {
-    let mut words = chance.words();
+pub(super) fn secrets(cluster: &ValidMiniCluster, facts: &Facts, generated: &Generated) -> Vec<HiddenSecret> {
+    let mut words = generated.words();
     let secret = |name: String, data: BTreeMap<String, String>| {
         let data = data.into_iter().map(|(key, value)| (key, ByteString(value.into_bytes()))).collect();
         HiddenSecret::new(metadata(name, cluster, facts), data)
@@ -52,8 +52,8 @@ mod tests {
         let spec = "users: [{name: ada, password: butter}, {name: bob}]\nfluxRestful: {token: mine}";
         let cluster = crate::testing::cluster(&format!("{spec}\ncontainers: [{{image: a}}]"));
         let words = ["unused".to_owned(), "0123456789".to_owned(), "key".to_owned(), "token".to_owned()];
-        let chance = Chance::new(Certificate::from_keys("mc-0", &[1; 32], &[2; 32]), words.into());
-        let found = secrets(&cluster, &Facts::default(), &chance);
+        let generated = Generated::new(Certificate::from_keys("mc-0", &[1; 32], &[2; 32]), words.into());
+        let found = secrets(&cluster, &Facts::default(), &generated);
         let text =
             |i: usize, key: &str| String::from_utf8(found[i].expose().data.as_ref().unwrap()[key].0.clone()).unwrap();
         assert_eq!((text(0, "ada").as_str(), text(0, "bob").as_str()), ("butter", "01234567"));

@@ -11,7 +11,7 @@ use k8s_openapi::apimachinery::pkg::util::intstr::IntOrString;
 use super::{Facts, hash, metadata, owner, some};
 use crate::labels;
 
-/// IPv4 and IPv6 where the cluster has both, else the one that it has.
+/// `ipFamilyPolicy`: IPv4 and IPv6 if the cluster has both, else the one it has.
 const BOTH_FAMILIES: &str = "PreferDualStack";
 /// The broker's port.
 pub(super) const BROKER_PORT: i32 = 8050;
@@ -25,7 +25,7 @@ pub struct Member {
     pub minimal: bool,
 }
 
-/// The members of a Service that this cluster has for itself.
+/// The member of the headless Service for this cluster alone.
 pub(super) fn members_of_one(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<Member> {
     vec![Member {
         name: cluster.name.clone(),
@@ -72,7 +72,7 @@ pub fn headless(namespace: &str, name: &str, members: &[Member]) -> Service {
     }
 }
 
-/// A Service for each sidecar with ports, of the sidecar's name.
+/// A Service for each sidecar with ports, with the sidecar's name.
 pub(super) fn of_sidecars(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<Service> {
     let containers = cluster.sidecars.iter().map(|sidecar| &sidecar.container);
     let with_ports = containers.filter(|container| !container.ports.is_empty());

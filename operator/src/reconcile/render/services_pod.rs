@@ -18,15 +18,15 @@ pub(super) fn pod(cluster: &ValidMiniCluster, facts: &Facts) -> Result<Option<Po
         cluster.services.iter().map(|service| containers::service(service, &user)).collect::<Result<_, _>>()?;
     let mut metadata = metadata(name.clone(), cluster, facts);
     let mut pod_labels = labels::of_pod(&cluster.pod.labels, &cluster.name, &cluster.namespace, &cluster.headless_name);
-    // Not a broker: neither an autoscaler nor the Services of sidecars may count it.
+    // It is no broker: neither an autoscaler nor the Services of sidecars may select it.
     pod_labels.remove(labels::AUTOSCALER);
     pod_labels.remove(labels::CLUSTER);
     pod_labels.insert(labels::SERVICES_OF.into(), cluster.name.clone());
     // The documents promise this label on every pod.
     pod_labels.insert(labels::JOB_INDEX.into(), "services".into());
     if cluster.flux.minimal_service {
-        // The headless Service then names pods of this index alone; this one keeps its name by it. No Job looks at it: a pod
-        // is a Job's by its owner.
+        // With minimalService the headless Service selects this index only, and this pod keeps its name by it. No Job takes
+        // the pod for its own: that is decided by the owner.
         pod_labels.insert(labels::COMPLETION_INDEX.into(), "0".into());
     }
     metadata.labels = Some(pod_labels);

@@ -6,8 +6,8 @@ use serde_json::{Map, Value, json};
 
 use super::hash;
 
-/// The fields of the spec that cannot change any more: a hash of all, and one of those that make objects beside the Job and
-/// the agent's ConfigMap, with a dot in between.
+/// Two hashes with a dot between: of all fields of the spec that cannot change once there is a Job, and of those of them
+/// from which other objects than the Job and the agent's ConfigMap are created.
 pub fn of(spec: &MiniClusterSpec) -> String {
     let spec = serde_json::to_value(spec).unwrap_or_default();
     let fixed: Map<String, Value> =
@@ -15,13 +15,13 @@ pub fn of(spec: &MiniClusterSpec) -> String {
     format!("{}.{}", hash(&fixed), hash(&beside(&spec)))
 }
 
-/// Whether what differs between two is only what can be made anew: the Job and the agent's ConfigMap.
+/// Whether two hashes differ at most in what can be created again: the Job and the agent's ConfigMap.
 pub fn is_of_the_same_objects(one: &str, other: &str) -> bool {
     let beside = |text: &str| text.split_once('.').map(|(_, beside)| beside.to_owned());
     beside(one).is_some() && beside(one) == beside(other)
 }
 
-/// What Secrets, Services, volumes and the services pod are made from.
+/// The part of the spec from which Secrets, Services, volumes and the services pod are created.
 fn beside(spec: &Value) -> Value {
     let containers = spec["containers"].as_array().into_iter().flatten();
     let containers: Vec<Value> = containers.map(|it| json!([it["name"], it["runFlux"], it["ports"]])).collect();

@@ -20,14 +20,14 @@ use crate::labels::disk;
 const STORAGE: &str = "storage";
 const MODE: &str = "ReadWriteMany";
 
-/// A volume with its claim.
+/// A PersistentVolume with its claim.
 #[derive(Debug, Clone, PartialEq)]
 pub struct MadeVolume {
     pub volume: PersistentVolume,
     pub claim: PersistentVolumeClaim,
 }
 
-/// The volumes of a cluster.
+/// The PersistentVolumes and claims of a cluster.
 pub fn volumes(cluster: &ValidMiniCluster, facts: &Facts) -> Vec<MadeVolume> {
     let made = |volume| MadeVolume { volume: persistent(cluster, volume, facts), claim: claim(cluster, volume, facts) };
     cluster.volumes.iter().map(made).collect()

@@ -5,16 +5,16 @@ use flux_shared::validate::{ValidMiniCluster, ViewSource};
 use super::{Facts, Options};
 use crate::labels;
 
-/// Where the containers have the view from.
+/// How the containers get the view.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ViewFrom {
-    /// It is disabled.
+    /// The view is disabled.
     Nowhere,
-    /// Every container runs the view's own image: links are enough.
+    /// Every container runs the view's own image, so links are enough.
     OwnImage,
-    /// The view's image is mounted, and linked to.
+    /// The view's image is mounted as a volume and linked to.
     ImageVolume,
-    /// An init container copies it.
+    /// An init container copies the view.
     Copy,
 }
 
@@ -35,7 +35,7 @@ impl ViewFrom {
         }
     }
 
-    /// The value of the Job's annotation.
+    /// Value of the Job's annotation `VIEW`.
     pub fn name(self) -> &'static str {
         match self {
             ViewFrom::Nowhere => "none",

@@ -14,12 +14,12 @@ use k8s_openapi::apimachinery::pkg::api::resource::Quantity;
 use super::view::ViewFrom;
 use super::{Options, some};
 
-/// The agent's binary.
+/// Volume with the agent's binary.
 const AGENT: &str = "flux-agent-bin";
-/// What the runner's agent writes.
+/// Volume with what the runner's agent writes.
 const CONFIG: &str = "flux-agent-config";
 const SOFTWARE: &str = "flux-software";
-/// The view's image, mounted.
+/// Volume with the view's image.
 pub const IMAGE: &str = "flux-view-image";
 const SPEC: &str = "flux-agent-spec";
 const CURVE: &str = "flux-agent-curve";
@@ -28,16 +28,16 @@ const RESTFUL: &str = "flux-agent-restful";
 const HOME: &str = "flux-operator-home";
 const MUNGE: &str = "flux-munge";
 
-/// The users' volumes of a pod. A mount belongs to its container only.
+/// The users' volumes of a pod. Each mount belongs to its container only.
 #[derive(Debug, Default)]
 pub(super) struct UserVolumes {
     volumes: Vec<(String, VolumeSource)>,
-    /// (container, the user's key) to the volume's name in the pod.
+    /// The volume's name in the pod by container and the user's key.
     names: BTreeMap<(String, String), String>,
 }
 
 impl UserVolumes {
-    /// The same key with the same source is one volume; with another source it gets a name of its own.
+    /// Collects the volumes: the same key with the same source is one volume, with another source it gets a name of its own.
     pub(super) fn of<'a>(containers: impl IntoIterator<Item = &'a ValidContainer>) -> UserVolumes {
         let mut all = UserVolumes::default();
         for container in containers {
@@ -136,7 +136,7 @@ fn volume(name: &str, source: &VolumeSource) -> Volume {
     volume
 }
 
-/// The volumes of the operator itself. Secrets get the mode with which the runner can read them, and no more.
+/// The operator's own volumes. Secrets get the least mode with which the runner can read them.
 pub(super) fn own(
     cluster: &ValidMiniCluster,
     options: &Options,
@@ -203,7 +203,7 @@ fn mount(name: &str, path: &str, read_only: bool) -> VolumeMount {
     }
 }
 
-/// Mounts of the init container that installs the agent: nobody else may write to the first.
+/// Mounts of the init container that installs the agent; only this container may write to the first one.
 pub(super) fn for_install(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
     let mut mounts = vec![mount(AGENT, paths::AGENT_DIR, false)];
     if matches!(view, ViewFrom::ImageVolume | ViewFrom::Nowhere) {
@@ -213,8 +213,8 @@ pub(super) fn for_install(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Vol
     mounts
 }
 
-/// The view's folder is named after a hash, behind an absolute link, which no subPath may follow: the whole image, and what
-/// the view's links refer to.
+/// Mounts of the view's image: the whole image, and `/opt/software`, to which the view's links refer. (The view's folder is
+/// behind an absolute link, which a subPath cannot follow.)
 fn image_mounts(view: ViewFrom) -> Vec<VolumeMount> {
     match view {
         ViewFrom::ImageVolume => vec![
@@ -225,7 +225,7 @@ fn image_mounts(view: ViewFrom) -> Vec<VolumeMount> {
     }
 }
 
-/// Mounts of the init container that brings the view. `/opt/software` is the image's own there.
+/// Mounts of the init container that copies or links the view; `/opt/software` is the image's own there.
 pub(super) fn for_view(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
     let mut mounts = vec![mount(AGENT, paths::AGENT_DIR, true), mount(&cluster.view.name, paths::MOUNT_STAGING, false)];
     if view == ViewFrom::Copy {
@@ -234,7 +234,7 @@ pub(super) fn for_view(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Volume
     mounts
 }
 
-/// Our mounts in a sidecar. What the runner's agent has written is not its to change.
+/// Our mounts in a sidecar; what the runner's agent writes is read-only there.
 pub(super) fn for_sidecar(cluster: &ValidMiniCluster, view: ViewFrom, sidecar: &Sidecar) -> Vec<VolumeMount> {
     let mut mounts = for_any(cluster, view, &sidecar.container);
     mounts.push(mount(CONFIG, &paths_of(cluster).config_root(), true));
@@ -244,8 +244,8 @@ pub(super) fn for_sidecar(cluster: &ValidMiniCluster, view: ViewFrom, sidecar: &
     mounts
 }
 
-/// What all containers but the init containers have. Of the volumes that init containers fill they see a folder: a volume's
-/// own is everybody's to write to, a folder in it belongs to the init container's user.
+/// Mounts of all containers but the init containers. Of volumes that init containers fill they see a folder only: everybody
+/// may write to a volume's root, but the folder belongs to the init container's user.
 fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContainer) -> Vec<VolumeMount> {
     let read_only = is_shared_by_users(cluster);
     let mut mounts = vec![
@@ -256,14 +256,14 @@ fn for_any(cluster: &ValidMiniCluster, view: ViewFrom, container: &ValidContaine
     if view == ViewFrom::Copy {
         mounts.push(folder(paths::SOFTWARE_FOLDER, mount(SOFTWARE, paths::SOFTWARE_DIR, read_only)));
     }
-    // Programs run what they find in their home: each container has its own.
+    // Programs run files from their home, so each container has its own.
     let home = mount(HOME, paths::FALLBACK_HOME, false);
     mounts.push(if cluster.sidecars.is_empty() { home } else { folder(&container.name, home) });
     mounts
 }
 
-/// The init containers run as the user that the pod names, who is not root, and some container runs as another: what they
-/// made would be in the hands of all containers of the pod's user.
+/// Whether the init containers run as the pod's user, who is not root, while some container runs as another user: what the
+/// init containers create could then be changed by all containers of the pod's user.
 fn is_shared_by_users(cluster: &ValidMiniCluster) -> bool {
     let user = |context: Option<&serde_json::Value>| context.and_then(|context| context.get("runAsUser")?.as_i64());
     let Some(pod) = user(cluster.pod.security_context.as_ref()).filter(|uid| *uid != 0) else { return false };
@@ -276,7 +276,7 @@ fn folder(path: &str, mount: VolumeMount) -> VolumeMount {
     VolumeMount { sub_path: Some(path.to_owned()), ..mount }
 }
 
-/// Our mounts in the container that runs Flux: the only one with the certificate.
+/// Our mounts in the container that runs Flux, the only one with the certificate.
 pub(super) fn for_runner(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<VolumeMount> {
     let mut mounts = for_any(cluster, view, &cluster.runner.container);
     mounts.push(mount(CONFIG, &paths_of(cluster).config_root(), false));
@@ -294,7 +294,7 @@ pub(super) fn for_runner(cluster: &ValidMiniCluster, view: ViewFrom) -> Vec<Volu
     mounts
 }
 
-/// Ours and the user's; where a user mounts something at a place of ours, the user's stays.
+/// Our mounts and the user's; if both have the same path, the user's stays.
 pub(super) fn merged(own: Vec<VolumeMount>, user: Vec<VolumeMount>) -> Vec<VolumeMount> {
     let free = |mount: &VolumeMount| !user.iter().any(|other| other.mount_path == mount.mount_path);
     let mut mounts: Vec<VolumeMount> = own.into_iter().filter(free).collect();

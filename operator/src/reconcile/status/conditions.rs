@@ -15,14 +15,14 @@ use crate::reconcile::obstacle::{POD_TEMPLATE_REFUSED, WAITING_FOR_GANG};
 use crate::reconcile::render::VIEW_IMAGE_VOLUME;
 use crate::reconcile::render::elastic::Elastic;
 
-/// What a condition is about to say.
+/// A condition without its time.
 struct Statement {
     type_: &'static str,
-    /// None: nobody knows.
+    /// None: unknown.
     is_true: Option<bool>,
     reason: String,
     message: String,
-    /// Since when, if Kubernetes knows.
+    /// When it became true, if Kubernetes knows.
     since: Option<Timestamp>,
 }
 
@@ -32,7 +32,7 @@ impl Statement {
     }
 }
 
-/// Where the Job stands.
+/// State of the Job.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum JobState {
     NotRequested,
@@ -57,7 +57,7 @@ impl JobState {
         matches!(self, JobState::Completed | JobState::Failed)
     }
 
-    /// Why nothing runs, where nothing can.
+    /// Reason and message for conditions that need a running job.
     fn idle(self) -> (&'static str, &'static str) {
         match self {
             JobState::NotRequested => ("NotRequested", "there is no Job yet"),
@@ -68,7 +68,7 @@ impl JobState {
         }
     }
 
-    /// Whether it has ended in one way, or why not.
+    /// A condition that is true if the Job has ended in the `wanted` way.
     fn ended(self, type_: &'static str, wanted: JobState, reason: &str, message: &str) -> Statement {
         let idle = if self == JobState::Suspended { JobState::Active } else { self }.idle();
         match self == wanted {
@@ -169,7 +169,8 @@ fn brokers(state: JobState, facts: &Facts) -> Statement {
     }
 }
 
-/// As kstatus and `kubectl wait` expect it: also true once the job has completed, so that nobody waits for ever.
+/// The condition Ready as kstatus and `kubectl wait` expect it: also true once the job has completed, so that nobody waits
+/// for ever.
 fn ready(state: JobState, facts: &Facts, outcome: &Outcome) -> Statement {
     const TYPE: &str = "Ready";
     match state {
@@ -184,7 +185,7 @@ fn ready(state: JobState, facts: &Facts, outcome: &Outcome) -> Statement {
     }
 }
 
-/// By kstatus' convention present only while true: the MiniCluster is starting.
+/// Present only while true, by kstatus' convention: the MiniCluster is starting.
 fn reconciling(state: JobState, facts: &Facts, is_stalled: bool, ready: &Statement) -> Option<Statement> {
     const TYPE: &str = "Reconciling";
     match state {
@@ -195,7 +196,7 @@ fn reconciling(state: JobState, facts: &Facts, is_stalled: bool, ready: &Stateme
     }
 }
 
-/// By kstatus' convention present only while true: only a person can help.
+/// Present only while true, by kstatus' convention: it cannot go on without a person.
 fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcome) -> Option<Statement> {
     const TYPE: &str = "Stalled";
     let obstacle =
@@ -213,7 +214,7 @@ fn stalled(state: JobState, valid: &Statement, inputs: &Inputs, outcome: &Outcom
     }
 }
 
-/// Whether the view's image could be mounted, where it was tried. Once it could not, that is remembered.
+/// Whether the view's image could be mounted, if that was tried; a failure is remembered.
 fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
     let say = |is_true: bool, reason: &str, message: String| Statement::new(VIEW_MOUNTED, is_true, reason, message);
     if super::image_volume_failed(inputs.previous) {
@@ -221,7 +222,7 @@ fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
         return Some(say(false, &before.reason, before.message.clone()));
     }
     inputs.job.filter(|job| job.mounts_view)?;
-    // Where the job may have begun, nothing is taken away from it.
+    // The pods of a job that may have begun are not deleted.
     let begun = facts.lead.is_some_and(|lead| lead.joined) || inputs.pods.iter().any(|pod| pod.exit.is_some());
     Some(match not_mounted(inputs).filter(|_| !begun) {
         Some((who, error)) => say(
@@ -242,8 +243,8 @@ fn view(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
     })
 }
 
-/// Whether the volumes of CSI drivers are what their author means, where there are any. Nothing waits for it: shared disks
-/// may work, and a volume is bound to its claim without its class.
+/// Whether volumes of CSI drivers are probably what their author means, if there are any. Nothing waits for it: shared
+/// disks may work, and a volume is bound to its claim even without its class.
 fn volumes(inputs: &Inputs) -> Option<Statement> {
     let say =
         |is_true: bool, reason: &str, message: String| Some(Statement::new(VOLUMES_VALID, is_true, reason, message));
@@ -269,7 +270,7 @@ fn volumes(inputs: &Inputs) -> Option<Statement> {
     }
 }
 
-/// Whether the archive was saved, where one is asked for, once the lead has told. It is no part of the job's result.
+/// Whether the archive was saved, if one is asked for and the lead has reported it. It is no part of the job's result.
 fn archive(inputs: &Inputs, facts: &Facts) -> Option<Statement> {
     let Verdict::Valid(cluster) = inputs.verdict else { return None };
     let path = cluster.archive.as_deref()?;
@@ -297,9 +298,9 @@ fn shared(disk: &DiskSeen) -> Option<String> {
     ))
 }
 
-/// Who could not mount the view's image, and what was said: by the runtime, which could not make the first container, or
-/// by a kubelet that does not know such volumes and would leave the pod in ContainerCreating for ever. (An image that
-/// cannot be pulled is no reason to copy: the copy would need it as well.)
+/// Which pod could not mount the view's image, and the error: of the runtime, which could not create the first container,
+/// or of a kubelet that does not know image volumes and would leave the pod in ContainerCreating for ever. (An image that
+/// cannot be pulled is no reason to copy: the copy would need it too.)
 fn not_mounted<'a>(inputs: &'a Inputs) -> Option<(String, &'a str)> {
     let by_runtime = |pod: &&'a PodSeen| Some((format!("pod {}", pod.index), pod.not_made.as_deref()?));
     let is_unknown = |warning: &&Trouble| {
@@ -317,7 +318,7 @@ fn progress(facts: &Facts) -> String {
     format!("{scheduled}/{wanted} pods scheduled, {running} running, {ready} ready{left}")
 }
 
-/// What a start waits for, where nothing is wrong.
+/// What a start waits for if nothing is wrong.
 pub(super) fn awaited(inputs: &Inputs, facts: &Facts) -> Option<String> {
     if JobState::of(inputs.job) != JobState::Active || facts.is_ready() {
         return None;
@@ -332,7 +333,7 @@ pub(super) fn awaited(inputs: &Inputs, facts: &Facts) -> Option<String> {
     Some(progress(facts) + &unseen.unwrap_or_default())
 }
 
-/// How many brokers are ready, of how many.
+/// How many brokers are ready, and how many are enough.
 fn quorum(facts: &Facts) -> String {
     let Facts { ready, wanted, left, .. } = facts;
     let needed = facts.needed();
@@ -342,7 +343,7 @@ fn quorum(facts: &Facts) -> String {
     format!("{ready} of {wanted} brokers are ready{left}{lead}{enough}")
 }
 
-/// Whether a queue keeps a running Job from the size that is wanted.
+/// Whether a queue keeps the Job from getting the size in the spec.
 fn holds_size(cluster: &ValidMiniCluster, job: &JobSeen) -> bool {
     let is_over = job.is_finished() || job.deleting;
     !is_over && cluster.size != job.completions && Elastic::of(cluster, cluster.size, job).is_held(job)
@@ -394,7 +395,7 @@ fn valid(inputs: &Inputs) -> Statement {
     Statement::new("Valid", is_true, reason, message)
 }
 
-/// The condition with the time since when its status has been so.
+/// The condition, with the time of the last change of its status.
 fn stamped(inputs: &Inputs, statement: Statement) -> Condition {
     let status = match statement.is_true {
         Some(true) => "True",

@@ -5,7 +5,7 @@ use kube::runtime::events::{Event, EventType};
 
 use crate::reconcile::status::{ARCHIVE_SAVED, OPERATOR_PANICKED, VIEW_MOUNTED, VOLUMES_VALID, condition};
 
-/// The API server's limit is 1 KiB.
+/// Longest note of an event; the API server's limit is 1 KiB.
 const NOTE_MAX: usize = 1000;
 
 /// The event of a restart.
@@ -21,7 +21,7 @@ pub fn started_anew(status: &MiniClusterStatus) -> Option<Event> {
     })
 }
 
-/// The events of a change.
+/// The events for a change of the status.
 pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Event> {
     let mut events = Vec::new();
     let turned = |type_: &str, to: &str| {
@@ -56,7 +56,7 @@ pub fn events(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Vec<Even
         say(EventType::Warning, "ArchiveNotSaved", &archive.message, "Save");
     }
     if let Some(failed) = turned("Failed", "True") {
-        // It may have been told while the other pods were ending.
+        // The event may have been written while the other pods were ending.
         if before.reason.as_ref() != Some(&failed.reason) || before.message.as_ref() != Some(&failed.message) {
             say(EventType::Warning, &failed.reason, &failed.message, "Run");
         }

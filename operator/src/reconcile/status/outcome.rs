@@ -10,7 +10,7 @@ use crate::observe::pod_end::{self, End, end_of};
 use crate::observe::workload::QUEUED;
 use crate::reconcile::decide::restart::{self, Observation};
 
-/// The most telling fact. Empty words: nothing is wrong.
+/// Reason and message of the status; empty if nothing is wrong.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub(super) struct Outcome {
     /// Index of the pod that failed first.
@@ -37,7 +37,7 @@ pub(super) fn outcome(inputs: &Inputs, facts: &Facts) -> Outcome {
         if job.complete.is_some() {
             return Outcome::new("Completed", "the job ended with exit code 0");
         }
-        // What has failed it is told at once, while the other pods end.
+        // The cause of a failure is reported at once, while the other pods end.
         if let Some(failed) = job.failed.as_ref().or(job.failing.as_ref()) {
             return failure(inputs, &failed.reason, &failed.message);
         }
@@ -66,13 +66,14 @@ pub(super) fn outcome(inputs: &Inputs, facts: &Facts) -> Outcome {
     trouble(inputs, facts).or_else(|| fallen(inputs, facts)).or_else(warned).unwrap_or_default()
 }
 
-/// It waits in a queue, and for what, once that has been looked at.
+/// The outcome of a Job that waits in a queue, with Kueue's reason once it was read.
 fn queued(queue: &str, why: Option<&Trouble>) -> Outcome {
     let why = why.filter(|why| why.reason == QUEUED).map(|why| format!(": {}", why.message));
     Outcome::new(QUEUED, format!("waits in queue {queue}{}", why.unwrap_or_default()))
 }
 
-/// The last pod that failed by itself before the cluster was ready, though it is made again: a follower's snippet, say.
+/// The outcome of the last pod that failed by itself before the cluster was ready, though it is created again; for example
+/// by a follower's snippet.
 fn fallen(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     let by_itself = |pod: &&&PodSeen| {
         let is_disrupted = pod.trouble.as_ref().is_some_and(|trouble| trouble.disruption);
@@ -83,7 +84,7 @@ fn fallen(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     last.filter(|_| !facts.is_ready()).map(|pod| of_pod(pod))
 }
 
-/// Pods whose node has stopped answering.
+/// The outcome if a pod's node has stopped answering.
 fn lost(inputs: &Inputs) -> Option<Outcome> {
     let lost = || inputs.pods.iter().filter(|pod| pod.lost);
     let first = lost().min_by_key(|pod| pod.index)?;
@@ -101,13 +102,13 @@ fn lost(inputs: &Inputs) -> Option<Outcome> {
     ))
 }
 
-/// The Job has been given up, and is not gone yet.
+/// The restart that gave the Job up, if the Job is not gone yet.
 fn starting_anew<'a>(inputs: &Inputs<'a>) -> Option<&'a Restart> {
     let job = inputs.job?;
     inputs.previous.restarts.iter().rev().find(|restart| restart.job_uid.as_deref() == Some(&job.uid))
 }
 
-/// A pod that keeps the cluster from starting.
+/// The outcome if a pod keeps the cluster from starting.
 fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     if facts.is_ready() {
         return None;
@@ -119,7 +120,7 @@ fn trouble(inputs: &Inputs, facts: &Facts) -> Option<Outcome> {
     Some(Outcome::new(trouble.reason.clone(), format!("pod {index}: {whose}{}", trouble.message)))
 }
 
-/// Before what the node says of the view's image.
+/// Put before the kubelet's message about the view's image.
 const VIEW_IMAGE: &str = "the view's image cannot be pulled (spec.flux.container.image and imagePullSecret; without them, \
     the operator's --view-image): ";
 
@@ -136,8 +137,8 @@ fn is_of_the_view(inputs: &Inputs, trouble: &Trouble) -> bool {
 const OF_KUBERNETES: [&str; 6] =
     ["", "PodFailurePolicy", "BackoffLimitExceeded", "MaxFailedIndexesExceeded", "FailedIndexes", "DeadlineExceeded"];
 
-/// Why the Job failed. A limit of the Job itself says all; else the pod that failed it does: the first one that is not
-/// made again, or, when it was tried too often, the last.
+/// Why the Job failed. A limit of the Job is reason enough; otherwise the pod that failed it is reported: the first one
+/// that is not created again, or the last one if it was retried too often.
 fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     if !OF_KUBERNETES.contains(&reason) {
         let lead =
@@ -174,7 +175,7 @@ fn failure(inputs: &Inputs, reason: &str, message: &str) -> Outcome {
     outcome
 }
 
-/// Whether the Job ends with the pod: it is not made again.
+/// Whether the Job fails with this pod, instead of creating another one.
 fn ends_the_job(pod: &PodSeen) -> bool {
     match end_of(pod, false) {
         Some(End::Own | End::NodeFailure) if pod.index == 0 => true,
@@ -183,7 +184,7 @@ fn ends_the_job(pod: &PodSeen) -> bool {
     }
 }
 
-/// A pod was taken away, and that failed the Job: the words for what was lost, and why it does not start again.
+/// The outcome if the Job failed because a pod was taken away: what was lost, and why there is no restart.
 fn taken_away(inputs: &Inputs) -> Option<Outcome> {
     let (backoff_limit, max_restarts) = match inputs.verdict {
         Verdict::Valid(cluster) => (cluster.backoff_limit, cluster.max_restarts),
@@ -207,7 +208,7 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
         let lost = restart::lost_to(&observation, lead, *end)?;
         let code = lead.exit.as_ref().map(|exit| format!("; the lead ended with exit code {}", exit.code));
         let limit = format!("no restart left: maxRestarts is {max_restarts}");
-        let message = format!("{}{}; {limit}", restart::told_of_follower(lost), code.unwrap_or_default());
+        let message = format!("{}{}; {limit}", restart::describe_lost_follower(lost), code.unwrap_or_default());
         let index = Some(lost.map_or(0, |lost| lost.index));
         return Some(Outcome { index, ..Outcome::new(restart::POD_LOST, message) });
     }
@@ -217,7 +218,7 @@ fn taken_away(inputs: &Inputs) -> Option<Outcome> {
     let taken = leads.iter().find(|(_, end)| *end == End::Taken).map(|(lead, _)| pod_end::loss(lead));
     let remembered = inputs.previous.lost_pods.iter().rev().find(|lost| lost.index == 0).cloned();
     let what = match taken.or(remembered) {
-        Some(lost) => restart::told(&lost),
+        Some(lost) => restart::describe_loss(&lost),
         None if leads.iter().any(|(_, end)| *end == End::Refused) => "an earlier pod of the lead was lost".to_owned(),
         None => return None,
     };
@@ -249,8 +250,8 @@ fn of_pod(pod: &PodSeen) -> Outcome {
     }
 }
 
-/// Init containers of ours run nothing of the user's: their codes are the agent's own. Those of the user's are no agents, whatever
-/// they say.
+/// The outcome of a failed init container. In ours only the agent runs, so the code is the agent's; a user's init container
+/// runs no agent, whatever its message says.
 fn of_init(init: &FailedInit, place: &str) -> Outcome {
     let exit = &init.exit;
     if init.is_users {
@@ -285,7 +286,7 @@ fn of_exit(exit: &Exit, place: &str) -> Outcome {
     Outcome::new("NonZeroExitCode", said(format!("{place} ended with exit code {code}")))
 }
 
-/// What the agent said of an end that was not the program's alone.
+/// The outcome from the agent's termination message, unless the program alone ended.
 fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
     let words = if said.message.is_empty() { String::new() } else { format!(": {}", said.message) };
     let before = said.program_code.filter(|code| *code != 0);
@@ -298,7 +299,7 @@ fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
             let name = said.snippet.as_deref().unwrap_or("of the container");
             let of_snippet = format!("snippet {name} ended with exit code {}{words}", said.code);
             Some(match before {
-                // Two facts, the job's first.
+                // Both are reported, the program's first.
                 Some(code) => Outcome::new(
                     "NonZeroExitCode",
                     format!("the program of {place} ended with exit code {code}; after it, {of_snippet}"),
@@ -313,7 +314,7 @@ fn of_words(said: &Termination, place: &str) -> Option<Outcome> {
     }
 }
 
-/// The signal of a code as a shell gives it.
+/// The signal that an exit code above 128 means, as shells have it.
 pub(super) fn signal_of(code: i32) -> Option<i32> {
     (129..=192).contains(&code).then(|| code - 128)
 }

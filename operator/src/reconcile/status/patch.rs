@@ -1,13 +1,17 @@
-//! The smallest JSON patch that turns one status into another.
+//! The JSON patch that turns one status into another: whole fields of the status, as few as differ.
+//!
+//! By hand: the crate json-patch descends into lists and names conditions by their index, which is another condition's by
+//! the time the patch arrives if somebody else has written the status.
 
 use flux_shared::crd::v1alpha2::MiniClusterStatus;
 use serde_json::{Map, Value, json};
 
 use crate::reconcile::target::Target;
 
-/// The patch; none: nothing differs. It fails where the MiniCluster is another one of the name by now, and, with the first
-/// status after the Job was made, where the spec is another one: from that on the API server refuses edits, so that what
-/// the Job was made from must not have changed before. (The API server ignores a uid in a merge patch of a status.)
+/// The patch; None if nothing differs. The API server refuses it if another MiniCluster has the name by now. The first
+/// status after the Job was created is also refused if the spec has changed: from that status on edits are refused, so the
+/// spec must still be the one that the Job was created from. (In a merge patch of a status, the API server would ignore the
+/// uid.)
 pub fn patch(target: &Target, before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<Value> {
     let changes = changes(before, after)?;
     let mut operations = vec![json!({ "op": "test", "path": "/metadata/uid", "value": target.uid })];
@@ -24,7 +28,7 @@ pub fn patch(target: &Target, before: &MiniClusterStatus, after: &MiniClusterSta
     Some(Value::Array(operations))
 }
 
-/// What differs; null: it went.
+/// The fields that differ; null for a field that was removed.
 fn changes(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<Map<String, Value>> {
     if before == after {
         return None;
@@ -46,7 +50,7 @@ fn changes(before: &MiniClusterStatus, after: &MiniClusterStatus) -> Option<Map<
     Some(changes)
 }
 
-/// Whether somebody may wait for the difference: anything but numbers that still move, and their words.
+/// Whether somebody may wait for the difference: anything but numbers that still change, and messages with them.
 pub fn is_telling(before: &MiniClusterStatus, after: &MiniClusterStatus) -> bool {
     let essence = |status: &MiniClusterStatus| {
         let conditions =

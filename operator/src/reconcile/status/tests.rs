@@ -373,10 +373,10 @@ fn a_queue_that_takes_a_job_back_is_counted_once_and_uses_nothing_up() {
     assert_eq!((reasons, again.restart_count, again.backoff_limit_used), (vec!["Requeued"], 1, 0));
     // The Job judges its pods, and another takes its place.
     let limit = restart::Limit::None;
-    let counted = restart::counted(&again, "job", restart::REQUEUED, "judged", limit, at(NOW));
+    let counted = restart::with_counted_restart(&again, "job", restart::REQUEUED, "judged", limit, at(NOW));
     assert_eq!((counted.restart_count, counted.restarts[0].job_uid.as_deref()), (1, Some("job")));
     assert_eq!(counted.start_time, None, "its time begins anew");
-    let other = restart::counted(&counted, "next", restart::REQUEUED, "judged", limit, at(NOW));
+    let other = restart::with_counted_restart(&counted, "next", restart::REQUEUED, "judged", limit, at(NOW));
     assert_eq!(other.restart_count, 2, "that of another Job is another");
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use flux_operator::health::metrics::{Metrics, Seen};
-use flux_operator::health::queue::Look;
+use flux_operator::health::metrics::{LiveState, Metrics};
+use flux_operator::health::queue::QueueSnapshot;
 use k8s_openapi::api::batch::v1::Job;
 use serde_json::json;
 
@@ -24,7 +24,7 @@ fn calls_of(operator: &Operator) -> usize {
 
 /// Reconciles that only a change of the spec would help, and those that were to be repeated.
 fn failures(metrics: &Metrics) -> Vec<String> {
-    let text = metrics.text(Seen { is_ready: true, queue: Look::default(), phases: std::iter::empty() });
+    let text = metrics.text(LiveState { is_ready: true, queue: QueueSnapshot::default(), phases: std::iter::empty() });
     let families = ["controller_runtime_terminal_reconcile_errors_total", "workqueue_retries_total"];
     let found: Vec<String> =
         text.lines().filter(|line| families.iter().any(|it| line.starts_with(it))).map(str::to_owned).collect();

@@ -29,7 +29,7 @@ pub(super) fn fill(block: &mut Block, defaults: &[(&str, Value)]) {
     }
 }
 
-/// Whether the block says no more than these defaults.
+/// Whether the block has nothing but these defaults.
 pub(super) fn says_only(block: &Block, defaults: &[(&str, Value)]) -> bool {
     block.iter().all(|(name, value)| {
         value.is_null() || defaults.iter().any(|(known, default)| known == name && default == value)
@@ -41,7 +41,7 @@ pub(super) fn is_true(block: &Block, name: &str) -> bool {
     block.get(name) == Some(&Value::Bool(true))
 }
 
-/// Whether a text field has something in it.
+/// Whether a text field is given and not empty.
 pub(super) fn has_text(block: &Block, name: &str) -> bool {
     block.get(name).and_then(Value::as_str).is_some_and(|text| !text.trim().is_empty())
 }

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use super::block::{Block, fill, is_missing, is_true, object, object_mut, says_only};
 use crate::crd::v1alpha2;
 
-/// What a block of options says in both versions if nothing is given.
+/// Defaults of the options in both versions.
 fn options() -> [(&'static str, Value); 3] {
     let flux = v1alpha2::Flux::default();
     [
@@ -15,7 +15,7 @@ fn options() -> [(&'static str, Value); 3] {
     ]
 }
 
-/// v1alpha1's own default in a block that is given.
+/// v1alpha1's default of `installRoot` in a block that is given.
 fn install_root() -> [(&'static str, Value); 1] {
     [("installRoot", json!("/usr"))]
 }
@@ -33,12 +33,13 @@ fn container() -> [(&'static str, Value); 2] {
     [("name", json!(container.name)), ("mountPath", json!(container.mount_path))]
 }
 
-/// Whether the block of the container says no more than these defaults.
+/// Whether the container's block has nothing but these defaults.
 fn container_says_only(flux: &Block, defaults: &[(&str, Value)]) -> bool {
     object(flux, "container").is_some_and(|container| says_only(container, defaults))
 }
 
-/// No container means: Flux of the image's own. An installRoot shows that the block was given.
+/// Converts the block to v1alpha2. In v1alpha1 no container means the image's own Flux; an installRoot shows that the block
+/// was given.
 pub(super) fn to_v1alpha2(spec: &mut Block) {
     if is_missing(spec, "flux") {
         spec.insert("flux".into(), json!({ "container": { "disable": true } }));
@@ -63,7 +64,8 @@ pub(super) fn to_v1alpha2(spec: &mut Block) {
     }
 }
 
-/// No container means: a view. A block that does no more than to disable it goes without saying.
+/// Converts the block to v1alpha1. In v1alpha2 no container means a view; a block that only disables the view is left out
+/// in v1alpha1.
 pub(super) fn to_v1alpha1(spec: &mut Block) {
     if is_missing(spec, "flux") {
         spec.insert("flux".into(), json!({}));

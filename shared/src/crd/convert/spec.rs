@@ -62,7 +62,7 @@ fn token_to_v1alpha1(spec: &mut Block) {
     without_saying(spec, "pod", TOKEN, &json!(true));
 }
 
-/// Takes away what goes without saying, and the block if nothing is left.
+/// Removes a field that has its default, and the block if nothing is left.
 fn without_saying(spec: &mut Block, name: &str, field: &str, value: &Value) {
     let Some(block) = object_mut(spec, name) else { return };
     if block.get(field) == Some(value) {
@@ -73,7 +73,7 @@ fn without_saying(spec: &mut Block, name: &str, field: &str, value: &Value) {
     }
 }
 
-/// v1alpha1's defaults in a block that is given.
+/// v1alpha1's defaults of the block, if one is given.
 fn restful() -> [(&'static str, Value); 2] {
     [("branch", json!("main")), ("port", json!(5000))]
 }
@@ -123,12 +123,12 @@ pub(super) fn has_nothing_else_to_run(spec: &Block) -> bool {
     !is_true(spec, "interactive") && !lead_is_elsewhere && runner.is_some_and(idle)
 }
 
-/// v1alpha1's defaults in a block that is given.
+/// v1alpha1's defaults of the block, if one is given.
 fn user() -> [(&'static str, Value); 2] {
     [("name", json!("flux")), ("uid", json!(1000))]
 }
 
-/// Whether the block says `disable: true`, and no more than these defaults besides.
+/// Whether the block has `disable: true`, and otherwise nothing but these defaults.
 fn only_disables(block: &Block, defaults: &[(&'static str, Value)]) -> bool {
     let defaults: Vec<(&str, Value)> = defaults.iter().cloned().chain([("disable", json!(true))]).collect();
     is_true(block, "disable") && says_only(block, &defaults)

@@ -13,31 +13,31 @@ use crate::call::Call;
 #[derive(Clone, Default)]
 pub struct Calls {
     pub(super) log: Arc<Mutex<Vec<Call>>>,
-    /// After so many calls that change something, none is answered any more. None: never.
+    /// Number of writes after which no call is answered any more; None for never.
     pub(super) dies_after: Option<usize>,
     pub(super) writes: Arc<AtomicUsize>,
-    /// About every fourth call that changes something arrives, and its answer is lost.
+    /// The answers to about every fourth write are lost.
     pub(super) is_flaky: bool,
-    /// What goes wrong, by the call.
+    /// The fault of a call, if it has one.
     pub(super) faults: Option<Arc<Faults>>,
 }
 
 type Faults = dyn Fn(&Call) -> Option<Fault> + Send + Sync;
 
-/// What goes wrong with a call, which never arrives.
+/// A fault of a call, which does not reach the API server.
 #[derive(Debug, Clone)]
 pub enum Fault {
-    /// It is answered so.
+    /// It is answered with this HTTP status.
     Answer(u16),
-    /// It is answered so, but late.
+    /// It is answered late with this HTTP status.
     Late(Duration, u16),
     /// The connection breaks.
     Lost,
-    /// The operator panics over it.
+    /// The operator panics at it.
     Panic,
-    /// It is answered with this.
+    /// It is answered with this object.
     Says(Value),
-    /// The watch begins, and says at once that its version is too old.
+    /// The watch begins, and reports at once that its resourceVersion is too old.
     Expired,
 }
 
@@ -85,7 +85,7 @@ impl Calls {
         self.log.lock().unwrap().clone()
     }
 
-    /// Without lists, watches and labels.
+    /// The calls without lists, watches and labels on pods.
     pub fn counted(&self) -> Vec<Call> {
         self.all()
             .into_iter()
@@ -98,7 +98,7 @@ impl Calls {
     }
 }
 
-/// A quarter of all numbers, without a rhythm that the calls of a reconcile could fall into.
+/// True of about a quarter of all numbers, without a rhythm that a reconcile's calls could follow.
 fn is_unlucky(number: usize) -> bool {
     (number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 62 == 0
 }

@@ -371,8 +371,8 @@ fn a_lead_that_cannot_start_does_not_start_again_because_its_job_is_deleted() {
             now: "2026-01-01T00:00:00Z".parse().unwrap(),
         })
     };
-    assert!(matches!(decided(true), Decision::Over { .. }), "{:?}", decided(true));
-    assert!(matches!(decided(false), Decision::Again { .. }), "ours may be tried again: {:?}", decided(false));
+    assert!(matches!(decided(true), Decision::Ended { .. }), "{:?}", decided(true));
+    assert!(matches!(decided(false), Decision::Restart { .. }), "ours may be tried again: {:?}", decided(false));
 }
 
 /// A follower was evicted and killed, for which the Job fails; that the lead's program has ended with 0 has not come through yet.

@@ -18,9 +18,9 @@ impl World {
         match self.news_of_jobs.pop_front() {
             Some(News::Is((version, seen))) => {
                 let uid = seen.uid.clone();
-                drop(self.index.job(&World::metadata("mc", &uid, version), seen));
+                drop(self.index.update_job(&World::metadata("mc", &uid, version), seen));
             }
-            Some(News::Gone(uid)) => drop(self.index.gone(Kind::Job, &World::metadata("mc", &uid, 0))),
+            Some(News::Gone(uid)) => drop(self.index.remove(Kind::Job, &World::metadata("mc", &uid, 0))),
             None => {}
         }
     }
@@ -29,7 +29,7 @@ impl World {
         match self.news_of_pods.pop_front() {
             Some(News::Is(seen)) => {
                 let name = seen.name.clone();
-                let (_, unlabelled) = self.index.pod(&World::metadata(&name, &name, 0), seen);
+                let (_, unlabelled) = self.index.update_pod(&World::metadata(&name, &name, 0), seen);
                 // The chore, which takes its time elsewhere.
                 if unlabelled.is_some()
                     && let Some(pod) = self.pods.get_mut(&name)
@@ -37,7 +37,7 @@ impl World {
                     pod.seen.labelled = true;
                 }
             }
-            Some(News::Gone(name)) => drop(self.index.gone(Kind::Pod, &World::metadata(&name, &name, 0))),
+            Some(News::Gone(name)) => drop(self.index.remove(Kind::Pod, &World::metadata(&name, &name, 0))),
             None => {}
         }
     }
@@ -76,7 +76,7 @@ impl World {
         }
         let (known, now) = self.known();
         match self.decision(&known, now) {
-            Decision::Again { job_uid, is_there, reason, message, limit } => {
+            Decision::Restart { job_uid, is_there, reason, message, limit } => {
                 // Asked once more, without a cache.
                 let there = self.job.as_ref().map(|job| &job.uid);
                 let has_completed = self.job.as_ref().is_some_and(|job| job.seen.complete.is_some());
@@ -84,7 +84,7 @@ impl World {
                     return;
                 }
                 if may() {
-                    self.write(counted(&known, &job_uid, &reason, &message, limit, now));
+                    self.write(with_counted_restart(&known, &job_uid, &reason, &message, limit, now));
                 }
                 if may() && is_there {
                     self.delete_job_of(&job_uid);
@@ -103,13 +103,13 @@ impl World {
                     self.tell_job();
                 }
             }
-            Decision::Over { reason, .. } => {
+            Decision::Ended { reason, .. } => {
                 if may() {
                     self.finish(&reason);
                 }
             }
             Decision::Wait => {}
-            Decision::Goes => self.make_and_tell(known, may),
+            Decision::Continue => self.make_and_tell(known, may),
         }
     }
 
@@ -209,6 +209,6 @@ impl World {
         let version = self.tick();
         self.news_of_jobs.push_back(News::Is((version, seen.clone())));
         // The answer of the API server, before any watch.
-        drop(self.index.job(&World::metadata("mc", &uid, version), seen));
+        drop(self.index.update_job(&World::metadata("mc", &uid, version), seen));
     }
 }

@@ -13,19 +13,19 @@ use tokio::sync::Mutex;
 
 use crate::reconcile::render::gang::{GangApi, Served};
 
-/// How long an answer counts: an administrator may switch an API on, or upgrade the cluster.
+/// How long an answer is valid: an administrator may switch an API on, or upgrade the cluster.
 const FRESH: Duration = Duration::from_secs(600);
-/// How long one counts to those who could not be helped with it.
+/// How long an answer is valid for a MiniCluster that needs an API which is not in it.
 const FRESH_WHERE_NEEDED: Duration = Duration::from_secs(10);
 
-/// The last answer.
+/// The last answer, and when it was given.
 #[derive(Debug, Default)]
 pub struct Known(Mutex<Option<(Instant, Served)>>);
 
 impl Known {
-    /// What is served. `is_enough`: whether there is something of use in it; else it is asked again sooner.
+    /// The APIs that are served. If `is_enough` is false of the known answer, it is asked again sooner.
     pub async fn served(&self, client: &Client, is_enough: impl Fn(Served) -> bool) -> Result<Served, kube::Error> {
-        // Held while it is asked: of many that are made at once, one asks for all.
+        // Held while the API server is asked: if many are created at once, one asks for all.
         let mut known = self.0.lock().await;
         if let Some((time, served)) = *known {
             let limit = if is_enough(served) { FRESH } else { FRESH_WHERE_NEEDED };
@@ -38,13 +38,13 @@ impl Known {
         Ok(served)
     }
 
-    /// It was wrong: an object of such an API could not be made.
+    /// Forgets the answer, since an object of such an API could not be created.
     pub async fn forget(&self) {
         *self.0.lock().await = None;
     }
 }
 
-/// A call for the groups, and one for each version of theirs that we know.
+/// Asks the API server: one call for the groups, and one for each of their versions that we know.
 async fn ask(client: &Client) -> Result<Served, kube::Error> {
     let groups = client.list_api_groups().await?.groups;
     let mut served = Served::default();
@@ -69,12 +69,12 @@ async fn ask(client: &Client) -> Result<Served, kube::Error> {
     Ok(served)
 }
 
-/// The version of a group may have other kinds alone: Kubernetes' scheduling.k8s.io has PriorityClass.
+/// Whether a version of a group has the gang's kind: it may have others only, as scheduling.k8s.io has PriorityClass.
 async fn has_resource(client: &Client, api: GangApi) -> Result<bool, kube::Error> {
     let version = format!("{}/{}", api.group(), api.version());
     match client.list_api_group_resources(&version).await {
         Ok(list) => Ok(list.resources.iter().any(|it| it.name == api.plural() && it.kind == api.kind())),
-        // Gone between the two calls.
+        // The version is gone since the first call.
         Err(kube::Error::Api(status)) if status.code == 404 => Ok(false),
         Err(error) => Err(error),
     }

@@ -1,26 +1,26 @@
-//! A connection that is lost is taken up again.
+//! Commands survive a lost connection to the API server.
 
 use std::time::Duration;
 
 use flux_shared::crd::v1alpha2::MiniCluster;
 use tokio::net::TcpListener;
 
-use crate::person::Said;
-use crate::person_of;
-use crate::wire::Wire;
+use crate::cut_connection::Proxy;
+use crate::user_account::Said;
+use crate::user_of;
 use test_support::api_server::{test, until};
-use test_support::control_plane::led_over;
+use test_support::control_plane::kubeconfig_via;
 
 #[test]
 fn a_job_that_ends_while_the_connection_is_lost_ends_the_run_as_it_did() {
     test("wire", async |fixture| {
         let operator = fixture.operator().await;
-        let mut person = person_of(&fixture);
+        let mut person = user_of(&fixture);
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let (kubeconfig, server) =
-            led_over(&person.kubeconfig, &format!("{}-wire", fixture.namespace), listener.local_addr().unwrap())
+            kubeconfig_via(&person.kubeconfig, &format!("{}-wire", fixture.namespace), listener.local_addr().unwrap())
                 .unwrap();
-        let wire = Wire::to(server, listener).await;
+        let wire = Proxy::to(server, listener).await;
         assert!(std::fs::read_to_string(&kubeconfig).unwrap().contains(&wire.address.to_string()));
         person.kubeconfig = kubeconfig;
 

@@ -10,18 +10,18 @@ use serde_json::Value;
 
 use crate::labels;
 
-/// What it says.
+/// The API server's answer.
 #[derive(Debug)]
 pub enum Verdict {
-    /// It would keep this.
+    /// Accepted; the object as it would be stored.
     Taken(Value),
-    /// It has nothing against it, but that there is an object of this name.
+    /// Valid, but an object of this name exists.
     Exists,
-    /// Something in the object cannot be.
+    /// Refused: the object is invalid.
     Refused(Box<Status>),
 }
 
-/// Has it try to create `object` in the collection at `path`.
+/// Dry run of creating `object` in the collection at `path`.
 pub async fn create(client: &Client, path: &str, object: &impl Serialize) -> Result<Verdict, kube::Error> {
     let bytes = serde_json::to_vec(object).map_err(kube::Error::SerdeError)?;
     let parameters = PostParams { dry_run: true, field_manager: Some(labels::MANAGER.into()) };

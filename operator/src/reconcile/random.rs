@@ -6,37 +6,37 @@ use flux_shared::names;
 use flux_shared::validate::ValidMiniCluster;
 use x25519_dalek::{PublicKey, StaticSecret};
 
-use crate::reconcile::render::Chance;
+use crate::reconcile::render::Generated;
 
 /// The operating system gave no random bytes.
 #[derive(Debug, thiserror::Error)]
 #[error("failed to get random bytes: {0}")]
-pub struct KeyError(getrandom::Error);
+pub struct RandomError(getrandom::Error);
 
-/// A certificate that nobody has seen. `name` is for Flux: a broker with children wants one.
-pub fn certificate(name: &str) -> Result<Certificate, KeyError> {
+/// A new certificate. `name` goes into its metadata, where brokers with children want one.
+pub fn certificate(name: &str) -> Result<Certificate, RandomError> {
     let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).map_err(KeyError)?;
+    getrandom::fill(&mut bytes).map_err(RandomError)?;
     let secret = StaticSecret::from(bytes);
     let public = PublicKey::from(&secret);
     Ok(Certificate::from_keys(name, public.as_bytes(), secret.as_bytes()))
 }
 
-/// Letters and digits that nobody takes for each other: 32 of them, so that every byte gives one evenly.
+/// Letters and digits that are not mistaken for each other; 32, so that each is equally likely for a random byte.
 const ALPHABET: &[u8; 32] = b"abcdefghijkmnpqrstuvwxyz23456789";
-/// Letters of a word: 160 bits.
+/// Letters of a word, 160 bits in all.
 const WORD: usize = 32;
 
-/// All that a cluster may need.
-pub fn chance(cluster: &ValidMiniCluster) -> Result<Chance, KeyError> {
+/// Everything random that a cluster may need.
+pub fn generate(cluster: &ValidMiniCluster) -> Result<Generated, RandomError> {
     // One for each user, and two for the Flux RESTful API.
     let words = (0..cluster.users.len() + 2).map(|_| word()).collect::<Result<_, _>>()?;
-    Ok(Chance::new(certificate(&names::host(&cluster.name, 0))?, words))
+    Ok(Generated::new(certificate(&names::host(&cluster.name, 0))?, words))
 }
 
-fn word() -> Result<String, KeyError> {
+fn word() -> Result<String, RandomError> {
     let mut bytes = [0; WORD];
-    getrandom::fill(&mut bytes).map_err(KeyError)?;
+    getrandom::fill(&mut bytes).map_err(RandomError)?;
     Ok(bytes.iter().map(|byte| char::from(ALPHABET[usize::from(byte % 32)])).collect())
 }
 

@@ -8,23 +8,23 @@ use flux_shared::crd::v1alpha2::{Condition, MiniCluster, MiniClusterStatus};
 use k8s_openapi::api::core::v1::{ContainerState, ContainerStatus, Pod};
 use k8s_openapi::jiff::Timestamp;
 
-/// A MiniCluster and its brokers' pods, as they were seen last.
+/// A MiniCluster and its brokers' pods, as last seen.
 #[derive(Debug, Default)]
-pub struct Seen {
+pub struct Observed {
     pub cluster: Option<MiniCluster>,
-    /// By their names.
+    /// Pods by name.
     pub pods: BTreeMap<String, Pod>,
 }
 
 /// One run of a container: the pod's uid, and how often it was started again.
 pub type Start = (String, i32);
 
-impl Seen {
+impl Observed {
     pub fn status(&self) -> Option<&MiniClusterStatus> {
         self.cluster.as_ref()?.status.as_ref()
     }
 
-    /// How many pods there are to be.
+    /// How many pods there should be.
     pub fn size(&self) -> i32 {
         self.cluster.as_ref().map_or(0, |cluster| cluster.spec.size)
     }
@@ -38,7 +38,7 @@ impl Seen {
         self.condition(condition).is_some_and(|it| it.status == "True")
     }
 
-    /// The spec says what cannot be.
+    /// Whether the operator has found the spec invalid.
     pub fn is_invalid(&self) -> bool {
         self.status().and_then(|status| status.phase.as_deref()) == Some("Invalid")
     }
@@ -52,7 +52,7 @@ impl Seen {
         lead_of(self.pods.values())
     }
 
-    /// The lead's runner, where it has been started: its log can be read.
+    /// The lead and its runner's start, if it has started, so that there is a log to read.
     pub fn started_lead(&self) -> Option<(&Pod, Start)> {
         let lead = self.lead()?;
         Some((lead, started(lead)?))
@@ -73,7 +73,7 @@ pub fn created(pod: &Pod) -> Option<Timestamp> {
     pod.metadata.creation_timestamp.as_ref().map(|it| it.0)
 }
 
-/// Its completion index.
+/// The pod's completion index.
 pub fn index(pod: &Pod) -> Option<u32> {
     pod.metadata.labels.as_ref()?.get(labels::COMPLETION_INDEX)?.parse().ok()
 }
@@ -82,12 +82,12 @@ pub fn name(pod: &Pod) -> &str {
     pod.metadata.name.as_deref().unwrap_or_default()
 }
 
-/// The container that runs Flux: the only one that is no init container.
+/// Name of the container that runs Flux, the only one that is no init container.
 pub fn runner(pod: &Pod) -> Option<&str> {
     Some(pod.spec.as_ref()?.containers.first()?.name.as_str())
 }
 
-/// The agent's program in the runner's container.
+/// Path of the agent in the runner's container.
 pub fn agent(pod: &Pod) -> Option<&str> {
     Some(pod.spec.as_ref()?.containers.first()?.command.as_ref()?.first()?.as_str())
 }
@@ -101,7 +101,7 @@ fn runner_state(pod: &Pod) -> Option<&ContainerState> {
     runner_status(pod)?.state.as_ref()
 }
 
-/// Which start of the runner runs or has ended.
+/// The runner's current or last start.
 pub fn started(pod: &Pod) -> Option<Start> {
     let state = runner_state(pod)?;
     (state.running.is_some() || state.terminated.is_some())
@@ -122,12 +122,12 @@ pub fn is_over(pod: &Pod, start: &Start) -> bool {
         || runner_status(pod).is_some_and(|it| it.restart_count > start.1)
 }
 
-/// A node has been found for it.
+/// Whether the pod has a node.
 pub fn is_scheduled(pod: &Pod) -> bool {
     pod.spec.as_ref().is_some_and(|spec| spec.node_name.is_some())
 }
 
-/// The init container that is under way, with what it waits for.
+/// The init container that runs or waits, and why it waits.
 pub fn initializing(pod: &Pod) -> Option<(&str, Option<&str>)> {
     let all = pod.status.as_ref()?.init_container_statuses.as_ref()?;
     let is_over = |it: &ContainerStatus| {
@@ -140,7 +140,7 @@ pub fn initializing(pod: &Pod) -> Option<(&str, Option<&str>)> {
     Some((current.name.as_str(), waits.and_then(|it| it.reason.as_deref())))
 }
 
-/// The code to end with where a job has ended so.
+/// The plugin's exit code for a job that has ended.
 pub fn code_of(exit_code: Option<i32>, is_complete: bool) -> u8 {
     match exit_code {
         Some(code) => u8::try_from(code).unwrap_or(FAILED),

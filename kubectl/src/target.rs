@@ -16,16 +16,16 @@ use kube::{Api, Client, Config};
 
 use crate::failure::{Failure, chain};
 
-/// Who does not even connect in this time is not there.
+/// Longest time to connect to the API server.
 const CONNECT: Duration = Duration::from_secs(15);
 
-/// A watch is made anew after so many seconds: no later is it known that a connection is dead.
+/// Seconds after which a watch is opened again, so that a dead connection is noticed.
 const WATCH: u32 = 50;
 
-/// What a watch tells.
+/// The events of a watch.
 pub type Changes<K> = BoxStream<'static, watcher::Result<watcher::Event<K>>>;
 
-/// As kubectl has them.
+/// The same options as kubectl's.
 #[derive(Debug, Clone, Default, clap::Args)]
 pub struct Access {
     /// Namespace [default: the context's]
@@ -39,20 +39,20 @@ pub struct Access {
     pub kubeconfig: Option<PathBuf>,
 }
 
-/// A namespace of a cluster.
+/// A namespace, and a client for its cluster.
 #[derive(Clone)]
-pub struct Place {
+pub struct Target {
     pub client: Client,
     pub namespace: String,
 }
 
-impl Place {
-    /// As the options and the kubeconfig say. No call is made.
-    pub async fn find(access: &Access) -> Result<Place, Failure> {
+impl Target {
+    /// The target of the options and the kubeconfig. Makes no call.
+    pub async fn find(access: &Access) -> Result<Target, Failure> {
         let config = config(access).await.map_err(Failure::Config)?;
         let namespace = access.namespace.clone().unwrap_or_else(|| config.default_namespace.clone());
         let client = Client::try_from(config).map_err(|error| Failure::Config(chain(&error)))?;
-        Ok(Place { client, namespace })
+        Ok(Target { client, namespace })
     }
 
     pub fn clusters(&self) -> Api<MiniCluster> {
@@ -72,18 +72,18 @@ impl Place {
         self.clusters().get(name).await.map_err(Failure::call(format!("get MiniCluster {name}")))
     }
 
-    /// Its changes, as they come; it begins again by itself after a failure.
+    /// Watches the MiniCluster of this name; resumes after failures.
     pub fn watch(&self, name: &str) -> Changes<MiniCluster> {
         let of_name = watching().fields(&format!("metadata.name={name}"));
         watcher(self.clusters(), of_name).default_backoff().boxed()
     }
 
-    /// Those of its brokers' pods.
+    /// Watches the pods of its brokers.
     pub fn watch_pods_of(&self, name: &str) -> Changes<Pod> {
         watcher(self.pods(), watching().labels(&selector(name))).default_backoff().boxed()
     }
 
-    /// Its brokers' pods.
+    /// The pods of its brokers.
     pub async fn pods_of(&self, name: &str) -> Result<Vec<Pod>, Failure> {
         let selector = ListParams::default().labels(&selector(name));
         let pods = self.pods().list(&selector).await;
@@ -95,7 +95,7 @@ fn watching() -> watcher::Config {
     watcher::Config::default().timeout(WATCH)
 }
 
-/// Of the brokers' pods of a MiniCluster.
+/// Label selector of the pods of a MiniCluster's brokers.
 fn selector(name: &str) -> String {
     format!("{}={name}", labels::CLUSTER)
 }

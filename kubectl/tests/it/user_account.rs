@@ -8,7 +8,7 @@ use tokio::process::{Child, Command};
 
 pub const PROGRAM: &str = env!("CARGO_BIN_EXE_kubectl-minicluster");
 
-/// What the documents say that it takes (docs/tasks/kubectl.md).
+/// The documented rights (docs/tasks/kubectl.md).
 pub const RIGHTS: &[(&str, &str)] = &[
     ("miniclusters.flux-framework.org", "get,list,watch,create,patch"),
     ("pods", "get,list,watch"),
@@ -18,27 +18,27 @@ pub const RIGHTS: &[(&str, &str)] = &[
 ];
 
 #[derive(Debug, Clone)]
-pub struct Person {
+pub struct UserAccount {
     pub kubeconfig: PathBuf,
     pub namespace: String,
 }
 
-impl Person {
-    /// An account of the namespace, made by `kubectl`, which is called there as an administrator.
+impl UserAccount {
+    /// Creates an account in the namespace with these rights, by the administrator's `kubectl`.
     pub fn with(
         namespace: &str,
         name: &str,
         rights: &[(&str, &str)],
         kubeconfig: PathBuf,
         kubectl: impl Fn(&[&str]),
-    ) -> Person {
+    ) -> UserAccount {
         for (number, (resource, verbs)) in rights.iter().enumerate() {
             let role = format!("{name}-{number}");
             kubectl(&["create", "role", &role, &format!("--verb={verbs}"), &format!("--resource={resource}")]);
             let account = format!("--serviceaccount={namespace}:{name}");
             kubectl(&["create", "rolebinding", &role, &format!("--role={role}"), &account]);
         }
-        Person { kubeconfig, namespace: namespace.to_owned() }
+        UserAccount { kubeconfig, namespace: namespace.to_owned() }
     }
 
     pub fn command(&self, arguments: &[&str]) -> Command {
@@ -71,14 +71,14 @@ impl Person {
     }
 }
 
-/// Longer than anything takes: what hangs is named, and holds up nobody.
+/// Longer than anything takes: a test that hangs fails with its name.
 const LONGEST: Duration = Duration::from_secs(180);
 
 pub async fn in_time<T>(what: &str, done: impl Future<Output = T>) -> T {
     tokio::time::timeout(LONGEST, done).await.unwrap_or_else(|_| panic!("not in time: {what}"))
 }
 
-/// What it printed, and its end.
+/// What the plugin printed, and its exit code.
 #[derive(Debug)]
 pub struct Said {
     pub code: i32,

@@ -1,6 +1,6 @@
 //! The known name that is nearest to a misspelt one.
 
-/// The nearest of `names`: the same in other letters' cases, or few letters away.
+/// The nearest of `names`: equal but for case, or one or two letters away.
 pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let most = if word.len() < 5 { 1 } else { 2 };
     let word = word.to_ascii_lowercase();
@@ -8,7 +8,7 @@ pub fn nearest<'a>(word: &str, names: impl Iterator<Item = &'a str>) -> Option<&
     distances.filter(|(distance, name)| *distance <= most && name.len() > 2).min().map(|(_, name)| name)
 }
 
-/// Letters that are put in, left out, or replaced; two that changed places count once. What is much longer is not compared.
+/// Number of letters inserted, removed, replaced or swapped. Words of very different length are not compared.
 fn distance(one: &str, other: &str) -> usize {
     match one.chars().count().abs_diff(other.chars().count()) {
         0..=2 => strsim::osa_distance(one, other),

@@ -14,20 +14,20 @@ use crate::observe::Key;
 use crate::observe::cluster::Cluster;
 use crate::observe::pod::{Trouble, first_line};
 use crate::observe::workload::{self, QUEUED, Workload};
-use crate::reconcile::fetch::gangs;
+use crate::reconcile::lookups::gangs;
 use crate::reconcile::render::gang::Served;
 
-/// What is older has been got over: Kubernetes tries, and warns, again at least every two minutes.
+/// Age in minutes from which on a warning counts as resolved: Kubernetes retries, and warns again, at least every two minutes.
 const FRESH_MINUTES: i64 = 3;
-/// The kubelet tells of a probe that fails every five minutes at least, however often it does.
+/// The same for a failing probe, about which the kubelet writes an event at least every five minutes.
 const PROBE_FRESH_MINUTES: i64 = 7;
 
-/// Most events that are looked through.
+/// Most events that are read.
 const EVENTS: u32 = 100;
-/// Most Workloads of one Job: one, and another while it is resized.
+/// Most Workloads that are read; a Job has one, and another while it is resized.
 const WORKLOADS: u32 = 10;
 
-/// Reads events, and MiniClusters that are not kept.
+/// Reads what no watch brings.
 #[derive(Clone)]
 pub struct Reader {
     client: Client,
@@ -45,12 +45,12 @@ impl Reader {
         Reader { client, gangs: Arc::default() }
     }
 
-    /// The last warning about the object of this uid.
+    /// The last warning about the object with this uid.
     pub async fn last(&self, namespace: &str, uid: &str, now: Timestamp) -> Result<Option<Trouble>, kube::Error> {
         self.newest(namespace, &format!("type=Warning,involvedObject.uid={uid}"), now - FRESH_MINUTES.minutes()).await
     }
 
-    /// What a probe of the pod of this uid said last.
+    /// The last message of a failing probe of the pod with this uid.
     pub async fn probe(&self, namespace: &str, uid: &str, now: Timestamp) -> Result<Option<Trouble>, kube::Error> {
         let about = format!("type=Warning,reason=Unhealthy,involvedObject.uid={uid}");
         self.newest(namespace, &about, now - PROBE_FRESH_MINUTES.minutes()).await
@@ -62,12 +62,12 @@ impl Reader {
         Ok(newest(api.list(&about).await?.items, fresh))
     }
 
-    /// Why the Job of this uid waits in its queue.
+    /// Why the Job with this uid waits in its queue.
     pub async fn queued(&self, namespace: &str, job: &str, now: Timestamp) -> Result<Trouble, kube::Error> {
         let message = match self.workloads(namespace, job).await {
             Ok(Some(workloads)) => workload::why(workloads),
             Ok(None) => workload::NOT_INSTALLED.to_owned(),
-            // Not for us to see: what was said about the Job itself, then.
+            // No permission for Workloads: use the last warning about the Job instead.
             Err(kube::Error::Api(status)) if status.code == 403 => match self.last(namespace, job, now).await? {
                 Some(warning) => warning.message,
                 None if self.serves(workload::GROUP).await? => workload::NOT_FOR_US.to_owned(),
@@ -78,7 +78,7 @@ impl Reader {
         Ok(Trouble { reason: QUEUED.into(), message, ..Trouble::default() })
     }
 
-    /// What Kueue has made of a Job. None: there is no Kueue.
+    /// The Workloads of a Job. None: there is no Kueue.
     async fn workloads(&self, namespace: &str, job: &str) -> Result<Option<Vec<Workload>>, kube::Error> {
         let of_job = ListParams::default().labels(&format!("{}={job}", workload::JOB_UID)).limit(WORKLOADS);
         for version in workload::VERSIONS {
@@ -93,30 +93,30 @@ impl Reader {
         Ok(None)
     }
 
-    /// Whether the cluster has an API of this group: everybody may know that.
+    /// Whether the cluster serves this API group, which needs no permission to ask.
     async fn serves(&self, group: &str) -> Result<bool, kube::Error> {
         let groups = self.client.list_api_groups().await?.groups;
         Ok(groups.iter().any(|it| it.name == group))
     }
 
-    /// The whole of a MiniCluster, if it is still the one of this uid.
+    /// A MiniCluster from the API server, if it still has this uid.
     pub async fn cluster(&self, key: &Key, uid: Option<&str>) -> Result<Option<Cluster>, kube::Error> {
         let api: Api<Cluster> = Api::namespaced(self.client.clone(), &key.namespace);
         let found = api.get_opt(&key.name).await?;
         Ok(found.filter(|found| found.meta().uid.as_deref() == uid))
     }
 
-    /// Which APIs for gangs the cluster serves; asked again sooner where there is nothing of use in what is known.
+    /// Which gang APIs the cluster serves; asked again sooner if `is_enough` is false of the known answer.
     pub async fn gangs(&self, is_enough: impl Fn(Served) -> bool) -> Result<Served, kube::Error> {
         self.gangs.served(&self.client, is_enough).await
     }
 
-    /// What is known of them was wrong.
+    /// Forgets which gang APIs are served: the answer was wrong.
     pub async fn forget_gangs(&self) {
         self.gangs.forget().await;
     }
 
-    /// The minor version of the Kubernetes that answers now; providers write "31+" as well.
+    /// The minor version of the Kubernetes that answers now; some providers write "31+".
     pub async fn kubernetes_minor(&self) -> Result<u32, kube::Error> {
         Ok(version::minor(&self.client.apiserver_version().await?.minor))
     }
@@ -131,7 +131,7 @@ fn newest(events: Vec<Event>, fresh: Timestamp) -> Option<Trouble> {
     })
 }
 
-/// When it was last said.
+/// When the event last occurred.
 fn time(event: &Event) -> Option<Timestamp> {
     let series = event.series.as_ref().and_then(|series| series.last_observed_time.as_ref()).map(|time| time.0);
     let last = event.last_timestamp.as_ref().map(|time| time.0);

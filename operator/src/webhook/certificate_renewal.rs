@@ -34,16 +34,16 @@ use crate::health::webhook_metrics::WebhookMetrics;
 use crate::labels;
 use crate::webhook::migrate::CRD;
 
-/// How often everything is checked without a reason.
+/// Longest time between two checks if nothing changes.
 const CHECK: Duration = Duration::from_secs(3600);
 /// The first pause after a failure, and the longest.
 const PAUSES: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(60));
-/// How often files are read.
+/// How often certificate files are read.
 const FILES: Duration = Duration::from_secs(60);
 
-/// Why the certificate is not in its place.
+/// Why the certificate could not be read, renewed or published.
 #[derive(Debug, thiserror::Error)]
-enum KeepError {
+enum RenewalError {
     #[error("failed to {verb} {kind} {name}")]
     Api { verb: &'static str, kind: &'static str, name: &'static str, source: Box<kube::Error> },
     #[error("the webhook's Deployment is gone, and its Secret with it")]
@@ -54,25 +54,25 @@ enum KeepError {
     File { path: String, source: std::io::Error },
 }
 
-fn of_secret(verb: &'static str) -> impl Fn(kube::Error) -> KeepError {
-    move |source| KeepError::Api { verb, kind: "Secret", name: NAME, source: Box::new(source) }
+fn secret_error(verb: &'static str) -> impl Fn(kube::Error) -> RenewalError {
+    move |source| RenewalError::Api { verb, kind: "Secret", name: NAME, source: Box::new(source) }
 }
 
-fn of_owner(source: kube::Error) -> KeepError {
-    KeepError::Api { verb: "get", kind: "Deployment", name: NAME, source: Box::new(source) }
+fn owner_error(source: kube::Error) -> RenewalError {
+    RenewalError::Api { verb: "get", kind: "Deployment", name: NAME, source: Box::new(source) }
 }
 
-fn of_crd(verb: &'static str) -> impl Fn(kube::Error) -> KeepError {
-    move |source| KeepError::Api { verb, kind: "CustomResourceDefinition", name: CRD, source: Box::new(source) }
+fn crd_error(verb: &'static str) -> impl Fn(kube::Error) -> RenewalError {
+    move |source| RenewalError::Api { verb, kind: "CustomResourceDefinition", name: CRD, source: Box::new(source) }
 }
 
-/// Keeps for ever.
+/// Keeps the Secret, the caBundle and the served certificate up to date; never returns.
 pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Current>, metrics: Arc<WebhookMetrics>) {
     let secrets: Api<Secret> = Api::namespaced(client.clone(), &settings.namespace);
     let definitions: Api<CustomResourceDefinition> = Api::all(client.clone());
-    let mut keeper = Keeper { client: client.clone(), secrets, definitions, settings, current, is_owned: false };
+    let mut renewal = Renewal { client: client.clone(), secrets, definitions, settings, current, is_owned: false };
     let only = |name: &str| watcher::Config::default().fields(&format!("metadata.name={name}"));
-    let secrets: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), &keeper.settings.namespace);
+    let secrets: Api<PartialObjectMeta<Secret>> = Api::namespaced(client.clone(), &renewal.settings.namespace);
     let secrets = watcher(secrets, only(NAME)).default_backoff().map(drop).boxed();
     let definitions: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(client);
     let definitions = watcher(definitions, only(CRD)).default_backoff().map(drop).boxed();
@@ -80,13 +80,13 @@ pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Curren
     // Not `retry::until_done`: an event ends a pause here.
     let mut failures = 0;
     loop {
-        let rest = match keeper.renew_if_due().await {
+        let rest = match renewal.renew_if_due().await {
             Ok(()) => {
                 failures = 0;
                 CHECK
             }
             Err(error) => {
-                metrics.failed_to_keep();
+                metrics.renewal_failed();
                 log::warn("failed to keep the webhook's certificate; retrying", &error);
                 failures += 1;
                 tokio::time::sleep(pauses::after(failures, PAUSES.0, PAUSES.1)).await;
@@ -100,21 +100,21 @@ pub(super) async fn keep(client: Client, settings: Settings, current: Arc<Curren
     }
 }
 
-struct Keeper {
+struct Renewal {
     client: Client,
     secrets: Api<Secret>,
     definitions: Api<CustomResourceDefinition>,
     settings: Settings,
     current: Arc<Current>,
-    /// Whether the Secret that was there goes with the Deployment.
+    /// Whether the Secret that was found is owned by the Deployment.
     is_owned: bool,
 }
 
-impl Keeper {
+impl Renewal {
     /// Creates or renews the certificate where it is missing or due, publishes its authority in the CRD, and serves it.
-    async fn renew_if_due(&mut self) -> Result<(), KeepError> {
+    async fn renew_if_due(&mut self) -> Result<(), RenewalError> {
         let names = self.settings.names();
-        let found = self.secrets.get_opt(NAME).await.map_err(of_secret("get"))?;
+        let found = self.secrets.get_opt(NAME).await.map_err(secret_error("get"))?;
         self.is_owned |= found.as_ref().is_some_and(|secret| !secret.owner_references().is_empty());
         let held = found.as_ref().and_then(Pair::of_secret);
         let pair = match held {
@@ -122,7 +122,7 @@ impl Keeper {
             before => {
                 let bundle = before.as_ref().map(|pair| pair.bundle.as_str());
                 let made = Pair::make(&names, bundle, Timestamp::now())?;
-                // Those who trust what is served now must learn of it before it changes.
+                // API servers must trust the new authority before its certificate is served.
                 if bundle.is_some() || self.current.is_set() {
                     self.publish(&made.bundle).await?;
                     tokio::time::sleep(self.settings.overlap).await;
@@ -137,32 +137,32 @@ impl Keeper {
         Ok(())
     }
 
-    /// Puts the pair into the Secret, unless another replica was faster: then that one's will be found.
-    async fn store(&self, pair: &Pair, found: Option<Secret>) -> Result<(), KeepError> {
+    /// Writes the pair into the Secret. If another replica was faster this fails, and the next attempt finds that replica's pair.
+    async fn store(&self, pair: &Pair, found: Option<Secret>) -> Result<(), RenewalError> {
         let parameters = PostParams { field_manager: Some(labels::MANAGER.into()), ..PostParams::default() };
         let namespace = self.settings.namespace.as_str();
         match found {
             None => {
-                let owner = installed::owner(&self.client, namespace, NAME).await.map_err(of_owner)?;
-                // It went with the Deployment, and so will this process: another one would stay for ever.
+                let owner = installed::owner(&self.client, namespace, NAME).await.map_err(owner_error)?;
+                // The Secret was deleted with the Deployment, as this process is about to be: a new Secret would never be deleted.
                 if owner.is_none() && self.is_owned {
-                    return Err(KeepError::Uninstalled);
+                    return Err(RenewalError::Uninstalled);
                 }
                 let secret = pair.to_secret(namespace, NAME, owner, None);
-                self.secrets.create(&parameters, &secret).await.map_err(of_secret("create"))?
+                self.secrets.create(&parameters, &secret).await.map_err(secret_error("create"))?
             }
             Some(before) => {
                 let secret = pair.to_secret(namespace, NAME, None, Some(before.metadata));
-                self.secrets.replace(NAME, &parameters, &secret).await.map_err(of_secret("replace"))?
+                self.secrets.replace(NAME, &parameters, &secret).await.map_err(secret_error("replace"))?
             }
         };
         Ok(())
     }
 
-    /// Puts the bundle into the CRD, if that has a webhook. Another replica may be about to use one that it has put there: that
-    /// stays, and what was written since we looked is not overwritten (409: we look again).
-    async fn publish(&self, bundle: &str) -> Result<(), KeepError> {
-        let definition = self.definitions.get(CRD).await.map_err(of_crd("get"))?;
+    /// Adds the bundle to the CRD's caBundle, if the CRD has a webhook. Authorities of other replicas stay; if the CRD was
+    /// written since we read it, this fails (409) and is retried.
+    async fn publish(&self, bundle: &str) -> Result<(), RenewalError> {
+        let definition = self.definitions.get(CRD).await.map_err(crd_error("get"))?;
         let client = definition.spec.conversion.and_then(|conversion| conversion.webhook?.client_config);
         let Some(client) = client else { return Ok(()) };
         let known = client.ca_bundle.map(|bundle| String::from_utf8_lossy(&bundle.0).into_owned()).unwrap_or_default();
@@ -173,13 +173,13 @@ impl Keeper {
             "spec": { "conversion": { "webhook": { "clientConfig": { "caBundle": bundle } } } },
         });
         let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
-        self.definitions.patch(CRD, &parameters, &Patch::Merge(change)).await.map_err(of_crd("patch"))?;
+        self.definitions.patch(CRD, &parameters, &Patch::Merge(change)).await.map_err(crd_error("patch"))?;
         tracing::info!("updated the CRD's caBundle");
         Ok(())
     }
 }
 
-/// Takes over what somebody else writes.
+/// Serves the certificate of files that somebody else writes and renews; never returns.
 pub(super) async fn keep_files(directory: &Path, current: &Current, metrics: &WebhookMetrics) {
     let mut last = (Vec::new(), Vec::new());
     loop {
@@ -191,17 +191,17 @@ pub(super) async fn keep_files(directory: &Path, current: &Current, metrics: &We
             Ok(())
         });
         if let Err(error) = taken {
-            metrics.failed_to_keep();
+            metrics.renewal_failed();
             log::warn("failed to use the webhook's certificate files", &error);
         }
         tokio::time::sleep(FILES).await;
     }
 }
 
-fn files(directory: &Path) -> Result<(Vec<u8>, Vec<u8>), KeepError> {
+fn files(directory: &Path) -> Result<(Vec<u8>, Vec<u8>), RenewalError> {
     let read = |name: &str| {
         let path = directory.join(name);
-        std::fs::read(&path).map_err(|source| KeepError::File { path: path.display().to_string(), source })
+        std::fs::read(&path).map_err(|source| RenewalError::File { path: path.display().to_string(), source })
     };
     Ok((read("tls.crt")?, read("tls.key")?))
 }

@@ -1,18 +1,18 @@
-//! What only looks: `status`, `timeline`, `jobs` and `connect` where nothing runs, completions.
+//! Commands that change nothing: `status`, `timeline`, `jobs` and `connect` if nothing runs, completions.
 
 use std::process::Command;
 
 use serde_json::{Value, json};
 
-use crate::person::PROGRAM;
-use crate::person_of;
+use crate::user_account::PROGRAM;
+use crate::user_of;
 use test_support::api_server::{self, test};
 
 #[test]
 fn why_tells_the_reason_the_pods_and_the_remedy() {
     test("why", async |fixture| {
         let operator = fixture.operator().await;
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         fixture.create("mc", json!({ "size": 2 })).await.unwrap();
         let pods = fixture.pods("mc", 2).await;
         let waiting = json!({ "status": { "phase": "Pending", "initContainerStatuses": [{
@@ -47,7 +47,7 @@ fn why_tells_the_reason_the_pods_and_the_remedy() {
 #[test]
 fn where_nothing_runs_connect_says_so() {
     test("idle", async |fixture| {
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         fixture.create("mc", json!({})).await.unwrap();
         for arguments in [&["connect", "mc"][..], &["jobs", "mc"], &["connect", "mc", "--index", "3"]] {
             let said = person.says(arguments).await;
@@ -65,7 +65,7 @@ fn where_nothing_runs_connect_says_so() {
 fn a_bundle_for_who_helps_has_no_secret() {
     test("debug", async |fixture| {
         let operator = fixture.operator().await;
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         let container =
             json!({ "image": "app:1", "command": "work --token hunter2", "environment": { "KEY": "hunter2" } });
         let users = json!([{ "name": "ann", "password": "hunter2" }]);
@@ -92,7 +92,7 @@ fn a_bundle_for_who_helps_has_no_secret() {
 fn the_timeline_is_that_of_the_status() {
     test("timeline", async |fixture| {
         let operator = fixture.operator().await;
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         fixture.create("mc", json!({})).await.unwrap();
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
@@ -109,7 +109,7 @@ fn the_timeline_is_that_of_the_status() {
 #[test]
 fn kubectl_completes_the_names_of_the_namespace() {
     test("complete", async |fixture| {
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         for name in ["one", "other", "two"] {
             fixture.create(name, json!({})).await.unwrap();
         }

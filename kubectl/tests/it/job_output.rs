@@ -8,22 +8,22 @@ use tokio::io::{AsyncBufReadExt, AsyncReadExt, BufReader};
 
 use crate::front::{Asked, Front, Session};
 use crate::in_pods::{agents, no_logs, up};
-use crate::person::{Person, Said, in_time};
-use crate::{person_of, person_with};
+use crate::user_account::{Said, UserAccount, in_time};
+use crate::{user_of, user_with};
 use test_support::api_server::test;
 
 #[test]
 fn one_ctrl_c_stops_a_job_in_order_and_its_last_words_are_printed() {
     test("ctrl-c-once", async |fixture| {
         let operator = fixture.operator().await;
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         let logs = |asked: &Asked| {
             let lines =
                 [(0, "begins"), (4, "tidies up")].map(|(pause, line)| (Duration::from_secs(pause), line.to_owned()));
             asked.follow.then(|| lines.to_vec()).or(Some(lines.to_vec()))
         };
         let (front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
-        let person = Person { kubeconfig, ..person };
+        let person = UserAccount { kubeconfig, ..person };
         let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "work"]);
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
@@ -54,7 +54,7 @@ fn one_ctrl_c_stops_a_job_in_order_and_its_last_words_are_printed() {
 fn a_second_ctrl_c_waits_for_nothing() {
     test("ctrl-c-twice", async |fixture| {
         let operator = fixture.operator().await;
-        let person = person_with(
+        let person = user_with(
             &fixture,
             "owner",
             &[("miniclusters.flux-framework.org", "*"), ("pods", "*"), ("pods/exec,pods/log", "*")],
@@ -68,7 +68,7 @@ fn a_second_ctrl_c_waits_for_nothing() {
             .boxed()
         };
         let (front, kubeconfig) = Front::before(&person.kubeconfig, hangs, no_logs).await;
-        let person = Person { kubeconfig, ..person };
+        let person = UserAccount { kubeconfig, ..person };
         let mut run = person.starts(&["run", "--name", "mc", "app:1", "--", "work"]);
         let pods = fixture.pods("mc", 1).await;
         fixture.run_pod(&pods[&0]).await;
@@ -99,12 +99,12 @@ fn a_second_ctrl_c_waits_for_nothing() {
 fn the_job_s_output_and_code_are_those_of_run() {
     test("output", async |fixture| {
         let operator = fixture.operator().await;
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         let logs = |asked: &Asked| {
             Some(vec![(Duration::ZERO, format!("hello from {}", &asked.pod[..4])), (Duration::ZERO, "b  c".into())])
         };
         let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
-        let person = Person { kubeconfig, ..person };
+        let person = UserAccount { kubeconfig, ..person };
         for code in [0, 1, 42, 137, 255] {
             let name = format!("m{code}");
             let run = person.starts(&["run", "--name", &name, "app:1", "--", "work"]);
@@ -127,7 +127,7 @@ fn the_job_s_output_and_code_are_those_of_run() {
 fn logs_follow_and_of_a_run_before_and_of_all() {
     test("logs", async |fixture| {
         let operator = up(&fixture, 2).await;
-        let person = person_of(&fixture);
+        let person = user_of(&fixture);
         let logs = |asked: &Asked| {
             let line = |pause, text: &str| (Duration::from_millis(pause), text.to_owned());
             let index = asked.pod.split('-').nth(1).unwrap();
@@ -139,7 +139,7 @@ fn logs_follow_and_of_a_run_before_and_of_all() {
             }
         };
         let (_front, kubeconfig) = Front::before(&person.kubeconfig, agents(), logs).await;
-        let person = Person { kubeconfig, ..person };
+        let person = UserAccount { kubeconfig, ..person };
         assert_eq!(person.says(&["logs", "mc"]).await.out, "I am 0\n\n");
         assert_eq!(person.says(&["logs", "mc", "--index", "1"]).await.out, "I am 1\n\n");
         let all = person.says(&["logs", "mc", "--all"]).await;

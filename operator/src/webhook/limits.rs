@@ -12,35 +12,35 @@ use tokio::time::Instant;
 
 /// Connections at the same time; the API server keeps few.
 const CONNECTIONS: usize = 128;
-/// Connections of one peer.
+/// Most connections of one peer.
 const OF_PEER: usize = 32;
-/// Connections that wait for a place, and those of one peer.
+/// Most connections that wait for a slot, in all and of one peer.
 const WAITING: usize = 256;
 const WAITING_OF_PEER: usize = 8;
-/// How long one waits.
+/// How long a connection waits for a slot.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// What each connection has without asking: mostly that is all of a body.
+/// Bytes of a body that need no reservation: most bodies are smaller.
 const FREE: usize = 32 << 10;
-/// The first part of each larger body.
+/// The part of a larger body that is reserved from `MEMORY`.
 const SMALL: usize = 1 << 20;
-/// The largest body: some thousand MiniClusters.
+/// The largest body, some thousand MiniClusters.
 pub(super) const BODY_MAX: usize = 32 << 20;
-/// What one permit is for.
+/// Bytes per permit.
 const UNIT: usize = 16 << 10;
-/// The first parts of all bodies together, and of those of one peer.
-const ROOM: usize = 12 << 20;
-const ROOM_OF_PEER: usize = ROOM / 4;
-/// Bodies that are larger than their first part, at the same time; of one peer there is one.
+/// Bytes that can be reserved for all bodies together, and for those of one peer.
+const MEMORY: usize = 12 << 20;
+const MEMORY_OF_PEER: usize = MEMORY / 4;
+/// Most bodies larger than `SMALL` at the same time; one peer may have one.
 const LARGE: usize = 2;
 
-/// All that can be held.
+/// The connections and the memory that are in use.
 #[derive(Debug)]
-pub(super) struct Places {
+pub(super) struct Limits {
     state: Mutex<State>,
-    /// Rings when a connection ends or turns idle.
+    /// Notified when a connection ends or becomes idle.
     freed: Notify,
-    room: Arc<Semaphore>,
+    memory: Arc<Semaphore>,
     large: Arc<Semaphore>,
 }
 
@@ -52,11 +52,11 @@ struct State {
     waiting: HashMap<IpAddr, usize>,
 }
 
-/// A turn to wait, until it is dropped.
+/// A place among those that wait for a slot, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Turn(Arc<Places>, IpAddr);
+pub(super) struct Waiter(Arc<Limits>, IpAddr);
 
-impl Drop for Turn {
+impl Drop for Waiter {
     fn drop(&mut self) {
         let waiting = &mut self.0.state().waiting;
         if let Some(count) = waiting.get_mut(&self.1) {
@@ -69,51 +69,51 @@ impl Drop for Turn {
 #[derive(Debug)]
 struct Connection {
     peer: IpAddr,
-    /// A request is under way.
+    /// A request is in progress.
     busy: bool,
-    /// It has to make way.
+    /// Notified when the connection has to be closed for another one.
     leave: Arc<Notify>,
 }
 
-/// What one peer may hold.
+/// Memory that one peer may reserve.
 #[derive(Debug)]
 struct Share {
-    room: Arc<Semaphore>,
+    memory: Arc<Semaphore>,
     large: Arc<Semaphore>,
 }
 
-/// A connection's place, until it is dropped.
+/// An open connection, until it is dropped.
 #[derive(Debug)]
-pub(super) struct Place {
-    places: Arc<Places>,
+pub(super) struct Slot {
+    limits: Arc<Limits>,
     id: u64,
     share: Arc<Share>,
     leave: Arc<Notify>,
     busy_since: Mutex<Option<Instant>>,
 }
 
-/// What a body holds, until it is dropped.
+/// Memory reserved for a body, until it is dropped.
 #[derive(Debug, Default)]
-pub(super) struct Room(Vec<OwnedSemaphorePermit>);
+pub(super) struct BodyMemory(Vec<OwnedSemaphorePermit>);
 
-impl Default for Places {
-    fn default() -> Places {
-        Places {
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits {
             state: Mutex::default(),
             freed: Notify::new(),
-            room: Arc::new(Semaphore::new(ROOM / UNIT)),
+            memory: Arc::new(Semaphore::new(MEMORY / UNIT)),
             large: Arc::new(Semaphore::new(LARGE)),
         }
     }
 }
 
-impl Places {
+impl Limits {
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A turn to wait for a place; none: too many wait.
-    pub(super) fn turn(self: &Arc<Self>, peer: IpAddr) -> Option<Turn> {
+    /// Joins those that wait for a slot. None: too many wait already.
+    pub(super) fn queue_up(self: &Arc<Self>, peer: IpAddr) -> Option<Waiter> {
         let waiting = &mut self.state().waiting;
         if waiting.values().sum::<usize>() >= WAITING {
             return None;
@@ -121,24 +121,24 @@ impl Places {
         let count = waiting.entry(peer).or_default();
         (*count < WAITING_OF_PEER).then(|| {
             *count += 1;
-            Turn(self.clone(), peer)
+            Waiter(self.clone(), peer)
         })
     }
 
-    /// A place for a connection of `peer`, as soon as there is one. None: not in time.
-    pub(super) async fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
+    /// Waits for a slot for a connection of `peer`. None: none became free within `PATIENCE`.
+    pub(super) async fn enter(self: &Arc<Self>, peer: IpAddr) -> Option<Slot> {
         let until = Instant::now() + PATIENCE;
         loop {
             let freed = self.freed.notified();
-            if let Some(place) = self.try_enter(peer) {
-                return Some(place);
+            if let Some(slot) = self.try_enter(peer) {
+                return Some(slot);
             }
-            // An idle one that was asked to leave does so at once.
+            // An idle connection that is asked to close does so at once.
             tokio::time::timeout_at(until, freed).await.ok()?;
         }
     }
 
-    fn try_enter(self: &Arc<Self>, peer: IpAddr) -> Option<Place> {
+    fn try_enter(self: &Arc<Self>, peer: IpAddr) -> Option<Slot> {
         let mut state = self.state();
         let mut counts: HashMap<IpAddr, usize> = HashMap::new();
         for connection in state.connections.values() {
@@ -146,7 +146,7 @@ impl Places {
         }
         let is_full = state.connections.len() >= CONNECTIONS;
         if counts.get(&peer).is_some_and(|count| *count >= OF_PEER) || is_full {
-            // The oldest idle one of whoever has most; of this peer, if that is the one with too many.
+            // The oldest idle connection of the peer with most; of this peer, if it has too many itself.
             let own = counts.get(&peer).is_some_and(|count| *count >= OF_PEER);
             let idle = state.connections.iter().filter(|(_, it)| !it.busy && (!own || it.peer == peer));
             let most = idle.max_by_key(|(id, it)| (counts.get(&it.peer).copied(), std::cmp::Reverse(**id)));
@@ -160,18 +160,18 @@ impl Places {
         let leave = Arc::new(Notify::new());
         state.connections.insert(id, Connection { peer, busy: false, leave: leave.clone() });
         let share = state.shares.entry(peer).or_insert_with(|| {
-            let room = Arc::new(Semaphore::new(ROOM_OF_PEER / UNIT));
-            Arc::new(Share { room, large: Arc::new(Semaphore::new(1)) })
+            let memory = Arc::new(Semaphore::new(MEMORY_OF_PEER / UNIT));
+            Arc::new(Share { memory, large: Arc::new(Semaphore::new(1)) })
         });
         let share = share.clone();
         drop(state);
-        Some(Place { places: self.clone(), id, share, leave, busy_since: Mutex::default() })
+        Some(Slot { limits: self.clone(), id, share, leave, busy_since: Mutex::default() })
     }
 }
 
-impl Place {
-    /// Returns when this connection has to make way for others.
-    pub(super) async fn has_to_leave(&self) {
+impl Slot {
+    /// Returns when this connection has to be closed for another one.
+    pub(super) async fn until_evicted(&self) {
         loop {
             self.leave.notified().await;
             if !self.is_busy() {
@@ -180,14 +180,14 @@ impl Place {
         }
     }
 
-    /// A request begins, or its answer has been sent.
-    pub(super) fn busy(&self, busy: bool) {
+    /// Notes that a request has begun, or that its answer has been sent.
+    pub(super) fn set_busy(&self, busy: bool) {
         *self.busy_since.lock().unwrap_or_else(PoisonError::into_inner) = busy.then(Instant::now);
-        if let Some(connection) = self.places.state().connections.get_mut(&self.id) {
+        if let Some(connection) = self.limits.state().connections.get_mut(&self.id) {
             connection.busy = busy;
         }
         if !busy {
-            self.places.freed.notify_waiters();
+            self.limits.freed.notify_waiters();
         }
     }
 
@@ -195,14 +195,14 @@ impl Place {
         self.busy_since.lock().unwrap_or_else(PoisonError::into_inner).is_some()
     }
 
-    /// How long its request has been under way.
+    /// How long the current request has been in progress.
     pub(super) fn busy_for(&self) -> Duration {
         let since = *self.busy_since.lock().unwrap_or_else(PoisonError::into_inner);
         since.map_or(Duration::ZERO, |since| since.elapsed())
     }
 
-    /// Takes what a body of `size` bytes needs beyond what it holds; waits for it.
-    pub(super) async fn grow(&self, held: &mut Room, size: usize) {
+    /// Extends the reservation in `held` to a body of `size` bytes, and waits until there is memory for it.
+    pub(super) async fn reserve(&self, held: &mut BodyMemory, size: usize) {
         if size <= FREE {
             return;
         }
@@ -214,7 +214,7 @@ impl Place {
             |permits: usize| permits.saturating_sub(held.0.first().map_or(0, OwnedSemaphorePermit::num_permits));
         let more = units(size.min(SMALL).div_ceil(UNIT));
         if more > 0 {
-            for (number, semaphore) in [&self.share.room, &self.places.room].into_iter().enumerate() {
+            for (number, semaphore) in [&self.share.memory, &self.limits.memory].into_iter().enumerate() {
                 let Some(permit) = take(semaphore, more).await else { return };
                 match held.0.get_mut(number) {
                     Some(known) => known.merge(permit),
@@ -223,26 +223,26 @@ impl Place {
             }
         }
         if size > SMALL && held.0.len() < 4 {
-            for semaphore in [&self.share.large, &self.places.large] {
+            for semaphore in [&self.share.large, &self.limits.large] {
                 held.0.extend(take(semaphore, 1).await);
             }
         }
     }
 }
 
-impl Drop for Place {
+impl Drop for Slot {
     fn drop(&mut self) {
-        let mut state = self.places.state();
+        let mut state = self.limits.state();
         let gone = state.connections.remove(&self.id);
         if let Some(peer) = gone.map(|it| it.peer)
             && !state.connections.values().any(|it| it.peer == peer)
-            // Nobody's body but those that ended with their connections holds any of it.
+            // No connection of the peer is left that could hold a reservation in it.
             && state.shares.get(&peer).is_some_and(|share| Arc::strong_count(share) <= 2)
         {
             state.shares.remove(&peer);
         }
         drop(state);
-        self.places.freed.notify_waiters();
+        self.limits.freed.notify_waiters();
     }
 }
 
@@ -256,47 +256,47 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     async fn a_peer_has_a_share_and_what_is_idle_makes_way() {
-        let places = Arc::new(Places::default());
+        let limits = Arc::new(Limits::default());
         let mut held = Vec::new();
         for number in 0..4 {
             for _ in 0..OF_PEER {
-                held.push(places.enter(peer(number)).await.unwrap());
+                held.push(limits.enter(peer(number)).await.unwrap());
             }
         }
-        held.iter().for_each(|place| place.busy(true));
-        assert!(places.enter(peer(9)).await.is_none(), "all are at work");
-        held[OF_PEER].busy(false);
+        held.iter().for_each(|slot| slot.set_busy(true));
+        assert!(limits.enter(peer(9)).await.is_none(), "all are at work");
+        held[OF_PEER].set_busy(false);
         let makes_way = async {
-            held[OF_PEER].has_to_leave().await;
+            held[OF_PEER].until_evicted().await;
             drop(held.remove(OF_PEER));
         };
-        let (_, came) = tokio::join!(makes_way, places.enter(peer(9)));
+        let (_, came) = tokio::join!(makes_way, limits.enter(peer(9)));
         assert!(came.is_some());
         drop(held);
-        assert_eq!(places.state().connections.len(), 1);
+        assert_eq!(limits.state().connections.len(), 1);
         drop(came);
-        assert!(places.state().shares.is_empty());
+        assert!(limits.state().shares.is_empty());
     }
 
     #[tokio::test(start_paused = true)]
     async fn bodies_wait_for_room_and_one_peer_takes_not_all() {
-        let places = Arc::new(Places::default());
-        let place = places.enter(peer(1)).await.unwrap();
-        let other = places.enter(peer(2)).await.unwrap();
-        let grows = async |place: &Place, size: usize| {
-            let mut room = Room::default();
-            tokio::time::timeout(PATIENCE, place.grow(&mut room, size)).await.ok().map(|()| room)
+        let limits = Arc::new(Limits::default());
+        let slot = limits.enter(peer(1)).await.unwrap();
+        let other = limits.enter(peer(2)).await.unwrap();
+        let grows = async |slot: &Slot, size: usize| {
+            let mut memory = BodyMemory::default();
+            tokio::time::timeout(PATIENCE, slot.reserve(&mut memory, size)).await.ok().map(|()| memory)
         };
-        let large = grows(&place, 2 * SMALL).await.unwrap();
-        assert!(grows(&place, 2 * SMALL).await.is_none(), "one large body a peer");
+        let large = grows(&slot, 2 * SMALL).await.unwrap();
+        assert!(grows(&slot, 2 * SMALL).await.is_none(), "one large body a peer");
         assert!(grows(&other, BODY_MAX).await.is_some());
         let mut small = Vec::new();
-        while let Some(room) = grows(&place, SMALL).await {
-            small.push(room);
+        while let Some(memory) = grows(&slot, SMALL).await {
+            small.push(memory);
         }
-        assert_eq!(small.len(), ROOM_OF_PEER / SMALL - 1);
+        assert_eq!(small.len(), MEMORY_OF_PEER / SMALL - 1);
         assert!(grows(&other, SMALL).await.is_some());
         drop((large, small));
-        assert!(grows(&place, 2 * SMALL).await.is_some());
+        assert!(grows(&slot, 2 * SMALL).await.is_some());
     }
 }

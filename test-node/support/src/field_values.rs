@@ -15,7 +15,7 @@ use flux_shared::{crd, manifest};
 use k8s_openapi::jiff::Timestamp;
 use serde_json::{Map, Value, json};
 
-/// Where every leaf is tried: each kind of container is there.
+/// The spec in which every leaf is tried, with each kind of container.
 pub fn base() -> Value {
     json!({
         "size": 4,
@@ -27,8 +27,8 @@ pub fn base() -> Value {
     })
 }
 
-/// What a leaf needs around it to be of any effect: the end of its path, the patch standing in the object before the `|`.
-/// With it, the objects must differ.
+/// Fields that a leaf needs beside it to have an effect: the end of its path, and a patch for the object before the `|`.
+/// With them, the result must differ.
 pub const COMPANIONS: &[(&str, &str)] = &[
     ("containers.0|batchRaw", r#"{"batch": true}"#),
     ("containers.0|logs", r#"{"batch": true}"#),
@@ -67,7 +67,7 @@ pub const COMPANIONS: &[(&str, &str)] = &[
     ("secrets.key|key", r#"{"name": "n"}"#),
 ];
 
-/// What a leaf needs elsewhere in the spec. With it, the objects must differ.
+/// Fields that a leaf needs elsewhere in the spec. With them, the result must differ.
 pub const SURROUNDINGS: &[(&str, &str)] = &[
     ("volumes.vol.path", MOUNTED),
     ("volumes.vol.storageClass", IN_CLOUD),
@@ -100,7 +100,7 @@ const ON_NODE: &str =
     r#"{"volumes": {"vol": {"path": "/p"}}, "containers": [{"volumes": {"vol": {"path": "/mounted"}}}]}"#;
 const IN_CLOUD: &str = r#"{"volumes": {"vol": {"storageClass": "cloud", "driver": "d", "secret": "s"}}, "containers": [{"volumes": {"vol": {"path": "/mounted"}}}]}"#;
 
-/// Two values that are good for a leaf of this name.
+/// Two valid values for a leaf with this name.
 fn named_values(path: &str) -> Option<[Value; 2]> {
     let certificate = |n: u8| Certificate::from_keys("a", &[n; 32], &[n; 32]).to_text();
     let (parent, name) = path.rsplit_once('.').unwrap_or(("", path));
@@ -126,7 +126,7 @@ fn named_values(path: &str) -> Option<[Value; 2]> {
     })
 }
 
-/// Values of a leaf, each of which must make a difference.
+/// Values for a leaf, each of which must change the result.
 pub fn values(path: &str, schema: &Value) -> Vec<Value> {
     if let Some(values) = named_values(path) {
         return values.into();
@@ -202,7 +202,7 @@ fn ended() -> MiniClusterStatus {
     MiniClusterStatus { conditions: vec![is_true("JobFinished"), is_true("Complete")], ..MiniClusterStatus::default() }
 }
 
-/// How often all starts again, when a follower is lost each time.
+/// How often the MiniCluster restarts if a follower is lost each time.
 fn starts_after_losses(cluster: &ValidMiniCluster) -> i32 {
     let said = Termination { node_failure: true, ..Termination::new(Ender::Program, 1) };
     let exit = Some(Box::new(Exit { code: 1, said: Some(said), ..Exit::default() }));
@@ -221,14 +221,14 @@ fn starts_after_losses(cluster: &ValidMiniCluster) -> i32 {
             gone: Vec::new(),
             now: Timestamp::UNIX_EPOCH,
         };
-        if !matches!(decide(&observation), Decision::Again { .. }) {
+        if !matches!(decide(&observation), Decision::Restart { .. }) {
             return status.max_restarts_used;
         }
         status.max_restarts_used += 1;
     }
 }
 
-/// What becomes of a spec, by who reads it.
+/// What a spec results in, by reader.
 #[derive(Debug, PartialEq)]
 pub struct Outcome {
     /// The AgentSpec, and the Secrets that pods mount.
@@ -238,11 +238,11 @@ pub struct Outcome {
     pub pods: Value,
     pub services: Value,
     pub volumes: Value,
-    /// How long it lives after its end, how often it starts again, whether it is served at all, and whether it cannot start.
+    /// Time to live, number of restarts, whether it is served at all, and whether it cannot start.
     pub operator: Value,
 }
 
-/// What becomes of `spec`.
+/// The result of `spec`.
 pub fn outcome(spec: &Value) -> Result<Outcome, Vec<Problem>> {
     let document = json!({
         "apiVersion": "flux-framework.org/v1alpha2", "kind": "MiniCluster", "metadata": { "name": "mc" }, "spec": spec,

@@ -1,4 +1,4 @@
-//! A wire to the API server that can be cut.
+//! A proxy to the API server whose connections can be cut, to test what happens when the network fails.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -8,15 +8,15 @@ use tokio::io::AsyncWriteExt;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::broadcast;
 
-/// A wire to the API server that can be cut.
-pub struct Wire {
+/// A TCP proxy to the API server whose connections can be cut.
+pub struct Proxy {
     pub address: SocketAddr,
     is_cut: Arc<AtomicBool>,
     cut: broadcast::Sender<()>,
 }
 
-impl Wire {
-    pub async fn to(server: String, listener: TcpListener) -> Wire {
+impl Proxy {
+    pub async fn to(server: String, listener: TcpListener) -> Proxy {
         let address = listener.local_addr().unwrap();
         let is_cut = Arc::new(AtomicBool::new(false));
         let (cut, _) = broadcast::channel(1);
@@ -37,7 +37,7 @@ impl Wire {
                 });
             }
         });
-        Wire { address, is_cut, cut }
+        Proxy { address, is_cut, cut }
     }
 
     pub fn cut(&self) {

@@ -11,8 +11,8 @@ use k8s_openapi::jiff::Timestamp;
 use crate::health::traces::Traced;
 use crate::observe::Key;
 
-/// The spans of one that has ended so. None: it has no uid by which a trace could be known, or no times.
-pub fn traced(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatus) -> Option<Traced> {
+/// The spans of a MiniCluster that has ended with `status`. None: it has no uid for the trace's id, or no times.
+pub fn spans(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStatus) -> Option<Traced> {
     let root = TraceParent::of_uid(uid)?;
     let begin = since_epoch(created)?;
     let end = time(status.completion_time.as_deref())?.max(begin);
@@ -46,7 +46,7 @@ pub fn traced(key: &Key, uid: &str, created: Timestamp, status: &MiniClusterStat
     let mut spans = vec![whole];
     let mut last = begin;
     for (number, (name, at)) in (1..).zip(points) {
-        // A step that was never reached is nobody's time, and the job did not run before its brokers were there.
+        // A step that was never reached has no span, and the job did not run before its brokers were ready.
         let Some(at) = at.filter(|_| name != "job" || timeline.ready.is_some()) else { continue };
         let at = at.clamp(last, end);
         spans.push(Span {
@@ -81,7 +81,7 @@ mod tests {
         let status = serde_json::from_value(status).unwrap();
         let created = "2026-01-01T00:00:00Z".parse().unwrap();
         let uid = "0af76519-16cd-43dd-8448-eb211c80319c";
-        traced(&Key::new("team", "mc"), uid, created, &status).map(|traced| traced.spans).unwrap_or_default()
+        super::spans(&Key::new("team", "mc"), uid, created, &status).map(|traced| traced.spans).unwrap_or_default()
     }
 
     #[test]

@@ -1,0 +1,39 @@
+//! The lead's pod gets a label and a condition once it is there: the Job controller writes neither.
+
+use k8s_openapi::api::core::v1::Pod;
+use kube::Resource;
+use kube::api::{Patch, PatchParams};
+use kube::core::{PartialObjectMeta, Request};
+use serde_json::{Value, json};
+
+use super::{ApplyError, Writer, api_error};
+use crate::labels;
+use crate::observe::Unlabelled;
+
+impl Writer {
+    /// Sets the documented label on the lead's pod, and the condition by which the Job's failure policy knows it. One call
+    /// does both: a patch of a pod's status may change labels too.
+    pub async fn label_lead(&self, pod: &Unlabelled) -> Result<(), ApplyError> {
+        let change = json!({
+            "metadata": { "uid": pod.uid, "labels": { labels::JOB_INDEX: "0" } },
+            "status": { "conditions": [{ "type": labels::LEAD, "status": "True" }] },
+        });
+        match self.patch_status_of(pod, &change).await {
+            Ok(_) => Ok(()),
+            // The pod is gone. (A conflict of uids cannot be: names of a Job's pods are not used again.)
+            Err(kube::Error::Api(status)) if status.code == 404 => Ok(()),
+            Err(error) => Err(api_error::<Pod>("label", &pod.name, error)),
+        }
+    }
+
+    /// Patches a pod through its status subresource. Only metadata is returned: the whole pod is many times larger than the change.
+    async fn patch_status_of(&self, pod: &Unlabelled, change: &Value) -> Result<(), kube::Error> {
+        const METADATA: &str = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1";
+        let parameters = PatchParams { field_manager: Some(labels::MANAGER.into()), ..PatchParams::default() };
+        let pods = Request::new(Pod::url_path(&(), Some(&pod.namespace)));
+        let request = pods.patch_subresource("status", &pod.name, &parameters, &Patch::Strategic(change));
+        let mut request = request.map_err(kube::Error::BuildRequest)?;
+        request.headers_mut().insert(http::header::ACCEPT, http::HeaderValue::from_static(METADATA));
+        self.client.request::<PartialObjectMeta<Pod>>(request).await.map(drop)
+    }
+}
