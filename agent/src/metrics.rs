@@ -61,7 +61,7 @@ impl Server {
             }
             Err(error) => {
                 let why = crate::report::failure::plain(&error);
-                tracing::error!(stage = "broker", "failed to serve metrics of the instance on port {port}: {why}");
+                tracing::warn!(stage = "broker", "failed to serve metrics of the instance on port {port}: {why}");
                 None
             }
         }

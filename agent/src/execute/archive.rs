@@ -71,7 +71,7 @@ impl Executor<'_> {
             // A volume that is mounted to be read only: the state is loaded from it, and that may be all that is wanted.
             Err(_) if is_read_only(&path) => {
                 let why = "its volume is mounted read-only";
-                tracing::info!(stage = "archive", "the archive will not be saved: {why}");
+                tracing::warn!(stage = "archive", "the archive will not be saved: {why}");
                 self.ending.archive_not_saved = Some(why.into());
                 Ok(())
             }

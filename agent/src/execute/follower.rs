@@ -94,7 +94,7 @@ impl Executor<'_> {
                 Some(limit) if failures > limit => return Err(kept_failing(failures, ended.end.code())),
                 Some(limit) => {
                     let pause = pause.as_secs();
-                    tracing::info!(stage = "broker", "{why}; restarting it in {pause} s ({failures} of {limit})");
+                    tracing::warn!(stage = "broker", "{why}; restarting it in {pause} s ({failures} of {limit})");
                 }
             }
             if self.pause(pause).await?.is_err() {

@@ -177,7 +177,7 @@ impl Executor<'_> {
         let Owner { uid, gid } = owner;
         let remedy = "make it group-writable and add the group to pod.securityContext.supplementalGroups or fsGroup, or set fluxUser to its owner";
         let line = format!("uid {uid}, gid {gid} cannot write to {path}, a folder or volume: {remedy}");
-        tracing::error!(stage = "user", "{line}");
+        tracing::warn!(stage = "user", "{line}");
     }
 
     /// Starts a program and waits until it has gone to the background.
@@ -194,7 +194,7 @@ impl Executor<'_> {
         let child = match program.start() {
             Ok(child) => child,
             Err(error) => {
-                tracing::info!(stage = "daemon", "failed to start {name}: {error}; continuing");
+                tracing::warn!(stage = "daemon", "failed to start {name}: {error}; continuing");
                 return Ok(());
             }
         };
@@ -202,7 +202,7 @@ impl Executor<'_> {
         let ended = ended.map_err(|error| Failure::internal(format!("failed to supervise {name}: {error}")))?;
         match ended.end.code() {
             0 => tracing::info!(stage = "daemon", "started {name}"),
-            code => tracing::info!(stage = "daemon", "{name} failed with exit code {code}; continuing"),
+            code => tracing::warn!(stage = "daemon", "{name} failed with exit code {code}; continuing"),
         }
         Ok(())
     }

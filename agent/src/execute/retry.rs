@@ -52,7 +52,7 @@ impl Attempts {
         if self.told.is_none_or(|told| told.elapsed() >= REPORT_EVERY) {
             self.told = Some(Instant::now());
             let left = self.bound.saturating_sub(self.begin.elapsed()).as_secs();
-            tracing::error!(stage = "wait", "{}; retrying for up to {left} s", failure.cause);
+            tracing::warn!(stage = "wait", "{}; retrying for up to {left} s", failure.cause);
         }
         self.board.tell(Some(&Activity::Waits(awaited)));
         self.failures += 1;

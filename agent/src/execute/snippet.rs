@@ -85,7 +85,7 @@ fn passed(snippet: &Snippet, code: u8, said: &str) {
     match code {
         0 => {}
         code if !snippet.strict => {
-            tracing::error!(stage = name, "the snippet {name} failed with exit code {code}; continuing{said}");
+            tracing::warn!(stage = name, "the snippet {name} failed with exit code {code}; continuing{said}");
         }
         // A strict snippet that goes on after a failure has switched -e off itself.
         code => tracing::info!(stage = name, "the snippet {name} ended with code {code}"),

@@ -134,7 +134,7 @@ impl Executor<'_> {
     /// How the program ended. The result stands without this note: a failure is logged and ignored.
     pub(super) fn note_end(&mut self, code: u8) {
         if let Some(Err(error)) = self.record.as_ref().map(|record| record.end(code)) {
-            tracing::error!(
+            tracing::warn!(
                 stage = "plan",
                 "failed to note the program's end: {}",
                 crate::report::failure::plain(&error)

@@ -30,7 +30,7 @@ pub async fn send(trace: &Trace, spans: &[Span], root: &Path, is_stopped: bool) 
         Ok(Err(error)) => plain(&error),
         Err(_) => format!("no answer within {} s", bound.as_secs_f32()),
     };
-    tracing::info!(stage = "trace", "failed to send the timeline to {}: {why}", trace.endpoint);
+    tracing::warn!(stage = "trace", "failed to send the timeline to {}: {why}", trace.endpoint);
 }
 
 async fn post(endpoint: &Endpoint, body: &str, root: &Path) -> io::Result<()> {

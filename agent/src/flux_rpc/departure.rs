@@ -123,7 +123,7 @@ pub async fn is_over(broker: &Broker, rank: u32) {
     while let Err(why) = undrain(broker, rank).await {
         if !told && begin.elapsed() >= LONG {
             told = true;
-            tracing::info!(stage = "broker", "failed to check whether this node is drained: {why}; retrying");
+            tracing::warn!(stage = "broker", "failed to check whether this node is drained: {why}; retrying");
         }
         tokio::time::sleep(pause.next(LONGEST_PAUSE)).await;
     }

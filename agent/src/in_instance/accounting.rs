@@ -40,7 +40,7 @@ pub fn run(database: &Path, users: &[String], command: &[OsString]) -> Result<u8
             if code != 0 {
                 let words: Vec<_> = step.iter().map(|word| word.to_string_lossy()).collect();
                 let why = format!("`{}` ended with code {code}", words.join(" "));
-                tracing::info!(stage = "accounting", "failed to add the users to Flux Accounting: {why}");
+                tracing::warn!(stage = "accounting", "failed to add the users to Flux Accounting: {why}");
                 return inside.run(command, Output::Inherit).await;
             }
         }

@@ -182,7 +182,7 @@ impl Course<'_> {
         let container = running.container;
         if container.sidecar.is_some() {
             if code != 0 && self.next.is_none() {
-                tracing::info!(stage = "local", "{} ended with {code}", container.name());
+                tracing::warn!(stage = "local", "{} ended with {code}", container.name());
             }
             return;
         }

@@ -1,7 +1,13 @@
-//! The agent's own lines: short, timestamped, whole, on standard error. Whoever acts writes them with `tracing::info!` and
-//! `tracing::error!`, with the field `stage`; how they look is decided here, once for the process.
+//! The agent's own lines: short, timestamped, whole, on standard error. Whoever acts writes them by `tracing`'s macros, with
+//! the field `stage`; how they look is decided here, once for the process.
 //!
-//! Text: `04:22:56.123 flux-agent: waiting for mc-0`; JSON: one object a line. Quiet leaves only errors.
+//! Text: `04:22:56.123 flux-agent: waiting for mc-0`; JSON: one object a line, with its level.
+//!
+//! | level | what it tells |
+//! | --- | --- |
+//! | error | what was asked for will not happen |
+//! | warn | something failed, and the agent goes on or tries again |
+//! | info | everything else; left out when quiet |
 #![expect(clippy::disallowed_methods, reason = "act: writes lines, reads the clock")]
 
 use std::fmt::{self, Debug, Write as _};
@@ -60,7 +66,7 @@ pub fn format() -> Format {
     if JSON.load(Ordering::Relaxed) { Format::Json } else { Format::Text }
 }
 
-/// Whether only errors are written.
+/// Whether only warnings and errors are written.
 pub fn set_quiet(quiet: bool) {
     QUIET.store(quiet, Ordering::Relaxed);
 }
@@ -122,7 +128,7 @@ where
         let (level, target) = (*event.metadata().level(), event.metadata().target());
         let is_plain = target == PLAIN;
         let is_left_out = is_quiet() || target == SUPERVISION && WITHOUT_SUPERVISION.load(Ordering::Relaxed);
-        if is_left_out && !is_plain && level != Level::ERROR {
+        if is_left_out && !is_plain && level > Level::WARN {
             return Ok(());
         }
         let mut said = Said::default();
@@ -137,7 +143,11 @@ fn line(to: &mut dyn fmt::Write, format: Format, is_plain: bool, level: Level, s
         Format::Text if is_plain => writeln!(to, "{message}"),
         Format::Text => writeln!(to, "{} flux-agent: {message}", &timestamp(since_epoch())[11..23]),
         Format::Json => {
-            let level = if level == Level::ERROR { "error" } else { "info" };
+            let level = match level {
+                Level::ERROR => "error",
+                Level::WARN => "warn",
+                _ => "info",
+            };
             let time = timestamp(since_epoch());
             writeln!(to, "{}", serde_json::json!({ "time": time, "level": level, "stage": stage, "message": message }))
         }
@@ -183,11 +193,13 @@ mod tests {
         };
         assert_eq!(text(Format::Text, false, Level::INFO)[12..], *" flux-agent: told \"so\"\n");
         assert_eq!(text(Format::Text, true, Level::ERROR), "told \"so\"\n");
-        let line: serde_json::Value = serde_json::from_str(&text(Format::Json, true, Level::ERROR)).unwrap();
-        assert_eq!(
-            (&line["level"], &line["stage"], &line["message"]),
-            (&"error".into(), &"stop".into(), &"told \"so\"".into())
-        );
-        assert!(line["time"].as_str().unwrap().ends_with('Z'));
+        for (level, name) in [(Level::ERROR, "error"), (Level::WARN, "warn"), (Level::INFO, "info")] {
+            let line: serde_json::Value = serde_json::from_str(&text(Format::Json, true, level)).unwrap();
+            assert_eq!(
+                (&line["level"], &line["stage"], &line["message"]),
+                (&name.into(), &"stop".into(), &"told \"so\"".into())
+            );
+            assert!(line["time"].as_str().unwrap().ends_with('Z'));
+        }
     }
 }
