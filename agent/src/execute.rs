@@ -9,9 +9,11 @@
 #![expect(clippy::disallowed_methods, reason = "act: writes files, runs the shell; with all below it")]
 
 mod archive;
+mod attempt;
 mod broker_policy;
 pub mod curve;
 mod follower;
+mod helper_programs;
 mod launch;
 mod password;
 pub mod program_note;
@@ -129,7 +131,7 @@ pub async fn execute(
         broker_end: None,
     };
     let result = executor.all_steps(plan, again).await;
-    executor.note_what_followed(&result);
+    executor.record_what_followed(&result);
     if let Some(shell) = executor.shell.take() {
         let _ = shell.end(executor.supervisor).await;
     }
@@ -224,12 +226,12 @@ impl Executor<'_> {
             }
             Step::Give { path, owner } => {
                 if !self.files.give(path, *owner)? {
-                    self.tell_unless_writable(path, *owner).await?;
+                    self.warn_unless_writable(path, *owner).await?;
                 }
                 self.timeline.record("user", begin);
             }
             Step::Daemon { argv } => {
-                self.daemon(argv).await?;
+                self.start_daemon(argv).await?;
                 self.timeline.record("daemon", begin);
             }
             Step::Directory { path, mode, owner } => {

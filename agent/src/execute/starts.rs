@@ -119,7 +119,7 @@ impl Executor<'_> {
     }
 
     /// Called before the program: on the disk when this returns. A retry within one start is not counted again.
-    pub(super) fn note_start(&mut self, record: &str) -> Result<(), Failure> {
+    pub(super) fn record_start(&mut self, record: &str) -> Result<(), Failure> {
         let record = match self.record.take() {
             Some(record) => record,
             None => {
@@ -132,7 +132,7 @@ impl Executor<'_> {
     }
 
     /// How the program ended. The result stands without this note: a failure is logged and ignored.
-    pub(super) fn note_end(&mut self, code: u8) {
+    pub(super) fn record_end(&mut self, code: u8) {
         if let Some(Err(error)) = self.record.as_ref().map(|record| record.end(code)) {
             tracing::warn!(
                 stage = "plan",
@@ -143,7 +143,7 @@ impl Executor<'_> {
     }
 
     /// What failed after a program that had ended with 0, for the next start of this container.
-    pub(super) fn note_what_followed(&self, result: &Result<u8, Failure>) {
+    pub(super) fn record_what_followed(&self, result: &Result<u8, Failure>) {
         if let (Some(record), Some((0, _))) = (&self.record, self.ending.program)
             && !matches!(result, Ok(0))
         {
