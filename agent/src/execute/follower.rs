@@ -19,7 +19,7 @@ use super::{Executor, wait_failed};
 use crate::plan::{self, Launch};
 use crate::report::failure::Failure;
 use crate::supervise::{End, orphans};
-use crate::wait::{Missing, Parent, Reporter};
+use crate::wait::{self, Backoff, Missing, Parent, Reporter};
 
 /// Pauses between two starts of a follower's broker.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
@@ -231,7 +231,7 @@ async fn await_return(
     gone: Option<Duration>,
     silent: Option<Duration>,
 ) -> Result<(), Missing> {
-    let mut backoff = crate::wait::Backoff::default();
+    let mut backoff = Backoff::default();
     let mut next_look = Instant::now();
     let mut report = Reporter::new(next_look);
     let mut absence = Absence::default();
@@ -250,7 +250,7 @@ async fn await_return(
         }
         absence.within(gone, silent)?;
         report.tick(&parent.host, &missing.to_string());
-        tokio::time::sleep(backoff.next(Duration::from_secs(1))).await;
+        backoff.pause(wait::LONGEST_PAUSE).await;
     }
 }
 

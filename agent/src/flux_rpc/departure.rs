@@ -119,13 +119,13 @@ fn is_drained(why: &str) -> bool {
 /// become smaller and grow again, and of the pods of before nobody tells those that come then (a Job counts only what failed);
 /// an archive brings drains along; and a broker above may have drained this node.
 pub async fn is_over(broker: &Broker, rank: u32) {
-    let (begin, mut pause, mut told) = (Instant::now(), Backoff::default(), false);
+    let (begin, mut backoff, mut told) = (Instant::now(), Backoff::default(), false);
     while let Err(why) = undrain(broker, rank).await {
         if !told && begin.elapsed() >= LONG {
             told = true;
             tracing::warn!(stage = "broker", "failed to check whether this node is drained: {why}; retrying");
         }
-        tokio::time::sleep(pause.next(LONGEST_PAUSE)).await;
+        backoff.pause(LONGEST_PAUSE).await;
     }
 }
 

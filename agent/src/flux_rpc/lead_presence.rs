@@ -6,7 +6,6 @@
 //! ```
 //!
 //! Flux takes a client out of its groups when its connection ends. If unknown, the whole instance counts as ending.
-#![expect(clippy::disallowed_methods, reason = "act: waits, reads the clock")]
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -33,7 +32,7 @@ impl LeadPresence {
     /// Becomes a member, unless the broker refuses. One that has just begun knows no groups yet.
     pub async fn begin(&self, broker: &Broker) {
         let Ok(mut talk) = Talk::open(broker).await else { return };
-        let mut pause = Backoff::default();
+        let mut refused = Backoff::default();
         for _ in 0..TRIES {
             if talk.say(&request(ANY, "groups.join", GROUP)).await.is_err() {
                 return;
@@ -44,7 +43,7 @@ impl LeadPresence {
                     membership.connection = Some(talk).filter(|_| !membership.over);
                     return;
                 }
-                Ok(Err(_)) => tokio::time::sleep(pause.next(LONGEST_PAUSE)).await,
+                Ok(Err(_)) => refused.pause(LONGEST_PAUSE).await,
                 Err(_) => return,
             }
         }

@@ -113,7 +113,7 @@ async fn follow(mut talk: Talk, seen: &Mutex<Seen>, mut joined: impl FnMut()) ->
     loop {
         let Ok(value) = talk.hear().await? else {
             // A broker that has not joined yet answers so.
-            tokio::time::sleep(refused.next(LONGEST_PAUSE)).await;
+            refused.pause(LONGEST_PAUSE).await;
             talk.say(&monitor).await?;
             continue;
         };

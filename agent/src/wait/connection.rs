@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use super::diagnosis::{self, Connection};
-use super::{Missing, Parent};
+use super::parent::{Missing, Parent};
 
 /// Distance of two looks once there was a connection, and before.
 const LOOK_EVERY: Duration = Duration::from_secs(2);

@@ -8,8 +8,12 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify};
 use tokio::io::unix::AsyncFd;
 use tokio::net::UnixStream;
 
-use super::{Backoff, Reporter};
+use super::backoff::Backoff;
+use super::reporter::Reporter;
 
+/// Longest pause while something refuses connections at the path.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
+/// Time between two attempts if inotify reports nothing.
 const SLOW_POLL: Duration = Duration::from_secs(2);
 
 /// Until something answers at `path`, and says now and then what is missing.
@@ -35,7 +39,7 @@ async fn until_answered(path: &Path, mut tell: impl FnMut(&str)) {
         tell(&crate::report::failure::plain(&missing));
         if missing.kind() == std::io::ErrorKind::ConnectionRefused {
             // A left-over, or bound but not listening yet: of that inotify says nothing.
-            tokio::time::sleep(refused.next(Duration::from_millis(500))).await;
+            refused.pause(LONGEST_PAUSE).await;
         } else {
             changed_or_late(watch).await;
         }
