@@ -9,7 +9,7 @@ use clap::{Args, Parser, Subcommand};
 use flux_shared::exit::Category;
 use flux_shared::paths::{DEFAULT_MOUNT_PATH, SOFTWARE_STAGING, TERMINATION_LOG};
 
-use crate::commands::{self, Place, Shell};
+use crate::commands::{self, PodPlace, Shell};
 use crate::dry_run;
 use crate::execute;
 use crate::facts::Process;
@@ -132,7 +132,7 @@ enum Command {
     /// Open a shell inside the instance, or run CMD there, as Flux's user
     Connect {
         #[command(flatten)]
-        place: Place,
+        place: PodPlace,
         #[arg(last = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
@@ -148,22 +148,22 @@ enum Command {
         #[arg(long)]
         json: bool,
         #[command(flatten)]
-        place: Place,
+        place: PodPlace,
     },
     /// Print nodes, cores, GPUs and jobs of the instance as JSON; exits with 1 if there is no broker yet
     Usage {
         #[command(flatten)]
-        place: Place,
+        place: PodPlace,
     },
     /// Check what Flux needs in this pod, with a remedy for each failure; exits with 1 if a check fails
     Preflight {
         #[command(flatten)]
-        place: Place,
+        place: PodPlace,
     },
     /// Shut the instance down (on the lead): jobs are cancelled, state is saved, all pods end
     Stop {
         #[command(flatten)]
-        place: Place,
+        place: PodPlace,
     },
     /// Print completions for a shell: `source <(flux-agent completions bash)`
     Completions { shell: Shell },
@@ -203,7 +203,7 @@ enum Command {
     #[command(hide = true)]
     AsFlux {
         #[command(flatten)]
-        place: Place,
+        place: PodPlace,
         #[arg(trailing_var_arg = true, required = true, value_name = "CMD")]
         command: Vec<OsString>,
     },
@@ -346,7 +346,7 @@ fn entrypoint() -> Result<commands::Container, Failure> {
 }
 
 /// Where a command for people looks: as the entrypoint beside it.
-fn beside(place: Place) -> Place {
+fn beside(place: PodPlace) -> PodPlace {
     match known_entrypoint() {
         Some((_, options, _)) => place.beside(options),
         None => place,

@@ -7,7 +7,8 @@ use std::process::Command;
 
 use flux_shared::exit::{Category, NOT_EXECUTABLE, NOT_FOUND};
 
-use super::{Place, Pod, observe};
+use super::observe;
+use super::pod::{Pod, PodPlace};
 use crate::execute::session::Session;
 use crate::report::failure::{Failure, plain};
 use crate::report::log::write_whole;
@@ -15,7 +16,7 @@ use crate::supervise::program::{Found, find};
 use crate::system::runtime;
 
 /// A shell, or `command`, with the environment and the user of Flux. Returns only if it does not start.
-pub fn connect(place: &Place, command: &[OsString]) -> Result<u8, Failure> {
+pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     observe::be_owner(&pod)?;
     runtime::block_on_interruptible(Box::pin(async {
@@ -38,14 +39,14 @@ pub fn connect(place: &Place, command: &[OsString]) -> Result<u8, Failure> {
 }
 
 /// What `$asFlux` is in a snippet: `command` as Flux's user in Flux's environment, whether or not there is a broker yet.
-pub fn as_flux(place: &Place, command: &[OsString]) -> Result<u8, Failure> {
+pub fn as_flux(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     observe::be_owner(&pod)?;
     Ok(become_program(if observe::has_socket(&pod) { inside(&pod) } else { pod.session() }, command))
 }
 
 /// Shuts the instance down, from its lead.
-pub fn stop(place: &Place) -> Result<u8, Failure> {
+pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     let here = &pod.instance;
     if here.is_lead {

@@ -10,8 +10,9 @@ use nix::sys::resource::{RLIM_INFINITY, Resource, getrlimit};
 use nix::unistd::{AccessFlags, access};
 use serde_json::Value;
 
+use super::observe;
+use super::pod::Pod;
 use super::preflight::{Findings, HugePages, Names, Numa, Resources};
-use super::{Pod, observe};
 use crate::report::failure::{Failure, plain};
 use crate::system::glibc::Libc;
 use crate::wait::Parent;

@@ -12,7 +12,7 @@ use flux_shared::usage::Usage;
 use serde_json::Value;
 use tokio::net::TcpStream;
 
-use super::Pod;
+use super::pod::Pod;
 use super::status::{self, Absent, Link, Seen, State};
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::message::{ANY, Silence};

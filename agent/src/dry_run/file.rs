@@ -4,8 +4,11 @@
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-use super::source::pretend_user;
-use super::{DryRunError, Format, Source, json, pods, summary, text};
+use super::error::DryRunError;
+use super::format::Format;
+use super::json::json;
+use super::source::{Source, pretend_user};
+use super::{pods, summary, text};
 use crate::facts::Facts;
 use crate::plan::FromEnvironment;
 

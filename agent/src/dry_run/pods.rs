@@ -2,7 +2,7 @@
 
 use serde::Serialize;
 
-use super::DryRunError;
+use super::error::DryRunError;
 use super::source::Source;
 use crate::facts::Facts;
 use crate::plan::{self, ContainerRole, Plan};

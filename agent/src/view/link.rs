@@ -13,8 +13,9 @@ use std::path::{Path, PathBuf};
 
 use flux_shared::paths::PodPaths;
 
+use super::find::find_view;
+use super::layout::lay_out;
 use super::tree::{self, TreeError};
-use super::{failed, find_view, lay_out};
 use crate::files::make_parents;
 use crate::report::failure::Failure;
 
@@ -28,10 +29,10 @@ pub fn link(root: &Path, mount: &Path) -> Result<(), Failure> {
     let (target, beside) = (PathBuf::from(paths.view()), mount.join(".view.new"));
     make_parents(mount)?;
     // It would say that what a copy brought is whole.
-    tree::remove(paths.view_done().as_ref()).map_err(failed)?;
-    tree::remove(&beside).map_err(failed)?;
-    folder(&source, &beside, &OWN).map_err(failed)?;
-    tree::remove(&target).map_err(failed)?;
+    tree::remove(paths.view_done().as_ref())?;
+    tree::remove(&beside)?;
+    folder(&source, &beside, &OWN)?;
+    tree::remove(&target)?;
     fs::rename(&beside, &target).map_err(|error| Failure::write("put in place", &target, &error))?;
     lay_out(mount)?;
     tracing::info!(stage = "view", "linked to {}: nothing is copied", source.display());

@@ -11,7 +11,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
+use flux_shared::exit::Category;
 use rustix::fs::{AtFlags, FileType, RawDir, Stat, Timespec, readlinkat_raw, statat};
+
+use crate::report::failure::{Failure, plain};
 
 /// A folder and what it holds, by name.
 #[derive(Debug)]
@@ -77,6 +80,22 @@ pub struct TreeError {
     pub path: PathBuf,
     pub reading: bool,
     pub error: io::Error,
+}
+
+impl From<TreeError> for Failure {
+    fn from(error: TreeError) -> Failure {
+        if !error.reading {
+            return Failure::write("write", &error.path, &error.error);
+        }
+        let cause = format!("failed to read {}: {}", error.path.display(), plain(&error.error));
+        let remedy = match error.error.kind() {
+            io::ErrorKind::PermissionDenied => {
+                "let the view's container run as a user that may read its image (flux.container.securityContext)"
+            }
+            _ => "look at the view's image",
+        };
+        Failure::new(Category::ViewMissing, cause, remedy)
+    }
 }
 
 pub fn reading(path: &Path) -> impl FnOnce(io::Error) -> TreeError {

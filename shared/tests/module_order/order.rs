@@ -12,9 +12,6 @@ pub const SHARE_BY_FILE: &[&str] = &[
     "operator/src/install",
     "agent/src/supervise",
     "agent/src/execute",
-    "agent/src/view",
-    "agent/src/commands",
-    "agent/src/dry_run",
 ];
 
 /// Folders and their modules, the lowest first.
@@ -290,9 +287,9 @@ pub const ORDER: &[(&str, &[&str])] = &[
         ],
     ),
     ("agent/src/in_instance", &["inside", "program", "accounting", "time", "batch", "diagnostics", "restful"]),
-    ("agent/src/view", &["progress", "tree", "copy", "fold", "link"]),
-    ("agent/src/commands", &["status", "preflight", "observe", "findings", "connect", "container", "completions"]),
-    ("agent/src/dry_run", &["source", "pods", "text", "summary", "file", "here"]),
+    ("agent/src/view", &["progress", "tree", "copy", "fold", "find", "layout", "link"]),
+    ("agent/src/commands", &["pod", "status", "preflight", "observe", "findings", "connect", "container", "completions"]),
+    ("agent/src/dry_run", &["source", "error", "format", "pods", "json", "text", "summary", "file", "here"]),
     ("agent/src/local", &["network", "containers", "run_folder", "namespaces", "inside", "output", "run", "shell"]),
     (
         "test-node/support/src",
