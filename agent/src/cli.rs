@@ -235,7 +235,7 @@ impl Cli {
         ExitCode::from(match self.command {
             Command::Install { binary, to, link_view, log } => {
                 log.apply();
-                finish(put_in(binary, to, link_view).map(|()| 0))
+                finish(install_binary(binary, to, link_view).map(|()| 0))
             }
             Command::View { to, software, root, link, log } => {
                 log.apply();
@@ -250,10 +250,10 @@ impl Cli {
             #[cfg(feature = "laptop")]
             Command::DryRun(args) if args.here => here(args.format),
             Command::Facts { json } => {
-                show(entrypoint().and_then(|found| commands::facts(&found.facts, json)).map(|text| (text, 0)))
+                print_found(entrypoint().and_then(|found| commands::facts(&found.facts, json)).map(|text| (text, 0)))
             }
             #[cfg(not(feature = "laptop"))]
-            Command::DryRun { .. } | Command::Local { .. } => tell(Err(Failure::new(
+            Command::DryRun { .. } | Command::Local { .. } => log_failure(Err(Failure::new(
                 Category::SpecInvalid,
                 "this build of flux-agent, for pods, does not have this command",
                 "dry-run and local are in the flux-agent for laptops and login nodes (make dist: dist/flux-agent)",
@@ -261,47 +261,55 @@ impl Cli {
             #[cfg(feature = "laptop")]
             Command::DryRun(args) => show_plans(&args),
             #[cfg(feature = "laptop")]
-            Command::Local(args) => tell(local::local(&args)),
+            Command::Local(args) => log_failure(local::local(&args)),
             #[cfg(feature = "laptop")]
-            Command::LocalContainer { file } => tell(local::become_container(&file)),
-            Command::Connect { place, command } => tell(commands::connect(&beside(place), &command)),
-            Command::Status { ready: true, wait, place, .. } => show(commands::ready(&beside(place), wait)),
-            Command::Status { json, place, .. } => show(commands::status(&beside(place), json)),
-            Command::Usage { place } => show(commands::usage(&beside(place))),
-            Command::Preflight { place } => show(commands::preflight(&beside(place))),
-            Command::Stop { place } => tell(commands::stop(&beside(place))),
+            Command::LocalContainer { file } => log_failure(local::become_container(&file)),
+            Command::Connect { place, command } => {
+                log_failure(commands::connect(&with_entrypoint_options(place), &command))
+            }
+            Command::Status { ready: true, wait, place, .. } => {
+                print_found(commands::ready(&with_entrypoint_options(place), wait))
+            }
+            Command::Status { json, place, .. } => print_found(commands::status(&with_entrypoint_options(place), json)),
+            Command::Usage { place } => print_found(commands::usage(&with_entrypoint_options(place))),
+            Command::Preflight { place } => print_found(commands::preflight(&with_entrypoint_options(place))),
+            Command::Stop { place } => log_failure(commands::stop(&with_entrypoint_options(place))),
             Command::Completions { shell } => {
                 write_out(&commands::script(shell, &<Cli as clap::CommandFactory>::command()))
             }
-            Command::Time { label, command } => tell(time::run(&label, &command)),
-            Command::Batch(args) => tell(batch::run(&args)),
-            Command::Program(args) => tell(program::run(&args)),
-            Command::Diagnostics => tell(diagnostics::run()),
-            Command::Accounting { database, users, command } => tell(accounting::run(&database, &users, &command)),
-            Command::Restful(args) => tell(restful::run(&args)),
-            Command::AsFlux { place, command } => tell(commands::as_flux(&beside(place), &command)),
+            Command::Time { label, command } => log_failure(time::run(&label, &command)),
+            Command::Batch(args) => log_failure(batch::run(&args)),
+            Command::Program(args) => log_failure(program::run(&args)),
+            Command::Diagnostics => log_failure(diagnostics::run()),
+            Command::Accounting { database, users, command } => {
+                log_failure(accounting::run(&database, &users, &command))
+            }
+            Command::Restful(args) => log_failure(restful::run(&args)),
+            Command::AsFlux { place, command } => {
+                log_failure(commands::as_flux(&with_entrypoint_options(place), &command))
+            }
             Command::MayWrite { path } => crate::system::identity::may_write(&path),
             Command::SnippetState { output, status, as_flux } => {
                 let failed = |error| Failure::internal(format!("failed to report the shell's state: {error}"));
-                tell(execute::state::report(&output, &status, &as_flux).map(|()| 0).map_err(failed))
+                log_failure(execute::state::report(&output, &status, &as_flux).map(|()| 0).map_err(failed))
             }
         })
     }
 }
 
 /// The init container of the agent's own image.
-fn put_in(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBuf>) -> Result<(), Failure> {
+fn install_binary(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBuf>) -> Result<(), Failure> {
     // One volume for all: the view's container, or the entrypoint, lays it out.
     let in_one = binary.is_none();
     let mount = if in_one { Some(to.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into())) } else { to };
     let Some(folder) = binary.or_else(|| mount.clone()) else { return Ok(()) };
-    let installed = noted("install", &folder, || install(&folder))?;
+    let installed = with_timeline_note("install", &folder, || install(&folder))?;
     let (Installed::Now(path) | Installed::Already(path)) = &installed;
     let verb = if matches!(installed, Installed::Now(_)) { "installed as" } else { "already at" };
     tracing::info!(stage = "install", "{verb} {}", path.display());
     let Some(mount) = mount else { return Ok(()) };
     match link_view {
-        Some(root) => noted("view", &mount, || view::link(&root, &mount))?,
+        Some(root) => with_timeline_note("view", &mount, || view::link(&root, &mount))?,
         None if in_one => return Ok(()),
         None => view::lay_out(&mount)?,
     }
@@ -312,18 +320,18 @@ fn put_in(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBu
 fn bring_view(options: view::Options, link: bool) -> Result<(), Failure> {
     let view::Options { root, mount, .. } = &options;
     if link {
-        return noted("view", mount, || view::link(root, mount)).and_then(|()| install::link_own(mount));
+        return with_timeline_note("view", mount, || view::link(root, mount)).and_then(|()| install::link_own(mount));
     }
-    noted("view", mount, || view::view(&options))
+    with_timeline_note("view", mount, || view::view(&options))
 }
 
 /// Does `work` and, if it succeeded, leaves a note for the timelines of the pod's other containers.
 #[expect(clippy::disallowed_methods, reason = "wire up: reads the clock")]
-fn noted<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+fn with_timeline_note<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let begin = Instant::now();
     end_when_told()?;
     let done = work()?;
-    crate::execute::timing::leave(&mount.to_string_lossy(), stage, begin);
+    crate::execute::timing::leave_note(&mount.to_string_lossy(), stage, begin);
     Ok(done)
 }
 
@@ -346,7 +354,7 @@ fn entrypoint() -> Result<commands::Container, Failure> {
 }
 
 /// Where a command for people looks: as the entrypoint beside it.
-fn beside(place: PodPlace) -> PodPlace {
+fn with_entrypoint_options(place: PodPlace) -> PodPlace {
     match known_entrypoint() {
         Some((_, options, _)) => place.beside(options),
         None => place,
@@ -354,19 +362,19 @@ fn beside(place: PodPlace) -> PodPlace {
 }
 
 fn here(format: dry_run::Format) -> u8 {
-    show(entrypoint().and_then(|container| dry_run::here(container, format)).map(|text| (text, 0)))
+    print_found(entrypoint().and_then(|container| dry_run::here(container, format)).map(|text| (text, 0)))
 }
 
 /// Prints what a command for people found; its exit code.
-fn show(found: Result<(String, u8), Failure>) -> u8 {
-    tell(found.map(|(text, code)| {
+fn print_found(found: Result<(String, u8), Failure>) -> u8 {
+    log_failure(found.map(|(text, code)| {
         write_out(&text);
         code
     }))
 }
 
 /// The pod's termination message is not for what a person or a probe ran beside the entrypoint.
-fn tell(result: Result<u8, Failure>) -> u8 {
+fn log_failure(result: Result<u8, Failure>) -> u8 {
     result.unwrap_or_else(|failure| {
         log::failure(&failure);
         failure.category.code()
@@ -374,7 +382,7 @@ fn tell(result: Result<u8, Failure>) -> u8 {
 }
 
 fn finish(result: Result<u8, Failure>) -> u8 {
-    tell(result.inspect_err(|failure| failure.report(TERMINATION_LOG.as_ref())))
+    log_failure(result.inspect_err(|failure| failure.report(TERMINATION_LOG.as_ref())))
 }
 
 /// Prints the plans, or what is wrong; the exit code.
@@ -389,7 +397,7 @@ pub fn show_plans(args: &dry_run::Args) -> u8 {
                 log::write_whole(format!("flux-agent: {}: {lines}\n", category.name()));
                 return category.code();
             }
-            tell(Err(Failure::new(category, run::chain(&error), error.hint().unwrap_or_default())))
+            log_failure(Err(Failure::new(category, run::chain(&error), error.hint().unwrap_or_default())))
         }
     }
 }

@@ -30,7 +30,7 @@ pub use pod::PodPlace;
 /// Whether the broker is in its running state, as an exit code, and if not, why: it is asked for up to `seconds`. A probe that
 /// waits this way succeeds as soon as the broker is ready, and does not fail while a start is in progress.
 pub fn ready(place: &PodPlace, seconds: u64) -> Result<(String, u8), Failure> {
-    asked(place, async |pod| {
+    look_as_owner(place, async |pod| {
         Ok(match observe::until_ready(pod, Duration::from_secs(seconds)).await {
             Ok(()) => (String::new(), 0),
             Err(why) => (format!("not ready: {why}\n"), 1),
@@ -40,18 +40,18 @@ pub fn ready(place: &PodPlace, seconds: u64) -> Result<(String, u8), Failure> {
 
 /// All that is known of the instance, and 1 if the broker does not answer.
 pub fn status(place: &PodPlace, json: bool) -> Result<(String, u8), Failure> {
-    asked(place, async |pod| {
+    look_as_owner(place, async |pod| {
         let (state, activity) = observe::state_and_activity(pod).await;
         let code = u8::from(state.is_err());
-        let seen = observe::all(pod, state, activity).await;
-        let report = status::report(&seen);
+        let observed = observe::all(pod, state, activity).await;
+        let report = status::report(&observed);
         Ok((if json { report.json() } else { report.text() }, code))
     })
 }
 
 /// The figures of the instance, as JSON; an error where there is no broker that could tell them.
 pub fn usage(place: &PodPlace) -> Result<(String, u8), Failure> {
-    asked(place, async |pod| match observe::usage(pod).await {
+    look_as_owner(place, async |pod| match observe::usage(pod).await {
         Ok(usage) => {
             let text = serde_json::to_string(&usage);
             Ok((text.map_err(|error| Failure::internal(format!("failed to write the figures: {error}")))? + "\n", 0))
@@ -64,12 +64,12 @@ pub fn usage(place: &PodPlace) -> Result<(String, u8), Failure> {
 }
 
 /// What `look` finds out as the owner of the instance: what to print, and the exit code.
-fn asked(
+fn look_as_owner(
     place: &PodPlace,
     look: impl AsyncFnOnce(&Pod) -> Result<(String, u8), Failure>,
 ) -> Result<(String, u8), Failure> {
     let pod = Pod::read(place)?;
-    observe::be_owner(&pod)?;
+    observe::become_owner(&pod)?;
     let mut text = String::new();
     let code = runtime::block_on_interruptible(Box::pin(async {
         let (found, code) = look(&pod).await?;

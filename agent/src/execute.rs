@@ -33,11 +33,11 @@ use std::time::{Duration, Instant};
 
 use flux_shared::exit::{Category, REPLACE, of_signal};
 
-use crate::execute::retry::{Attempts, Then};
+use crate::execute::retry::{AfterFailure, Attempts};
 use crate::execute::timing::Timeline;
 use crate::files::Files;
 use crate::plan::{Content, Mode, Owner, Parent, Plan, Planned, Role, Step, Waits};
-use crate::report::activity::{Awaited, Board};
+use crate::report::activity::{ActivityFile, Awaited};
 use crate::report::ending::Ending;
 use crate::report::failure::Failure;
 use crate::report::log;
@@ -57,7 +57,7 @@ pub struct Options {
     /// How long to try again what may pass.
     pub patience: Duration,
     /// Where it writes what it is doing.
-    pub board: Board,
+    pub activity_file: ActivityFile,
 }
 
 /// Carries out one plan.
@@ -100,7 +100,7 @@ enum Done {
 
 /// Executes `plan`; the container's exit code.
 ///
-/// `again`: the plan for what the container says at [`Step::LookAgain`].
+/// `again`: the plan for what the container says at [`Step::Replan`].
 pub async fn execute(
     plan: &Plan,
     again: &dyn Fn() -> Result<Plan, Failure>,
@@ -140,14 +140,14 @@ pub async fn execute(
 
 impl Executor<'_> {
     async fn all_steps(&mut self, plan: &Plan, again: &dyn Fn() -> Result<Plan, Failure>) -> Result<u8, Failure> {
-        let is_look = |planned: &Planned| planned.step == Step::LookAgain;
-        let before = plan.steps.iter().position(is_look).map_or(plan.steps.len(), |at| at + 1);
+        let is_replan = |planned: &Planned| planned.step == Step::Replan;
+        let before = plan.steps.iter().position(is_replan).map_or(plan.steps.len(), |at| at + 1);
         let (first, rest) = plan.steps.split_at(before);
         let mut done = self.steps(plan, first, rest).await?;
         // What comes before it is no program: if nothing has ended the container, all of the rest is still to be done.
         if matches!(done, Done::Went(_)) && !rest.is_empty() {
             let plan = again()?;
-            let after = plan.steps.iter().position(is_look).map_or(0, |at| at + 1);
+            let after = plan.steps.iter().position(is_replan).map_or(0, |at| at + 1);
             done = self.steps(&plan, &plan.steps[after..], &[]).await?;
         }
         Ok(match done {
@@ -161,7 +161,7 @@ impl Executor<'_> {
         let mut code = None;
         for (number, planned) in steps.iter().enumerate() {
             if code.is_none()
-                && let Some(signal) = self.supervisor.stop_wanted()
+                && let Some(signal) = self.supervisor.take_stop_signal()
             {
                 tracing::info!(stage = "stop", "received signal {signal}: stopping");
                 return Ok(Done::Exit(stop_code(&plan.role, signal)));
@@ -169,7 +169,7 @@ impl Executor<'_> {
             if planned.step == Step::Stay && code.is_some_and(|code| code != 0) {
                 break;
             }
-            match self.patiently(&planned.step, &plan.role).await {
+            match self.step_with_retries(&planned.step, &plan.role).await {
                 Ok(Flow::Next) => {}
                 Ok(Flow::Ended(with)) => code = Some(with),
                 // The job's own failure is never hidden by what comes after it.
@@ -198,17 +198,17 @@ impl Executor<'_> {
     }
 
     /// A step that fails for what may pass is done again: every step may be.
-    async fn patiently(&mut self, step: &Step, role: &Role) -> Result<Flow, Failure> {
-        let mut attempts = Attempts::new(self.options.patience, self.options.board.clone());
+    async fn step_with_retries(&mut self, step: &Step, role: &Role) -> Result<Flow, Failure> {
+        let mut attempts = Attempts::new(self.options.patience, self.options.activity_file.clone());
         loop {
             let failure = match self.step(step).await {
                 Err(failure) => failure,
                 done => return done,
             };
             match attempts.after(failure, Awaited::Volume, self.supervisor).await? {
-                Then::Again => {}
-                Then::GiveUp(failure) => return Err(failure),
-                Then::Stop(signal) => return Ok(Flow::Exit(stop_code(role, signal))),
+                AfterFailure::Retry => {}
+                AfterFailure::GiveUp(failure) => return Err(failure),
+                AfterFailure::Stop(signal) => return Ok(Flow::Exit(stop_code(role, signal))),
             }
         }
     }
@@ -225,7 +225,7 @@ impl Executor<'_> {
                 self.timeline.record("user", begin);
             }
             Step::Give { path, owner } => {
-                if !self.files.give(path, *owner)? {
+                if !self.files.give_to(path, *owner)? {
                     self.warn_unless_writable(path, *owner).await?;
                 }
                 self.timeline.record("user", begin);
@@ -235,7 +235,7 @@ impl Executor<'_> {
                 self.timeline.record("daemon", begin);
             }
             Step::Directory { path, mode, owner } => {
-                self.files.directory(path, *mode, *owner)?;
+                self.files.ensure_directory(path, *mode, *owner)?;
                 self.timeline.record("config", begin);
             }
             Step::File { path, mode, owner, content } => {
@@ -243,10 +243,10 @@ impl Executor<'_> {
                 self.timeline.record("config", begin);
             }
             Step::Link { path, target } => {
-                self.files.link(path, target)?;
+                self.files.ensure_link(path, target)?;
                 self.timeline.record("config", begin);
             }
-            Step::LookAgain => {}
+            Step::Replan => {}
             Step::Environment { changes } => changes.iter().for_each(|change| self.session.apply(change)),
             Step::Snippet(snippet) => return self.snippet(snippet, begin).await,
             Step::WaitParent(parent) => return self.wait_parent(parent).await,
@@ -260,7 +260,7 @@ impl Executor<'_> {
                 self.publish_archive(from, to);
                 self.timeline.record("archive", begin);
             }
-            Step::Once { record, restarts } => return self.once(record, *restarts),
+            Step::Once { record, restarts } => return self.check_earlier_starts(record, *restarts),
             Step::LeadLost { restarts_left } => return self.lead_lost(*restarts_left).await,
             Step::Stay => return self.stay().await,
         }
@@ -269,19 +269,19 @@ impl Executor<'_> {
 
     fn file(&mut self, path: &str, mode: Mode, owner: Owner, content: &Content) -> Result<(), Failure> {
         match content {
-            Content::Text(text) => self.files.file(path, mode, owner, text.as_bytes())?,
-            Content::Exports(variables) => self.files.file(path, mode, owner, &self.exports(variables))?,
+            Content::Text(text) => self.files.ensure_file(path, mode, owner, text.as_bytes())?,
+            Content::Exports(variables) => self.files.ensure_file(path, mode, owner, &self.exports(variables))?,
             Content::Secret { source } => {
                 let secret = self.files.read(source)?;
-                self.files.file(path, mode, owner, &secret)?;
+                self.files.ensure_file(path, mode, owner, &secret)?;
             }
             Content::Curve { source } => {
                 let certificate = Certificate::read(&self.files.at(source))?;
-                self.files.file(path, mode, owner, certificate.bytes())?;
+                self.files.ensure_file(path, mode, owner, certificate.bytes())?;
             }
             Content::DerivedCurve { seed, name, of } => {
                 let certificate = Certificate::derive(&self.files.at(seed), name, of)?;
-                self.files.file(path, mode, owner, certificate.bytes())?;
+                self.files.ensure_file(path, mode, owner, certificate.bytes())?;
             }
         }
         Ok(())

@@ -36,7 +36,7 @@ pub fn install(folder: &Path) -> Result<Installed, Failure> {
 
 /// The documented path of the agent, below `mount`, becomes a link to `binary`, unless it is that itself.
 pub fn link(mount: &Path, binary: &Path) -> Result<(), Failure> {
-    Files::new(mount, "install").link(&format!("/{NAME}"), &binary.to_string_lossy())
+    Files::new(mount, "install").ensure_link(&format!("/{NAME}"), &binary.to_string_lossy())
 }
 
 /// Links the agent that runs.

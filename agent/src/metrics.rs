@@ -26,7 +26,7 @@ use tokio::task::{AbortHandle, JoinHandle, JoinSet};
 
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::usage;
-use answer::Answer;
+use answer::Response;
 
 /// Connections at a time.
 const MOST: usize = 16;
@@ -101,18 +101,18 @@ async fn serve(listener: TcpListener, figures: Arc<Figures>) {
 
 async fn talk(mut stream: TcpStream, figures: &Figures) -> io::Result<()> {
     let (mut head, mut room) = (Vec::new(), [0; 512]);
-    let answer = loop {
+    let response = loop {
         let count = stream.read(&mut room).await?;
         head.extend_from_slice(&room[..count]);
-        match answer::wanted(&head) {
-            Some(Ok(wanted)) => break wanted.of(&figures.cluster, figures.now().await.as_ref()),
+        match answer::parse_request(&head) {
+            Some(Ok(request)) => break request.respond(&figures.cluster, figures.now().await.as_ref()),
             Some(Err(refusal)) => break refusal,
             None if count == 0 => return Ok(()),
-            None if head.len() > LONGEST => break Answer::too_long(),
+            None if head.len() > LONGEST => break Response::too_long(),
             None => {}
         }
     };
-    stream.write_all(answer.bytes().as_slice()).await?;
+    stream.write_all(response.bytes().as_slice()).await?;
     stream.shutdown().await
 }
 
@@ -127,13 +127,13 @@ struct Figures {
 /// A question to the broker; dropped, it is asked no more.
 #[derive(Debug)]
 struct Question {
-    answer: watch::Receiver<Option<Answered>>,
+    answer: watch::Receiver<Option<BrokerAnswer>>,
     _task: JoinSet<()>,
 }
 
 /// What the broker said, and when; no figures: it does not say.
 #[derive(Debug, Clone)]
-struct Answered {
+struct BrokerAnswer {
     at: Instant,
     usage: Option<Usage>,
 }
@@ -146,12 +146,12 @@ impl Figures {
     /// None: the broker does not say.
     async fn now(&self) -> Option<Usage> {
         let mut answer = self.question();
-        let answered = answer.wait_for(Option::is_some).await.ok()?;
-        answered.as_ref().and_then(|answered| answered.usage.clone())
+        let answer = answer.wait_for(Option::is_some).await.ok()?;
+        answer.as_ref().and_then(|answer| answer.usage.clone())
     }
 
     /// The last one as long as it is without an answer, or that is fresh; else a new one.
-    fn question(&self) -> watch::Receiver<Option<Answered>> {
+    fn question(&self) -> watch::Receiver<Option<BrokerAnswer>> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(question) = last.as_ref().filter(|question| question.serves()) {
             return question.answer.clone();
@@ -169,14 +169,14 @@ impl Question {
         let mut task = JoinSet::new();
         task.spawn(async move {
             let usage = tokio::time::timeout(BROKER, usage::figures(&broker)).await.ok();
-            tell.send_replace(Some(Answered { at: Instant::now(), usage }));
+            tell.send_replace(Some(BrokerAnswer { at: Instant::now(), usage }));
         });
         Question { answer, _task: task }
     }
 
     fn serves(&self) -> bool {
         match self.answer.borrow().as_ref() {
-            Some(answered) => answered.at.elapsed() < FRESH,
+            Some(answer) => answer.at.elapsed() < FRESH,
             None => self.answer.has_changed().is_ok(), // somebody is still to tell it
         }
     }

@@ -60,7 +60,7 @@ pub use from_environment::FromEnvironment;
 pub use instance::Instance;
 pub use launch::{AtEnd, Launch, Metrics, Parent, Part, Reach, RunAs, Stdout};
 use resolved::Resolved;
-pub use step::{Content, Planned, Snippet, Stage, Step};
+pub use step::{Content, Planned, Snippet, SnippetPhase, Step};
 
 /// Version of the JSON form.
 pub const VERSION: u32 = 1;

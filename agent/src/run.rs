@@ -15,12 +15,12 @@ use flux_shared::exit::{Category, REPLACE, of_signal};
 use flux_shared::names::COMPLETION_INDEX;
 use flux_shared::paths::{SPEC_FILE, TERMINATION_LOG};
 
-use crate::execute::retry::{Attempts, Then};
-use crate::execute::timing::{Timeline, Who};
+use crate::execute::retry::{AfterFailure, Attempts};
+use crate::execute::timing::{Timeline, TimelineOwner};
 use crate::execute::{self, execute, trace};
 use crate::facts::{Facts, Process};
 use crate::plan::{ContainerRole, FromEnvironment, Plan, PlanError, Role, Waits};
-use crate::report::activity::{Awaited, Board};
+use crate::report::activity::{ActivityFile, Awaited};
 use crate::report::ending::Ending;
 use crate::report::failure::{Failure, without_number, write_termination};
 use crate::report::log::{self, Format};
@@ -69,7 +69,7 @@ pub struct Options {
 
 /// The container's exit code.
 pub fn run(options: &Options, container: &ContainerRole) -> u8 {
-    tell_panics(options);
+    report_panics(options);
     let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
     // As the command line says, until the spec has been read.
     log::set_format(options.log_format.unwrap_or_default());
@@ -82,8 +82,8 @@ pub fn run(options: &Options, container: &ContainerRole) -> u8 {
     let is_stopped = ending.stopped.is_some();
     let termination = ending.termination(&result);
     write_termination(&options.termination_log, &termination.encode());
-    if let Some((trace, who)) = planned.as_ref().and_then(|plan| Some((plan.trace.as_ref()?, who(plan)))) {
-        let spans = timeline.spans(trace.parent, who, termination.code);
+    if let Some((trace, owner)) = planned.as_ref().and_then(|plan| Some((plan.trace.as_ref()?, timeline_owner(plan)))) {
+        let spans = timeline.spans(trace.parent, owner, termination.code);
         let sent = async {
             trace::send(trace, &spans, &options.root, is_stopped).await;
             Ok(0)
@@ -94,13 +94,13 @@ pub fn run(options: &Options, container: &ContainerRole) -> u8 {
     termination.code
 }
 
-fn who(plan: &Plan) -> Who<'_> {
+fn timeline_owner(plan: &Plan) -> TimelineOwner<'_> {
     let role = match plan.role {
         Role::Lead => "lead",
         Role::Follower => "follower",
         Role::Sidecar(_) => "sidecar",
     };
-    Who { hostname: &plan.hostname, index: plan.index, role }
+    TimelineOwner { hostname: &plan.hostname, index: plan.index, role }
 }
 
 async fn entrypoint(
@@ -115,7 +115,7 @@ async fn entrypoint(
         Supervisor::new().map_err(|error| Failure::internal(format!("failed to receive signals: {error}")))?;
     // Before anything of the user's has run: later somebody else's program might stand where the agent's does.
     let process = Process::own();
-    let planned = plan_patiently(options, container, &process, &mut supervisor).await;
+    let planned = plan_with_retries(options, container, &process, &mut supervisor).await;
     let result = match planned {
         Ok(Ok((plan, mount))) => {
             log::set_format(options.log_format.unwrap_or_else(|| plan.log.format.into()));
@@ -142,20 +142,20 @@ async fn carry_out(
     ending: &mut Ending,
     supervisor: &mut Supervisor,
 ) -> Result<u8, Failure> {
-    greet(plan);
+    log_identity(plan);
     let result = execute(plan, again, how, supervisor, timeline, ending).await;
     let code = match &result {
         Ok(code) => *code,
         Err(failure) => failure.category.code(),
     };
     if plan.log.timed {
-        timeline.report(who(plan).role, code);
+        timeline.report(timeline_owner(plan).role, code);
     }
     result
 }
 
 /// A panic is a defect, and leaves a word like any other failure, whatever the build does at one.
-fn tell_panics(options: &Options) {
+fn report_panics(options: &Options) {
     let termination_log = options.termination_log.clone();
     std::panic::set_hook(Box::new(move |panic| {
         let place = panic.location().map_or(String::new(), |place| format!(" at {}:{}", place.file(), place.line()));
@@ -177,13 +177,13 @@ fn tell_panics(options: &Options) {
 }
 
 /// The plan, once spec and view are there; the inner error is a stop signal.
-async fn plan_patiently(
+async fn plan_with_retries(
     options: &Options,
     container: &ContainerRole,
     process: &Process,
     supervisor: &mut Supervisor,
 ) -> Result<Result<(Plan, String), i32>, Failure> {
-    let mut attempts = Attempts::new(Duration::from_secs(options.patience), options.board(container));
+    let mut attempts = Attempts::new(Duration::from_secs(options.patience), options.activity_file(container));
     loop {
         let failure = match plan(options, container, process) {
             Ok(planned) => return Ok(Ok(planned)),
@@ -191,9 +191,9 @@ async fn plan_patiently(
         };
         let awaited = if failure.category == Category::ViewMissing { Awaited::View } else { Awaited::Spec };
         match attempts.after(failure, awaited, supervisor).await? {
-            Then::Again => {}
-            Then::GiveUp(failure) => return Err(failure),
-            Then::Stop(signal) => return Ok(Err(signal)),
+            AfterFailure::Retry => {}
+            AfterFailure::GiveUp(failure) => return Err(failure),
+            AfterFailure::Stop(signal) => return Ok(Err(signal)),
         }
     }
 }
@@ -243,7 +243,7 @@ pub fn refused(error: &PlanError) -> Failure {
     Failure::new(error.category(), chain(error), error.hint())
 }
 
-fn greet(plan: &Plan) {
+fn log_identity(plan: &Plan) {
     let who = match (&plan.role, plan.rank) {
         (Role::Sidecar(name), _) => format!("sidecar {name}"),
         (role, rank) => {
@@ -306,12 +306,12 @@ impl Options {
             root: self.root.clone(),
             agent: "/proc/self/exe".into(),
             patience: Duration::from_secs(self.patience),
-            board: self.board(container),
+            activity_file: self.activity_file(container),
         }
     }
 
     /// `status` asks what the broker's container is at.
-    fn board(&self, container: &ContainerRole) -> Board {
-        Board(matches!(container, ContainerRole::Runner).then(|| self.termination_log.clone()))
+    fn activity_file(&self, container: &ContainerRole) -> ActivityFile {
+        ActivityFile(matches!(container, ContainerRole::Runner).then(|| self.termination_log.clone()))
     }
 }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 
 use crate::system::raw::{self, Status};
 use crate::system::signals::{Received, Signals};
-use policy::{Again, AtStop, Order, Policy, Request, Target, Terms};
+use policy::{AtStop, Order, Policy, Request, SecondStop, Target, Terms};
 use program::Child;
 
 /// A second stop signal within this time is the same wish told twice (to a process and to its group).
@@ -106,13 +106,13 @@ impl Supervisor {
                 return Ok(event);
             }
             let received = self.signals.next().await?;
-            if let Some(event) = self.sort(received) {
+            if let Some(event) = self.classify(received) {
                 return Ok(event);
             }
         }
     }
 
-    fn sort(&mut self, received: Received) -> Option<Event> {
+    fn classify(&mut self, received: Received) -> Option<Event> {
         match received.number {
             libc::SIGCHLD => {
                 while let Some((pid, status)) = raw::reap() {
@@ -133,9 +133,9 @@ impl Supervisor {
     }
 
     /// A stop signal that has come meanwhile, without waiting.
-    pub fn stop_wanted(&mut self) -> Option<i32> {
+    pub fn take_stop_signal(&mut self) -> Option<i32> {
         while let Some(received) = self.signals.try_next() {
-            let event = self.sort(received);
+            let event = self.classify(received);
             self.events.extend(event);
         }
         let wanted = self.events.iter().position(|event| matches!(event, Event::Signal(r) if is_stop(r.number)))?;
@@ -173,14 +173,14 @@ impl Supervisor {
                         Status::Signaled(signal) => break End::Signaled(signal),
                         Status::Stopped(_) => {
                             stopping.suspended = true;
-                            self.stop_too();
+                            self.suspend_self();
                         }
                     },
                     Event::Child(..) => {}
-                    Event::Signal(received) => self.signal(received, &child, terms, policy, &mut stopping),
+                    Event::Signal(received) => self.handle_signal(received, &child, terms, policy, &mut stopping),
                 },
-                () = until(stopping.deadline) => stopping.bound_reached(&child, terms, policy),
-                useful = answer(&mut stopping.asked) => stopping.answered(useful, &child, terms),
+                () = until(stopping.deadline) => stopping.handle_deadline(&child, terms, policy),
+                useful = answer(&mut stopping.asked) => stopping.handle_answer(useful, &child, terms),
                 order = policy.reason(child.pid, held), if !stopping.passed_on => {
                     stopping.pass_on(order, &child, terms, policy);
                 }
@@ -201,7 +201,7 @@ impl Supervisor {
         Ok(Ended { end, at, stopped: stopping.since, passed_on: stopping.passed_on, first_output })
     }
 
-    fn signal(
+    fn handle_signal(
         &mut self,
         received: Received,
         child: &Child,
@@ -229,19 +229,19 @@ impl Supervisor {
                     AtStop::Hold(bound) => stopping.deadline = Some(Instant::now() + bound),
                 }
             }
-            (Some(_), Again::IsIgnored) => {}
-            (Some((_, since)), Again::Kills) if since.elapsed() < SAME_WISH => {}
+            (Some(_), SecondStop::IsIgnored) => {}
+            (Some((_, since)), SecondStop::Kills) if since.elapsed() < SAME_WISH => {}
             (Some(_), _) if !stopping.passed_on => stopping.pass_on(Order::signal(signal), child, terms, policy),
-            (Some(_), Again::Kills) => {
+            (Some(_), SecondStop::Kills) => {
                 tracing::info!(stage = "stop", "second stop signal: killing what is left");
                 send(child, Target::Group, libc::SIGKILL);
             }
-            (Some(_), Again::IsPassedOn) => send(child, terms.target, signal),
+            (Some(_), SecondStop::IsPassedOn) => send(child, terms.target, signal),
         }
     }
 
     /// The child was stopped from the terminal: stop as well, so that the shell above gets its terminal back.
-    fn stop_too(&self) {
+    fn suspend_self(&self) {
         if self.terminal && std::process::id() != 1 {
             terminal::take_back();
             let _ = raw::send(std::process::id().cast_signed(), libc::SIGSTOP);
@@ -303,9 +303,9 @@ impl Stopping {
         }
     }
 
-    fn bound_reached(&mut self, child: &Child, terms: Terms, policy: &mut dyn Policy) {
+    fn handle_deadline(&mut self, child: &Child, terms: Terms, policy: &mut dyn Policy) {
         if !self.passed_on {
-            let order = policy.held_long_enough(child.pid);
+            let order = policy.at_hold_timeout(child.pid);
             return self.pass_on(order, child, terms, policy);
         }
         self.deadline = None;
@@ -317,7 +317,7 @@ impl Stopping {
         send(child, Target::Group, libc::SIGKILL);
     }
 
-    fn answered(&mut self, useful: bool, child: &Child, terms: Terms) {
+    fn handle_answer(&mut self, useful: bool, child: &Child, terms: Terms) {
         match self.asked.take().map(|asked| asked.purpose) {
             Some(Purpose::Stop(signal)) if !useful => self.send_stop(signal, child, terms),
             // The child tells the end of what it waited for, if it comes to that.

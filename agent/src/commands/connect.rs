@@ -18,7 +18,7 @@ use crate::system::runtime;
 /// A shell, or `command`, with the environment and the user of Flux. Returns only if it does not start.
 pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
-    observe::be_owner(&pod)?;
+    observe::become_owner(&pod)?;
     runtime::block_on_interruptible(Box::pin(async {
         if let Err(why) = observe::state(&pod).await {
             write_whole(format!(
@@ -41,7 +41,7 @@ pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
 /// What `$asFlux` is in a snippet: `command` as Flux's user in Flux's environment, whether or not there is a broker yet.
 pub fn as_flux(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
-    observe::be_owner(&pod)?;
+    observe::become_owner(&pod)?;
     Ok(become_program(if observe::has_socket(&pod) { inside(&pod) } else { pod.session() }, command))
 }
 
@@ -50,7 +50,7 @@ pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     let here = &pod.instance;
     if here.is_lead {
-        observe::be_owner(&pod)?;
+        observe::become_owner(&pod)?;
         return Ok(become_program(inside(&pod), &["flux", "shutdown"].map(OsString::from)));
     }
     let (name, namespace) = (&pod.spec.name, &pod.spec.namespace);

@@ -27,7 +27,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let home = session.lookup("HOME").unwrap_or_default();
     let own = pod.spec.paths();
     // As Flux's user, if the agent may become that user.
-    observe::be_owner(pod)?;
+    observe::become_owner(pod)?;
     // The folder itself belongs to the agent's user, who has perhaps not made Flux's yet.
     let written = [own.run_dir(), own.config_root()].into_iter().find(|path| at(path).is_dir()).unwrap_or_default();
     let places =

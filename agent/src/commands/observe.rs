@@ -13,9 +13,9 @@ use serde_json::Value;
 use tokio::net::TcpStream;
 
 use super::pod::Pod;
-use super::status::{self, Absent, Link, Seen, State};
+use super::status::{self, Absent, Link, Observations, State};
 use crate::flux_rpc::connection::Broker;
-use crate::flux_rpc::message::{ANY, Silence};
+use crate::flux_rpc::message::{ANY, AskError};
 use crate::flux_rpc::usage;
 use crate::plan::Owner;
 use crate::report::activity::Activity;
@@ -32,16 +32,16 @@ const SLOWLY: Duration = Duration::from_millis(500);
 const SHORT_WHILE: Duration = Duration::from_millis(400);
 
 /// What state this pod's broker is in.
-pub async fn state(pod: &Pod) -> Result<State, Silence> {
+pub async fn state(pod: &Pod) -> Result<State, AskError> {
     let answer = broker(pod).ask(ANY, "state-machine.get", "{}").await?;
     let name = answer["state"].as_str().unwrap_or("unknown").to_owned();
     Ok(State { name, seconds: answer["duration"].as_f64().unwrap_or_default() as u64 })
 }
 
 /// … and what the entrypoint is at, where there is no broker.
-pub async fn state_and_activity(pod: &Pod) -> (Result<State, Silence>, Option<Activity>) {
+pub async fn state_and_activity(pod: &Pod) -> (Result<State, AskError>, Option<Activity>) {
     let state = state(pod).await;
-    let activity = if status::is_absent(&state) { crate::report::activity::now(&pod.termination_log) } else { None };
+    let activity = if status::is_absent(&state) { crate::report::activity::read(&pod.termination_log) } else { None };
     (state, activity)
 }
 
@@ -52,7 +52,7 @@ pub async fn until_ready(pod: &Pod, time: Duration) -> Result<(), String> {
     loop {
         let (state, activity) = state_and_activity(pod).await;
         let ready = match status::ready(&state, activity.as_ref()) {
-            Ok(()) => served(pod).await,
+            Ok(()) => check_served(pod).await,
             not_yet => not_yet,
         };
         let Err(why) = ready else { return Ok(()) };
@@ -67,7 +67,7 @@ pub async fn until_ready(pod: &Pod, time: Duration) -> Result<(), String> {
 }
 
 /// Whether what the lead serves answers; if not, why.
-pub async fn served(pod: &Pod) -> Result<(), String> {
+pub async fn check_served(pod: &Pod) -> Result<(), String> {
     let Some(port) = pod.instance.serves else { return Ok(()) };
     for address in [IpAddr::from(Ipv4Addr::LOCALHOST), Ipv6Addr::LOCALHOST.into()] {
         let connected = TcpStream::connect(SocketAddr::new(address, port));
@@ -79,26 +79,27 @@ pub async fn served(pod: &Pod) -> Result<(), String> {
 }
 
 /// … and all else that can be learned from here.
-pub async fn all(pod: &Pod, state: Result<State, Silence>, activity: Option<Activity>) -> Seen<'_> {
-    let mut seen = Seen { activity, ..Seen::new(&pod.instance, state) };
+pub async fn all(pod: &Pod, state: Result<State, AskError>, activity: Option<Activity>) -> Observations<'_> {
+    let mut observed = Observations { activity, ..Observations::new(&pod.instance, state) };
     // A broker that has not joined yet would wait for its parent with every question to the lead.
-    let joined = pod.instance.is_lead || seen.state.as_ref().is_ok_and(|state| state.has_joined());
-    if joined && seen.state.is_ok() {
+    let joined = pod.instance.is_lead || observed.state.as_ref().is_ok_and(|state| state.has_joined());
+    if joined && observed.state.is_ok() {
         let broker = broker(pod);
         let ask = async |topic: &str, payload: &str| broker.ask(0, topic, payload).await.unwrap_or_default();
-        seen.online = ranks(&ask("groups.get", "{\"name\":\"broker.online\"}").await["members"]);
-        seen.torpid = ranks(&ask("groups.get", "{\"name\":\"broker.torpid\"}").await["members"]).unwrap_or_default();
-        if seen.state.as_ref().is_ok_and(|state| state.has_resources()) {
-            seen.drained = ask("resource.status", "{}").await["drain"].take();
-            seen.jobs = ask("job-list.job-stats", "{}").await["job_states"].take();
-            seen.recent = ask("job-list.list", RECENT_JOBS).await["jobs"].take();
+        observed.online = ranks(&ask("groups.get", "{\"name\":\"broker.online\"}").await["members"]);
+        observed.torpid =
+            ranks(&ask("groups.get", "{\"name\":\"broker.torpid\"}").await["members"]).unwrap_or_default();
+        if observed.state.as_ref().is_ok_and(|state| state.has_resources()) {
+            observed.drained = ask("resource.status", "{}").await["drain"].take();
+            observed.jobs = ask("job-list.job-stats", "{}").await["job_states"].take();
+            observed.recent = ask("job-list.list", RECENT_JOBS).await["jobs"].take();
         }
     }
-    let offline = seen.offline();
+    let offline = observed.offline();
     if let Some((host, port)) = &pod.instance.parent
         && !joined
     {
-        seen.parent = Some((host.clone(), link(host, *port, pod).await));
+        observed.parent = Some((host.clone(), link(host, *port, pod).await));
     }
     for rank in offline.into_iter().take(MOST_LOOKED_FOR) {
         let host = pod.instance.hosts.get(rank as usize).cloned().unwrap_or_default();
@@ -106,10 +107,10 @@ pub async fn all(pod: &Pod, state: Result<State, Silence>, activity: Option<Acti
         let why = target.probe().await.err();
         // A spare host without a pod is none that is missing.
         if !(pod.instance.spare.contains(&rank) && matches!(why, Some(Missing::Name(_)))) {
-            seen.absent.push(Absent { rank, host, why });
+            observed.absent.push(Absent { rank, host, why });
         }
     }
-    seen
+    observed
 }
 
 /// The figures of the instance, or why nobody can tell them.
@@ -151,7 +152,7 @@ fn broker(pod: &Pod) -> Broker {
 
 /// An instance knows its owner only: root becomes that user, or it is an error. Another user stays who it is: the broker decides.
 /// Any user of the pod may listen at the socket's path: so root never connects as root, unless the plan's broker is root's.
-pub fn be_owner(pod: &Pod) -> Result<(), Failure> {
+pub fn become_owner(pod: &Pod) -> Result<(), Failure> {
     if !nix::unistd::geteuid().is_root() {
         return Ok(());
     }

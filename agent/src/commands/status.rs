@@ -1,8 +1,8 @@
-//! `status`: what an instance waits for, judged from what `observe` has seen. Pure.
+//! `status`: what an instance waits for, judged from what `observe` has observed. Pure.
 
 use serde_json::{Value, json};
 
-use crate::flux_rpc::message::Silence;
+use crate::flux_rpc::message::AskError;
 use crate::plan::Instance;
 use crate::report::activity::Activity;
 use crate::wait::Missing;
@@ -50,11 +50,11 @@ pub struct Absent {
     pub why: Option<Missing>,
 }
 
-/// What was seen.
+/// What was observed.
 #[derive(Debug)]
-pub struct Seen<'a> {
+pub struct Observations<'a> {
     pub instance: &'a Instance,
-    pub state: Result<State, Silence>,
+    pub state: Result<State, AskError>,
     /// What the pod's entrypoint is doing.
     pub activity: Option<Activity>,
     pub online: Option<Vec<u32>>,
@@ -70,10 +70,10 @@ pub struct Seen<'a> {
     pub absent: Vec<Absent>,
 }
 
-impl<'a> Seen<'a> {
-    pub fn new(instance: &'a Instance, state: Result<State, Silence>) -> Seen<'a> {
+impl<'a> Observations<'a> {
+    pub fn new(instance: &'a Instance, state: Result<State, AskError>) -> Observations<'a> {
         let (drained, jobs, recent) = (Value::Null, Value::Null, Value::Null);
-        Seen {
+        Observations {
             instance,
             state,
             activity: None,
@@ -124,26 +124,26 @@ impl<'a> Seen<'a> {
 }
 
 /// Whether there is no broker: before it has started, or after its end.
-pub fn is_absent(state: &Result<State, Silence>) -> bool {
-    matches!(state, Err(Silence::NoSocket(_) | Silence::Dead))
+pub fn is_absent(state: &Result<State, AskError>) -> bool {
+    matches!(state, Err(AskError::NoSocket(_) | AskError::Ended))
 }
 
 /// Whether the pod's broker is in its running state; if not, why.
-pub fn ready(state: &Result<State, Silence>, activity: Option<&Activity>) -> Result<(), String> {
+pub fn ready(state: &Result<State, AskError>, activity: Option<&Activity>) -> Result<(), String> {
     match state {
         Ok(state) if state.name == "run" => Ok(()),
         // Without the time: Kubernetes counts equal messages as one event.
         Ok(state) => Err(format!("the broker is in state {}{}", state.name, meaning(state))),
-        Err(silence) => Err(match activity.filter(|_| is_absent(state)) {
+        Err(error) => Err(match activity.filter(|_| is_absent(state)) {
             Some(activity) => activity.to_string(),
-            None => format!("the broker does not answer: {silence}"),
+            None => format!("the broker does not answer: {error}"),
         }),
     }
 }
 
 /// Why a broker is not ready, in one line, with what else is wrong, three things at most.
-pub fn with_causes(why: String, seen: &Seen) -> String {
-    let lines = report(seen).lines;
+pub fn with_causes(why: String, observed: &Observations) -> String {
+    let lines = report(observed).lines;
     let causes = lines.iter().filter(|(topic, _)| matches!(*topic, "parent" | "missing" | "silent")).take(3);
     causes.fold(why, |why, (topic, line)| format!("{why}; {topic}: {line}"))
 }
@@ -151,39 +151,41 @@ pub fn with_causes(why: String, seen: &Seen) -> String {
 /// What a person reads: topics with a line each.
 #[derive(Debug)]
 pub struct Report<'a> {
-    seen: &'a Seen<'a>,
+    observed: &'a Observations<'a>,
     lines: Vec<(&'static str, String)>,
 }
 
-pub fn report<'a>(seen: &'a Seen<'a>) -> Report<'a> {
-    let mut lines = vec![("broker", broker(seen))];
-    lines.extend(seen.parent.as_ref().map(|(host, link)| ("parent", parent(seen, host.trim_end_matches('.'), link))));
-    let missing = seen.missing();
-    if let Some(online) = &seen.online {
-        lines.push(("online", online_of(online.len(), seen.instance)));
+pub fn report<'a>(observed: &'a Observations<'a>) -> Report<'a> {
+    let mut lines = vec![("broker", broker(observed))];
+    lines.extend(
+        observed.parent.as_ref().map(|(host, link)| ("parent", parent(observed, host.trim_end_matches('.'), link))),
+    );
+    let missing = observed.missing();
+    if let Some(online) = &observed.online {
+        lines.push(("online", online_of(online.len(), observed.instance)));
     }
-    lines.extend(seen.absent.iter().map(|absent| ("missing", absence(absent))));
-    if missing.len() > seen.absent.len() {
-        lines.push(("missing", format!("and {} more", missing.len() - seen.absent.len())));
+    lines.extend(observed.absent.iter().map(|absent| ("missing", absence(absent))));
+    if missing.len() > observed.absent.len() {
+        lines.push(("missing", format!("and {} more", missing.len() - observed.absent.len())));
     }
-    let unasked = seen.unasked();
+    let unasked = observed.unasked();
     if !unasked.is_empty() {
         lines.push(("spare", spare(unasked.len())));
     }
-    if seen.state.is_ok() {
-        lines.push(("binding", seen.instance.binding.line()));
+    if observed.state.is_ok() {
+        lines.push(("binding", observed.instance.binding.line()));
     }
-    let host = |rank: u32| seen.instance.hosts.get(rank as usize).map_or("", String::as_str);
-    lines.extend(seen.torpid.iter().map(|rank| ("silent", format!("{} (rank {rank}): {TORPID}", host(*rank)))));
-    lines.extend(members(&seen.drained).map(|(ranks, why)| ("drained", drained(seen.instance, ranks, why))));
-    let count = |name: &str| seen.jobs[name].as_u64().unwrap_or_default();
-    if seen.jobs.is_object() {
+    let host = |rank: u32| observed.instance.hosts.get(rank as usize).map_or("", String::as_str);
+    lines.extend(observed.torpid.iter().map(|rank| ("silent", format!("{} (rank {rank}): {TORPID}", host(*rank)))));
+    lines.extend(members(&observed.drained).map(|(ranks, why)| ("drained", drained(observed.instance, ranks, why))));
+    let count = |name: &str| observed.jobs[name].as_u64().unwrap_or_default();
+    if observed.jobs.is_object() {
         let waiting = count("depend") + count("priority") + count("sched");
         let (run, ended) = (count("run") + count("cleanup"), count("inactive"));
         lines.push(("jobs", format!("{run} running, {waiting} waiting, {ended} ended")));
     }
-    lines.extend(seen.recent.as_array().into_iter().flatten().filter_map(|found| Some(("job", job(found)?))));
-    Report { seen, lines }
+    lines.extend(observed.recent.as_array().into_iter().flatten().filter_map(|found| Some(("job", job(found)?))));
+    Report { observed, lines }
 }
 
 impl Report<'_> {
@@ -193,33 +195,33 @@ impl Report<'_> {
 
     /// The facts under names of their own, and the lines for a person.
     pub fn json(&self) -> String {
-        let Seen { instance, state, online, drained, jobs, recent, .. } = self.seen;
+        let Observations { instance, state, online, drained, jobs, recent, .. } = self.observed;
         let state = state.as_ref().ok();
         let lines = self.lines.iter().map(|(topic, line)| json!([topic, line])).collect::<Vec<Value>>();
         let report = json!({
             "status": 1, "host": instance.hostname, "rank": instance.rank, "size": instance.hosts.len(),
             "state": state.map(|state| &state.name), "seconds": state.map(|state| state.seconds),
-            "snippet": self.seen.snippet(),
-            "online": online, "missing": online.is_some().then(|| self.seen.missing()),
-            "spare": online.is_some().then(|| self.seen.unasked()),
+            "snippet": self.observed.snippet(),
+            "online": online, "missing": online.is_some().then(|| self.observed.missing()),
+            "spare": online.is_some().then(|| self.observed.unasked()),
             "binding": instance.binding, "drained": drained, "jobs": jobs, "recent": recent, "lines": lines,
         });
         format!("{report}\n")
     }
 }
 
-fn broker(seen: &Seen) -> String {
-    let Instance { hostname, rank, .. } = seen.instance;
-    if let Some(activity) = seen.activity() {
+fn broker(observed: &Observations) -> String {
+    let Instance { hostname, rank, .. } = observed.instance;
+    if let Some(activity) = observed.activity() {
         return format!("{hostname} (rank {rank}) is not up: {activity}. See the pod's log");
     }
-    match &seen.state {
+    match &observed.state {
         Ok(state) => {
             format!("{hostname} (rank {rank}) is in state {} for {} s{}", state.name, state.seconds, meaning(state))
         }
-        Err(silence) => {
-            let remedy = if matches!(silence, Silence::NoSocket(_)) { ". See the pod's log" } else { "" };
-            format!("{hostname} (rank {rank}) does not answer: {silence}{remedy}")
+        Err(error) => {
+            let remedy = if matches!(error, AskError::NoSocket(_)) { ". See the pod's log" } else { "" };
+            format!("{hostname} (rank {rank}) does not answer: {error}{remedy}")
         }
     }
 }
@@ -250,21 +252,21 @@ fn meaning(state: &State) -> &'static str {
     }
 }
 
-fn parent(seen: &Seen, host: &str, link: &Result<Link, Missing>) -> String {
-    let stuck = seen.state.as_ref().is_ok_and(|state| state.seconds >= STUCK);
+fn parent(observed: &Observations, host: &str, link: &Result<Link, Missing>) -> String {
+    let stuck = observed.state.as_ref().is_ok_and(|state| state.seconds >= STUCK);
     match link {
         Err(missing) => format!("{host}: {missing}. {}", remedy(missing)),
-        Ok(_) if seen.activity().is_some() => format!("{host} answers"),
-        Ok(Link::Broken) if matches!(seen.state, Err(Silence::NoSocket(_))) => format!(
+        Ok(_) if observed.activity().is_some() => format!("{host} answers"),
+        Ok(Link::Broken) if matches!(observed.state, Err(AskError::NoSocket(_))) => format!(
             "{host} answers, but this broker is not connected: it has not started, or the certificates differ \
              (`/mnt/flux/flux-agent preflight` on both shows them)"
         ),
-        Ok(Link::Broken) if stuck || seen.state.is_err() => format!(
+        Ok(Link::Broken) if stuck || observed.state.is_err() => format!(
             "{host} answers, but this broker is not connected: do the certificates differ? (`/mnt/flux/flux-agent preflight` \
              on both shows them)"
         ),
         Ok(Link::Broken) => format!("{host} answers; not connected yet"),
-        Ok(Link::Steady) if matches!(seen.state, Err(Silence::Slow)) => format!("{host} is connected"),
+        Ok(Link::Steady) if matches!(observed.state, Err(AskError::Slow)) => format!("{host} is connected"),
         Ok(Link::Steady) => {
             format!(
                 "{host} is connected, but has not admitted this broker yet: `/mnt/flux/flux-agent status` there says why"

@@ -11,7 +11,7 @@ use super::session::{LIMITS, Session};
 use crate::execute::timing::flux_time;
 use crate::flux_rpc::connection::Broker;
 use crate::flux_rpc::lead_presence::LeadPresence;
-use crate::flux_rpc::states::{Beside, Seen, States};
+use crate::flux_rpc::states::{StateActions, StateLog, States};
 use crate::metrics::Server;
 use crate::plan::{Launch, Part, Stdout};
 use crate::report::failure::Failure;
@@ -33,7 +33,7 @@ impl Executor<'_> {
         launch: &Launch,
         parent: Option<&mut Parent>,
     ) -> Result<Result<Ended, u8>, Failure> {
-        if let Some(signal) = self.supervisor.stop_wanted() {
+        if let Some(signal) = self.supervisor.take_stop_signal() {
             return Ok(Err(if launch.part == Part::Follower { REPLACE } else { of_signal(signal) }));
         }
         let mut session = self.session.of_flux(launch.run_as.as_ref());
@@ -50,8 +50,9 @@ impl Executor<'_> {
         let owner = launch.run_as.as_ref().map(|user| user.owner.uid);
         let broker = launch.socket.as_ref().map(|path| Broker { socket: self.files.at(path), owner });
         let staying = (launch.part == Part::Lead).then(LeadPresence::default);
-        let beside = Beside { staying: staying.clone(), back: launch.drain, asks_lead: launch.lead.is_some() };
-        let states = broker.clone().map(|broker| States::watch(broker, beside));
+        let actions =
+            StateActions { presence: staying.clone(), undrain: launch.drain, asks_lead: launch.lead.is_some() };
+        let states = broker.clone().map(|broker| States::watch(broker, actions));
         let served = match (&launch.metrics, &broker) {
             (Some(metrics), Some(broker)) => Server::start(metrics.port, &metrics.cluster, broker.clone()),
             _ => None,
@@ -62,7 +63,7 @@ impl Executor<'_> {
             ended.map_err(|error| Failure::internal(format!("failed to supervise {}: {error}", called(launch))))?;
         let mut ended = policy.ended(ended);
         drop(served);
-        let Seen { states, lead_goes_on } = states.map(States::end).unwrap_or_default();
+        let StateLog { states, lead_goes_on } = states.map(States::end).unwrap_or_default();
         ended.lead_goes_on = lead_goes_on;
         if !states.is_empty() {
             ended.joined = states.iter().any(|(name, _)| JOINED.contains(&name.as_str()));

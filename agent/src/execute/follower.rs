@@ -39,7 +39,7 @@ const GOOD_RUN: Duration = Duration::from_secs(60);
 #[derive(Debug, PartialEq, Eq)]
 enum Verdict {
     Done(u8),
-    Again(String),
+    Restart(String),
 }
 
 /// The brokers above this one.
@@ -71,14 +71,14 @@ impl Executor<'_> {
             self.end_orphans(&others).await?;
             let why = match self.verdict(&ended, &mut above).await? {
                 Verdict::Done(code) if !again || self.supervisor.first_stop().is_some() => return Ok(code),
-                Verdict::Done(_) => match self.next_attempt(above.parent.as_mut()).await? {
+                Verdict::Done(_) => match self.await_next_attempt(above.parent.as_mut()).await? {
                     Some(code) => return Ok(code),
                     None => {
                         failures = 0;
                         continue;
                     }
                 },
-                Verdict::Again(why) => why,
+                Verdict::Restart(why) => why,
             };
             if self.supervisor.first_stop().is_some() {
                 return Ok(REPLACE);
@@ -100,7 +100,7 @@ impl Executor<'_> {
             if self.pause(pause).await?.is_err() {
                 return Ok(REPLACE);
             }
-            if let Some(code) = self.parent_again(&mut above, again).await? {
+            if let Some(code) = self.await_parent_return(&mut above, again).await? {
                 return Ok(code);
             }
         }
@@ -110,7 +110,7 @@ impl Executor<'_> {
     async fn verdict(&mut self, ended: &Ended, above: &mut Above) -> Result<Verdict, Failure> {
         let verdict = judge(ended);
         let Some(lead) = above.lead.as_mut().filter(|_| verdict == Verdict::Done(0)) else { return Ok(verdict) };
-        if !self.goes_on(lead, ended).await? {
+        if !self.lead_goes_on(lead, ended).await? {
             return Ok(verdict);
         }
         if let Some(parent) = above.parent.as_mut().filter(|_| ended.stopped.is_none()) {
@@ -122,12 +122,12 @@ impl Executor<'_> {
 
     /// Whether the lead goes on: as the broker has heard on its way down, else by a look whether it is there. One that ends is
     /// there for a while; who is told to stop has no time to wait for that.
-    async fn goes_on(&mut self, lead: &mut Parent, ended: &Ended) -> Result<bool, Failure> {
+    async fn lead_goes_on(&mut self, lead: &mut Parent, ended: &Ended) -> Result<bool, Failure> {
         if let Some(goes_on) = ended.lead_goes_on {
             return Ok(goes_on);
         }
         let patience = if ended.stopped.is_some() { Duration::ZERO } else { WAY_DOWN };
-        let gone = self.supervisor.unless_stopped(goes_away(lead, patience)).await.map_err(wait_failed)?;
+        let gone = self.supervisor.unless_stopped(is_gone_within(lead, patience)).await.map_err(wait_failed)?;
         Ok(gone != Ok(true))
     }
 
@@ -150,10 +150,10 @@ impl Executor<'_> {
     /// DNS and refuses, or is away for as long as the Job needs for a new pod. So a missing name counts as the end
     /// after a while, unless the lead may start `again`; a refusal only where a bound was asked for. A parent that is not
     /// the lead may be away as long as the lead is not.
-    async fn parent_again(&mut self, above: &mut Above, again: bool) -> Result<Option<u8>, Failure> {
+    async fn await_parent_return(&mut self, above: &mut Above, again: bool) -> Result<Option<u8>, Failure> {
         let Above { parent: Some(parent), lead } = above else { return Ok(None) };
         let gone = (!again).then(|| self.waits.lead_gone.map_or(LEAD_GONE, Duration::from_secs));
-        let waited = await_return(parent, lead.as_mut(), gone, self.waits.lead_silent.map(Duration::from_secs));
+        let waited = until_parent_answers(parent, lead.as_mut(), gone, self.waits.lead_silent.map(Duration::from_secs));
         let waited = self.supervisor.unless_stopped(waited).await;
         match waited.map_err(wait_failed)? {
             Err(_) => Ok(Some(REPLACE)),
@@ -167,7 +167,7 @@ impl Executor<'_> {
     }
 
     /// After the end of an instance whose lead may start again: until it is there. Some code: told to stop meanwhile.
-    async fn next_attempt(&mut self, parent: Option<&mut Parent>) -> Result<Option<u8>, Failure> {
+    async fn await_next_attempt(&mut self, parent: Option<&mut Parent>) -> Result<Option<u8>, Failure> {
         tracing::info!(stage = "stop", "the instance has ended; this pod stays for the lead's next attempt");
         let Some(parent) = parent else {
             return Ok(self.pause(FIRST_PAUSE).await?.is_err().then_some(0));
@@ -189,9 +189,9 @@ fn judge(ended: &Ended) -> Verdict {
         (_, Some(_), Some(_)) => Verdict::Done(0),
         // This pod alone is to go, the instance goes on: not a success of its index.
         (_, None, Some(_)) => Verdict::Done(REPLACE),
-        (_, Some(missing), None) => Verdict::Again(format!("the parent broker was lost ({missing})")),
-        (End::Exited(code), None, None) => Verdict::Again(format!("the broker ended with code {code}")),
-        (End::Signaled(signal), None, None) => Verdict::Again(format!("the broker was ended by signal {signal}")),
+        (_, Some(missing), None) => Verdict::Restart(format!("the parent broker was lost ({missing})")),
+        (End::Exited(code), None, None) => Verdict::Restart(format!("the broker ended with code {code}")),
+        (End::Signaled(signal), None, None) => Verdict::Restart(format!("the broker was ended by signal {signal}")),
     }
 }
 
@@ -199,7 +199,7 @@ fn judge(ended: &Ended) -> Verdict {
 fn left_behind(ended: &Ended) -> Verdict {
     match ended.stopped {
         Some(_) => Verdict::Done(REPLACE),
-        None => Verdict::Again("the parent broker has left, and the lead is still up".into()),
+        None => Verdict::Restart("the parent broker has left, and the lead is still up".into()),
     }
 }
 
@@ -212,7 +212,7 @@ async fn until_down(parent: &mut Parent) {
 }
 
 /// Whether the lead is known to have gone within `patience`; what cannot be told is not known.
-async fn goes_away(lead: &mut Parent, patience: Duration) -> bool {
+async fn is_gone_within(lead: &mut Parent, patience: Duration) -> bool {
     let begin = Instant::now();
     loop {
         match lead.probe_port().await {
@@ -225,7 +225,7 @@ async fn goes_away(lead: &mut Parent, patience: Duration) -> bool {
 
 /// Until the parent answers again; the error says that it won't: the lead's name has been `gone` for so long, or it has been
 /// `silent`. No `lead`: it is the parent.
-async fn await_return(
+async fn until_parent_answers(
     parent: &mut Parent,
     mut lead: Option<&mut Parent>,
     gone: Option<Duration>,
@@ -329,14 +329,14 @@ mod tests {
             ended(Signaled(9), false, false, false),
             ended(Exited(0), false, true, true),
         ] {
-            assert!(matches!(judge(&again), Verdict::Again(_)), "{again:?}");
+            assert!(matches!(judge(&again), Verdict::Restart(_)), "{again:?}");
         }
     }
 
     #[test]
     fn who_is_left_behind_by_its_parent_comes_again_or_is_replaced() {
         let end = End::Exited(0);
-        assert!(matches!(left_behind(&ended(end, false, false, false)), Verdict::Again(_)));
+        assert!(matches!(left_behind(&ended(end, false, false, false)), Verdict::Restart(_)));
         assert_eq!(left_behind(&ended(end, true, false, false)), Verdict::Done(REPLACE));
         assert_eq!(left_behind(&ended(end, true, true, true)), Verdict::Done(REPLACE), "all go, but the lead");
     }
@@ -363,14 +363,17 @@ mod tests {
         let (listener, mut there, mut gone) = there_and_not_there();
         let patience = Duration::from_millis(300);
         block_on(async {
-            assert!(!goes_away(&mut there, patience).await);
-            assert!(goes_away(&mut gone, Duration::ZERO).await);
-            assert!(!goes_away(&mut broker("mc-0.flux.", 1), Duration::ZERO).await, "no server of names is no answer");
+            assert!(!is_gone_within(&mut there, patience).await);
+            assert!(is_gone_within(&mut gone, Duration::ZERO).await);
+            assert!(
+                !is_gone_within(&mut broker("mc-0.flux.", 1), Duration::ZERO).await,
+                "no server of names is no answer"
+            );
             let closing = std::thread::spawn(move || {
                 std::thread::sleep(Duration::from_millis(100));
                 drop(listener);
             });
-            assert!(goes_away(&mut there, Duration::from_secs(60)).await);
+            assert!(is_gone_within(&mut there, Duration::from_secs(60)).await);
             closing.join().unwrap();
         });
     }
@@ -381,11 +384,11 @@ mod tests {
         let bound = Some(Duration::ZERO);
         block_on(async {
             let soon = Duration::from_millis(500);
-            let waits = await_return(&mut gone, Some(&mut there), bound, bound);
+            let waits = until_parent_answers(&mut gone, Some(&mut there), bound, bound);
             assert!(tokio::time::timeout(soon, waits).await.is_err());
-            assert!(matches!(await_return(&mut gone, None, bound, bound).await, Err(Missing::Port(_))));
+            assert!(matches!(until_parent_answers(&mut gone, None, bound, bound).await, Err(Missing::Port(_))));
             drop(listener);
-            let waited = await_return(&mut gone, Some(&mut there), bound, bound).await;
+            let waited = until_parent_answers(&mut gone, Some(&mut there), bound, bound).await;
             let Err(Missing::Port(address)) = waited else { panic!("{waited:?}") };
             assert_eq!(address.ip().to_string(), "127.0.78.1", "it is the lead that is missed");
         });

@@ -7,7 +7,7 @@ use super::Executor;
 use crate::plan::Owner;
 use crate::report::failure::Failure;
 use crate::supervise::End;
-use crate::supervise::policy::{Plain, Terms};
+use crate::supervise::policy::{DefaultPolicy, Terms};
 use crate::supervise::program::{Output, Program};
 use crate::system::identity::Identity;
 use crate::system::raw::ChildSetup;
@@ -31,7 +31,7 @@ impl Executor<'_> {
         };
         let failed = |why: String| Failure::internal(format!("failed to check whether {path} is writable: {why}"));
         let child = program.start().map_err(|error| failed(error.to_string()))?;
-        let ended = self.supervisor.run(child, Terms::of_group(), &mut Plain).await;
+        let ended = self.supervisor.run(child, Terms::of_group(), &mut DefaultPolicy).await;
         let ended = ended.map_err(|error| failed(error.to_string()))?;
         if ended.end != End::Exited(0) {
             warn_not_writable(path, owner);
@@ -57,7 +57,7 @@ impl Executor<'_> {
                 return Ok(());
             }
         };
-        let ended = self.supervisor.run(child, Terms::of_group(), &mut Plain).await;
+        let ended = self.supervisor.run(child, Terms::of_group(), &mut DefaultPolicy).await;
         let ended = ended.map_err(|error| Failure::internal(format!("failed to supervise {name}: {error}")))?;
         match ended.end.code() {
             0 => tracing::info!(stage = "daemon", "started {name}"),

@@ -44,7 +44,7 @@ pub fn ensure(files: &Files, user: &str, source: &str) -> Result<(), Failure> {
     let hash = hash(&password, &salt)
         .map_err(|error| Failure::internal(format!("failed to hash the password of {user}: {error}")))?;
     let text = with_password(&text, user, hash.as_str());
-    files.file(SHADOW, mode, owner, text.as_bytes())
+    files.ensure_file(SHADOW, mode, owner, text.as_bytes())
 }
 
 /// Whether an earlier run has set it.

@@ -59,18 +59,18 @@ const KEPT_ERRORS: usize = 2048;
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome {
     /// With this status; the shell is there for the next one.
-    Went(u8),
+    Finished(u8),
     /// The shell has ended: `exit`, a failure under strict, or a signal.
-    Ended(u8),
+    ShellEnded(u8),
     /// The shell is of no use any more: it can start no program, and ended one with this code. What it exports is too
     /// large for a program, or a limit that it has set is used up.
-    Lost(u8),
+    ShellUnusable(u8),
 }
 
 /// Why no state came.
-enum Unstated {
+enum NoState {
     Ended(u8),
-    Lost(u8),
+    Unusable(u8),
 }
 
 /// What a shell that can start no program says, up to the code.
@@ -172,10 +172,10 @@ impl Shell {
             Ok(state) => {
                 state.carry_over(session, &self.limits);
                 self.known = state.environment;
-                Outcome::Went(state.status)
+                Outcome::Finished(state.status)
             }
-            Err(Unstated::Ended(code)) => Outcome::Ended(code),
-            Err(Unstated::Lost(code)) => Outcome::Lost(code),
+            Err(NoState::Ended(code)) => Outcome::ShellEnded(code),
+            Err(NoState::Unusable(code)) => Outcome::ShellUnusable(code),
         })
     }
 
@@ -184,7 +184,7 @@ impl Shell {
     }
 
     /// The state, or what there is in its place.
-    async fn answer(&mut self, supervisor: &mut Supervisor) -> io::Result<Result<State, Unstated>> {
+    async fn answer(&mut self, supervisor: &mut Supervisor) -> io::Result<Result<State, NoState>> {
         let mut bytes = Vec::new();
         let mut stops = 0;
         let mut closed = false;
@@ -192,10 +192,10 @@ impl Shell {
             tokio::select! {
                 event = supervisor.event() => match event? {
                     Event::Child(pid, Status::Exited(code)) if pid == self.child.pid => {
-                        return Ok(Err(Unstated::Ended(code)));
+                        return Ok(Err(NoState::Ended(code)));
                     }
                     Event::Child(pid, Status::Signaled(signal)) if pid == self.child.pid => {
-                        return Ok(Err(Unstated::Ended(flux_shared::exit::of_signal(signal))));
+                        return Ok(Err(NoState::Ended(flux_shared::exit::of_signal(signal))));
                     }
                     Event::Child(..) => {}
                     Event::Signal(received) => {
@@ -217,8 +217,8 @@ impl Shell {
                     if let Some(state) = state::parse(&bytes) {
                         return Ok(Ok(state));
                     }
-                    if let Some(code) = lost(&bytes) {
-                        return Ok(Err(Unstated::Lost(code)));
+                    if let Some(code) = unusable_code(&bytes) {
+                        return Ok(Err(NoState::Unusable(code)));
                     }
                 }
             }
@@ -243,7 +243,7 @@ impl Shell {
 }
 
 /// The code in the words of a shell that can start no program. They may follow the beginning of a state.
-fn lost(bytes: &[u8]) -> Option<u8> {
+fn unusable_code(bytes: &[u8]) -> Option<u8> {
     let line = bytes.strip_suffix(b"\n")?.rsplit(|byte| *byte == 0).next()?;
     let at = line.windows(LOST.len()).rposition(|part| part == LOST)?;
     std::str::from_utf8(&line[at + LOST.len()..]).ok()?.parse().ok()

@@ -22,7 +22,7 @@ const ENDED: &str = "ended ";
 
 /// What is known of earlier starts.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Earlier {
+struct EarlierStarts {
     starts: u32,
     /// The last one's code, and what failed after it.
     end: Option<(u8, String)>,
@@ -63,32 +63,32 @@ impl Record {
     }
 }
 
-fn read(path: &Path) -> io::Result<Earlier> {
+fn read(path: &Path) -> io::Result<EarlierStarts> {
     match fs::read_to_string(path) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Earlier::default()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(EarlierStarts::default()),
         text => Ok(parse(&text?)),
     }
 }
 
 /// A record that is not whole is one of a start.
-fn parse(text: &str) -> Earlier {
+fn parse(text: &str) -> EarlierStarts {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
     let starts = first.strip_prefix(STARTED).and_then(|number| number.parse().ok()).unwrap_or(1);
     let end = rest.strip_prefix(ENDED).and_then(|rest| {
         let (code, after) = rest.split_once('\n')?;
         Some((code.parse().ok()?, after.trim().to_owned()))
     });
-    Earlier { starts, end }
+    EarlierStarts { starts, end }
 }
 
 impl Executor<'_> {
     /// Whether to go on, by what the record says of earlier starts; the kubelet may restart the container `restarts` times.
-    pub(super) fn once(&mut self, record: &str, restarts: u32) -> Result<Flow, Failure> {
+    pub(super) fn check_earlier_starts(&mut self, record: &str, restarts: u32) -> Result<Flow, Failure> {
         let path = self.files.at(record);
         let folder = Path::new(record).parent().and_then(Path::to_str).unwrap_or("/");
         let own = Owner { uid: nix::unistd::geteuid().as_raw(), gid: nix::unistd::getegid().as_raw() };
-        self.files.directory(folder, Mode(0o700), own)?;
-        let Earlier { starts, end } = read(&path).map_err(|error| Failure::write("read", &path, &error))?;
+        self.files.ensure_directory(folder, Mode(0o700), own)?;
+        let EarlierStarts { starts, end } = read(&path).map_err(|error| Failure::write("read", &path, &error))?;
         let is_last = starts > restarts;
         match end {
             Some((code, after)) if code == 0 || is_last => {
@@ -160,21 +160,21 @@ mod tests {
     fn a_record_tells_how_far_the_last_start_came_and_how_many_there_were() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("starts");
-        let ended = |starts, code, after: &str| Earlier { starts, end: Some((code, after.to_owned())) };
-        assert_eq!(read(&path).unwrap(), Earlier::default());
+        let ended = |starts, code, after: &str| EarlierStarts { starts, end: Some((code, after.to_owned())) };
+        assert_eq!(read(&path).unwrap(), EarlierStarts::default());
         let record = Record { path: path.clone(), start: 3 };
         record.start().unwrap();
-        assert_eq!(read(&path).unwrap(), Earlier { starts: 3, end: None });
+        assert_eq!(read(&path).unwrap(), EarlierStarts { starts: 3, end: None });
         record.end(7).unwrap();
         assert_eq!(read(&path).unwrap(), ended(3, 7, ""));
         record.add("the snippet post\nfailed").unwrap();
         assert_eq!(read(&path).unwrap(), ended(3, 7, "the snippet post failed"));
         record.start().unwrap();
-        assert_eq!(read(&path).unwrap(), Earlier { starts: 3, end: None });
+        assert_eq!(read(&path).unwrap(), EarlierStarts { starts: 3, end: None });
         for half in
             ["", "sta", "started 1\nended ", "started 1\nended 7", "started 1\nended x\n", "started 1\nended 256\n"]
         {
-            assert_eq!(parse(half), Earlier { starts: 1, end: None }, "{half:?}");
+            assert_eq!(parse(half), EarlierStarts { starts: 1, end: None }, "{half:?}");
         }
     }
 }

@@ -71,7 +71,7 @@ fn make_folder(here: &OwnedFd, name: &OsStr) -> io::Result<OwnedFd> {
 }
 
 /// What stands at `name` in `folder`, which is not followed; none if nothing does.
-pub fn look(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<fs::Stat>> {
+pub fn stat(folder: &OwnedFd, name: &OsStr) -> io::Result<Option<fs::Stat>> {
     match fs::statat(folder, name, AtFlags::SYMLINK_NOFOLLOW) {
         Err(rustix::io::Errno::NOENT) => Ok(None),
         data => Ok(Some(data?)),

@@ -14,7 +14,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use crate::flux_rpc::connection::Broker;
-use crate::flux_rpc::message::Silence;
+use crate::flux_rpc::message::AskError;
 use crate::flux_rpc::usage::{self, Nodes};
 use crate::wait::Backoff;
 use flux_shared::hostlist;
@@ -62,13 +62,13 @@ impl Departure {
     }
 
     /// Whether the node may go now. To be asked now and then; each time it is one step further.
-    pub async fn may_go(&mut self, broker: &Broker) -> bool {
+    pub async fn advance(&mut self, broker: &Broker) -> bool {
         if !self.drained {
             return match drain(broker, &[self.rank].into(), REASON).await {
-                Ok(()) => self.begin(),
-                Err(Silence::Answer(why)) if is_drained(&why) => self.begin(),
+                Ok(()) => self.mark_drained(),
+                Err(AskError::Answer(why)) if is_drained(&why) => self.mark_drained(),
                 // The lead is slow to answer: ask again at the next look.
-                Err(Silence::Slow) => false,
+                Err(AskError::Slow) => false,
                 // It cannot drain (an older Flux, no resource module): the node goes at once.
                 Err(_) => true,
             };
@@ -79,18 +79,18 @@ impl Departure {
             if !open.is_empty() {
                 let _ = drain(broker, &open, REASON_BELOW).await;
             }
-            self.note(&nodes, open.is_empty());
+            self.note_look(&nodes, open.is_empty());
         }
         self.idle_looks >= if self.below.is_empty() { IDLE_LOOKS } else { IDLE_LOOKS_ABOVE }
     }
 
-    fn begin(&mut self) -> bool {
+    fn mark_drained(&mut self) -> bool {
         self.drained = true;
         false
     }
 
     /// A look at what jobs have; `closed`: no job comes to what is below.
-    fn note(&mut self, nodes: &Nodes, closed: bool) {
+    fn note_look(&mut self, nodes: &Nodes, closed: bool) {
         self.busy_below = &self.below & &nodes.allocated;
         let is_idle = !nodes.allocated.contains(&self.rank) && self.busy_below.is_empty();
         self.idle_looks = if is_idle && closed { self.idle_looks + 1 } else { 0 };
@@ -102,7 +102,7 @@ impl Departure {
     }
 }
 
-async fn drain(broker: &Broker, ranks: &BTreeSet<u32>, reason: &str) -> Result<(), Silence> {
+async fn drain(broker: &Broker, ranks: &BTreeSet<u32>, reason: &str) -> Result<(), AskError> {
     let drain = json!({ "targets": hostlist::to_idset(ranks), "reason": reason });
     broker.ask(0, "resource.drain", &drain.to_string()).await.map(drop)
 }
@@ -118,7 +118,7 @@ fn is_drained(why: &str) -> bool {
 /// Every broker asks when it has joined, one small question: no pod can tell that no drain of ours is there. Any cluster may
 /// become smaller and grow again, and of the pods of before nobody tells those that come then (a Job counts only what failed);
 /// an archive brings drains along; and a broker above may have drained this node.
-pub async fn is_over(broker: &Broker, rank: u32) {
+pub async fn undrain_until_done(broker: &Broker, rank: u32) {
     let (begin, mut backoff, mut told) = (Instant::now(), Backoff::default(), false);
     while let Err(why) = undrain(broker, rank).await {
         if !told && begin.elapsed() >= LONG {
@@ -129,7 +129,7 @@ pub async fn is_over(broker: &Broker, rank: u32) {
     }
 }
 
-async fn undrain(broker: &Broker, rank: u32) -> Result<(), Silence> {
+async fn undrain(broker: &Broker, rank: u32) -> Result<(), AskError> {
     let status = broker.ask(0, "resource.status", "{}").await?;
     if is_ours(&status["drain"], rank) {
         let undrain = json!({ "targets": rank.to_string() });
@@ -201,9 +201,9 @@ mod tests {
         let (mut steps, below) = (Vec::new(), below.iter().copied().collect());
         let questions = beside(says, async |broker| {
             let mut departure = Departure::of(1, below);
-            assert!(!departure.may_go(&broker).await && departure.has_begun(), "it drains first");
+            assert!(!departure.advance(&broker).await && departure.has_begun(), "it drains first");
             for _ in 0..count {
-                steps.push(departure.may_go(&broker).await);
+                steps.push(departure.advance(&broker).await);
             }
         });
         let drains = questions.iter().filter(|question| question.contains("resource.drain"));
@@ -232,7 +232,7 @@ mod tests {
         let mut departure = Departure::of(1, [3, 4].into());
         let look = |allocated: &[u32]| Nodes { open: BTreeSet::new(), allocated: allocated.iter().copied().collect() };
         for (allocated, along) in [(&[1, 2][..], false), (&[3], true), (&[1, 4], true), (&[], false)] {
-            departure.note(&look(allocated), true);
+            departure.note_look(&look(allocated), true);
             assert_eq!(departure.takes_jobs_along(), along, "{allocated:?}");
         }
     }
@@ -251,7 +251,7 @@ mod tests {
                 _ => Some(answer_of("{}")),
             }
         };
-        let questions = beside(says, async |broker| is_over(&broker, 1).await);
+        let questions = beside(says, async |broker| undrain_until_done(&broker, 1).await);
         let topics: Vec<bool> = questions.iter().map(|question| question.contains("resource.undrain")).collect();
         assert_eq!(topics, [false, false, false, true, false, true], "{questions:?}");
     }
@@ -259,7 +259,7 @@ mod tests {
     #[test]
     fn who_is_not_drained_asks_once() {
         let says = |_: &str| Some(answer_of(r#"{"drain":{"1":{"timestamp":1.0,"reason":"a disk is broken"}}}"#));
-        assert_eq!(beside(says, async |broker| is_over(&broker, 1).await).len(), 1);
+        assert_eq!(beside(says, async |broker| undrain_until_done(&broker, 1).await).len(), 1);
     }
 
     #[test]

@@ -9,7 +9,7 @@
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use super::connection::{Broker, Talk};
+use super::connection::{Broker, Conversation};
 use crate::flux_rpc::message::{ANY, request};
 use crate::wait::{Backoff, LONGEST_PAUSE};
 
@@ -25,22 +25,22 @@ pub struct LeadPresence(Arc<Mutex<Membership>>);
 #[derive(Debug, Default)]
 struct Membership {
     over: bool,
-    connection: Option<Talk>,
+    connection: Option<Conversation>,
 }
 
 impl LeadPresence {
     /// Becomes a member, unless the broker refuses. One that has just begun knows no groups yet.
     pub async fn begin(&self, broker: &Broker) {
-        let Ok(mut talk) = Talk::open(broker).await else { return };
+        let Ok(mut conversation) = Conversation::open(broker).await else { return };
         let mut refused = Backoff::default();
         for _ in 0..TRIES {
-            if talk.say(&request(ANY, "groups.join", GROUP)).await.is_err() {
+            if conversation.send(&request(ANY, "groups.join", GROUP)).await.is_err() {
                 return;
             }
-            match talk.hear().await {
+            match conversation.receive().await {
                 Ok(Ok(_)) => {
                     let mut membership = self.lock();
-                    membership.connection = Some(talk).filter(|_| !membership.over);
+                    membership.connection = Some(conversation).filter(|_| !membership.over);
                     return;
                 }
                 Ok(Err(_)) => refused.pause(LONGEST_PAUSE).await,

@@ -30,11 +30,11 @@ const LONGEST: usize = 64 << 20;
 
 /// Why there is no answer.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-pub enum Silence {
+pub enum AskError {
     #[error("its socket {0} does not exist: it has not started, or has ended")]
     NoSocket(String),
     #[error("connection refused at its socket: it has ended")]
-    Dead,
+    Ended,
     #[error("permission denied ({0}): only the user that runs Flux may ask")]
     Refused(String),
     #[error("no answer within {} s: it is suspended or very busy", PATIENCE.as_secs())]
@@ -42,7 +42,7 @@ pub enum Silence {
     #[error("it returned an error: {0}")]
     Answer(String),
     #[error("failed to communicate with it: {0}")]
-    Odd(String),
+    Protocol(String),
 }
 
 pub(super) fn errno_text(errno: u32) -> String {
@@ -83,7 +83,7 @@ pub fn length(head: [u8; HEAD]) -> Option<usize> {
 }
 
 /// What a message answers; none if it is none.
-pub fn answer(message: &[u8]) -> Option<Result<Value, Silence>> {
+pub fn answer(message: &[u8]) -> Option<Result<Value, AskError>> {
     let mut frames = frames(message)?;
     let header = frames.pop().filter(|header| header.len() == HEADER)?;
     let errno = u32::from_be_bytes(header[12..16].try_into().ok()?);
@@ -94,8 +94,8 @@ pub fn answer(message: &[u8]) -> Option<Result<Value, Silence>> {
         0 if payload.is_empty() => Ok(Value::Null),
         0 => Ok(serde_json::from_str(std::str::from_utf8(payload).ok()?).ok()?),
         // An error may say more than its number.
-        _ if payload.is_empty() => Err(Silence::Answer(errno_text(errno))),
-        _ => Err(Silence::Answer(String::from_utf8_lossy(payload).into_owned())),
+        _ if payload.is_empty() => Err(AskError::Answer(errno_text(errno))),
+        _ => Err(AskError::Answer(String::from_utf8_lossy(payload).into_owned())),
     })
 }
 
@@ -144,9 +144,9 @@ mod tests {
         let value = answer(&response(0, 0b1011, b"{\"state\":\"run\"}\0")).unwrap().unwrap();
         assert_eq!(value["state"], "run");
         assert_eq!(answer(&response(0, 0b1001, b"")), Some(Ok(Value::Null)));
-        assert_eq!(answer(&response(1, 0b1001, b"")), Some(Err(Silence::Answer("operation not permitted".into()))));
+        assert_eq!(answer(&response(1, 0b1001, b"")), Some(Err(AskError::Answer("operation not permitted".into()))));
         let why = answer(&response(38, 0b1011, b"no such service\0"));
-        assert_eq!(why, Some(Err(Silence::Answer("no such service".into()))));
+        assert_eq!(why, Some(Err(AskError::Answer("no such service".into()))));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use flux_shared::usage::{Brokers, Host, HostState, Jobs, Resources, States, Usag
 use serde_json::Value;
 
 use super::connection::Broker;
-use super::message::Silence;
+use super::message::AskError;
 
 /// The instance's hosts.
 #[derive(Debug, Clone, Copy)]
@@ -70,10 +70,10 @@ pub async fn nodes(broker: &Broker) -> Option<Nodes> {
     Some(Nodes { open: &of("all") - &of("down"), allocated: of("allocated") })
 }
 
-async fn resource_sets(broker: &Broker) -> Result<Value, Silence> {
+async fn resource_sets(broker: &Broker) -> Result<Value, AskError> {
     match broker.ask(0, "resource.sched-status", "{}").await {
         // Before flux-core 0.61 only the scheduler knew.
-        Err(Silence::Answer(_)) => broker.ask(0, "sched.resource-status", "{}").await,
+        Err(AskError::Answer(_)) => broker.ask(0, "sched.resource-status", "{}").await,
         answer => answer,
     }
 }

@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use flux_shared::exit::{NOT_FOUND, of_signal};
 use flux_shared::paths::{RESTFUL_SECRET_KEY, RESTFUL_TOKEN, RESTFUL_USERNAME};
 
-use super::inside::Inside;
+use super::command_runner::CommandRunner;
 use crate::report::failure::{Failure, plain};
 use crate::report::log;
 use crate::supervise::program::Output;
@@ -90,7 +90,7 @@ impl Stopped {
 /// Serves; the exit code.
 pub fn run(args: &Args) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
-        let mut server = Server { inside: Inside::new()?, args, code: args.directory.join("api") };
+        let mut server = Server { runner: CommandRunner::new()?, args, code: args.directory.join("api") };
         let served = match server.prepare().await {
             Ok(()) => server.serve().await,
             Err(stopped) => Err(stopped),
@@ -105,7 +105,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
 }
 
 struct Server<'a> {
-    inside: Inside,
+    runner: CommandRunner,
     args: &'a Args,
     /// The checkout.
     code: PathBuf,
@@ -133,7 +133,7 @@ impl Server<'_> {
             fs::remove_dir_all(&self.code).map_err(|error| failed("remove", &self.code, &error))?;
         }
         // Else git would wait for somebody to type a user name.
-        self.inside.session.environment.insert("GIT_TERMINAL_PROMPT".into(), "0".into());
+        self.runner.session.environment.insert("GIT_TERMINAL_PROMPT".into(), "0".into());
         let words = ["git", "clone", "--quiet", "--depth=1", "--branch", branch, "--", repository];
         let argv = words.into_iter().map(OsString::from).chain([self.code.clone().into()]);
         match self.run(argv).await? {
@@ -188,7 +188,7 @@ impl Server<'_> {
             ("FLUX_REQUIRE_AUTH", "true".into()),
             ("FLUX_NUMBER_NODES", self.args.nodes.to_string()),
         ];
-        let environment = &mut self.inside.session.environment;
+        let environment = &mut self.runner.session.environment;
         for (name, value) in changes {
             environment.insert(name.into(), value.into());
         }
@@ -210,7 +210,7 @@ impl Server<'_> {
             modules.push(own);
         }
         environment.insert("PYTHONPATH".into(), modules);
-        self.inside.session.directory = self.code.clone();
+        self.runner.session.directory = self.code.clone();
         Ok(())
     }
 
@@ -249,9 +249,9 @@ impl Server<'_> {
 
     async fn run_with(&mut self, argv: impl IntoIterator<Item = OsString>, output: Output) -> Result<u8, Stopped> {
         let argv: Vec<OsString> = argv.into_iter().collect();
-        let code = self.inside.run(&argv, output).await;
+        let code = self.runner.run(&argv, output).await;
         let code = code.map_err(|failure| Stopped::new(failure.category.code(), failure.to_string()))?;
-        match self.inside.supervisor.stop_wanted() {
+        match self.runner.supervisor.take_stop_signal() {
             Some(signal) => Err(Stopped::new(of_signal(signal), "")),
             None => Ok(code),
         }

@@ -331,7 +331,7 @@ fn tell_of_users(spec: &mut AgentSpec, machine: &Machine, told: &mut Vec<String>
 }
 
 /// Where the container finds what `ground` made for it.
-pub fn from_the_ground(pod_folder: &str, mount_path: &str, has_certificate: bool) -> Vec<Bind> {
+pub fn run_folder_mounts(pod_folder: &str, mount_path: &str, has_certificate: bool) -> Vec<Bind> {
     let at = |name: &str| format!("{pod_folder}/{name}");
     let mut mounts = vec![Bind::new(&at("spec.toml"), SPEC_FILE, false), Bind::new(&at("flux"), mount_path, true)];
     if has_certificate {

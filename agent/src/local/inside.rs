@@ -79,16 +79,16 @@ impl Root {
     }
 
     fn build(&self, container: &Container) -> Result<(), Failure> {
-        mounts::keep_to_ourselves().map_err(|error| failed("make private", Path::new("/"), &error))?;
+        mounts::make_private().map_err(|error| failed("make private", Path::new("/"), &error))?;
         mounts::bind(&self.path, &self.path).map_err(|error| failed("mount", &self.path, &error))?;
         let opened = container.opened();
         let mut apart = container.own();
         apart.extend(&opened);
         for folder in &opened {
-            self.open(folder, &|path| apart.contains(path))?;
+            self.bind_entries(folder, &|path| apart.contains(path))?;
         }
         for (path, mode) in &container.folders {
-            self.folder(path, *mode)?;
+            self.make_folder(path, *mode)?;
         }
         for (path, text) in &container.files {
             let to = self.at(path);
@@ -102,12 +102,12 @@ impl Root {
         for bind in &binds {
             self.bind(bind)?;
         }
-        self.kernels()?;
+        self.mount_kernel_file_systems()?;
         self.protect(container)
     }
 
     /// A folder of the machine with each of its entries where it is, but for those that are made apart.
-    fn open(&self, folder: &Path, is_apart: &dyn Fn(&Path) -> bool) -> Result<(), Failure> {
+    fn bind_entries(&self, folder: &Path, is_apart: &dyn Fn(&Path) -> bool) -> Result<(), Failure> {
         let to = self.at(&folder.to_string_lossy());
         fs::create_dir_all(&to).map_err(|error| failed("create the folder", &to, &error))?;
         // A folder that the machine does not have, or that may not be read.
@@ -123,14 +123,14 @@ impl Root {
                 Ok(kind) if kind.is_symlink() => fs::read_link(&path).and_then(|target| symlink(target, &to)),
                 // Programs replace these: a mounted file could not be.
                 Ok(kind) if kind.is_file() && folder == Path::new("/etc") => fs::copy(&path, &to).map(drop),
-                Ok(kind) => place(kind.is_dir(), &to).and_then(|()| mounts::bind(&path, &to)),
+                Ok(kind) => make_mount_point(kind.is_dir(), &to).and_then(|()| mounts::bind(&path, &to)),
                 Err(error) => Err(error),
             };
         }
         Ok(())
     }
 
-    fn folder(&self, path: &str, mode: u32) -> Result<(), Failure> {
+    fn make_folder(&self, path: &str, mode: u32) -> Result<(), Failure> {
         let to = self.at(path);
         fs::create_dir_all(&to)
             .and_then(|()| fs::set_permissions(&to, PermissionsExt::from_mode(mode)))
@@ -142,17 +142,17 @@ impl Root {
         let data = fs::metadata(from).map_err(|error| failed("find", from, &error))?;
         let parents = to.parent().map_or(Ok(()), fs::create_dir_all);
         parents
-            .and_then(|()| if to.exists() { Ok(()) } else { place(data.is_dir(), &to) })
+            .and_then(|()| if to.exists() { Ok(()) } else { make_mount_point(data.is_dir(), &to) })
             .and_then(|()| mounts::bind(from, &to))
             .map_err(|error| failed("mount", Path::new(&bind.to), &error))
     }
 
     /// The kernel's own: of this container's namespaces.
-    fn kernels(&self) -> Result<(), Failure> {
+    fn mount_kernel_file_systems(&self) -> Result<(), Failure> {
         let told = |path: &str, error: io::Error| failed("mount", Path::new(path), &error);
-        mounts::proc(&self.at("/proc")).map_err(|error| told("/proc", error))?;
-        mounts::terminals(&self.at("/dev/pts")).map_err(|error| told("/dev/pts", error))?;
-        mounts::memory(&self.at("/dev/shm")).map_err(|error| told("/dev/shm", error))?;
+        mounts::mount_proc(&self.at("/proc")).map_err(|error| told("/proc", error))?;
+        mounts::mount_devpts(&self.at("/dev/pts")).map_err(|error| told("/dev/pts", error))?;
+        mounts::mount_shm(&self.at("/dev/shm")).map_err(|error| told("/dev/shm", error))?;
         let ptmx = self.at("/dev/ptmx");
         // The machine's own device, mounted over what may be a link.
         let mounted = mounts::bind(&self.at("/dev/pts/ptmx"), &ptmx);
@@ -199,7 +199,7 @@ fn is_ours_alone() -> bool {
 }
 
 /// Something to mount on.
-fn place(is_folder: bool, at: &Path) -> io::Result<()> {
+fn make_mount_point(is_folder: bool, at: &Path) -> io::Result<()> {
     match is_folder {
         true => fs::create_dir(at),
         false => fs::File::create(at).map(drop),

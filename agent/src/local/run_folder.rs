@@ -15,29 +15,29 @@ use std::path::{Path, PathBuf};
 use flux_shared::exit::Category;
 use nix::fcntl::{Flock, FlockArg};
 
-use super::containers::{Arrangement, Bind, Container, from_the_ground};
+use super::containers::{Arrangement, Bind, Container, run_folder_mounts};
 use crate::report::failure::{Failure, plain};
 use crate::system::mount_table;
 
 /// Where a MiniCluster's run is, or would be.
 #[derive(Debug)]
-pub struct Place {
+pub struct RunFolder {
     folder: PathBuf,
 }
 
 /// A folder that is this run's alone.
 #[derive(Debug)]
-pub struct Ground {
+pub struct LockedRunFolder {
     folder: PathBuf,
     /// Held as long as the run goes on.
     _lock: Flock<File>,
 }
 
-impl Place {
-    pub fn of(name: &str) -> Result<Place, Failure> {
+impl RunFolder {
+    pub fn of(name: &str) -> Result<RunFolder, Failure> {
         let base = std::env::temp_dir();
         let base = fs::canonicalize(&base).map_err(|error| Failure::write("find", &base, &error))?;
-        Ok(Place { folder: base.join(format!("flux-local-{}-{name}", nix::unistd::geteuid())) })
+        Ok(RunFolder { folder: base.join(format!("flux-local-{}-{name}", nix::unistd::geteuid())) })
     }
 
     /// None: nothing runs.
@@ -50,7 +50,7 @@ impl Place {
     }
 
     /// Removes what an earlier run has left.
-    pub fn take(self) -> Result<Ground, Failure> {
+    pub fn take(self) -> Result<LockedRunFolder, Failure> {
         let failed = |error: io::Error| Failure::write("create the folder", &self.folder, &error);
         match DirBuilder::new().mode(0o700).create(&self.folder) {
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists && self.is_ours().map_err(failed)? => {}
@@ -62,9 +62,9 @@ impl Place {
             let cause = format!("failed to use {}: a run is in progress there", self.folder.display());
             Failure::new(Category::Internal, cause, "end that run first, or give this MiniCluster another name")
         })?;
-        let ground = Ground { folder: self.folder, _lock: lock };
-        ground.clear()?;
-        Ok(ground)
+        let run_folder = LockedRunFolder { folder: self.folder, _lock: lock };
+        run_folder.clear()?;
+        Ok(run_folder)
     }
 
     /// Others may write to the folder that it is in.
@@ -79,8 +79,8 @@ pub fn pod_folder(folder: &Path, index: u32) -> PathBuf {
     folder.join(format!("pods/{index}"))
 }
 
-impl Ground {
-    pub fn folder(&self) -> &Path {
+impl LockedRunFolder {
+    pub fn path(&self) -> &Path {
         &self.folder
     }
 
@@ -103,7 +103,7 @@ impl Ground {
             }
             write(&pod.join("spec.toml"), &spec)?;
             container.root = text(&root);
-            container.mounts.extend(from_the_ground(
+            container.mounts.extend(run_folder_mounts(
                 &text(&pod),
                 &container.mount_path,
                 arrangement.spec.max_size() > 1,

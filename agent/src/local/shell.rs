@@ -12,10 +12,10 @@ use nix::sched::{CloneFlags, setns};
 
 use super::containers::Container;
 use super::inside;
-use super::run_folder::{Place, failed, pod_folder};
+use super::run_folder::{RunFolder, failed, pod_folder};
 use crate::report::failure::Failure;
 use crate::supervise::Supervisor;
-use crate::supervise::policy::{Plain, Terms};
+use crate::supervise::policy::{DefaultPolicy, Terms};
 use crate::supervise::program::{Environment, Output, Program};
 use crate::system::raw::ChildSetup;
 
@@ -30,9 +30,9 @@ const NAMESPACES: [(&str, CloneFlags); 6] = [
 ];
 
 /// A shell, or `command`, in the pod; its exit code.
-pub fn shell(place: &Place, name: &str, index: u32, command: &[OsString]) -> Result<u8, Failure> {
+pub fn shell(run_folder: &RunFolder, name: &str, index: u32, command: &[OsString]) -> Result<u8, Failure> {
     let nowhere = |cause: String, remedy: &str| Failure::new(Category::Internal, cause, remedy);
-    let Some(folder) = place.running() else {
+    let Some(folder) = run_folder.running() else {
         let cause = format!("{name} is not running here");
         return Err(nowhere(cause, "start it in another terminal, with the same file and without --shell"));
     };
@@ -74,5 +74,5 @@ async fn connect(container: &Container, command: &[OsString]) -> Result<u8, Fail
         setup: ChildSetup { foreground, tied: true, ..ChildSetup::default() },
     };
     let child = program.start().map_err(|error| Failure::internal(error.to_string()))?;
-    Ok(supervisor.run(child, Terms::of_group(), &mut Plain).await.map_err(lost)?.end.code())
+    Ok(supervisor.run(child, Terms::of_group(), &mut DefaultPolicy).await.map_err(lost)?.end.code())
 }

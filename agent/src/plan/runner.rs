@@ -19,7 +19,7 @@ pub fn prepare(resolved: &Resolved) -> Result<Vec<Planned>, PlanError> {
         steps.extend(init);
         steps.extend(environment::steps(resolved)?);
         let snippets: Vec<Planned> = pre_command.into_iter().chain(pre).collect();
-        let may_have_made_one = (!snippets.is_empty()).then(|| Planned::with(&[], Step::LookAgain));
+        let may_have_made_one = (!snippets.is_empty()).then(|| Planned::with(&[], Step::Replan));
         steps.extend(snippets.into_iter().chain(may_have_made_one));
         steps.extend(users(resolved));
         steps.extend(files(resolved)?);

@@ -48,7 +48,8 @@ pub enum Step {
     Snippet(Snippet),
     /// A snippet before may have made the user that Flux is to run as: what follows is planned with what this container says
     /// now, if that differs.
-    LookAgain,
+    #[serde(rename = "look-again")]
+    Replan,
     /// Until the parent broker's port answers, or its name has an address.
     WaitParent(Parent),
     /// Until a Unix socket exists and answers.
@@ -109,7 +110,8 @@ pub struct Snippet {
     pub source: String,
     /// A failure ends the container with its code; otherwise it is told, and passed over.
     pub strict: bool,
-    pub stage: Stage,
+    #[serde(rename = "stage")]
+    pub phase: SnippetPhase,
     /// What it prints is not shown; the last of its errors is, if it fails.
     pub silent: bool,
 }
@@ -117,7 +119,7 @@ pub struct Snippet {
 /// When a snippet runs, and what its end means.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Stage {
+pub enum SnippetPhase {
     /// Before the program, which does not start where it ends the container.
     Before,
     /// It is the program: its code is the container's.

@@ -14,7 +14,7 @@ pub enum Target {
 
 /// What a second stop signal does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Again {
+pub enum SecondStop {
     /// SIGKILL to the group.
     Kills,
     /// The same as the first.
@@ -29,13 +29,13 @@ pub struct Terms {
     pub target: Target,
     /// After the stop: SIGKILL to the group. None: never by time.
     pub kill_after: Option<Duration>,
-    pub again: Again,
+    pub again: SecondStop,
 }
 
 impl Terms {
     /// For a short helper program: signals reach its whole process group, and there is no deadline.
     pub fn of_group() -> Self {
-        Terms { target: Target::Group, kill_after: None, again: Again::Kills }
+        Terms { target: Target::Group, kill_after: None, again: SecondStop::Kills }
     }
 }
 
@@ -81,7 +81,7 @@ pub trait Policy {
     }
 
     /// A stop was held back for as long as it may be.
-    fn held_long_enough(&mut self, _child: i32) -> Order {
+    fn at_hold_timeout(&mut self, _child: i32) -> Order {
         Order::signal(libc::SIGTERM)
     }
 
@@ -98,6 +98,6 @@ pub trait Policy {
 
 /// That of a program with nothing particular.
 #[derive(Debug)]
-pub struct Plain;
+pub struct DefaultPolicy;
 
-impl Policy for Plain {}
+impl Policy for DefaultPolicy {}

@@ -172,7 +172,7 @@ impl Copier<'_> {
             left = left.saturating_sub(read as u64);
             held += read;
             if self.spare_memory && (left == 0 || held > PIECE) {
-                forget(copy)?;
+                flush_and_drop_cache(copy)?;
                 held = 0;
             }
         }
@@ -181,7 +181,7 @@ impl Copier<'_> {
 }
 
 /// What was written goes to the disk and out of the page cache, which counts as the container's memory.
-fn forget(file: &File) -> io::Result<()> {
+fn flush_and_drop_cache(file: &File) -> io::Result<()> {
     file.sync_data()?;
     let _ = nix::fcntl::posix_fadvise(file, 0, 0, nix::fcntl::PosixFadviseAdvice::POSIX_FADV_DONTNEED);
     Ok(())

@@ -18,7 +18,7 @@ pub fn lay_out(mount: &Path) -> Result<(), Failure> {
         // Through a link the path would lead out of the view.
         let through_link = folder.ancestors().skip(1).take_while(|up| *up != mount).any(Path::is_symlink);
         if !through_link {
-            files.link(&format!("/{path}"), target)?;
+            files.ensure_link(&format!("/{path}"), target)?;
         }
     }
     Ok(())

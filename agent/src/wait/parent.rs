@@ -84,17 +84,17 @@ impl Parent {
     /// One attempt: looks the name up, connects, and closes again.
     pub async fn probe(&mut self) -> Result<(), Missing> {
         match self.connects {
-            true => self.knock(&mut None).await,
+            true => self.try_connect(&mut None).await,
             false => self.resolver.lookup(&self.host).await.map(drop).map_err(Missing::from),
         }
     }
 
     /// The same by its port in any case: for a parent that was lost, or is on its way down.
     pub async fn probe_port(&mut self) -> Result<(), Missing> {
-        self.knock(&mut None).await
+        self.try_connect(&mut None).await
     }
 
-    async fn knock(&mut self, resolved: &mut Option<Instant>) -> Result<(), Missing> {
+    async fn try_connect(&mut self, resolved: &mut Option<Instant>) -> Result<(), Missing> {
         let (looked_up, addresses) = match self.refused.take() {
             Some((at, addresses)) if at.elapsed() < ADDRESS_SERVES => (at, addresses),
             _ => (Instant::now(), self.resolver.lookup(&self.host).await?),
@@ -132,7 +132,7 @@ impl Parent {
         let mut report = Reporter::new(begin);
         let mut resolved = None;
         loop {
-            let answer = if self.connects { self.knock(&mut resolved).await } else { self.probe().await };
+            let answer = if self.connects { self.try_connect(&mut resolved).await } else { self.probe().await };
             let missing = match answer {
                 Ok(()) => {
                     let connected = Instant::now();

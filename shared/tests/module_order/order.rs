@@ -286,9 +286,12 @@ pub const ORDER: &[(&str, &[&str])] = &[
             "launch",
         ],
     ),
-    ("agent/src/in_instance", &["inside", "program", "accounting", "time", "batch", "diagnostics", "restful"]),
+    ("agent/src/in_instance", &["command_runner", "program", "accounting", "time", "batch", "diagnostics", "restful"]),
     ("agent/src/view", &["progress", "tree", "copy", "fold", "find", "layout", "link"]),
-    ("agent/src/commands", &["pod", "status", "preflight", "observe", "findings", "connect", "container", "completions"]),
+    (
+        "agent/src/commands",
+        &["pod", "status", "preflight", "observe", "findings", "connect", "container", "completions"],
+    ),
     ("agent/src/dry_run", &["source", "error", "format", "pods", "json", "text", "summary", "file", "here"]),
     ("agent/src/local", &["network", "containers", "run_folder", "namespaces", "inside", "output", "run", "shell"]),
     (

@@ -11,7 +11,7 @@ use crate::system::mount_table;
 const NONE: Option<&str> = None;
 
 /// What is mounted here is seen nowhere else.
-pub fn keep_to_ourselves() -> io::Result<()> {
+pub fn make_private() -> io::Result<()> {
     Ok(mount(NONE, "/", NONE, MsFlags::MS_REC | MsFlags::MS_PRIVATE, NONE)?)
 }
 
@@ -22,16 +22,16 @@ pub fn bind(from: &Path, to: &Path) -> io::Result<()> {
 
 const PLAIN: MsFlags = MsFlags::MS_NOSUID.union(MsFlags::MS_NODEV).union(MsFlags::MS_NOEXEC);
 
-pub fn proc(to: &Path) -> io::Result<()> {
+pub fn mount_proc(to: &Path) -> io::Result<()> {
     Ok(mount(Some("proc"), to, Some("proc"), PLAIN, NONE)?)
 }
 
-pub fn terminals(to: &Path) -> io::Result<()> {
+pub fn mount_devpts(to: &Path) -> io::Result<()> {
     let options = Some("newinstance,ptmxmode=0666,mode=0620");
     Ok(mount(Some("devpts"), to, Some("devpts"), MsFlags::MS_NOSUID | MsFlags::MS_NOEXEC, options)?)
 }
 
-pub fn memory(to: &Path) -> io::Result<()> {
+pub fn mount_shm(to: &Path) -> io::Result<()> {
     Ok(mount(Some("shm"), to, Some("tmpfs"), MsFlags::MS_NOSUID | MsFlags::MS_NODEV, Some("mode=1777"))?)
 }
 
