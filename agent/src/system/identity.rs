@@ -2,6 +2,9 @@
 //!
 //! Groups are those that initgroups would give, read from the image's own files, and those that the pod gives to each of its
 //! processes (fsGroup, supplementalGroups): what the agent's process has, but for what the image gives to the agent's user.
+//!
+//! The files are parsed by hand: the C library's look-ups, which crates call as well, load NSS modules, and a static program
+//! cannot rely on those of the image.
 #![expect(clippy::disallowed_methods, reason = "act: reads and changes the process' ids")]
 
 use std::io;

@@ -1,4 +1,7 @@
-//! Signals as events: all are blocked from the start and read from one descriptor, so none is lost and none kills us.
+//! Signals as events: all are blocked from the start and read from one descriptor, so none is lost and none kills the agent.
+//!
+//! signalfd rather than tokio's signals, which do not say who sent one (the kernel, another process, the agent itself) and
+//! need a handler and a stream for each number.
 
 #![expect(clippy::disallowed_methods, reason = "act: reads signals")]
 
