@@ -223,14 +223,14 @@ struct LogArgs {
 }
 
 impl LogArgs {
-    /// For commands without a spec.
+    /// Sets the log format, for commands that read no spec.
     fn apply(&self) {
         log::set_format(self.log_format.unwrap_or_default());
     }
 }
 
 impl Cli {
-    /// Does what was asked for; the exit code.
+    /// Runs the subcommand; returns the exit code.
     pub fn run(self) -> ExitCode {
         ExitCode::from(match self.command {
             Command::Install { binary, to, link_view, log } => {
@@ -297,9 +297,9 @@ impl Cli {
     }
 }
 
-/// The init container of the agent's own image.
+/// In the init container of the agent's image: installs the binary, and lays out the shared volume or links the view.
 fn install_binary(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Option<PathBuf>) -> Result<(), Failure> {
-    // One volume for all: the view's container, or the entrypoint, lays it out.
+    // One volume for everything: the view's container or the entrypoint lays it out.
     let in_one = binary.is_none();
     let mount = if in_one { Some(to.unwrap_or_else(|| DEFAULT_MOUNT_PATH.into())) } else { to };
     let Some(folder) = binary.or_else(|| mount.clone()) else { return Ok(()) };
@@ -316,7 +316,7 @@ fn install_binary(binary: Option<PathBuf>, to: Option<PathBuf>, link_view: Optio
     install::link(&mount, path)
 }
 
-/// The view's container: a copy of the view, or links where it is.
+/// In the view's container: copies the view into the shared volume, or links it.
 fn bring_view(options: view::Options, link: bool) -> Result<(), Failure> {
     let view::Options { root, mount, .. } = &options;
     if link {
@@ -335,7 +335,7 @@ fn with_timeline_note<T>(stage: &str, mount: &Path, work: impl FnOnce() -> Resul
     Ok(done)
 }
 
-/// What this container's entrypoint was started with, if that is process 1.
+/// Role, options and process of this container's entrypoint, if process 1 is one.
 fn known_entrypoint() -> Option<(ContainerRole, run::Options, Process)> {
     let process = commands::process_one()?;
     let (role, options) = match Cli::try_parse_from(&process.words).ok()?.command {
@@ -348,12 +348,12 @@ fn known_entrypoint() -> Option<(ContainerRole, run::Options, Process)> {
     Some((role, options, process))
 }
 
-/// The entrypoint's facts.
+/// Spec, facts and role of this container's entrypoint.
 fn entrypoint() -> Result<commands::Container, Failure> {
     commands::Container::read(known_entrypoint())
 }
 
-/// Where a command for people looks: as the entrypoint beside it.
+/// `place` with the options of this container's entrypoint, if process 1 is one.
 fn with_entrypoint_options(place: PodPlace) -> PodPlace {
     match known_entrypoint() {
         Some((_, options, _)) => place.beside(options),
@@ -365,7 +365,7 @@ fn here(format: dry_run::Format) -> u8 {
     print_found(entrypoint().and_then(|container| dry_run::here(container, format)).map(|text| (text, 0)))
 }
 
-/// Prints what a command for people found; its exit code.
+/// Prints a command's output; returns its exit code.
 fn print_found(found: Result<(String, u8), Failure>) -> u8 {
     log_failure(found.map(|(text, code)| {
         write_out(&text);
@@ -373,7 +373,7 @@ fn print_found(found: Result<(String, u8), Failure>) -> u8 {
     }))
 }
 
-/// The pod's termination message is not for what a person or a probe ran beside the entrypoint.
+/// The exit code. A failure is logged, but not written to the termination message, which belongs to the entrypoint.
 fn log_failure(result: Result<u8, Failure>) -> u8 {
     result.unwrap_or_else(|failure| {
         log::failure(&failure);
@@ -381,11 +381,12 @@ fn log_failure(result: Result<u8, Failure>) -> u8 {
     })
 }
 
+/// The same for init containers, which have a termination message of their own.
 fn finish(result: Result<u8, Failure>) -> u8 {
     log_failure(result.inspect_err(|failure| failure.report(TERMINATION_LOG.as_ref())))
 }
 
-/// Prints the plans, or what is wrong; the exit code.
+/// Prints the plans, or what is wrong; returns the exit code.
 #[cfg(feature = "laptop")]
 pub fn show_plans(args: &dry_run::Args) -> u8 {
     match dry_run::run(args) {
@@ -403,14 +404,14 @@ pub fn show_plans(args: &dry_run::Args) -> u8 {
 }
 
 #[cfg(feature = "laptop")]
-/// A person reads it, and has not asked for plain text (https://no-color.org).
+/// Whether standard output is a terminal and colours are not disabled (https://no-color.org).
 #[expect(clippy::disallowed_methods, reason = "wire up: looks where the output goes")]
 fn shows_colours() -> bool {
     use std::io::IsTerminal;
     std::io::stdout().is_terminal() && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty())
 }
 
-/// To standard output; a reader that has seen enough (`| head`) is no failure.
+/// Writes to standard output. A reader that has closed the pipe (`| head`) is no failure.
 #[expect(clippy::disallowed_methods, reason = "wire up: prints what was asked for")]
 fn write_out(text: &str) -> u8 {
     use std::io::Write;

@@ -27,8 +27,8 @@ pub use container::{Container, facts, process_one};
 use pod::Pod;
 pub use pod::PodPlace;
 
-/// Whether the broker is in its running state, as an exit code, and if not, why: it is asked for up to `seconds`. A probe that
-/// waits this way succeeds as soon as the broker is ready, and does not fail while a start is in progress.
+/// Exit code 0 if the broker is in its running state, else 1 and the reason; waits for up to `seconds`. A probe that waits
+/// this way succeeds as soon as the broker is ready, and does not fail while a start is in progress.
 pub fn ready(place: &PodPlace, seconds: u64) -> Result<(String, u8), Failure> {
     look_as_owner(place, async |pod| {
         Ok(match observe::until_ready(pod, Duration::from_secs(seconds)).await {
@@ -38,7 +38,7 @@ pub fn ready(place: &PodPlace, seconds: u64) -> Result<(String, u8), Failure> {
     })
 }
 
-/// All that is known of the instance, and 1 if the broker does not answer.
+/// Everything known of the instance; exit code 1 if the broker does not answer.
 pub fn status(place: &PodPlace, json: bool) -> Result<(String, u8), Failure> {
     look_as_owner(place, async |pod| {
         let (state, activity) = observe::state_and_activity(pod).await;
@@ -49,7 +49,7 @@ pub fn status(place: &PodPlace, json: bool) -> Result<(String, u8), Failure> {
     })
 }
 
-/// The figures of the instance, as JSON; an error where there is no broker that could tell them.
+/// The instance's usage as JSON; exit code 1 if there is no broker to ask.
 pub fn usage(place: &PodPlace) -> Result<(String, u8), Failure> {
     look_as_owner(place, async |pod| match observe::usage(pod).await {
         Ok(usage) => {
@@ -63,7 +63,7 @@ pub fn usage(place: &PodPlace) -> Result<(String, u8), Failure> {
     })
 }
 
-/// What `look` finds out as the owner of the instance: what to print, and the exit code.
+/// Runs `look` as the instance's owner; returns what to print and the exit code.
 fn look_as_owner(
     place: &PodPlace,
     look: impl AsyncFnOnce(&Pod) -> Result<(String, u8), Failure>,
@@ -79,7 +79,7 @@ fn look_as_owner(
     Ok((text, code))
 }
 
-/// What could keep Flux from starting here, each with its remedy; 1 if something will.
+/// Checks for what could keep Flux from starting here, each with its remedy; exit code 1 if a check fails.
 pub fn preflight(place: &PodPlace) -> Result<(String, u8), Failure> {
     let pod = Pod::read(place)?;
     let checks = preflight::judge(&findings::collect(&pod)?);

@@ -50,13 +50,13 @@ use shell::Shell;
 /// How to execute, apart from what the plan says.
 #[derive(Debug, Clone)]
 pub struct Options {
-    /// Files are written below it.
+    /// All files are written below this folder.
     pub root: PathBuf,
-    /// The agent's own program, which a snippet's shell starts to tell its state.
+    /// The agent's own binary, which a snippet's shell runs to report its state.
     pub agent: PathBuf,
-    /// How long to try again what may pass.
+    /// How long to retry after failures that may be temporary.
     pub patience: Duration,
-    /// Where it writes what it is doing.
+    /// Where the current activity is written.
     pub activity_file: ActivityFile,
 }
 
@@ -68,14 +68,14 @@ pub struct Executor<'a> {
     session: Session,
     supervisor: &'a mut Supervisor,
     shell: Option<Shell>,
-    /// Where this start is recorded, once it is.
+    /// The record of this start, once it is made.
     record: Option<starts::Record>,
     timed: bool,
     waits: Waits,
     timeline: &'a mut Timeline,
     /// What the steps find out about the container's end.
     ending: &'a mut Ending,
-    /// The instance has been seen in the state `run`.
+    /// Whether the instance has been seen in the state `run`.
     came_up: bool,
     /// How the lead's broker ended, once it has.
     broker_end: Option<archive::BrokerEnd>,
@@ -98,9 +98,9 @@ enum Done {
     Exit(u8),
 }
 
-/// Executes `plan`; the container's exit code.
+/// Executes `plan`; returns the container's exit code.
 ///
-/// `again`: the plan for what the container says at [`Step::Replan`].
+/// `again` plans anew, from what the container says at [`Step::Replan`].
 pub async fn execute(
     plan: &Plan,
     again: &dyn Fn() -> Result<Plan, Failure>,
@@ -144,7 +144,7 @@ impl Executor<'_> {
         let before = plan.steps.iter().position(is_replan).map_or(plan.steps.len(), |at| at + 1);
         let (first, rest) = plan.steps.split_at(before);
         let mut done = self.steps(plan, first, rest).await?;
-        // What comes before it is no program: if nothing has ended the container, all of the rest is still to be done.
+        // No program stands before Replan: unless the container has ended, all of the rest is still to be done.
         if matches!(done, Done::Went(_)) && !rest.is_empty() {
             let plan = again()?;
             let after = plan.steps.iter().position(is_replan).map_or(0, |at| at + 1);
@@ -156,7 +156,7 @@ impl Executor<'_> {
         })
     }
 
-    /// Some steps of a plan, and those that come after them.
+    /// Executes `steps` of the plan; `rest` are those that come after them.
     async fn steps(&mut self, plan: &Plan, steps: &[Planned], rest: &[Planned]) -> Result<Done, Failure> {
         let mut code = None;
         for (number, planned) in steps.iter().enumerate() {
@@ -197,7 +197,7 @@ impl Executor<'_> {
         Ok(Done::Went(code))
     }
 
-    /// A step that fails for what may pass is done again: every step may be.
+    /// Executes a step, again if its failure may be temporary: every step may run twice.
     async fn step_with_retries(&mut self, step: &Step, role: &Role) -> Result<Flow, Failure> {
         let mut attempts = Attempts::new(self.options.patience, self.options.activity_file.clone());
         loop {
@@ -287,14 +287,14 @@ impl Executor<'_> {
         Ok(())
     }
 
-    /// Until it is told to stop; then all is done.
+    /// Waits until the container is told to stop; then all is done.
     async fn stay(&mut self) -> Result<Flow, Failure> {
         tracing::info!(stage = "stay", "finished; waiting for the pod to be deleted");
         let stopped = self.supervisor.unless_stopped(std::future::pending::<()>()).await;
         stopped.map(|_| Flow::Exit(0)).map_err(|error| Failure::internal(format!("failed to wait for events: {error}")))
     }
 
-    /// In place of a lead that was lost nothing of the user's runs.
+    /// In a pod that replaces a lost lead: runs nothing of the user's, but fails or waits for the operator.
     async fn lead_lost(&mut self, restarts_left: u32) -> Result<Flow, Failure> {
         let cause = "an earlier pod of this lead was lost, and its program may have run";
         if restarts_left == 0 {
@@ -311,7 +311,7 @@ impl Executor<'_> {
         session::exports(resolved.iter().map(|(name, value)| (name.as_str().as_ref(), value.as_os_str())))
     }
 
-    /// The broker above, as the plan names it.
+    /// The broker that the plan names as parent, to be probed.
     fn parent(&self, parent: &Parent) -> wait::Parent {
         wait::Parent::new(&parent.host, parent.port, &self.options.root).probed_by_name(parent.by_name)
     }
@@ -344,7 +344,7 @@ impl Executor<'_> {
     }
 }
 
-/// What a container that was told to stop before its program ran ends with.
+/// The exit code of a container that is stopped before its program has run.
 fn stop_code(role: &Role, signal: i32) -> u8 {
     if *role == Role::Follower { REPLACE } else { of_signal(signal) }
 }

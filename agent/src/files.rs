@@ -22,7 +22,7 @@ use crate::system::owner::{Mode, Owner};
 
 mod safe_path;
 
-/// What stands for the part of a dump's name that is this start's own.
+/// Stands for the part of a dump's name that differs between starts.
 pub const ANY: char = '*';
 
 /// Writes below a root directory.
@@ -53,7 +53,7 @@ impl Files {
             false => self.new_directory(&folder, &name, mode, owner),
         };
         match result {
-            // Somebody else's, such as a volume's own folder: its mode is theirs, if only one can work in it.
+            // It is somebody else's, such as a volume's own folder: its mode stays as long as it is writable.
             Err(error) if existed && is_not_permitted(&error) && is_writable(&real) => Ok(()),
             // Another container of the pod was faster.
             Err(_) if !existed && real.is_dir() => {
@@ -63,7 +63,7 @@ impl Files {
         }
     }
 
-    /// Made beside and renamed, so that one which is there has the right owner.
+    /// Creates a directory under a temporary name and renames it, so that it has the right owner from the beginning.
     fn new_directory(&self, folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner) -> io::Result<()> {
         let beside = self.temporary_name(name);
         match mkdirat(folder, &beside, FileMode::from_raw_mode(0o700)) {
@@ -102,8 +102,8 @@ impl Files {
         fs::read(&real).map_err(|error| Failure::write("read", &real, &error))
     }
 
-    /// A directory of the image becomes the owner's; what is in it stays as it is. False: it is on a volume, whose owner
-    /// and group are others' business; or nobody's that this user may change, and not theirs to write to.
+    /// Gives a directory of the image to `owner`; what is in it stays as it is. False: it is on a volume, whose owner and
+    /// group stay; or the agent is not root and cannot write to it.
     pub fn give_to(&self, path: &str, owner: Owner) -> Result<bool, Failure> {
         let real = self.at(path);
         let failed = |error: io::Error| Failure::write("give away", &real, &error);
@@ -155,7 +155,7 @@ impl Files {
     }
 }
 
-/// The folder that is to hold `path`, made if it is missing, and the last name.
+/// Opens the folder that is to hold `path`, created if it is missing; and the last name of the path.
 fn open_parent(path: &Path) -> Result<(OwnedFd, OsString), Failure> {
     let folder = path.parent().unwrap_or(Path::new("/"));
     match safe_path::open(folder, true) {
@@ -164,7 +164,7 @@ fn open_parent(path: &Path) -> Result<(OwnedFd, OsString), Failure> {
     }
 }
 
-/// `path` and what is missing above it, 0755 whatever the umask.
+/// Creates the folder `path` and what is missing above it, with mode 0755 whatever the umask.
 pub fn make_parents(path: &Path) -> Result<(), Failure> {
     safe_path::open(path, true).map(drop).map_err(|error| Failure::write("create the directory", path, &error))
 }
@@ -172,7 +172,7 @@ pub fn make_parents(path: &Path) -> Result<(), Failure> {
 fn set_directory(folder: &OwnedFd, mode: Mode, owner: Owner) -> io::Result<()> {
     let data = fstat(folder)?;
     if data.st_mode & 0o7777 != mode.0 {
-        // An open path alone has no mode to be changed.
+        // fchmod does not work on a descriptor that was opened with O_PATH.
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         fchmod(openat(folder, ".", flags, FileMode::empty())?, FileMode::from_raw_mode(mode.0))?;
     }
@@ -202,7 +202,7 @@ fn is_same(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[
         && data.st_size.cast_unsigned() == content.len() as u64
         && data.st_mode & 0o7777 == mode.0
         && (data.st_uid, data.st_gid) == (owner.uid, owner.gid);
-    // Whatever has taken its place since: it neither leads elsewhere nor is waited for.
+    // A link that has taken its place since is not followed, and a pipe not waited for.
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let mut now = Vec::new();
     alike
@@ -211,7 +211,7 @@ fn is_same(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[
         && now == content
 }
 
-/// Mode and owner are right before the first byte is in it.
+/// Creates a file; its mode and owner are right before the first byte is in it.
 fn write_new(folder: &OwnedFd, name: &OsStr, mode: Mode, owner: Owner, content: &[u8]) -> io::Result<()> {
     safe_path::remove(folder, name)?;
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;

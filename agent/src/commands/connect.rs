@@ -15,7 +15,7 @@ use crate::report::log::write_whole;
 use crate::supervise::program::{Found, find};
 use crate::system::runtime;
 
-/// A shell, or `command`, with the environment and the user of Flux. Returns only if it does not start.
+/// Becomes a shell, or `command`, with Flux's environment and user. Returns only if that does not start.
 pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     observe::become_owner(&pod)?;
@@ -38,7 +38,7 @@ pub fn connect(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     Ok(become_program(inside(&pod), &argv))
 }
 
-/// What `$asFlux` is in a snippet: `command` as Flux's user in Flux's environment, whether or not there is a broker yet.
+/// Becomes `command` as Flux's user in Flux's environment, whether or not there is a broker yet (`$asFlux` in snippets).
 pub fn as_flux(place: &PodPlace, command: &[OsString]) -> Result<u8, Failure> {
     let pod = Pod::read(place)?;
     observe::become_owner(&pod)?;
@@ -71,7 +71,7 @@ pub fn stop(place: &PodPlace) -> Result<u8, Failure> {
     Ok(1)
 }
 
-/// The environment of what runs in the instance.
+/// The environment of programs in the instance.
 fn inside(pod: &Pod) -> Session {
     let mut session = pod.session();
     let socket = format!("local://{}", pod.instance.socket);
@@ -82,7 +82,7 @@ fn inside(pod: &Pod) -> Session {
     session
 }
 
-/// exec; the exit code that a shell would give if it does not happen.
+/// Replaces this process by the program. Returns only if that fails: the exit code that a shell would give.
 fn become_program(session: Session, argv: &[OsString]) -> u8 {
     let name = argv.first().map_or(OsStr::new(""), OsString::as_os_str);
     let (path, why, code) = match find(name, &session.environment, &session.directory) {

@@ -1,4 +1,4 @@
-//! `status`: what an instance waits for, judged from what `observe` has observed. Pure.
+//! `status`: what an instance waits for, judged from the observations. Pure.
 
 use serde_json::{Value, json};
 
@@ -7,26 +7,26 @@ use crate::plan::Instance;
 use crate::report::activity::Activity;
 use crate::wait::Missing;
 
-/// Job states, as Flux numbers them (RFC 21): those that wait for the scheduler.
+/// Job states before a job runs, as bits (RFC 21): DEPEND, PRIORITY, SCHED.
 const WAITING: u64 = 2 | 4 | 8;
-/// A broker that is in one state for so many seconds is stuck.
+/// Seconds in one state after which a broker counts as stuck.
 const STUCK: u64 = 10;
 
 /// A broker's state.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct State {
     pub name: String,
-    /// For how long.
+    /// How long it has been in this state.
     pub seconds: u64,
 }
 
 impl State {
-    /// The parent has admitted it, so that requests to the lead get through.
+    /// Whether the parent has admitted it, so that requests reach the lead.
     pub fn has_joined(&self) -> bool {
         !matches!(self.name.as_str(), "none" | "load-builtins" | "join")
     }
 
-    /// Nodes and jobs are known: its start-up script has run.
+    /// Whether its start-up script (rc1) has run, so that nodes and jobs are known.
     pub fn has_resources(&self) -> bool {
         matches!(self.name.as_str(), "quorum" | "run" | "cleanup")
     }
@@ -35,9 +35,9 @@ impl State {
 /// The connection to a parent whose port answers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Link {
-    /// One connection stands.
+    /// A connection persists.
     Steady,
-    /// None stands, or each new one is closed by the parent.
+    /// There is no connection, or the parent closes each new one.
     Broken,
 }
 
@@ -50,7 +50,7 @@ pub struct Absent {
     pub why: Option<Missing>,
 }
 
-/// What was observed.
+/// What `observe` found out about the instance.
 #[derive(Debug)]
 pub struct Observations<'a> {
     pub instance: &'a Instance,
@@ -58,13 +58,13 @@ pub struct Observations<'a> {
     /// What the pod's entrypoint is doing.
     pub activity: Option<Activity>,
     pub online: Option<Vec<u32>>,
-    /// Online, and silent for a while.
+    /// Ranks that are online but have been silent for a while (Flux's group `broker.torpid`).
     pub torpid: Vec<u32>,
-    /// As `resource.status` has it: ranks, and why.
+    /// `drain` of `resource.status`: ranks, and the reasons.
     pub drained: Value,
-    /// As `job-list.job-stats` has it: how many are in each state.
+    /// `job_states` of `job-list.job-stats`: the number of jobs in each state.
     pub jobs: Value,
-    /// As `job-list.list` has it: the newest.
+    /// `jobs` of `job-list.list`: the newest jobs.
     pub recent: Value,
     pub parent: Option<(String, Result<Link, Missing>)>,
     pub absent: Vec<Absent>,
@@ -107,17 +107,17 @@ impl<'a> Observations<'a> {
         others.filter(|rank| !online.contains(rank)).collect()
     }
 
-    /// Those of them that ought to be online.
+    /// Ranks that should be online and are not.
     fn missing(&self) -> Vec<u32> {
         self.offline().into_iter().filter(|rank| !self.is_unasked(*rank)).collect()
     }
 
-    /// Those that nobody may have asked for: the size of now is not known in a pod.
+    /// Spare ranks that are offline, perhaps because the cluster is not that large: a pod does not know the current size.
     fn unasked(&self) -> Vec<u32> {
         self.offline().into_iter().filter(|rank| self.is_unasked(*rank)).collect()
     }
 
-    /// A spare host that was not found to have a pod.
+    /// Whether this is a spare host that is not known to have a pod.
     fn is_unasked(&self, rank: u32) -> bool {
         self.instance.spare.binary_search(&rank).is_ok() && !self.absent.iter().any(|absent| absent.rank == rank)
     }
@@ -128,7 +128,7 @@ pub fn is_absent(state: &Result<State, AskError>) -> bool {
     matches!(state, Err(AskError::NoSocket(_) | AskError::Ended))
 }
 
-/// Whether the pod's broker is in its running state; if not, why.
+/// Checks that the pod's broker is in its running state; the error says why not.
 pub fn ready(state: &Result<State, AskError>, activity: Option<&Activity>) -> Result<(), String> {
     match state {
         Ok(state) if state.name == "run" => Ok(()),
@@ -141,7 +141,7 @@ pub fn ready(state: &Result<State, AskError>, activity: Option<&Activity>) -> Re
     }
 }
 
-/// Why a broker is not ready, in one line, with what else is wrong, three things at most.
+/// `why` with up to three causes from the report, in one line.
 pub fn with_causes(why: String, observed: &Observations) -> String {
     let lines = report(observed).lines;
     let causes = lines.iter().filter(|(topic, _)| matches!(*topic, "parent" | "missing" | "silent")).take(3);
@@ -193,7 +193,7 @@ impl Report<'_> {
         self.lines.iter().map(|(topic, line)| format!("{topic:<8} {line}\n")).collect()
     }
 
-    /// The facts under names of their own, and the lines for a person.
+    /// The observations as fields, and the lines for people.
     pub fn json(&self) -> String {
         let Observations { instance, state, online, drained, jobs, recent, .. } = self.observed;
         let state = state.as_ref().ok();
@@ -290,7 +290,7 @@ const JOINING: &str = "its pod is there, its broker has not joined: `/mnt/flux/f
 const TORPID: &str =
     "its broker is suspended, very busy or cut off, and gets no work: delete its pod, or run `flux-agent status` in it";
 
-/// What a person can do.
+/// Advice for what is missing.
 pub fn remedy(missing: &Missing) -> &'static str {
     match missing {
         Missing::Name(_) if missing.is_name_gone() => {
@@ -310,7 +310,7 @@ fn drained(instance: &Instance, ranks: &str, why: &Value) -> String {
         .to_owned()
 }
 
-/// What keeps a job waiting, or has failed it before it ran.
+/// The line for a job that waits or has failed: why. None for other jobs.
 fn job(job: &Value) -> Option<String> {
     let id = f58(job["id"].as_u64()?);
     let nodes = job["nnodes"].as_u64().map_or(String::new(), |nodes| format!(" ({nodes} nodes)"));

@@ -14,7 +14,7 @@ const ASSUMED: &str =
     "[Brackets] name the host facts that a step depends on. Assume another host with --facts FILE, --cpus, --uid …";
 const FOUND: &str = "[Brackets] name the host facts that a step depends on. `flux-agent facts` prints them";
 
-/// Where lines of words are broken.
+/// Width at which command lines are broken.
 const WIDTH: usize = 100;
 
 pub fn render(source: &Source, facts: &Facts, pods: &[Pod]) -> String {
@@ -65,7 +65,7 @@ fn steps(out: &mut String, steps: &[Planned], lead: &[Planned]) {
     }
 }
 
-/// `3-5`, counted from 1.
+/// Numbers of steps, such as `3-5`, counted from 1.
 fn numbers(at: usize, count: usize) -> String {
     if count == 1 { (at + 1).to_string() } else { format!("{}-{}", at + 1, at + count) }
 }

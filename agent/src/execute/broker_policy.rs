@@ -21,9 +21,9 @@ use crate::wait::{Missing, Parent};
 
 /// How long a broker that lost its parent has to end by itself.
 const LOST_GRACE: Duration = Duration::from_secs(5);
-/// Distance of looks at the parent while a stop is held back.
+/// Time between two looks at the parent while a stop is held back.
 const HOLD_LOOK: Duration = Duration::from_millis(500);
-/// Pods that are to stop together are told within this time.
+/// Pods that are stopped together get their signals within this time.
 const ALONE_AFTER: Duration = Duration::from_secs(5);
 
 /// The policy of one launched program: a broker, or a command, which has none of these fields.
@@ -61,19 +61,19 @@ struct Hold<'a> {
     bound: Duration,
     /// The name of a process below the broker that means a job on this node.
     job_shell: Option<&'static str>,
-    /// By which the lead says whether it stays, and how this node goes if it does. None: nobody can ask.
+    /// How this node leaves if the lead stays; none: there is no socket to ask the broker at.
     leaving: Option<Leaving<'a>>,
 }
 
-/// A node that goes while the lead stays.
+/// A node that leaves while the lead stays.
 #[derive(Debug)]
 struct Leaving<'a> {
     broker: &'a Broker,
-    /// None: it goes at once.
+    /// The drain before the node leaves; none: it leaves at once.
     departure: Option<Departure>,
 }
 
-/// What the plan says of signals and time.
+/// The plan's terms for signals and time.
 pub(super) fn terms(launch: &Launch) -> Terms {
     let target = match launch.signals {
         Reach::Process => Target::Process,
@@ -83,7 +83,7 @@ pub(super) fn terms(launch: &Launch) -> Terms {
 }
 
 impl<'a> BrokerPolicy<'a> {
-    /// What the plan says of a stop.
+    /// The policy of a launch: how a stop is handled.
     pub(super) fn new(
         launch: &Launch,
         parent: Option<&'a mut Parent>,
@@ -100,7 +100,7 @@ impl<'a> BrokerPolicy<'a> {
         BrokerPolicy { hold, staying, watch: Watch::new(), lost: None }
     }
 
-    /// The end that was supervised, with what is known of the parent.
+    /// The supervised end, with what is known of the parent.
     pub(super) fn ended(self, ended: supervise::Ended) -> Ended {
         let supervise::Ended { end, at, stopped, passed_on, first_output } = ended;
         let joined = self.watch.was_connected();
@@ -118,7 +118,7 @@ impl Policy for BrokerPolicy<'_> {
         AtStop::Hold(*bound)
     }
 
-    /// Found out slowly while all is well, quickly while a stop is held back.
+    /// Looks at the parent rarely while all is well, often while a stop is held back.
     fn reason(&mut self, child: i32, held: Option<Instant>) -> Reason<'_> {
         Box::pin(async move {
             let BrokerPolicy { hold: Some(hold), watch, lost, .. } = self else { return std::future::pending().await };
@@ -159,7 +159,7 @@ enum HoldEnd {
 impl Hold<'_> {
     async fn until_end(&mut self, watch: &mut Watch, told: Instant) -> HoldEnd {
         loop {
-            // The name goes with the first objects that a delete takes: while the brokers are connected it says nothing.
+            // A delete removes the DNS name early: while the brokers are connected, a missing name says nothing.
             if let Some(missing) = watch.check_gone(self.parent, HOLD_LOOK).await {
                 return HoldEnd::Lost(missing);
             }
@@ -173,8 +173,8 @@ impl Hold<'_> {
         }
     }
 
-    /// A broker that leaves in order while a job is on it keeps that job from its end for half a minute; one that is gone is a
-    /// node failure, and told at once.
+    /// How this broker ends: by SIGKILL if a job runs on it or below it. A broker that shuts down in order delays that job's end
+    /// by half a minute; one that is killed is a node failure, which Flux reports at once.
     fn order_to_leave(&self, why: &str, child: i32) -> Order {
         let (signal, how) = match () {
             () if self.job_shell.is_some_and(|name| orphans::has_descendant(child, name)) => {
@@ -195,12 +195,12 @@ impl Leaving<'_> {
         self.departure.as_ref().is_some_and(Departure::has_begun)
     }
 
-    /// A job that is not on this node would lose its own with it.
+    /// Whether jobs on brokers below would lose their nodes with this one.
     fn takes_jobs_along(&self) -> bool {
         self.departure.as_ref().is_some_and(Departure::takes_jobs_along)
     }
 
-    /// Whether the broker may go now: the lead stays, and no job is on this node or on one that goes along.
+    /// Takes the next step of leaving. True once the broker may go: the lead stays, and no job is on this node or on one below it.
     async fn advance(&mut self, begin: Instant, bound: Duration) -> bool {
         let had_begun = self.has_begun();
         if !had_begun && !lead_stays(self.broker).await {

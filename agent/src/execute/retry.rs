@@ -14,7 +14,7 @@ const FIRST_PAUSE: Duration = Duration::from_millis(200);
 const LONGEST_PAUSE: Duration = Duration::from_secs(5);
 const REPORT_EVERY: Duration = Duration::from_secs(10);
 
-/// Attempts at one thing.
+/// The attempts at one step.
 #[derive(Debug)]
 pub struct Attempts {
     begin: Instant,
@@ -28,7 +28,7 @@ pub struct Attempts {
 #[derive(Debug)]
 pub enum AfterFailure {
     Retry,
-    /// It is final.
+    /// The failure is final.
     GiveUp(Failure),
     /// Told to stop meanwhile, by this signal.
     Stop(i32),
@@ -39,7 +39,7 @@ impl Attempts {
         Attempts { begin: Instant::now(), bound, activity_file, failures: 0, told: None }
     }
 
-    /// After `failure` of an attempt: waits a little if another one may help.
+    /// After a failed attempt: pauses if another one may succeed.
     pub async fn after(
         &mut self,
         failure: Failure,

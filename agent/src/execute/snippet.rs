@@ -10,7 +10,7 @@ use crate::plan::{Snippet, SnippetPhase};
 use crate::report::activity::Activity;
 use crate::report::failure::Failure;
 
-/// A snippet that takes longer is named: whoever looks why nothing happens sees it in the log.
+/// A snippet that takes longer is named in the log, for those who wonder why nothing happens.
 const SNIPPET_IS_SLOW: Duration = Duration::from_secs(5);
 
 impl Executor<'_> {
@@ -53,10 +53,10 @@ impl Executor<'_> {
         }
     }
 
-    /// The snippet has ended its shell, and the entrypoint with it.
+    /// Reports a snippet that ended its shell, and with it the entrypoint.
     fn end_entrypoint(&mut self, snippet: &Snippet, code: u8, begin: Instant, said: &str) -> Flow {
         let name = snippet.name;
-        // The job has ended before, and a stop that comes then changes nothing of its result.
+        // The job has ended already: a stop that comes now does not change its result.
         let is_stopped =
             snippet.phase == SnippetPhase::After && self.supervisor.first_stop().is_some_and(|stop| stop >= begin);
         let (line, flow) = match code {
@@ -72,14 +72,14 @@ impl Executor<'_> {
         flow
     }
 
-    /// Failures after the end of this snippet are reported with its name.
+    /// Notes for the termination message that this snippet ended the entrypoint.
     fn note_end(&mut self, name: &str, line: String) {
         self.ending.snippet = Some(name.to_owned());
         self.ending.note(line);
     }
 }
 
-/// Logs the end of a snippet that ran to its end.
+/// Logs the status of a snippet that ran to its end, unless it is 0.
 fn log_status(snippet: &Snippet, code: u8, said: &str) {
     let name = snippet.name;
     match code {
@@ -92,7 +92,7 @@ fn log_status(snippet: &Snippet, code: u8, said: &str) {
     }
 }
 
-/// Lets `work` go on, and says ever more rarely that it does.
+/// Awaits `work`, and logs ever more rarely that it still runs.
 async fn log_while_slow<T>(name: &'static str, work: impl Future<Output = T>) -> T {
     let (begin, mut told) = (Instant::now(), 0);
     tokio::pin!(work);

@@ -28,7 +28,7 @@ struct EarlierStarts {
     end: Option<(u8, String)>,
 }
 
-/// Where it is kept, and the number of this start.
+/// The record's file, and the number of this start.
 #[derive(Debug)]
 pub struct Record {
     path: PathBuf,
@@ -45,14 +45,14 @@ impl Record {
         self.put(&format!("{STARTED}{}\n{ENDED}{code}\n", self.start))
     }
 
-    /// What failed after the program's end.
+    /// Adds what failed after the program's end.
     pub fn add(&self, text: &str) -> io::Result<()> {
         let mut file = OpenOptions::new().append(true).open(&self.path)?;
         file.write_all(format!("{}\n", text.replace('\n', " ")).as_bytes())?;
         file.sync_all()
     }
 
-    /// A whole file in the place of the one before.
+    /// Replaces the file by a whole new one.
     fn put(&self, text: &str) -> io::Result<()> {
         let beside = self.path.with_extension("new");
         let mut file = File::create(&beside)?;
@@ -70,7 +70,7 @@ fn read(path: &Path) -> io::Result<EarlierStarts> {
     }
 }
 
-/// A record that is not whole is one of a start.
+/// Parses a record; one that is cut off counts as one start.
 fn parse(text: &str) -> EarlierStarts {
     let (first, rest) = text.split_once('\n').unwrap_or((text, ""));
     let starts = first.strip_prefix(STARTED).and_then(|number| number.parse().ok()).unwrap_or(1);
@@ -118,7 +118,7 @@ impl Executor<'_> {
         Ok(Flow::Next)
     }
 
-    /// Called before the program: on the disk when this returns. A retry within one start is not counted again.
+    /// Records the start, before the program; it is on the disk when this returns. Retries within one start count once.
     pub(super) fn record_start(&mut self, record: &str) -> Result<(), Failure> {
         let record = match self.record.take() {
             Some(record) => record,
@@ -131,7 +131,7 @@ impl Executor<'_> {
         self.record.insert(record).start()
     }
 
-    /// How the program ended. The result stands without this note: a failure is logged and ignored.
+    /// Records how the program ended. A failure is logged and ignored: the result stands without the record.
     pub(super) fn record_end(&mut self, code: u8) {
         if let Some(Err(error)) = self.record.as_ref().map(|record| record.end(code)) {
             tracing::warn!(
@@ -142,7 +142,7 @@ impl Executor<'_> {
         }
     }
 
-    /// What failed after a program that had ended with 0, for the next start of this container.
+    /// Records what failed after a program that had ended with 0, for the next start of this container.
     pub(super) fn record_what_followed(&self, result: &Result<u8, Failure>) {
         if let (Some(record), Some((0, _))) = (&self.record, self.ending.program)
             && !matches!(result, Ok(0))

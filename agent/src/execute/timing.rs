@@ -1,8 +1,8 @@
 //! Where a start-up's time goes: stages with start and duration, and FLUXTIME lines.
 //!
-//! Not spans of `tracing`, which begin when they are created: a stage is recorded once it is over, with a start in the past.
-//! Such are the init containers' (another process), the wait for a name and a connection (one wait finds out both), the
-//! program's.
+//! Stages are not spans of `tracing`, which begin when they are created: a stage is recorded once it is over, with a start in
+//! the past. Examples are the init containers' (another process), the wait for a name and a connection (one wait measures
+//! both) and the program.
 #![expect(clippy::disallowed_methods, reason = "act: reads the clock")]
 
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -32,7 +32,7 @@ struct Stage {
     seconds: f64,
 }
 
-/// Whose timeline it is.
+/// The pod and the role that a timeline belongs to.
 #[derive(Debug, Clone, Copy)]
 pub struct TimelineOwner<'a> {
     pub hostname: &'a str,
@@ -43,7 +43,8 @@ pub struct TimelineOwner<'a> {
 /// Stages of the init containers, each of which leaves a note in the pod's volume.
 const EARLIER: [&str; 2] = ["install", "view"];
 
-/// Leaves a note in `mount` that the stage `name` of this pod began at `begin` and ends now. It only informs: no failure if it cannot.
+/// Leaves a note in `mount` that the stage `name` of this pod began at `begin` and ends now. Errors are ignored: the note only
+/// informs.
 pub fn leave_note(mount: &str, name: &str, begin: Instant) {
     let seconds = begin.elapsed();
     let start = since_epoch().saturating_sub(seconds);
@@ -63,7 +64,7 @@ impl Timeline {
         let paths = PodPaths::new(mount);
         let files = Files::new(root, "stage");
         for name in EARLIER {
-            // That of the binary's installer is beside the binary.
+            // The binary's installer leaves its note beside the binary.
             let notes = [paths.timeline_note(name), timeline_note_in(AGENT_DIR, name)];
             let text = notes.iter().find_map(|path| std::fs::read_to_string(files.at(path)).ok()).unwrap_or_default();
             let mut numbers = text.split_whitespace().map(str::parse::<f64>);
@@ -73,12 +74,12 @@ impl Timeline {
         }
     }
 
-    /// What has passed since `since` was the stage `name`; adds to it if it was the last one.
+    /// Records the stage `name`, from `since` until now; extends it if it is the last one.
     pub fn record(&mut self, name: &'static str, since: Instant) {
         self.record_until(name, since, Instant::now());
     }
 
-    /// The stage `name` lasted from `since` to `until`.
+    /// Records the stage `name`, from `since` to `until`; extends it if it is the last one.
     pub fn record_until(&mut self, name: &'static str, since: Instant, until: Instant) {
         let seconds = until.saturating_duration_since(since).as_secs_f64();
         match self.stages.last_mut() {
@@ -90,7 +91,7 @@ impl Timeline {
         }
     }
 
-    /// The table and the JSON line, where they are asked for.
+    /// Prints the timeline: a JSON line, after a table if the log is text.
     pub fn report(&self, role: &str, exit_code: u8) {
         let total = self.started.elapsed();
         if log::format() == Format::Text {

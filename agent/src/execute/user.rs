@@ -37,7 +37,7 @@ fn append_missing(path: &Path, name: &str, line: &str) -> io::Result<()> {
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent)?;
     }
-    // One write at the end of the file, so that it works on a file that is mounted, and is there or is not.
+    // One write at the end of the file: it works on a mounted file, and the line is there whole or not at all.
     let begin = if text.is_empty() || text.ends_with('\n') { "" } else { "\n" };
     let mut file = OpenOptions::new().append(true).create(true).open(path)?;
     file.write_all(format!("{begin}{line}\n").as_bytes())
