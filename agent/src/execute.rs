@@ -81,7 +81,7 @@ pub struct Executor<'a> {
     broker_end: Option<archive::BrokerEnd>,
 }
 
-/// Whether to go on.
+/// What follows a step.
 enum Flow {
     Next,
     /// The program has ended with this code; what follows tidies up.
@@ -90,9 +90,9 @@ enum Flow {
     Exit(u8),
 }
 
-/// How far some steps went.
+/// How a series of steps ended.
 enum Done {
-    /// To their end, with the program's code if it has ended.
+    /// All were executed; with the program's code if it has ended.
     Went(Option<u8>),
     /// The container ends with this code.
     Exit(u8),

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! FILE ─► AgentSpec (as dry-run has it), arrangement (pure: containers, mounts, what is not supported)
-//!   ─► run_folder (folder, files, key) ─► namespaces, network ─► a process for each container ─► course ─► the lead's code
+//!   ─► run_folder (locked; files, key) ─► namespaces, network ─► run (a process for each container) ─► the lead's code
 //! in each:  inside (mounts, host name) ─► `flux-agent run`, as in a pod
 //! ```
 //!
@@ -57,7 +57,7 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// The lead's exit code, or the shell's.
+/// Runs the MiniCluster, or a shell in it; returns the exit code of the lead or of the shell.
 pub fn local(args: &Args) -> Result<u8, Failure> {
     let source = source(&args.file).map_err(refused)?;
     let run_folder = run_folder::RunFolder::of(&source.spec.name)?;

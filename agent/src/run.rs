@@ -67,7 +67,7 @@ pub struct Options {
     pub termination_log: PathBuf,
 }
 
-/// The container's exit code.
+/// Runs the container; returns its exit code.
 pub fn run(options: &Options, container: &ContainerRole) -> u8 {
     report_panics(options);
     let (mut timeline, mut ending) = (Timeline::start(), Ending::default());
@@ -154,7 +154,7 @@ async fn carry_out(
     result
 }
 
-/// A panic is a defect, and leaves a word like any other failure, whatever the build does at one.
+/// Makes a panic report itself like any other failure, whether the build unwinds or aborts.
 fn report_panics(options: &Options) {
     let termination_log = options.termination_log.clone();
     std::panic::set_hook(Box::new(move |panic| {
@@ -166,7 +166,7 @@ fn report_panics(options: &Options) {
         log::failure(&failure);
         let termination = Ending::default().termination(&Err(failure));
         write_termination(&termination_log, &termination.encode());
-        // An abort would have another code, and as process 1 none that can be foretold.
+        // An abort would have another code, which for process 1 cannot be predicted.
         std::process::exit(termination.code.into());
     }));
     #[cfg(debug_assertions)]
@@ -198,7 +198,7 @@ async fn plan_with_retries(
     }
 }
 
-/// Before the spec is read, the index alone tells who leads.
+/// The exit code of a stop before the spec is read, when only the index tells who leads.
 fn stop_code(signal: i32) -> u8 {
     match std::env::var(COMPLETION_INDEX) {
         Ok(index) if index != "0" => REPLACE,
@@ -206,7 +206,7 @@ fn stop_code(signal: i32) -> u8 {
     }
 }
 
-/// The plan, and where the pod's volume is.
+/// The plan, and the mount path of the pod's volume.
 fn plan(options: &Options, container: &ContainerRole, process: &Process) -> Result<(Plan, String), Failure> {
     let (spec, facts) = options.facts(process.clone())?;
     let planned = crate::plan::plan(&spec, &facts, container);
@@ -238,7 +238,7 @@ fn spec(
     Ok(spec)
 }
 
-/// No plan can be made.
+/// The failure of a spec for which no plan can be made.
 pub fn refused(error: &PlanError) -> Failure {
     Failure::new(error.category(), chain(error), error.hint())
 }
@@ -254,7 +254,7 @@ fn log_identity(plan: &Plan) {
     plan.notices.iter().for_each(|notice| tracing::info!(stage = "plan", "{notice}"));
 }
 
-/// An error with what it came from.
+/// An error with its sources.
 pub fn chain(error: &dyn Error) -> String {
     let mut text = without_number(&error.to_string()).to_owned();
     let mut source = error.source();
@@ -266,7 +266,7 @@ pub fn chain(error: &dyn Error) -> String {
 }
 
 impl Default for Options {
-    /// Those of an entrypoint whose command line says nothing.
+    /// Options of an entrypoint without arguments.
     fn default() -> Options {
         Options {
             spec: None,
@@ -295,7 +295,7 @@ impl Options {
         Ok((spec, Facts { restarts_left, grace_period, key, spec_file, ..facts }))
     }
 
-    /// What the command line says of a follower's patience.
+    /// How long a follower waits, by the command line.
     pub fn waits(&self) -> Waits {
         let (parent_deadline, lead_gone, lead_silent) = (self.parent_deadline, self.lead_gone, self.lead_silent);
         Waits { parent_deadline, lead_gone, lead_silent }
@@ -310,7 +310,7 @@ impl Options {
         }
     }
 
-    /// `status` asks what the broker's container is at.
+    /// The activity file, which only the runner has: `status` reads what that is doing.
     fn activity_file(&self, container: &ContainerRole) -> ActivityFile {
         ActivityFile(matches!(container, ContainerRole::Runner).then(|| self.termination_log.clone()))
     }

@@ -34,7 +34,7 @@ use tree::{Tree, TreeError};
 /// Below this memory limit, page cache is given back while copying.
 const SCARCE: u64 = 256 << 20;
 
-/// Where from and where to. The sources are looked for below `root`.
+/// Source and targets of the copy. The sources are looked for below `root`.
 #[derive(Debug)]
 pub struct Options {
     pub root: PathBuf,
@@ -59,7 +59,7 @@ pub fn view(options: &Options) -> Result<(), Failure> {
     tree::remove(&marker)?;
     let spare_memory = memory_limit(&options.root).is_some_and(|limit| limit < SCARCE);
     make_parents(&options.mount)?;
-    // Also where there is nothing for it: others mount it.
+    // Also if there is no software: other containers mount this folder.
     make_parents(&options.software)?;
     if let Some(software) = &software {
         fold::fold(&mut view, software, Path::new(SOFTWARE_DIR));
@@ -82,7 +82,7 @@ pub fn view(options: &Options) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Both trees, side by side.
+/// Lists both trees, in parallel.
 fn list(view: &Path, software: &Path) -> Result<(Tree, Option<Tree>), TreeError> {
     let mut listed = Ok(None);
     let view = std::thread::scope(|scope| {
@@ -124,13 +124,14 @@ fn bring_software(software: &Tree, staging: &Path, spare_memory: bool, progress:
     Ok(tree::remove(&beside)?)
 }
 
-/// Gives the room back that a failed copy has taken.
+/// Removes what a failed copy has left, to give the room back.
 fn tidy(options: &Options) {
     let _ = tree::remove(&options.mount.join(".view.new"));
     let _ = tree::remove(&options.software.join(".software.new"));
 }
 
-/// What the copy is made from, on this start of the machine: after a crash of the node, files may be there but empty.
+/// The marker's text: what the copy was made from, and in which boot of the machine, since files may be empty after a crash of
+/// the node.
 fn mark(view: &Tree, software: Option<&Tree>) -> String {
     let boot = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let software = software.map_or(0, Tree::digest);

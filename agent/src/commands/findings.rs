@@ -26,7 +26,7 @@ pub fn collect(pod: &Pod) -> Result<Findings<'_>, Failure> {
     let at = |path: &str| pod.root.join(path.trim_start_matches('/'));
     let home = session.lookup("HOME").unwrap_or_default();
     let own = pod.spec.paths();
-    // As Flux's user, if the agent may become that user.
+    // The checks are made as Flux's user, if the agent may become that user.
     observe::become_owner(pod)?;
     // Flux's own folder or, if the agent has not made it yet, the one above it.
     let written = [own.run_dir(), own.config_root()].into_iter().find(|path| at(path).is_dir()).unwrap_or_default();

@@ -79,7 +79,7 @@ pub(super) fn terms(launch: &Launch) -> Terms {
         Reach::Process => Target::Process,
         Reach::Group => Target::Group,
     };
-    Terms { target, kill_after: launch.kill_after.map(Duration::from_secs_f64), again: SecondStop::Kills }
+    Terms { target, kill_after: launch.kill_after.map(Duration::from_secs_f64), second_stop: SecondStop::Kills }
 }
 
 impl<'a> BrokerPolicy<'a> {

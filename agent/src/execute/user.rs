@@ -9,7 +9,7 @@ use flux_shared::exit::Category;
 use crate::files::Files;
 use crate::report::failure::{Failure, plain};
 
-/// Adds the lines that are missing; the password file's last, since a user who is in it counts as made.
+/// Adds the missing lines; the password file's comes last, since a user who is in it counts as created.
 pub fn ensure(files: &Files, name: &str, uid: u32, gid: u32, home: &str) -> Result<(), Failure> {
     ensure_line(&files.at("/etc/group"), name, &format!("{name}:x:{gid}:"))?;
     ensure_line(&files.at("/etc/passwd"), name, &format!("{name}:x:{uid}:{gid}::{home}:/bin/sh"))

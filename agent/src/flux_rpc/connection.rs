@@ -1,5 +1,5 @@
-//! The broker's socket: one question ([`Broker::ask`]) or a conversation ([`Conversation`]), beside other work. Under a millisecond a
-//! question, without any `flux` program or Python.
+//! The broker's socket: one request ([`Broker::ask`]) or a conversation ([`Conversation`]), beside other work. A request takes
+//! less than a millisecond, without any `flux` program or Python.
 #![expect(clippy::disallowed_methods, reason = "looks: asks the broker")]
 
 use std::io;
@@ -19,12 +19,12 @@ use crate::system::identity;
 #[derive(Debug, Clone)]
 pub struct Broker {
     pub socket: PathBuf,
-    /// The uid that Flux runs as, since it knows no other; none: this process's own.
+    /// The uid that Flux runs as, the only one that it trusts, to connect as; none: this process's own.
     pub owner: Option<u32>,
 }
 
 impl Broker {
-    /// The answer of broker `rank` (`ANY`: this one) to the question `topic`, asked by way of this one.
+    /// The answer of broker `rank` (`ANY`: this one) to the request `topic`, which is sent through this broker.
     pub async fn ask(&self, rank: u32, topic: &str, payload: &str) -> Result<Value, AskError> {
         let asked = async {
             let mut conversation = Conversation::open(self).await?;
@@ -36,7 +36,7 @@ impl Broker {
 
     async fn connect(&self) -> io::Result<UnixStream> {
         let Some(owner) = self.owner else { return UnixStream::connect(&self.socket).await };
-        // Who a client is, the kernel notes when it connects. That never waits: a broker with a long queue is an error.
+        // The kernel notes a client's user when it connects. Connecting never waits: a full queue is an error.
         let stream = identity::as_user(owner, || connect_at_once(&self.socket))??;
         UnixStream::from_std(stream)
     }
@@ -57,7 +57,7 @@ fn ask_error(error: io::Error) -> AskError {
     }
 }
 
-/// A connection to a broker that has taken us for a client.
+/// A connection to a broker that has accepted this client.
 #[derive(Debug)]
 pub struct Conversation {
     stream: UnixStream,
@@ -78,12 +78,12 @@ impl Conversation {
         }
     }
 
-    /// Sends a question.
+    /// Sends a request.
     pub async fn send(&mut self, question: &[u8]) -> io::Result<()> {
         self.stream.write_all(question).await
     }
 
-    /// The next answer. An error is the end: what comes is no answer, or nothing comes any more.
+    /// Receives the next answer. The outer error ends the conversation: what came is no answer, or the connection is closed.
     pub async fn receive(&mut self) -> io::Result<Result<Value, AskError>> {
         let mut head = [0; HEAD];
         self.stream.read_exact(&mut head).await?;
@@ -94,7 +94,7 @@ impl Conversation {
     }
 }
 
-/// The other side, for tests.
+/// The broker's side, for tests.
 #[cfg(test)]
 pub mod peer {
     use std::io::Read;

@@ -13,12 +13,12 @@ use super::connection::{Broker, Conversation};
 use crate::flux_rpc::message::{ANY, request};
 use crate::wait::{Backoff, LONGEST_PAUSE};
 
-/// The group of those who stay.
+/// Payload that names the group: the lead is in it as long as it stays.
 const GROUP: &str = r#"{"name":"flux-agent.staying"}"#;
-/// How often it asks to become a member.
+/// Attempts to join the group.
 const TRIES: u32 = 10;
 
-/// The lead's membership.
+/// The lead's membership in the group.
 #[derive(Debug, Clone, Default)]
 pub struct LeadPresence(Arc<Mutex<Membership>>);
 
@@ -29,7 +29,7 @@ struct Membership {
 }
 
 impl LeadPresence {
-    /// Becomes a member, unless the broker refuses. One that has just begun knows no groups yet.
+    /// Joins the group, unless the broker keeps refusing: one that has just started knows no groups yet.
     pub async fn begin(&self, broker: &Broker) {
         let Ok(mut conversation) = Conversation::open(broker).await else { return };
         let mut refused = Backoff::default();
@@ -49,7 +49,7 @@ impl LeadPresence {
         }
     }
 
-    /// Leaves the group, and joins it no more.
+    /// Leaves the group, and never joins it again.
     pub fn end(&self) {
         *self.lock() = Membership { over: true, connection: None };
     }
@@ -59,7 +59,7 @@ impl LeadPresence {
     }
 }
 
-/// Whether the lead is known to stay. Asked by way of this pod's broker.
+/// Whether the lead is known to stay, asked through this pod's broker.
 pub async fn lead_stays(broker: &Broker) -> bool {
     let members = broker.ask(0, "groups.get", GROUP).await.unwrap_or_default();
     // An idset: the lead, rank 0, stands first.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! its socket ─► `state-machine.monitor`, a stream ─► at every change `state-machine.get`: the state's name
-//!                                                       └─ it goes down ─► the same of rank 0: does the lead go on?
+//!                                                       └─ it shuts down ─► the same of rank 0: does the lead go on?
 //! ```
 //!
 //! Requests are sent only at a change. If the broker refuses (it is another user's), its states are unknown.
@@ -20,32 +20,32 @@ use super::lead_presence::LeadPresence;
 use crate::flux_rpc::message::{ANY, request, stream_request};
 use crate::wait::{Backoff, LONGEST_PAUSE, socket};
 
-/// From here on the broker waits for its clients to go.
+/// States in which the broker waits for its clients to disconnect.
 const LAST: [&str; 5] = ["shutdown", "finalize", "goodbye", "unload-builtins", "exit"];
 const CLEANUP: &str = "cleanup";
 const RUN: &str = "run";
 
-/// What is done actions a broker as it goes through its states.
+/// What to do as a broker goes through its states.
 #[derive(Debug, Default)]
 pub struct StateActions {
-    /// As long as the broker is up, this says so to the others.
+    /// For the lead: tells the others that it stays, until the broker shuts down.
     pub presence: Option<LeadPresence>,
-    /// Its rank: once it has joined, its node takes jobs again.
+    /// The rank whose node is undrained once the broker runs.
     pub undrain: Option<u32>,
-    /// Once it goes down, the lead is asked whether that is the instance's end.
+    /// Whether to ask the lead, when the broker shuts down, if that is the instance's end.
     pub asks_lead: bool,
 }
 
-/// What was seen of a broker.
+/// The states of a broker, as they were seen.
 #[derive(Debug, Default)]
 pub struct StateLog {
-    /// Each with the moment when it was first seen.
+    /// Each with the time when it was first seen.
     pub states: Vec<(String, Instant)>,
-    /// Whether the lead went on when this broker was on its way down; none: not asked, or not answered.
+    /// Whether the lead went on when this broker shut down; none: not asked, or not answered.
     pub lead_goes_on: Option<bool>,
 }
 
-/// What is known of a broker, while it is watched.
+/// A task that watches a broker's states.
 #[derive(Debug)]
 pub struct States {
     log: Arc<Mutex<StateLog>>,
@@ -62,7 +62,7 @@ impl States {
             if let Some(staying) = &actions.presence {
                 staying.begin(&broker).await;
             }
-            // It ends with the broker, whose node is then nobody's to give back.
+            // Dropped when the broker shuts down: its node must not be undrained then.
             let mut undrain = JoinSet::new();
             let joined = || {
                 if let Some(rank) = actions.undrain {
@@ -70,7 +70,7 @@ impl States {
                     undrain.spawn(async move { departure::undrain_until_done(&broker, rank).await });
                 }
             };
-            // It ends, it refuses, or it speaks otherwise: then no more is known.
+            // If the broker ends, refuses, or speaks another protocol, no more states are known.
             if let Ok(conversation) = Conversation::open(&broker).await
                 && follow(conversation, &shared, joined).await.is_ok()
             {
@@ -87,7 +87,7 @@ impl States {
         States { log, task }
     }
 
-    /// What was seen so far.
+    /// Ends the watch; returns what was seen.
     pub fn end(self) -> StateLog {
         self.task.abort();
         std::mem::take(&mut *lock(&self.log))
@@ -98,27 +98,27 @@ fn lock(log: &Mutex<StateLog>) -> MutexGuard<'_, StateLog> {
     log.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Asked by way of a broker that goes down, which its parent still serves until it has gone. A broker goes down after its
-/// parent has begun to: so where the lead has not, somebody else did.
+/// Whether the lead goes on, asked through a broker that is shutting down, whose parent serves it until it has gone. A broker
+/// shuts down after its parent has begun to: if the lead has not, another broker in between has.
 async fn lead_goes_on(broker: &Broker) -> Option<bool> {
     let answer = broker.ask(0, "state-machine.get", "{}").await.ok()?;
     answer["state"].as_str().map(|state| state != CLEANUP && !LAST.contains(&state))
 }
 
-/// Until the broker goes down.
+/// Notes the broker's states until it shuts down; calls `joined` when it runs.
 async fn follow(mut conversation: Conversation, log: &Mutex<StateLog>, mut joined: impl FnMut()) -> io::Result<()> {
     let monitor = stream_request(ANY, "state-machine.monitor", "{}");
     let mut refused = Backoff::default();
     conversation.send(&monitor).await?;
     loop {
         let Ok(value) = conversation.receive().await? else {
-            // A broker that has not joined yet answers so.
+            // A broker that has not joined yet answers with an error.
             refused.pause(LONGEST_PAUSE).await;
             conversation.send(&monitor).await?;
             continue;
         };
         match value["state"].as_str() {
-            // A number, which differs between releases.
+            // The stream has only a number, which differs between releases: ask for the name.
             None => conversation.send(&request(ANY, "state-machine.get", "{}")).await?,
             Some(name) => {
                 let states = &mut lock(log).states;

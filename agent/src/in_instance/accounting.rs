@@ -9,11 +9,11 @@ use super::command_runner::CommandRunner;
 use crate::report::failure::Failure;
 use crate::supervise::program::Output;
 
-/// Bank of the users whom nobody gave another one.
+/// Bank that the users are added to.
 const BANK: &str = "default";
 
-/// Adds `users` to Flux Accounting, with a database of this instance, and runs `command`. What fails of the former is
-/// told and passed over: the exit code is the command's.
+/// Adds `users` to Flux Accounting, with a database of this instance, and runs `command`. Failures of the former are
+/// logged and ignored: the exit code is the command's.
 pub fn run(database: &Path, users: &[String], command: &[OsString]) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
         let mut runner = CommandRunner::new()?;

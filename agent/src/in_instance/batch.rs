@@ -69,8 +69,8 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     }))
 }
 
-/// What comes from `source` until all who write to it have ended, or until `ended` is closed and nothing is left: a
-/// process in the background may hold it open.
+/// Reads `source` until all who write to it have closed it, or until `ended` is closed and nothing is left: a process in
+/// the background may hold it open.
 fn collect(mut source: PipeReader, ended: &PipeReader) -> Vec<u8> {
     let (mut bytes, mut chunk) = (Vec::new(), [0; 16 << 10]);
     loop {
@@ -91,7 +91,7 @@ fn collect(mut source: PipeReader, ended: &PipeReader) -> Vec<u8> {
 /// Shows the end of what a batch that failed has printed, which `flux batch` keeps in a file.
 fn tell_output(place: &str, id: &str, code: u8) {
     let place = |id: &str| place.replace("{{id}}", id);
-    // Flux writes the id without its first letter's hook where the locale lacks that.
+    // In a locale without `ƒ`, Flux writes the id with an `f`.
     let places = [place(id), place(&id.replace('ƒ', "f"))];
     let Some(text) = places.iter().find_map(|path| end_of(path, SHOWN_OF).ok()) else {
         let [place, _] = places;

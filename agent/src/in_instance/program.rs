@@ -32,8 +32,8 @@ pub struct Args {
     command: Vec<OsString>,
 }
 
-/// Notes in the result, an empty file that is there, that the command has started, and how it has ended. A stop, of which
-/// the broker tells by SIGHUP, is SIGTERM for it or its jobs.
+/// Runs the command, and notes its start and its end in the result, an empty file that exists. The broker announces a stop
+/// by SIGHUP; the command or its jobs get SIGTERM.
 pub fn run(args: &Args) -> Result<u8, Failure> {
     let uri = std::env::var("FLUX_URI").unwrap_or_default();
     let broker = uri.strip_prefix("local://").map(|socket| Broker { socket: socket.into(), owner: None });
@@ -44,7 +44,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
         }
         note_start(&args.result);
         let within = Duration::try_from_secs_f64(args.within).unwrap_or(Duration::ZERO);
-        let terms = Terms { target: Target::Group, kill_after: Some(within), again: SecondStop::IsIgnored };
+        let terms = Terms { target: Target::Group, kill_after: Some(within), second_stop: SecondStop::IsIgnored };
         let mut policy = GracefulStop { jobs: broker.clone().filter(|_| args.jobs), are_killed: false };
         let code = runner.run_by(&args.command, Output::Inherit, terms, &mut policy).await?;
         let node_failure = match &broker {
@@ -56,10 +56,10 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
     }))
 }
 
-/// A stop is a wish for an end, with time to tidy up.
+/// Stops the program by SIGTERM, with time to tidy up.
 #[derive(Debug)]
 struct GracefulStop {
-    /// The jobs of the instance are signalled instead of the program (their broker), which ends once they have.
+    /// The broker to ask for signals to the jobs instead of the program, which ends once they have; none: the program.
     jobs: Option<Broker>,
     are_killed: bool,
 }

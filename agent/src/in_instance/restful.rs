@@ -20,12 +20,12 @@ use crate::report::failure::{Failure, plain};
 use crate::report::log;
 use crate::supervise::program::Output;
 
-/// Says that what is in the folder is whole, the database as well.
+/// Marker file: everything in the folder is complete, with the database.
 const INSTALLED: &str = ".flux-agent-installed";
 /// Python modules that the server needs, apart from the image's own.
 const PACKAGES: &str = ".packages";
-/// Where a newer release of what it needs would break it: passlib, without a release since 2020, reads a name that bcrypt
-/// has no longer since 4.1, and fails with 5; its pages call starlette as it was called before 1, and are errors with 1.10.
+/// Constraints for pip, since newer releases break the API: passlib, without a release since 2020, reads a name that bcrypt
+/// lacks since 4.1, and fails with 5; its pages call starlette as before 1.0, and are errors with 1.10.
 const CONSTRAINTS: (&str, &str) = (".flux-agent-constraints", "bcrypt<4.1\nstarlette<1\n");
 /// How uvicorn logs: all on standard error. Standard output is the API's own prints, with tokens and passwords in clear.
 const LOGGING: (&str, &str) = (
@@ -41,7 +41,7 @@ const LOGGING: (&str, &str) = (
 "#,
 );
 
-/// Calls the API's own script to add a user, with the password from a file: its command line is there for all of the pod to see.
+/// Calls the API's own script to add a user, with the password from a file: all of the pod can see a command line.
 const ADD_USER: &str = "
 import runpy, sys
 script, user, file = sys.argv[1:]
@@ -87,7 +87,7 @@ impl Stopped {
     }
 }
 
-/// Serves; the exit code.
+/// Serves; returns the exit code.
 pub fn run(args: &Args) -> Result<u8, Failure> {
     crate::system::runtime::block_on(Box::pin(async {
         let mut server = Server { runner: CommandRunner::new()?, args, code: args.directory.join("api") };
@@ -107,7 +107,7 @@ pub fn run(args: &Args) -> Result<u8, Failure> {
 struct Server<'a> {
     runner: CommandRunner,
     args: &'a Args,
-    /// The checkout.
+    /// The folder of the checkout.
     code: PathBuf,
 }
 
@@ -178,7 +178,7 @@ impl Server<'_> {
         Ok(path)
     }
 
-    /// The server's working directory and environment.
+    /// Sets the server's working directory and environment.
     fn enter(&mut self) -> Result<(), Stopped> {
         let key = |name: &str| self.text(name);
         let changes = [
@@ -242,7 +242,7 @@ impl Server<'_> {
         Ok(())
     }
 
-    /// The exit code. A stop in the meantime ends all.
+    /// Runs a command; returns its exit code. A stop in the meantime is an error that ends everything.
     async fn run(&mut self, argv: impl IntoIterator<Item = OsString>) -> Result<u8, Stopped> {
         self.run_with(argv, Output::Inherit).await
     }
@@ -260,7 +260,7 @@ impl Server<'_> {
     async fn serve(&mut self) -> Result<u8, Stopped> {
         let logging = self.code.join(LOGGING.0);
         let own = [
-            // All addresses, of both families where the kernel has both: any that is named would be of one.
+            // No address means all of them, of both families if the kernel has both; any named one would be of one family.
             "--host=".to_owned(),
             format!("--port={}", self.args.port),
             format!("--log-config={}", logging.display()),

@@ -13,17 +13,17 @@ use serde::{Deserialize, Serialize};
 
 use crate::dry_run::Source;
 
-/// Pods of one run at most: each is a tree of processes.
+/// Most pods of one run: each is a tree of processes.
 const MOST: u32 = 250;
 
-/// Who runs it where.
+/// This machine, and who runs the command on it.
 #[derive(Debug, Clone, Default)]
 pub struct Machine {
     pub uid: u32,
     pub gid: u32,
-    /// Where Flux is installed.
+    /// The prefix that Flux is installed in.
     pub prefix: String,
-    /// This program.
+    /// Path of this program.
     pub agent: String,
     /// The folder that the command was given in.
     pub here: String,
@@ -39,7 +39,7 @@ impl Machine {
     }
 }
 
-/// All that runs.
+/// What runs, and how it differs from a cluster.
 #[derive(Debug)]
 pub struct Arrangement {
     pub spec: AgentSpec,
@@ -56,7 +56,7 @@ pub struct Arrangement {
 #[derive(Debug, Clone, Default, Serialize, Deserialize)]
 pub struct Container {
     pub index: u32,
-    /// None: the one that runs Flux.
+    /// The sidecar's name; none: the container that runs Flux.
     pub sidecar: Option<String>,
     pub hostname: String,
     /// The folder that becomes its root.
@@ -64,22 +64,22 @@ pub struct Container {
     /// Empty folders of its own, with their modes.
     pub folders: BTreeMap<String, u32>,
     pub mounts: Vec<Bind>,
-    /// Where claims' volumes would be.
+    /// The claims, by the paths where their volumes are mounted.
     pub claims: BTreeMap<String, String>,
-    /// Files of its own.
+    /// Files of its own, with their text.
     pub files: BTreeMap<String, String>,
     pub environment: BTreeMap<String, String>,
     pub directory: String,
     pub words: Vec<String>,
-    /// Whom it runs as; none: root of the container.
+    /// Uid and gid that it runs as; none: root of the container.
     pub owner: Option<(u32, u32)>,
-    /// Where Flux's files are.
+    /// The mount path: where Flux's files are.
     pub mount_path: String,
-    /// Whether it lays out the view there.
+    /// Whether it links the view there.
     pub view: bool,
 }
 
-/// A folder or file of the machine, at its place in the container.
+/// A bind mount: a folder or file of the machine, and its path in the container.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Bind {
     pub from: String,
@@ -94,7 +94,7 @@ impl Bind {
 }
 
 impl Container {
-    /// As its lines and messages name it.
+    /// The name in lines and messages.
     pub fn name(&self) -> String {
         match &self.sidecar {
             Some(sidecar) => format!("{}/{sidecar}", self.hostname),
@@ -106,14 +106,14 @@ impl Container {
         self.index == 0 && self.sidecar.is_none()
     }
 
-    /// What is not the machine's: folders, files and mounts.
+    /// Paths that are not the machine's: folders, files and mounts.
     pub fn own(&self) -> BTreeSet<&Path> {
         let mounts = self.mounts.iter().map(|mount| mount.to.as_str());
         let paths = self.folders.keys().chain(self.files.keys()).map(String::as_str).chain(mounts);
         paths.map(Path::new).collect()
     }
 
-    /// Folders of the machine that something of the container's own is in: each entry is mounted by itself, parents first.
+    /// Folders of the machine that contain one of the container's own paths, parents first: their entries are mounted one by one.
     pub fn opened(&self) -> BTreeSet<&Path> {
         let own = self.own();
         let is_inside = |path: &Path| path.ancestors().any(|up| own.contains(up));
@@ -122,7 +122,7 @@ impl Container {
 }
 
 impl Arrangement {
-    /// As it is on `machine`; the error is why it cannot be.
+    /// Arranges `source` on `machine`; the error says why that is not possible.
     pub fn of(source: &Source, machine: &Machine) -> Result<Arrangement, String> {
         let mut spec = source.spec.clone();
         if spec.network.lead.is_some() {
@@ -190,7 +190,7 @@ impl Container {
         container
     }
 
-    /// This machine's files as an image, with what is the pod's own in it.
+    /// Makes this machine's files the image, with what is the pod's own in it.
     fn see_the_machine(&mut self, machine: &Machine) {
         let shared = [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/home", 0o755), (FALLBACK_HOME, 0o777)];
         let kernels = [("/proc", 0o555), ("/dev/pts", 0o755), ("/dev/shm", 0o1777), ("/dev/mqueue", 0o755)];
@@ -200,7 +200,7 @@ impl Container {
         let home = machine.home.iter().map(|home| (home, false));
         // Flux looks for its parts where it was installed.
         for (path, writable) in home.chain([(&machine.prefix, false), (&machine.here, true)]) {
-            // A folder with something of the pod's own in it, such as /, is not the machine's.
+            // A folder with one of the pod's own paths in it, such as /, cannot be mounted as a whole.
             let is_a_part = self.own().iter().all(|own| !own.starts_with(path) || own == &Path::new(path));
             let is_hidden = self.own().iter().any(|own| Path::new(path).starts_with(own));
             if is_a_part && (writable || is_hidden || Some(path) == machine.home.as_ref()) {
@@ -209,7 +209,7 @@ impl Container {
         }
     }
 
-    /// A volume of the container's; others than these are told of.
+    /// Adds a volume, if its kind is supported.
     fn add(&mut self, mount: &Mount) {
         match &mount.source {
             VolumeSource::HostPath(path) => self.mounts.push(Bind::new(path, &mount.path, !mount.read_only)),
@@ -247,7 +247,7 @@ fn environment(
     environment
 }
 
-/// What a pod has of Kubernetes, but the spec and the certificate.
+/// The files that Kubernetes gives a pod, but for the spec and the certificate.
 fn files(spec: &AgentSpec, hostname: &str) -> BTreeMap<String, String> {
     let domain = spec.network.cluster_domain.as_deref().unwrap_or("cluster.local");
     let (service, namespace) = (&spec.network.service, &spec.namespace);
@@ -266,7 +266,7 @@ fn files(spec: &AgentSpec, hostname: &str) -> BTreeMap<String, String> {
     files.into_iter().map(|(path, text)| (path.to_owned(), text)).collect()
 }
 
-/// What of the MiniCluster is not supported here, or differs.
+/// Lists what of the MiniCluster is not supported here, or differs.
 fn tell(cluster: &ValidMiniCluster, machine: &Machine, told: &mut Vec<String>) {
     told.push(format!("this machine's programs are used in place of the image {}", cluster.runner.container.image));
     if cluster.max_size > cluster.size {
@@ -310,7 +310,8 @@ fn tell_of_container(container: &ValidContainer, machine: &Machine, told: &mut V
     }
 }
 
-/// Only root may give a process another user's rights.
+/// Takes out of the spec what is not possible here, and lists it: users (only root may give a process another user's rights),
+/// the RESTful API, metrics. The trace goes as well.
 fn tell_of_users(spec: &mut AgentSpec, machine: &Machine, told: &mut Vec<String>) {
     if let Some(user) = spec.runner.user.take_if(|_| !machine.is_root()) {
         told.push(format!("Flux runs as you, not as {} (uid {}): that needs root", user.name, user.uid));
@@ -330,7 +331,7 @@ fn tell_of_users(spec: &mut AgentSpec, machine: &Machine, told: &mut Vec<String>
     }
 }
 
-/// Where the container finds what `ground` made for it.
+/// The mounts of what the run folder holds for a container.
 pub fn run_folder_mounts(pod_folder: &str, mount_path: &str, has_certificate: bool) -> Vec<Bind> {
     let at = |name: &str| format!("{pod_folder}/{name}");
     let mut mounts = vec![Bind::new(&at("spec.toml"), SPEC_FILE, false), Bind::new(&at("flux"), mount_path, true)];

@@ -1,4 +1,4 @@
-//! The course of a run: starts all containers, prints their lines, and ends when they do.
+//! Runs the containers: starts them all, prints their lines, and ends when they do.
 //!
 //! As in a cluster: the lead's end is the end, a follower that fails ends all, and a stop is for all pods at once. What has
 //! not ended in the grace period is killed.
@@ -26,7 +26,7 @@ use crate::supervise::program::{Environment, Output, Program};
 use crate::supervise::{Event, Supervisor, is_stop, until};
 use crate::system::raw::{self, ChildSetup, Status};
 
-/// The others end with the lead by themselves; in a cluster they are then told to.
+/// How long the other pods may take to end with the lead by themselves, before they are told to, as in a cluster.
 const AFTER_THE_LEAD: Duration = Duration::from_secs(5);
 
 /// A started container.
@@ -37,7 +37,7 @@ struct Running<'a> {
     code: Option<u8>,
 }
 
-/// The lead's exit code, or that of the follower that failed.
+/// Runs all containers; returns the exit code of the lead, or of the follower that failed.
 pub async fn run(arrangement: &Arrangement, run_folder: &LockedRunFolder, machine: &Machine) -> Result<u8, Failure> {
     let failed = |error: std::io::Error| Failure::internal(format!("failed to receive signals: {error}"));
     let mut supervisor = Supervisor::new().map_err(failed)?;
@@ -65,7 +65,7 @@ pub async fn run(arrangement: &Arrangement, run_folder: &LockedRunFolder, machin
     Ok(state.result.unwrap_or_default())
 }
 
-/// The pods' key: the MiniCluster's, else a new one of this Flux.
+/// Writes the pods' certificate: the MiniCluster's, else a new one by `flux keygen`.
 async fn certificate(
     arrangement: &Arrangement,
     run_folder: &LockedRunFolder,
@@ -98,7 +98,7 @@ async fn certificate(
     }
 }
 
-/// The process id of a container's first process. It dies with this one.
+/// Starts a container; returns the pid of its first process, which dies with this one.
 fn start(
     container: &Container,
     run_folder: &LockedRunFolder,
@@ -120,8 +120,8 @@ fn start(
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     raw::prepare(&mut command, ChildSetup { tied: true, ..ChildSetup::default() });
     let (done, started) = channel();
-    // A thread's children may be in another process namespace than its process, which stays in its own. They are tied to
-    // the thread, so it stays.
+    // Only the children of this thread are in the new pid namespace. They are killed when it ends (PDEATHSIG), so it
+    // stays.
     let spawn = move || {
         let child = unshare(CloneFlags::CLONE_NEWPID).map_err(std::io::Error::from).and_then(|()| command.spawn());
         if done.send(child).is_ok() {
@@ -231,7 +231,7 @@ impl RunState<'_> {
     }
 }
 
-/// As the pod's own termination message has it.
+/// How a container ended, by its exit code and its own termination message.
 fn end_of(container: &Container, code: u8, run_folder: &LockedRunFolder) -> String {
     let path =
         pod_folder(run_folder.path(), container.index).join("root").join(TERMINATION_LOG.trim_start_matches('/'));

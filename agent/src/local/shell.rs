@@ -19,7 +19,7 @@ use crate::supervise::policy::{DefaultPolicy, Terms};
 use crate::supervise::program::{Environment, Output, Program};
 use crate::system::raw::ChildSetup;
 
-/// First the one in which the others may be entered.
+/// The user namespace comes first: only in it may the others be entered.
 const NAMESPACES: [(&str, CloneFlags); 6] = [
     ("user", CloneFlags::CLONE_NEWUSER),
     ("net", CloneFlags::CLONE_NEWNET),
@@ -29,7 +29,7 @@ const NAMESPACES: [(&str, CloneFlags); 6] = [
     ("mnt", CloneFlags::CLONE_NEWNS),
 ];
 
-/// A shell, or `command`, in the pod; its exit code.
+/// Runs a shell, or `command`, in the pod; returns its exit code.
 pub fn shell(run_folder: &RunFolder, name: &str, index: u32, command: &[OsString]) -> Result<u8, Failure> {
     let nowhere = |cause: String, remedy: &str| Failure::new(Category::Internal, cause, remedy);
     let Some(folder) = run_folder.running() else {
@@ -57,7 +57,7 @@ pub fn shell(run_folder: &RunFolder, name: &str, index: u32, command: &[OsString
     crate::system::runtime::block_on(Box::pin(connect(&container, command)))
 }
 
-/// `flux-agent connect`: with the environment, the socket and the user of Flux.
+/// Runs `flux-agent connect`, which knows the environment, the socket and the user of Flux.
 async fn connect(container: &Container, command: &[OsString]) -> Result<u8, Failure> {
     let lost = |error: io::Error| Failure::internal(format!("failed to receive signals: {error}"));
     let mut supervisor = Supervisor::new().map_err(lost)?;

@@ -1,16 +1,16 @@
-//! Reads a request and makes its response, with as much of HTTP/1.1 as that needs. Pure. By hand: one kind
-//! of request needs no server library in each pod.
+//! Reads a request and makes its response, with as much of HTTP/1.1 as that needs. Pure. By hand: one kind of request needs
+//! no server library in each pod.
 
 use std::fmt::Write as _;
 
 use flux_shared::usage::{Figure, Usage};
 use serde_json::{Map, Value};
 
-/// What somebody asks for.
+/// A request for the metrics.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Request {
     form: Form,
-    /// HEAD: no more than what stands before it.
+    /// HEAD: the response has no body.
     without_body: bool,
 }
 
@@ -20,7 +20,7 @@ enum Form {
     Json,
 }
 
-/// What is answered, after which the connection ends.
+/// A response, after which the connection ends.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Response {
     status: &'static str,
@@ -29,7 +29,7 @@ pub struct Response {
     without_body: bool,
 }
 
-/// By the head of a request, as far as it has come; none: there is more to it.
+/// Parses the head of a request, or refuses it; none: it is not complete yet.
 pub fn parse_request(head: &[u8]) -> Option<Result<Request, Response>> {
     let ends = |end: &[u8]| head.windows(end.len()).any(|bytes| bytes == end);
     if !ends(b"\r\n\r\n") && !ends(b"\n\n") {
@@ -81,7 +81,7 @@ impl Response {
         Response::refusal("431 Request Header Fields Too Large", "the request is too long")
     }
 
-    /// As it is sent.
+    /// The bytes to send.
     pub fn bytes(&self) -> Vec<u8> {
         let Response { status, kind, body, without_body } = self;
         let allow = if status.starts_with("405") { "Allow: GET, HEAD\r\n" } else { "" };

@@ -8,7 +8,7 @@ use super::{Binding, Content, EnvChange, Mode, Planned, Resolved, Step, python};
 
 /// The variable that names the folders of such files.
 pub const PATH: &str = "FLUX_SHELL_RC_PATH";
-/// What whether tasks are bound was decided by.
+/// The facts that decide whether tasks are bound.
 const FACTS: [&str; 5] = ["cores", "cpu_quota", "cpuset", "oom_score", "uid"];
 
 /// The defaults of the job shell on this pod: every pod has its own.
@@ -33,7 +33,7 @@ fn defaults(binding: &Binding) -> String {
     }
 }
 
-/// Behind what the user has set: a file of theirs comes first, and what it decides stays.
+/// Appended to what the user has set: a file of theirs comes first, and what it decides stays.
 pub fn variable(resolved: &Resolved) -> EnvChange {
     EnvChange::Append { name: PATH.into(), separator: ':', value: resolved.paths.shell_rc_dir() }
 }

@@ -5,9 +5,9 @@ use super::{PlanError, Planned, Resolved, Snippet, SnippetPhase, Step};
 /// The name of a sidecar's program, as a snippet or a launch.
 pub const COMMAND: &str = "command";
 
-/// What shells are told where a failing snippet ends the container.
+/// Options of the shell if a failing snippet ends the container.
 const STRICT: &[&str] = &["-e", "-u"];
-/// The same for bash, where functions inherit it and a pipe fails as a whole.
+/// The same for bash: functions inherit traps of errors, and a pipe fails as a whole.
 const STRICT_BASH: &[&str] = &["-e", "-E", "-u", "-o", "pipefail"];
 
 /// The step of the snippet `name`, before the program.
@@ -20,7 +20,7 @@ pub fn program(resolved: &Resolved, source: Option<&String>) -> Result<Option<Pl
     at(SnippetPhase::Program, resolved, COMMAND, source)
 }
 
-/// What tidies up.
+/// The snippet that tidies up after the program.
 pub fn post(resolved: &Resolved, source: Option<&String>) -> Result<Option<Planned>, PlanError> {
     at(SnippetPhase::After, resolved, "post", source)
 }
@@ -45,7 +45,7 @@ fn at(
     Ok(Some(Planned::with(&["shell", "agent", "spec_file"], Step::Snippet(snippet))))
 }
 
-/// This agent again, which finds the spec where this one did.
+/// The value of `$asFlux`: this agent, with the same spec file.
 fn as_flux(resolved: &Resolved) -> String {
     let spec = resolved.facts.spec_file.as_ref().map_or(String::new(), |file| format!(" --spec={file}"));
     format!("{} as-flux{spec}", resolved.facts.agent)

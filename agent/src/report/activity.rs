@@ -41,7 +41,7 @@ impl fmt::Display for Activity {
 }
 
 impl Activity {
-    /// What its `Display` writes.
+    /// Parses what `Display` writes.
     fn parse(line: &str) -> Option<Activity> {
         let snippet = line.strip_prefix("the snippet ").and_then(|rest| rest.strip_suffix(" runs"));
         let waits = || Awaited::ALL.map(Activity::Waits).into_iter().find(|waits| waits.to_string() == line);
@@ -54,7 +54,7 @@ impl Activity {
 pub struct ActivityFile(pub Option<PathBuf>);
 
 impl ActivityFile {
-    /// From now on the entrypoint is doing `activity`; None: nothing that takes long.
+    /// Writes what the entrypoint is doing from now on; none: nothing that takes long.
     pub fn write(&self, activity: Option<&Activity>) {
         if let Some(path) = &self.0 {
             write_termination(path, &activity.map(Activity::to_string).unwrap_or_default());
@@ -62,7 +62,7 @@ impl ActivityFile {
     }
 }
 
-/// What the entrypoint of this container is doing, by its termination message.
+/// What this container's entrypoint is doing, by its termination message.
 pub fn read(termination_log: &Path) -> Option<Activity> {
     Activity::parse(std::fs::read_to_string(termination_log).ok()?.trim_end())
 }

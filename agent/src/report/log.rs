@@ -48,12 +48,12 @@ const PLAIN: &str = "plain";
 static JSON: AtomicBool = AtomicBool::new(false);
 static QUIET: AtomicBool = AtomicBool::new(false);
 static WITHOUT_SUPERVISION: AtomicBool = AtomicBool::new(false);
-/// The module whose lines these are.
+/// Target of the supervisor's lines: its module.
 const SUPERVISION: &str = "flux_agent::supervise";
 
-/// Lines are written from now on, in text.
+/// Starts the log, in text.
 pub fn start() {
-    // A pod's standard error may be closed: that is no reason to say more there, or to panic over it.
+    // A pod's standard error may be closed: errors of the log itself are ignored.
     let lines = tracing_subscriber::fmt::fmt().with_writer(std::io::stderr).log_internal_errors(false);
     let _ = tracing::subscriber::set_global_default(lines.event_format(Lines).finish());
 }
@@ -75,17 +75,17 @@ pub fn is_quiet() -> bool {
     QUIET.load(Ordering::Relaxed)
 }
 
-/// How a stop goes on is told by the pod's entrypoint, not by each program of the agent's below it.
+/// Leaves out the supervisor's lines: the pod's entrypoint says how a stop goes on, not each program of the agent's below it.
 pub fn leave_out_supervision() {
     WITHOUT_SUPERVISION.store(true, Ordering::Relaxed);
 }
 
-/// A line that is not the agent's own (a FLUXTIME line, a table): as it is in text.
+/// Logs a line that is not the agent's own (a FLUXTIME line, a table): in text as it is.
 pub fn plain(stage: &str, message: &str) {
     tracing::info!(target: PLAIN, stage, "{message}");
 }
 
-/// Why the agent gives up: one line, also when quiet.
+/// Logs why the agent gives up: one line, also when quiet.
 pub fn failure(failure: &Failure) {
     let said = Said { stage: failure.category.name().into(), message: failure.to_string() };
     let mut text = String::new();

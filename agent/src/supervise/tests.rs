@@ -27,8 +27,8 @@ fn supervise(folder: &Path, source: &str, terms: Terms, policy: &mut dyn Policy)
     })
 }
 
-fn terms(kill_after: Duration, again: SecondStop) -> Terms {
-    Terms { target: Target::Group, kill_after: Some(kill_after), again }
+fn terms(kill_after: Duration, second_stop: SecondStop) -> Terms {
+    Terms { target: Target::Group, kill_after: Some(kill_after), second_stop }
 }
 
 /// Asks in place of the signal until `answered` is there.

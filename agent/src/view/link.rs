@@ -19,7 +19,7 @@ use super::tree::{self, TreeError};
 use crate::files::make_parents;
 use crate::report::failure::Failure;
 
-/// The view's folders that get a folder of their own, by depth.
+/// The folders of the view that are made real rather than linked: `etc`, and `flux` in it.
 const OWN: [&str; 2] = ["etc", "flux"];
 
 /// Links the view of the image at `root` into the shared volume at `mount`.
@@ -28,7 +28,7 @@ pub fn link(root: &Path, mount: &Path) -> Result<(), Failure> {
     let paths = PodPaths::new(&mount.to_string_lossy());
     let (target, beside) = (PathBuf::from(paths.view()), mount.join(".view.new"));
     make_parents(mount)?;
-    // It would say that what a copy brought is whole.
+    // The marker would say that a copy is whole.
     tree::remove(paths.view_done().as_ref())?;
     tree::remove(&beside)?;
     folder(&source, &beside, &OWN)?;
@@ -39,7 +39,7 @@ pub fn link(root: &Path, mount: &Path) -> Result<(), Failure> {
     Ok(())
 }
 
-/// A folder at `to` whose entries lead to those of `from`, but for the first of `own`, which is such a folder itself.
+/// Makes a folder at `to` with links to the entries of `from`. The first of `own` is made such a folder itself.
 fn folder(from: &Path, to: &Path, own: &[&str]) -> Result<(), TreeError> {
     fs::create_dir(to).map_err(tree::writing(to))?;
     for entry in fs::read_dir(from).map_err(tree::reading(from))? {

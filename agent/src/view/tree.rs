@@ -19,14 +19,14 @@ use crate::report::failure::{Failure, plain};
 /// A folder and what it holds, by name.
 #[derive(Debug)]
 pub struct Folder {
-    /// Below the tree's top.
+    /// The path below the tree's top.
     pub path: PathBuf,
     pub entries: Vec<Entry>,
 }
 
 #[derive(Debug)]
 pub struct Entry {
-    /// One part of a path.
+    /// The entry's name: one part of a path.
     pub name: OsString,
     pub kind: Kind,
 }
@@ -36,7 +36,7 @@ pub enum Kind {
     Directory {
         mode: u32,
     },
-    /// With the device and the number of its inode, if that has other names.
+    /// `shared`: the device and the number of its inode, if that has other names (hard links).
     File {
         mode: u32,
         size: u64,
@@ -156,7 +156,7 @@ impl Tree {
     }
 }
 
-/// What the kernel writes into.
+/// Buffers that the kernel writes into.
 struct Buffers {
     entries: Vec<MaybeUninit<u8>>,
     target: Vec<MaybeUninit<u8>>,
@@ -182,7 +182,7 @@ fn entries(top: &Path, path: &Path, buffers: &mut Buffers) -> Result<Vec<Entry>,
     Ok(entries)
 }
 
-/// What is called `name` in `folder`; `said` is what the folder says of it, which some file systems do not know.
+/// The kind of the entry `name` in `folder`; `said` is its type by the listing, which some file systems do not know.
 fn kind(folder: &File, name: &OsStr, said: FileType, target: &mut [MaybeUninit<u8>]) -> io::Result<Option<Kind>> {
     let look = || -> io::Result<Stat> { Ok(statat(folder, name, AtFlags::SYMLINK_NOFOLLOW)?) };
     let kind = match said {
@@ -205,7 +205,7 @@ fn kind(folder: &File, name: &OsStr, said: FileType, target: &mut [MaybeUninit<u
     })
 }
 
-/// Removes a folder, also where folders in it may not be written to.
+/// Removes a file or a folder, also if folders in it may not be written to.
 pub fn remove(path: &Path) -> Result<(), TreeError> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use super::diagnosis::{self, Connection};
 use super::parent::{Missing, Parent};
 
-/// Distance of two looks once there was a connection, and before.
+/// Time between two looks once there was a connection, and before.
 const LOOK_EVERY: Duration = Duration::from_secs(2);
 const FIRST_LOOKS_EVERY: Duration = Duration::from_millis(250);
 /// Looks without a connection before a parent that was once connected counts as lost.
@@ -62,7 +62,7 @@ impl Watch {
         self.seen
     }
 
-    /// What is missing, where a look says so that comes `sure_after` the first one that did. One alone says nothing: a broker
+    /// Looks at the parent; returns what is missing once that has been so for `sure_after`. One look alone proves nothing: a broker
     /// that its parent dismissed disconnects a moment before it ends.
     pub async fn check_gone(&mut self, parent: &mut Parent, sure_after: Duration) -> Option<Missing> {
         let missing = match self.is_connected(parent) {
@@ -76,7 +76,7 @@ impl Watch {
         missing.filter(|_| self.missing_since.is_some_and(|since| since.elapsed() >= sure_after))
     }
 
-    /// Until the parent is lost; says what is missing. Safe to drop and call again.
+    /// Waits until the parent is lost; returns what is missing. Safe to drop and call again.
     pub async fn until_lost(&mut self, parent: &mut Parent) -> Missing {
         loop {
             tokio::time::sleep_until(self.next_look.into()).await;
@@ -85,7 +85,7 @@ impl Watch {
                     self.seen = true;
                     Ok(())
                 }
-                // One that was connected is gone: nobody takes the attempt for one of ZeroMQ's.
+                // The connection is gone: an attempt at the port no longer disturbs what ZeroMQ shows.
                 false if self.seen => parent.probe_port().await,
                 false => parent.probe().await,
             };
@@ -103,7 +103,7 @@ impl Watch {
     }
 }
 
-/// What tells an established connection from another.
+/// What distinguishes an established connection from another.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Identity {
     Name(Connection),

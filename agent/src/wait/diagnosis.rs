@@ -31,7 +31,7 @@ pub struct Connection {
     name: [u8; NAME],
 }
 
-/// The established connections to remote port `port`. An error: this kernel does not say.
+/// The established connections to remote port `port`. The error: this kernel does not say.
 pub fn established_to(port: u16) -> io::Result<Vec<Connection>> {
     let mut name = [0; NAME];
     name[2..4].copy_from_slice(&port.to_be_bytes());
@@ -42,7 +42,7 @@ pub fn established_to(port: u16) -> io::Result<Vec<Connection>> {
     Ok(found)
 }
 
-/// Whether the connection still is.
+/// Whether the connection is still established.
 pub fn is_established(connection: Connection) -> bool {
     ask(0, connection).is_ok_and(|found| found.contains(&connection))
 }

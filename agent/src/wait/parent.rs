@@ -10,14 +10,15 @@ use super::backoff::{Backoff, LONGEST_PAUSE};
 use super::reporter::Reporter;
 use super::resolve::{NameError, Resolver};
 
-/// At first more: most of what is missing is about to come, and a quorum should not wait for us.
+/// Longest pause at first: most of what is missing is about to come, and a quorum should not wait for this pod.
 const LONGEST_EARLY_PAUSE: Duration = Duration::from_millis(300);
+/// How long the wait counts as early.
 const EARLY: Duration = Duration::from_secs(60);
-/// Where the host is there and only its port is not: a local matter of the two, and it will be there soon.
+/// Longest pause if the host is up and refuses: that costs nobody else anything, and its port will be open soon.
 const LONGEST_PAUSE_FOR_PORT: Duration = Duration::from_millis(200);
-/// How long an address that was reached serves without being looked up again, while only the port is missing.
+/// How long an address is used without being looked up again, while its host refuses.
 const ADDRESS_SERVES: Duration = Duration::from_secs(1);
-/// One connection attempt. Short, so that a lost packet costs little; every fifth is long, for far hosts.
+/// Time limit of a connection attempt. Short, so that a lost packet costs little; every fifth is long, for far hosts.
 const CONNECT: Duration = Duration::from_millis(500);
 const LONG_CONNECT: Duration = Duration::from_secs(3);
 
@@ -47,7 +48,7 @@ impl Missing {
     }
 }
 
-/// How long getting to the parent took.
+/// When the parent was reached.
 #[derive(Debug, Clone, Copy)]
 pub struct Reached {
     /// When its name had an address for the first time.
@@ -75,8 +76,8 @@ impl Parent {
         Parent { host: host.to_owned(), port, connects: true, resolver, attempts: 0, refused: None }
     }
 
-    /// Its port is left alone where `by_name`: Flux is to show what ZeroMQ does, and would show a connection that is closed
-    /// again as a handshake that failed.
+    /// `by_name`: `probe` does not connect to the port, since Flux is to show what ZeroMQ does: it would show a connection that
+    /// is closed again as a failed handshake.
     pub fn probed_by_name(self, by_name: bool) -> Parent {
         Parent { connects: !by_name, ..self }
     }
@@ -89,7 +90,7 @@ impl Parent {
         }
     }
 
-    /// The same by its port in any case: for a parent that was lost, or is on its way down.
+    /// The same by its port in any case: for a parent that was lost, or is shutting down.
     pub async fn probe_port(&mut self) -> Result<(), Missing> {
         self.try_connect(&mut None).await
     }
@@ -114,7 +115,7 @@ impl Parent {
                 Ok(Err(error)) => crate::report::failure::plain(&error),
                 Err(_) => "no answer".into(),
             };
-            // One that refuses says that the host is there, whatever its other addresses say.
+            // A refusal shows that the host is up, whatever happens at its other addresses.
             if !matches!(missing, Missing::Port(_)) {
                 missing = Missing::Route { address, why };
             }
@@ -125,7 +126,7 @@ impl Parent {
         Err(missing)
     }
 
-    /// Until the parent answers, or `deadline` after the begin; then what is missing.
+    /// Waits until the parent answers. After `deadline`, the error is what is missing.
     pub async fn wait(&mut self, deadline: Option<Duration>) -> Result<Reached, Missing> {
         let begin = Instant::now();
         let mut backoff = Backoff::default();
