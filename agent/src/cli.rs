@@ -264,16 +264,14 @@ impl Cli {
             Command::Local(args) => log_failure(local::local(&args)),
             #[cfg(feature = "laptop")]
             Command::LocalContainer { file } => log_failure(local::become_container(&file)),
-            Command::Connect { place, command } => {
-                log_failure(commands::connect(&with_entrypoint_options(place), &command))
-            }
+            Command::Connect { place, command } => log_failure(commands::connect(&as_entrypoint(place), &command)),
             Command::Status { ready: true, wait, place, .. } => {
-                print_found(commands::ready(&with_entrypoint_options(place), wait))
+                print_found(commands::ready(&as_entrypoint(place), wait))
             }
-            Command::Status { json, place, .. } => print_found(commands::status(&with_entrypoint_options(place), json)),
-            Command::Usage { place } => print_found(commands::usage(&with_entrypoint_options(place))),
-            Command::Preflight { place } => print_found(commands::preflight(&with_entrypoint_options(place))),
-            Command::Stop { place } => log_failure(commands::stop(&with_entrypoint_options(place))),
+            Command::Status { json, place, .. } => print_found(commands::status(&as_entrypoint(place), json)),
+            Command::Usage { place } => print_found(commands::usage(&as_entrypoint(place))),
+            Command::Preflight { place } => print_found(commands::preflight(&as_entrypoint(place))),
+            Command::Stop { place } => log_failure(commands::stop(&as_entrypoint(place))),
             Command::Completions { shell } => {
                 write_out(&commands::script(shell, &<Cli as clap::CommandFactory>::command()))
             }
@@ -285,9 +283,7 @@ impl Cli {
                 log_failure(accounting::run(&database, &users, &command))
             }
             Command::Restful(args) => log_failure(restful::run(&args)),
-            Command::AsFlux { place, command } => {
-                log_failure(commands::as_flux(&with_entrypoint_options(place), &command))
-            }
+            Command::AsFlux { place, command } => log_failure(commands::as_flux(&as_entrypoint(place), &command)),
             Command::MayWrite { path } => crate::system::identity::may_write(&path),
             Command::SnippetState { output, status, as_flux } => {
                 let failed = |error| Failure::internal(format!("failed to report the shell's state: {error}"));
@@ -354,7 +350,7 @@ fn entrypoint() -> Result<commands::Container, Failure> {
 }
 
 /// `place` with the options of this container's entrypoint, if process 1 is one.
-fn with_entrypoint_options(place: PodPlace) -> PodPlace {
+fn as_entrypoint(place: PodPlace) -> PodPlace {
     match known_entrypoint() {
         Some((_, options, _)) => place.beside(options),
         None => place,

@@ -94,7 +94,7 @@ fn run_in(
         source.spec.name,
         machine.prefix
     );
-    arrangement.told.iter().for_each(|told| tracing::info!(stage = "local", "{told}"));
+    arrangement.notices.iter().for_each(|notice| tracing::info!(stage = "local", "{notice}"));
     namespaces::enter(machine)?;
     network::up(size)?;
     crate::system::runtime::block_on(Box::pin(run::run(arrangement, run_folder, machine)))

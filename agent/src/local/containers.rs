@@ -49,7 +49,7 @@ pub struct Arrangement {
     /// The certificate's text, if the MiniCluster brings one.
     pub certificate: Option<String>,
     /// What differs from a cluster, a line each.
-    pub told: Vec<String>,
+    pub notices: Vec<String>,
 }
 
 /// One container of a pod, as `inside` makes it.
@@ -131,12 +131,12 @@ impl Arrangement {
         if spec.size > MOST {
             return Err(format!("it has {} pods, but at most {MOST} are supported here", spec.size));
         }
-        let mut told = Vec::new();
+        let mut notices = Vec::new();
         let cluster = source.cluster();
         if let Some(cluster) = cluster {
-            tell(cluster, machine, &mut told);
+            list_differences(cluster, machine, &mut notices);
         }
-        tell_of_users(&mut spec, machine, &mut told);
+        drop_unsupported(&mut spec, machine, &mut notices);
         let mut containers = Vec::new();
         for index in 0..spec.size {
             let runner = Container::of(&spec, machine, index, None, cluster.map(|it| &it.runner.container));
@@ -152,7 +152,7 @@ impl Arrangement {
             containers,
             grace_period: cluster.map_or(DEFAULT_GRACE_PERIOD, ValidMiniCluster::grace_period),
             certificate,
-            told,
+            notices,
         })
     }
 }
@@ -182,7 +182,7 @@ impl Container {
             ..Container::default()
         };
         container.environment = environment(spec, machine, index, given);
-        container.see_the_machine(machine);
+        container.add_machine_mounts(machine);
         container.files = files(spec, &container.hostname);
         for mount in given.into_iter().flat_map(|it| &it.mounts) {
             container.add(mount);
@@ -191,7 +191,7 @@ impl Container {
     }
 
     /// Makes this machine's files the image, with what is the pod's own in it.
-    fn see_the_machine(&mut self, machine: &Machine) {
+    fn add_machine_mounts(&mut self, machine: &Machine) {
         let shared = [("/tmp", 0o1777), ("/var/tmp", 0o1777), ("/home", 0o755), (FALLBACK_HOME, 0o777)];
         let kernels = [("/proc", 0o555), ("/dev/pts", 0o755), ("/dev/shm", 0o1777), ("/dev/mqueue", 0o755)];
         self.folders = shared.into_iter().chain(kernels).map(|(path, mode)| (path.to_owned(), mode)).collect();
@@ -267,26 +267,26 @@ fn files(spec: &AgentSpec, hostname: &str) -> BTreeMap<String, String> {
 }
 
 /// Lists what of the MiniCluster is not supported here, or differs.
-fn tell(cluster: &ValidMiniCluster, machine: &Machine, told: &mut Vec<String>) {
-    told.push(format!("this machine's programs are used in place of the image {}", cluster.runner.container.image));
+fn list_differences(cluster: &ValidMiniCluster, machine: &Machine, notices: &mut Vec<String>) {
+    notices.push(format!("this machine's programs are used in place of the image {}", cluster.runner.container.image));
     if cluster.max_size > cluster.size {
-        told.push(format!("the size stays {}: autoscaling is not supported here", cluster.size));
+        notices.push(format!("the size stays {}: autoscaling is not supported here", cluster.size));
     }
     let silent = cluster.sidecars.iter().filter(|sidecar| sidecar.wrapped.is_none()).map(|it| &it.container.name);
     let silent: Vec<&str> = silent.chain(cluster.services.iter().map(|it| &it.name)).map(String::as_str).collect();
     if !silent.is_empty() {
-        told.push(format!("not started, since they run their image's own entrypoint: {}", silent.join(", ")));
+        notices.push(format!("not started, since they run their image's own entrypoint: {}", silent.join(", ")));
     }
     let wrapped = cluster.sidecars.iter().filter(|sidecar| sidecar.wrapped.is_some()).map(|it| &it.container);
     for container in [&cluster.runner.container].into_iter().chain(wrapped) {
-        tell_of_container(container, machine, told);
+        list_container_differences(container, machine, notices);
     }
     if cluster.flux.munge_secret.is_some() {
-        told.push("the munge key is not mounted: Secrets are not supported here".into());
+        notices.push("the munge key is not mounted: Secrets are not supported here".into());
     }
 }
 
-fn tell_of_container(container: &ValidContainer, machine: &Machine, told: &mut Vec<String>) {
+fn list_container_differences(container: &ValidContainer, machine: &Machine, notices: &mut Vec<String>) {
     let name = &container.name;
     for mount in &container.mounts {
         let (what, instead) = match &mount.source {
@@ -296,38 +296,39 @@ fn tell_of_container(container: &ValidContainer, machine: &Machine, told: &mut V
             VolumeSource::Secret { name, .. } => (format!("the Secret {name}"), "nothing is"),
             VolumeSource::Csi { driver, .. } => (format!("a volume of {driver}"), "nothing is"),
         };
-        told.push(format!("{name}: in place of {what}, {instead} at {}", mount.path));
+        notices.push(format!("{name}: in place of {what}, {instead} at {}", mount.path));
     }
     let variables: Vec<&str> = container.secrets.keys().map(String::as_str).collect();
     if !variables.is_empty() {
-        told.push(format!("{name}: variables from Secrets are not set: {}", variables.join(", ")));
+        notices.push(format!("{name}: variables from Secrets are not set: {}", variables.join(", ")));
     }
     if container.post_start.is_some() || container.pre_stop.is_some() {
-        told.push(format!("{name}: its lifecycle hooks are not run"));
+        notices.push(format!("{name}: its lifecycle hooks are not run"));
     }
     if let Some((uid, _)) = owner(container).filter(|_| !machine.is_root()) {
-        told.push(format!("{name}: it runs as you, not as uid {uid}: that needs root"));
+        notices.push(format!("{name}: it runs as you, not as uid {uid}: that needs root"));
     }
 }
 
 /// Takes out of the spec what is not possible here, and lists it: users (only root may give a process another user's rights),
 /// the RESTful API, metrics. The trace goes as well.
-fn tell_of_users(spec: &mut AgentSpec, machine: &Machine, told: &mut Vec<String>) {
+fn drop_unsupported(spec: &mut AgentSpec, machine: &Machine, notices: &mut Vec<String>) {
     if let Some(user) = spec.runner.user.take_if(|_| !machine.is_root()) {
-        told.push(format!("Flux runs as you, not as {} (uid {}): that needs root", user.name, user.uid));
+        notices.push(format!("Flux runs as you, not as {} (uid {}): that needs root", user.name, user.uid));
     }
     if !spec.users.is_empty() {
-        told.push(format!("users are not created, since their passwords are in a Secret: {}", spec.users.join(", ")));
+        notices
+            .push(format!("users are not created, since their passwords are in a Secret: {}", spec.users.join(", ")));
         spec.users.clear();
     }
     if spec.runner.restful.take().is_some() {
-        told.push(
+        notices.push(
             "the Flux RESTful API is not served: it is fetched from the network, which the pods do not reach".into(),
         );
     }
     spec.trace = None;
     if spec.flux.metrics_port.take().is_some() {
-        told.push("metrics are not served: the pods' network is not this machine's".into());
+        notices.push("metrics are not served: the pods' network is not this machine's".into());
     }
 }
 
@@ -403,7 +404,7 @@ mod tests {
              - {image: app, command: id, fluxUser: {name: flux, uid: 1002}, securityContext: {runAsUser: 7},\n     \
                 volumes: {data: {claimName: big, path: /data}, key: {secretName: key, path: /key, items: {a: b}}}}",
         );
-        let told = all.told.join("\n");
+        let notices = all.notices.join("\n");
         for want in [
             "in place of the image app",
             "size stays 1",
@@ -414,7 +415,7 @@ mod tests {
             "not as flux (uid 1002): that needs root",
             "users are not created",
         ] {
-            assert!(told.contains(want), "{want}: {told}");
+            assert!(notices.contains(want), "{want}: {notices}");
         }
         assert!(all.spec.runner.user.is_none() && all.spec.users.is_empty());
         assert_eq!(all.containers[0].claims["/data"], "big");

@@ -36,7 +36,7 @@ pub fn configuration(resolved: &Resolved) -> Option<(String, Planned)> {
         return None;
     }
     let content = Content::Text(format!("[exec]\nkill-timeout = \"{time}s\"\n"));
-    let (path, owner) = (format!("{}/exec.toml", resolved.paths.batch_config_dir()), resolved.own());
+    let (path, owner) = (format!("{}/exec.toml", resolved.paths.batch_config_dir()), resolved.agent_owner());
     let file = Step::File { path, mode: Mode(0o644), owner, content };
     let option = format!("--broker-opts=--config-path={}", resolved.paths.batch_config_dir());
     Some((option, Planned::with(&["uid", "grace_period"], file)))

@@ -12,7 +12,7 @@ use crate::known_paths::SYSTEM_CONFIG;
 /// The directories of Flux. Flux's user owns those that it writes to, and no folder above them.
 pub fn directories(resolved: &Resolved) -> Vec<Planned> {
     let paths = &resolved.paths;
-    let (own, owner) = (resolved.own(), resolved.identity.owner);
+    let (own, owner) = (resolved.agent_owner(), resolved.identity.owner);
     let mut directories = vec![
         (paths.config_root(), 0o755, own),
         (paths.broker_config_dir(), 0o755, own),
@@ -38,7 +38,7 @@ pub fn directories(resolved: &Resolved) -> Vec<Planned> {
 /// The hostlist, one line.
 pub fn hostlist(resolved: &Resolved) -> Planned {
     let content = Content::Text(format!("{}\n", resolved.hosts.list));
-    let owner = resolved.own();
+    let owner = resolved.agent_owner();
     Planned::with(&["uid"], Step::File { path: resolved.paths.hostlist(), mode: Mode(0o644), owner, content })
 }
 
@@ -48,7 +48,7 @@ pub fn config(resolved: &Resolved) -> Result<Planned, PlanError> {
         Some(text) => (text.clone(), &["uid"]),
         None => (generate(resolved)?, &["uid", "address", "cluster_domain", "cores", "view"]),
     };
-    let owner = resolved.own();
+    let owner = resolved.agent_owner();
     let content = Content::Text(text);
     Ok(Planned::with(facts, Step::File { path: resolved.paths.broker_toml(), mode: Mode(0o644), owner, content }))
 }

@@ -65,15 +65,18 @@ pub fn steps(resolved: &Resolved) -> Option<Vec<Planned>> {
         let file = |path: String, text: String| Step::File {
             path,
             mode: Mode(0o644),
-            owner: resolved.own(),
+            owner: resolved.agent_owner(),
             content: Content::Text(text),
         };
         let mut facts = vec!["uid", "cores", "cpus", "cpu_quota", "gpus"];
         facts.extend(resolved.spec.archive.iter().flat_map(|_| ["archive", "flux_modprobe"]));
         let mut steps = vec![Planned::with(&facts, file(resolved.paths.topology(), xml(resolved)))];
         if forgets(resolved) {
-            let folder =
-                Step::Directory { path: resolved.paths.modprobe_rc1_dir(), mode: Mode(0o755), owner: resolved.own() };
+            let folder = Step::Directory {
+                path: resolved.paths.modprobe_rc1_dir(),
+                mode: Mode(0o755),
+                owner: resolved.agent_owner(),
+            };
             steps.push(Planned::with(&["uid", "flux_modprobe"], folder));
             let path = format!("{}/flux-agent.py", resolved.paths.modprobe_rc1_dir());
             steps.push(Planned::with(&["uid", "flux_modprobe"], file(path, FORGETS.to_owned())));

@@ -14,7 +14,7 @@ use super::{Content, Mode, Planned, Resolved, Step, shell_defaults};
 pub fn steps(resolved: &Resolved) -> Vec<Planned> {
     let paths = &resolved.paths;
     let file = |path: String, content: Content, facts: &[&'static str]| {
-        Planned::with(facts, Step::File { path, mode: Mode(0o755), owner: resolved.own(), content })
+        Planned::with(facts, Step::File { path, mode: Mode(0o755), owner: resolved.agent_owner(), content })
     };
     let links = HELPER_LINKS.into_iter().map(|link| {
         let (path, target) = paths.link(link);

@@ -26,7 +26,8 @@ pub fn folder(resolved: &Resolved) -> Option<String> {
 /// Creates the folder, in one that is the agent's own.
 pub fn steps(resolved: &Resolved) -> Vec<Planned> {
     let Some(path) = folder(resolved) else { return Vec::new() };
-    let above = Step::Directory { path: resolved.paths.python_caches(), mode: Mode(0o755), owner: resolved.own() };
+    let above =
+        Step::Directory { path: resolved.paths.python_caches(), mode: Mode(0o755), owner: resolved.agent_owner() };
     let own = Step::Directory { path, mode: Mode(0o700), owner: resolved.identity.owner };
     [above, own].map(|step| Planned::with(&["python_compiled", "uid"], step)).into()
 }

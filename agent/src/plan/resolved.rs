@@ -62,7 +62,7 @@ impl<'a> Resolved<'a> {
     }
 
     /// The agent's own user: the owner of what Flux's user must not change.
-    pub fn own(&self) -> Owner {
+    pub fn agent_owner(&self) -> Owner {
         Owner { uid: self.facts.uid, gid: self.facts.gid }
     }
 

@@ -58,7 +58,7 @@ pub fn step(resolved: &Resolved) -> Result<Planned, PlanError> {
     let step = Step::File {
         path: resolved.paths.resources(),
         mode: Mode(0o644),
-        owner: resolved.own(),
+        owner: resolved.agent_owner(),
         content: Content::Text(text + "\n"),
     };
     Ok(Planned::with(&["uid", "cores", "gpus"], step))

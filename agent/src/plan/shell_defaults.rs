@@ -13,7 +13,7 @@ const FACTS: [&str; 5] = ["cores", "cpu_quota", "cpuset", "oom_score", "uid"];
 
 /// The defaults of the job shell on this pod: every pod has its own.
 pub fn steps(resolved: &Resolved) -> [Planned; 2] {
-    let (paths, owner) = (&resolved.paths, resolved.own());
+    let (paths, owner) = (&resolved.paths, resolved.agent_owner());
     let folder = Step::Directory { path: paths.shell_rc_dir(), mode: Mode(0o755), owner };
     let content = Content::Text(defaults(&resolved.binding) + &python::kept_from_tasks(resolved).unwrap_or_default());
     let file = Step::File { path: paths.shell_rc(), mode: Mode(0o644), owner, content };
